@@ -33,7 +33,7 @@ try:
     # What came last of all that this needs.
     _needed = import_module("pydantic_ai.durable_exec").record_durable_unit
 except (ImportError, AttributeError) as _error:
-    missing = "redis_state.integrations.pydantic_ai needs pydantic-ai from 2.60 on"
+    missing = "redis_state.integrations.pydantic_ai needs pydantic-ai from 2.68 on"
     raise ImportError(f"{missing}: pip install 'redis_state[pydantic-ai]'") from _error
 
 from redis_state.integrations.pydantic_ai.durability import RedisStateDurability

@@ -169,15 +169,17 @@ class RedisStateDurability(BaseDurabilityCapability[AgentDepsT]):
         run_id = str(ctx.run_id)
         path = outer.run.paths.pop(run_id, None)
         named = path is None
-        scope = AgentScope(outer.run, f"{outer.next(run_id)}~" if path is None else path)
-        if not named and self.name in outer.running:
+        running = (self.name, run_id if named else None)
+        if running in outer.running:
             raise InvalidField(
                 "run_id",
-                f"is needed: agent {self.name!r} runs here already, and which run comes first may "
-                "be another in a replay. Give each a run_id, or a branch() of its own",
+                f"of its own is needed: agent {self.name!r} runs here already, and which run comes "
+                "first may be another in a replay. Give each a run_id, or a branch()",
             )
-        if not named:
-            outer.running.add(self.name)
+        if path is None:
+            path = f"{outer.next(self.name, run_id)}~"
+        scope = AgentScope(outer.run, path)
+        outer.running.add(running)
         try:
             with ExitStack() as stack:
                 stack.enter_context(entered(scope))
@@ -190,8 +192,7 @@ class RedisStateDurability(BaseDurabilityCapability[AgentDepsT]):
                     )
                 return await super().wrap_run(ctx, handler=handler)
         finally:
-            if not named:
-                outer.running.discard(self.name)
+            outer.running.discard(running)
 
     async def wrap_tool_execute(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -11,9 +12,12 @@ from pydantic_ai.run import AgentRunResult
 from redis_state.errors import VersionConflict
 from redis_state.integrations.pydantic_ai.identity import part
 from redis_state.models.version import Version
+from redis_state.serialization import codec
 from redis_state.worker import TaskContext
 
 MOST_MESSAGES = 1_000
+# As JSON. Each task records what it continues with, which is a payload and has its limit.
+MOST_BYTES = 8 * 1024 * 1024
 # Tasks whose messages are known to be there: a save that is repeated saves nothing.
 _MOST_TASKS = 1_000
 
@@ -35,7 +39,8 @@ class History:
 
     def key(self, session_id: str) -> str:
         """Return the key of a session's memory state."""
-        return f"pydantic_ai:{part(self._agent)}:{session_id}"
+        # No "/" is in a part: the name of an agent may end like the id of a session begins.
+        return f"pydantic_ai/{part(self._agent)}/{session_id}"
 
     async def load(self, ctx: TaskContext) -> Loaded:
         """Return what was there when the task first came here."""
@@ -43,7 +48,7 @@ class History:
         async def read() -> dict[str, Any]:
             document = await ctx.store.load_memory_state(self.key(ctx.task.session_id)) or {}
             tasks = document.get("tasks") or [None]
-            return {"messages": document.get("messages", []), "last": tasks[-1]}
+            return {"messages": self._opened(ctx, document), "last": tasks[-1]}
 
         found = await ctx.step("load the history", read)
         return Loaded(ModelMessagesTypeAdapter.validate_python(found["messages"]), found["last"])
@@ -70,9 +75,11 @@ class History:
             if unchanged:
                 messages = _plain(result.all_messages())
             else:
-                messages = [*document["messages"], *_plain(result.new_messages())]
+                # What was deleted meanwhile, or has expired, stays away.
+                earlier = self._opened(ctx, document)
+                messages = [*earlier, *_plain(result.new_messages())]
             kept = {
-                "messages": newest_runs(messages, self._most),
+                "messages": self._sealed(ctx, messages),
                 "tasks": [*tasks, task_id][-_MOST_TASKS:],
             }
             try:
@@ -81,17 +88,42 @@ class History:
                 continue
             return
 
+    def _sealed(self, ctx: TaskContext, messages: list[dict[str, Any]]) -> Any:
+        """Write messages: as they are, or as a text if the store has keys for payloads."""
+        payloads = ctx.store.base.payloads
+        most_bytes = min(MOST_BYTES, ctx.store.settings.max_payload_bytes // 2)
+        kept = newest_runs(messages, self._most, most_bytes)
+        if not payloads.seals:
+            return kept
+        return b64encode(payloads.seal(codec.encode(kept))).decode()
 
-def newest_runs(messages: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """Return the newest messages, whole runs of an agent: a tool's call stays with its result."""
-    begins = 0
-    while len(messages) - begins > most:
+    def _opened(self, ctx: TaskContext, document: dict[str, Any]) -> list[dict[str, Any]]:
+        """Read messages. Errors: PayloadUnreadable, which hands the task back."""
+        found = document.get("messages", [])
+        if isinstance(found, str):
+            of = f"the history of agent {self._agent!r}"
+            data = ctx.store.base.payloads.open(b64decode(found), of=of, field="messages")
+            found = codec.decode(data)
+        return cast("list[dict[str, Any]]", found)
+
+
+def newest_runs(
+    messages: list[dict[str, Any]], most: int, most_bytes: int = MOST_BYTES
+) -> list[dict[str, Any]]:
+    """Return the newest messages, whole runs of an agent: a tool's call stays with its result.
+
+    The newest run is kept whatever the number of its messages, unless it has too many bytes.
+    """
+    begins, sizes = 0, [len(codec.encode(message)) for message in messages]
+    size = sum(sizes)
+    while len(messages) - begins > most or size > most_bytes:
         run = messages[begins].get("run_id")
         end = begins + 1
         while end < len(messages) and messages[end].get("run_id") == run:
             end += 1
-        if end == len(messages):
+        if end == len(messages) and size <= most_bytes:
             break
+        size -= sum(sizes[begins:end])
         begins = end
     return messages[begins:]
 

@@ -47,8 +47,8 @@ class AgentScope:
     counts: Counter[str] = field(default_factory=Counter[str])
     # Whether it is that of one tool call.
     of_call: bool = False
-    # The names of agents that run here without a `run_id` of their own.
-    running: set[str] = field(default_factory=set[str])
+    # The names of agents that run here, with the `run_id` that the caller gave.
+    running: set[tuple[str, str | None]] = field(default_factory=set[tuple[str, str | None]])
 
     @property
     def ctx(self) -> TaskContext:
