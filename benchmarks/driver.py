@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
+from threading import Timer
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +18,8 @@ from benchmarks.measure import Measured
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS_HOME = Path(os.environ.get("REDIS_STATE_BENCH_PEERS", ROOT / ".nox"))
+# A process that answers nothing for so long is killed: the other parts are measured without it.
+PATIENCE_S = 180.0
 
 
 class NotMeasured(Exception):
@@ -41,11 +45,13 @@ class Contender:
         environment.update(settings or {})
         if folder is not None:
             environment["REDIS_STATE_BENCH_FOLDER"] = str(folder)
+        # A pipe that nobody reads would stop the process once it is full.
+        self._errors = TemporaryFile("w+")  # noqa: SIM115 - closed by stop()
         self._process = subprocess.Popen(
             [python, "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
             env=environment,
             cwd=ROOT,
@@ -82,9 +88,9 @@ class Contender:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        for pipe in (self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                pipe.close()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._errors.close()
 
     def __enter__(self) -> Self:
         return self
@@ -98,6 +104,15 @@ class Contender:
         self.stop()
 
     def _heard(self) -> dict[str, Any]:
+        overdue = Timer(PATIENCE_S, self._process.kill)
+        overdue.daemon = True
+        overdue.start()
+        try:
+            return self._next()
+        finally:
+            overdue.cancel()
+
+    def _next(self) -> dict[str, Any]:
         while line := self._process.stdout.readline() if self._process.stdout else "":
             if not line.startswith("{"):
                 continue  # a peer's own printing
@@ -106,6 +121,7 @@ class Contender:
                 raise NotMeasured(f"{self.name}: {reply['error']}")
             return reply
         self._process.wait()
-        said = (self._process.stderr.read() if self._process.stderr else "").strip()
+        self._errors.seek(0)
+        said = self._errors.read().strip()
         last = said.splitlines()[-1] if said else f"ended with {self._process.returncode}"
         raise NotMeasured(f"{self.name}: {last[:200]}")

@@ -1,7 +1,7 @@
 """The agents, which any application could have: a clerk, and a reviewer that one of its tools asks.
 
 Their model is scripted: it answers at once, offline. Put a real one in its place, and nothing else
-changes. What the tools and the model do is noted in a file, for the driver to count.
+changes. What the tools and the model do is written to a file, for the driver to count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the commands print: documents for programs, tables for people."""
+"""What the commands print: documents on one line for programs, tables for people."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from redis_state.models import StateUpdate, TaskState, TaskStatus
+from redis_state.documents import pause_document
+from redis_state.models import TaskState, TaskStatus
 from redis_state.serialization import codec
 
 if TYPE_CHECKING:
-    from redis_state.worker import OpenPause, TaskLink, TaskSummary, TaskView, WorkerInfo
+    from redis_state.worker import OpenPause
 
 _STYLES = {
     TaskStatus.PENDING: "cyan",
@@ -65,113 +66,9 @@ def coloured(status: TaskStatus) -> Text:
     return Text(status.value, style=_STYLES[status])
 
 
-def task_document(state: TaskState) -> dict[str, Any]:
-    """Write a task as JSON."""
-    return {
-        "session_id": state.session_id,
-        "task_id": state.task_id,
-        "status": state.status.value,
-        "priority": state.priority,
-        "description": state.description,
-        "parent": parent_of(state),
-        "error": state.error,
-        "result": state.result,
-        "created_at": state.created_at.isoformat(),
-        "updated_at": state.updated_at.isoformat(),
-    }
-
-
-def view_document(view: TaskView) -> dict[str, Any]:
-    """Write a task with what its workers know of it as JSON."""
-    return task_document(view.state) | {
-        "handler": view.handler,
-        "version": view.version,
-        "worker": view.worker,
-        "queue": view.queue,
-        "attempts": view.attempts,
-        "crashes": view.crashes,
-        "parent": view.parent,
-        "isolated": view.isolated,
-        "waits_for": view.waits_for,
-        "retries": view.retries,
-        "attributes": dict(view.attributes),
-        "rerun_of": link_document(view.rerun_of),
-        "forked_from": link_document(view.forked_from),
-        "running": [
-            {"step": step.step, "attempt": step.attempt, "began_at": step.began_at.isoformat()}
-            for step in view.running
-        ],
-    }
-
-
-def summary_document(task: TaskSummary) -> dict[str, Any]:
-    """Write a task that was found as JSON."""
-    return {
-        "session_id": task.session_id,
-        "task_id": task.task_id,
-        "status": task.status.value,
-        "handler": task.handler,
-        "attributes": dict(task.attributes),
-        "created_at": task.created_at.isoformat(),
-        "updated_at": task.updated_at.isoformat(),
-        "description": task.description,
-        "error": task.error,
-        "priority": task.priority,
-        "queue": task.queue,
-        "worker": task.worker,
-        "attempts": task.attempts,
-        "crashes": task.crashes,
-        "retries": task.retries,
-        "parent": task.parent,
-        "rerun_of": link_document(task.rerun_of),
-        "forked_from": link_document(task.forked_from),
-    }
-
-
-def link_document(link: TaskLink | None) -> dict[str, Any] | None:
-    """Write the task that another one was made from as JSON."""
-    if link is None:
-        return None
-    named = {"session_id": link.session_id, "task_id": link.task_id}
-    return named | ({} if link.before is None else {"before": link.before})
-
-
-def pause_document(pause: OpenPause) -> dict[str, Any]:
-    """Write an open pause as JSON, with what decides it, if that was revealed."""
-    return {
-        "session_id": pause.session_id,
-        "task_id": pause.task_id,
-        "pause": pause.name,
-        "reason": pause.reason,
-        "payload": pause.payload,
-        "tags": list(pause.tags),
-        "opened_at": pause.opened_at.isoformat(),
-        "expires_at": pause.expires_at.isoformat(),
-        "on_timeout": pause.on_timeout,
-        "pause_id": pause.pause_id,
-        "token": pause.token,
-        "schema": pause.schema,
-        "approvals": pause.approvals,
-        "rejections": pause.rejections,
-        "deciders": [
-            {
-                "name": each.name,
-                "state": each.state,
-                "at": each.at.isoformat() if each.at else None,
-                "delegated_to": each.delegated_to,
-            }
-            for each in pause.deciders
-        ],
-        "escalations": [
-            {
-                "at": each.at.isoformat(),
-                "to": list(each.to),
-                "replace": each.replace,
-                "done": each.done,
-            }
-            for each in pause.escalations
-        ],
-    }
+def revealed_document(pause: OpenPause) -> dict[str, Any]:
+    """Write an open pause with what decides it, if that was revealed."""
+    return pause_document(pause) | {"token": pause.token}
 
 
 def form_lines(pause: OpenPause) -> list[str]:
@@ -199,48 +96,6 @@ def deciders_of(pause: OpenPause) -> str:
         for each in pause.deciders
     ]
     return f"{pause.approvals} of {', '.join(named)}"
-
-
-def update_document(update: StateUpdate, cursor: str) -> dict[str, Any]:
-    """Write an update as JSON, with the cursor that reads on after it."""
-    return {
-        "cursor": cursor,
-        "task_id": update.task_id,
-        "type": update.update_type.value,
-        "content": update.content,
-        "step": update.step_index,
-        "total": update.total_steps,
-        "at": update.created_at.isoformat(),
-    }
-
-
-def worker_document(info: WorkerInfo) -> dict[str, Any]:
-    """Write a worker as JSON."""
-    return {
-        "name": info.name,
-        "instance": info.instance,
-        "host": info.host,
-        "pid": info.pid,
-        "version": info.version,
-        "queues": list(info.queues),
-        "handlers": list(info.handlers),
-        "versions": {name: list(known) for name, known in info.versions.items()},
-        "max_tasks": info.max_tasks,
-        "heartbeat": info.heartbeat,
-        "draining": info.draining,
-        "running": [{"session_id": session, "task_id": task} for session, task in info.running],
-        "running_count": info.running_count,
-        "counters": dict(info.counters),
-        "silent_s": round(info.silent_s, 3),
-        "unpolled_s": None if info.unpolled_s is None else round(info.unpolled_s, 3),
-        "stalled": info.stalled,
-    }
-
-
-def parent_of(state: TaskState) -> str | None:
-    """Return the task that has spawned this one, if it says so."""
-    spawned_from = state.context_snapshot.spawned_from_task_id
-    return None if spawned_from in ("foreground", state.task_id) else spawned_from
 
 
 def age(moment: datetime) -> str:

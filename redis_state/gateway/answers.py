@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from redis_state.errors import (
     BackendError,
@@ -63,6 +64,10 @@ class HttpProblem(Exception):
         self.headers: dict[str, str] = dict(headers or {})
         self.facts: dict[str, Any] = dict(facts or {})
 
+    def document(self) -> dict[str, Any]:
+        """Write it as the ``error`` of an answer."""
+        return {"code": self.code, "message": self.message, **self.facts}
+
 
 def answer(
     document: Any, status: int = 200, *, headers: Mapping[str, str] | None = None
@@ -79,8 +84,16 @@ def answer(
 
 def problem_answer(problem: HttpProblem) -> Response:
     """Write an error."""
-    body = {"code": problem.code, "message": problem.message, **problem.facts}
-    return answer({"error": body}, problem.status, headers=problem.headers)
+    return answer({"error": problem.document()}, problem.status, headers=problem.headers)
+
+
+async def refuse(problem: HttpProblem, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request or a WebSocket that is not accepted."""
+    is_socket = scope["type"] == "websocket"
+    if is_socket and "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": 1008, "reason": problem.code})
+        return
+    await problem_answer(problem)(scope, receive, send)
 
 
 def forbidden(message: str = "the caller may not do this") -> HttpProblem:

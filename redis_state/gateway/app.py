@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
@@ -27,7 +27,7 @@ from redis_state import __version__
 from redis_state.errors import ConfigError
 from redis_state.gateway.answers import HttpProblem, problem_answer
 from redis_state.gateway.auth.hook_links import HookLinks
-from redis_state.gateway.auth.open import LOCAL_NAMES, Loopback
+from redis_state.gateway.auth.open import LOCAL_NAMES, has_loopback
 from redis_state.gateway.auth.principal import Authenticator, Principal, Unauthenticated
 from redis_state.gateway.calls import Operation, Over, RawRoute
 from redis_state.gateway.console.app import ConsolePages
@@ -46,6 +46,7 @@ from redis_state.gateway.routes import (
     queues,
     schedules,
     sessions,
+    socket,
     tasks,
     workers,
 )
@@ -132,7 +133,7 @@ class Gateway(Starlette):
             hide_parts(scope, keep=len(_HOOKS))
         await super().__call__(scope, receive, send)
 
-    async def admit(self, request: Request, operation: Operation) -> Principal:
+    async def admit(self, request: HTTPConnection, operation: Operation) -> Principal:
         """Return the caller. Errors: HttpProblem, 401 or 429."""
         if operation.over is Over.NOTHING:
             if operation.path.startswith("/v1/hooks"):
@@ -145,11 +146,18 @@ class Gateway(Starlette):
         except Unauthenticated as error:
             headers["www-authenticate"] = 'Bearer error="invalid_token"'
             raise HttpProblem(401, "unauthenticated", error.reason, headers=headers) from None
-        if principal is None or principal.expired():
+        if principal is None:
             message = "credentials are needed: Authorization: Bearer"
             raise HttpProblem(401, "unauthenticated", message, headers=headers)
-        self._usage.take(f"subject {principal.subject}")
+        self.take(principal)
         return principal
+
+    def take(self, principal: Principal) -> None:
+        """Count one more of what a caller does. Errors: HttpProblem, 401 or 429."""
+        if principal.expired():
+            headers = {"www-authenticate": 'Bearer error="invalid_token"'}
+            raise HttpProblem(401, "unauthenticated", "the token has expired", headers=headers)
+        self._usage.take(f"subject {principal.subject}")
 
     async def services(self) -> GatewayServices:
         """Return what operations work with, opened by the first request of a loop."""
@@ -204,7 +212,8 @@ class Gateway(Starlette):
         paths: dict[str, list[Operation]] = {}
         for operation in OPERATIONS:
             paths.setdefault(operation.path, []).append(operation)
-        routes: list[BaseRoute] = [RawRoute(self, path, its) for path, its in paths.items()]
+        routes: list[BaseRoute] = [socket.SocketRoute(self)]
+        routes += [RawRoute(self, path, its) for path, its in paths.items()]
         return routes if self._console is None else [*routes, *self._console.routes()]
 
     def _pages(self, options: ConsoleOptions) -> ConsolePages:
@@ -241,9 +250,9 @@ def create_gateway(
     ``auth`` finds who calls. There is no default: `Public` and `Loopback` let everybody in, and
     have to be named. ``hooks`` reads the links of outsiders; without it there are none. ``cors``
     are the origins of other sites whose pages may call. ``hosts`` are the host names that are
-    served: any if none is given, and with `Loopback` this machine's. ``queue`` is that of submitted
-    tasks, as in `TaskClient`. ``visible`` returns what a caller may see of an update: the update, a
-    changed copy, or None.
+    served: any if none is given, and with `Loopback`, also as one of `AnyOf`, this machine's.
+    ``queue`` is that of submitted tasks, as in `TaskClient`. ``visible`` returns what a caller may
+    see of an update: the update, a changed copy, or None.
 
     Mounted, it opens what it needs at its first request, and closes it when the loop ends. Errors:
     ConfigError.
@@ -257,7 +266,7 @@ def create_gateway(
         hooks=hooks,
         cors=cors,
         # A page of any site may ask a server of this machine, under a name of its own.
-        hosts=list(hosts) or (LOCAL_NAMES if isinstance(auth, Loopback) else ()),
+        hosts=list(hosts) or (LOCAL_NAMES if has_loopback(auth) else ()),
         limits=limits or GatewayLimits(),
         queue=queue,
         visible=visible,

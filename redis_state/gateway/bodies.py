@@ -102,7 +102,7 @@ class SubmitBody(_Given):
 
 
 class SteerBody(_Given):
-    """A steering event. Its id is the header Idempotency-Key. A pause is decided by its own id."""
+    """A steering event. A pause is decided by its own id."""
 
     type: SteeringEventType
     payload: dict[str, Any] = Field(default_factory=dict)

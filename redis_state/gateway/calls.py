@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
@@ -64,12 +64,14 @@ class Services(Protocol):
 class ApiCall:
     """One request, checked: who, what, and with what to do it."""
 
-    request: Request
+    request: HTTPConnection
     services: Any
     principal: Principal
     path: Mapping[str, str]
     query: BaseModel | None = None
     body: BaseModel | None = None
+    # Of a command over a WebSocket, which has no headers of its own.
+    key: str | None = None
 
     @property
     def client(self) -> TaskClient:
@@ -98,6 +100,8 @@ class ApiCall:
 
     def idempotency_key(self) -> str | None:
         """Return the header Idempotency-Key as text. Errors: InvalidField."""
+        if self.key is not None:
+            return self.key
         raw = self.request.headers.get("idempotency-key")
         if raw is None:
             return None
@@ -153,8 +157,12 @@ class Desk(Protocol):
 
     max_body_bytes: int
 
-    async def admit(self, request: Request, operation: Operation) -> Principal:
+    async def admit(self, request: HTTPConnection, operation: Operation) -> Principal:
         """Return the caller. Errors: HttpProblem, 401 or 429."""
+        ...
+
+    def take(self, principal: Principal) -> None:
+        """Count one more of what a caller does. Errors: HttpProblem, 401 or 429."""
         ...
 
     async def services(self) -> Any:
@@ -208,22 +216,30 @@ async def _serve(desk: Desk, operation: Operation, request: Request) -> Response
         principal = await desk.admit(request, operation)
         path = request.path_params
         authorise(operation, principal, path)
-        query = None if operation.query is None else _read_query(operation.query, request)
+        query = None if operation.query is None else read_query(operation.query, request)
         body = None
         if operation.body is not None:
             body = await _read_body(operation.body, request, most=desk.max_body_bytes)
         services = await desk.services()
         return await operation.endpoint(ApiCall(request, services, principal, path, query, body))
-    except HttpProblem as problem:
-        return problem_answer(problem)
-    except RedisStateError as error:
-        return problem_answer(problem_of(error))
-    except TimeoutError:
-        return problem_answer(HttpProblem(504, "timeout", "this took too long"))
-    except Exception as error:  # noqa: BLE001 - its text may hold a payload, and stays here
-        frames = "".join(traceback.format_tb(error.__traceback__))
-        log.error("%s: %s\n%s", operation.name, type(error).__name__, frames)  # noqa: TRY400
-        return problem_answer(HttpProblem(500, "internal", "this gateway has failed"))
+    except Exception as error:  # noqa: BLE001 - each has its answer
+        return problem_answer(problem_for(operation, error))
+
+
+def problem_for(operation: Operation, error: Exception) -> HttpProblem:
+    """Make the HTTP error of whatever an operation has raised."""
+    match error:
+        case HttpProblem():
+            return error
+        case RedisStateError():
+            return problem_of(error)
+        case TimeoutError():
+            return HttpProblem(504, "timeout", "this took too long")
+        case _:
+            # Its text may hold a payload, and stays here.
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            log.error("%s: %s\n%s", operation.name, type(error).__name__, frames)
+            return HttpProblem(500, "internal", "this gateway has failed")
 
 
 async def perform(
@@ -238,22 +254,21 @@ async def perform(
 ) -> Any:
     """Call an operation from within this process, with the rights and checks of a request.
 
-    ``key`` is its Idempotency-Key, of ASCII. Returns the document of the answer. Errors:
-    HttpProblem; those of the library.
+    ``key`` is its Idempotency-Key. Returns the document of the answer. Errors: HttpProblem; those
+    of the library.
     """
     named = dict(path or {})
     authorise(operation, principal, named)
     asked = None if operation.query is None else validated(operation.query, dict(query or {}))
     given = None if operation.body is None else validated(operation.body, body or {})
-    headers = [] if key is None else [(b"idempotency-key", key.encode("ascii"))]
-    request = Request({"type": "http", "method": operation.method, "headers": headers})
-    call = ApiCall(request, services, principal, named, asked, given)
+    request = Request({"type": "http", "method": operation.method, "headers": []})
+    call = ApiCall(request, services, principal, named, asked, given, key)
     answered = await operation.endpoint(call)
     return codec.decode(bytes(answered.body))
 
 
 def authorise(operation: Operation, principal: Principal, path: Mapping[str, str]) -> None:
-    """Require the right to call an operation. Errors: HttpProblem, 403, or 404 if it hides."""
+    """Refuse a caller without the right. Errors: HttpProblem, 403 or 404."""
     if operation.over is Over.SESSION:
         allowed = principal.may(operation.right, path["session"])
     elif operation.over is Over.EVERYTHING:
@@ -268,7 +283,8 @@ def _hides(operation: Operation) -> bool:
     return operation.method == "GET" and "{" in operation.path
 
 
-def _read_query(model: type[BaseModel], request: Request) -> BaseModel:
+def read_query(model: type[BaseModel], request: HTTPConnection) -> BaseModel:
+    """Read the parameters of a query. Errors: HttpProblem, InvalidField."""
     given: dict[str, Any] = {}
     lists = {
         name for name, info in model.model_fields.items() if "list[" in str(info.annotation).lower()

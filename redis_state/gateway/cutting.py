@@ -19,11 +19,26 @@ from redis_state.transport.keys import is_pause_id
 
 CUT = "[token]"
 _NAMES = frozenset({"resume_token"})
+# Ids that a user has chosen may look like anything.
+_IDS = frozenset({"session_id", "task_id", "pause_id", "update_id", "trace_id", "event_id"})
+# What decides a pause of another session: an input may be a copy, and a parent's row its child's.
+# Random text has letters of both cases; a digest, and the name of a function, has not.
+_ENDING = (
+    r"\.(?=[A-Za-z0-9_-]{0,31}[a-z])(?=[A-Za-z0-9_-]{0,31}[A-Z])"
+    r"[A-Za-z0-9_-]{32}(?![A-Za-z0-9_-])"
+)
+_FOREIGN = re.compile(_ENDING)
+_FOREIGN_BYTES = re.compile(_ENDING.encode())
 
 
 def cut_tokens(session_id: str, value: Any) -> Any:
     """Return a value about a session as plain JSON, without tokens of the session's pauses."""
     return _cut(codec.plain(value), _pattern(session_id).sub)
+
+
+def may_have_token(written: bytes) -> bool:
+    """Return whether JSON may hold a token of any session."""
+    return _FOREIGN_BYTES.search(written) is not None
 
 
 @lru_cache(maxsize=512)
@@ -34,14 +49,17 @@ def _pattern(session_id: str) -> re.Pattern[str]:
     return re.compile(rf"(?:{scopes})\.[A-Za-z0-9_-]{{32}}")
 
 
-def _cut(value: Any, sub: Callable[[str, str], str]) -> Any:
+def _cut(value: Any, own: Callable[[str, str], str], *, is_id: bool = False) -> Any:
     if isinstance(value, str):
-        return sub(CUT, value)
+        text = own(CUT, value)
+        return text if is_id else _FOREIGN.sub(f".{CUT}", text)
     if isinstance(value, list):
-        return [_cut(each, sub) for each in cast("Any", value)]
+        return [_cut(each, own) for each in cast("Any", value)]
     if isinstance(value, dict):
         return {
-            sub(CUT, name): CUT if name in _NAMES and not is_pause_id(each) else _cut(each, sub)
+            _cut(name, own): CUT
+            if name in _NAMES and not is_pause_id(each)
+            else _cut(each, own, is_id=name in _IDS)
             for name, each in cast("dict[str, Any]", value).items()
         }
     return value

@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redis_state.errors import ConfigError
-from redis_state.gateway.answers import HttpProblem, problem_answer
+from redis_state.gateway.answers import HttpProblem, refuse
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_PAGES = frozenset({"same-origin", "none"})
@@ -33,11 +33,12 @@ class RequestGuard:
             await self._app(scope, receive, send)
             return
         connection = HTTPConnection(scope)
-        refused = self._refuses(connection, scope.get("method", "GET"))
+        # A page of any site may open a WebSocket, with the cookies of this one.
+        refused = self._refuses(connection, scope.get("method", "WEBSOCKET"))
         if refused is None:
             await self._app(scope, receive, send)
         else:
-            await problem_answer(refused)(scope, receive, send)
+            await refuse(refused, scope, receive, send)
 
     def _refuses(self, connection: HTTPConnection, method: str) -> HttpProblem | None:
         host = connection.headers.get("host", "")

@@ -5,19 +5,24 @@ They hold in one process. Limits of a queue are for what shall hold everywhere.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from redis_state import limits
 from redis_state.gateway.answers import HttpProblem
 
 _MOST_CALLERS = 10_000
+_MOST_DIGITS = 18
+# Who sends a body by and by holds a connection for this long.
+_BODY_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,17 +93,25 @@ class CallerUsage:
                 del self._streams[caller]
 
 
-async def read_body(request: Request, *, most: int) -> bytes:
+async def read_body(connection: HTTPConnection, *, most: int) -> bytes:
     """Read a body. Errors: HttpProblem, 413, before more than that was read."""
     too_large = HttpProblem(
         413, "body_too_large", f"a body may have {most} bytes", facts={"limit": most}
     )
+    request = cast("Request", connection)
     stated = request.headers.get("content-length", "")
-    if stated.isdecimal() and int(stated) > most:
+    if stated.isdecimal() and (len(stated) > _MOST_DIGITS or int(stated) > most):
         raise too_large
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise too_large
+    try:
+        async with asyncio.timeout(_BODY_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    raise too_large
+    except TimeoutError:
+        raise HttpProblem(408, "body_too_slow", f"a body may take {_BODY_S:g} s") from None
+    except ClientDisconnect:
+        # Nobody reads this; the caller has left.
+        raise HttpProblem(400, "disconnected", "the body has no end") from None
     return bytes(body)

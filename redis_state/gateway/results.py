@@ -397,6 +397,7 @@ class OccurrenceResult(_Result):
     at: datetime | None
     session_id: str
     task_id: str
+    state: str | None = None
 
 
 class ScheduleResult(_Result):
@@ -408,12 +409,15 @@ class ScheduleResult(_Result):
     cron: str | None
     timezone: str
     every_s: float | None
+    anchor: datetime | None
     start: datetime | None
     end: datetime | None
     queue: str | None
     priority: int
     description: str | None
     missed: str
+    max_missed: int
+    grace_s: float
     overlap: str
     paused: bool
     next_at: datetime | None

@@ -66,7 +66,7 @@ class _Kept(Generic[T]):
             except BaseException as error:
                 if not self.opened.done():
                     self.opened.set_exception(error)
-                    # Whoever asked gets it; nobody else has to.
+                    # The caller gets it; nobody else has to.
                     self.opened.exception()
                 if isinstance(error, Exception):
                     return

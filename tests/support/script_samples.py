@@ -598,6 +598,7 @@ CALLS: dict[str, Call] = {
         mark=None,
         listed=False,
         place=b"%:1",
+        parent=b"",
         row=GRAPH_ROW,
         ttl_ms=HOUR,
         values=[b"%:i1 c", b"v"],

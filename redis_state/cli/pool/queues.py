@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +13,7 @@ from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import run
 from redis_state.cli.output import harmless, print_json, print_line, print_table
 from redis_state.cli.tasks.reading import client_of
+from redis_state.documents import queue_document
 from redis_state.errors import InvalidField
 
 if TYPE_CHECKING:
@@ -190,18 +190,9 @@ def _shown(value: int | Rate | None) -> str:
 
 
 def _document(info: QueueInfo, unserved: Sequence[UnservedTasks]) -> dict[str, Any]:
-    document = asdict(info)
+    document = queue_document(info)
     named = ("handler", "version", "waiting", "workers")
     document["unserved"] = [
         {name: getattr(one, name) for name in named} for one in unserved if one.queue == info.name
     ]
-    document["rate"] = _rate_document(info.rate)
-    document["keys"] = {
-        key: {"running": its.running, "rate": _rate_document(its.rate)}
-        for key, its in info.keys.items()
-    }
     return document
-
-
-def _rate_document(rate: Rate | None) -> dict[str, Any] | None:
-    return None if rate is None else {"limit": rate.limit, "per_s": rate.per.total_seconds()}

@@ -14,10 +14,11 @@ from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import run
 from redis_state.cli.output import age, harmless, print_json, print_line, print_table
 from redis_state.cli.tasks.reading import client_of
+from redis_state.documents import occurrence_document, schedule_document
 from redis_state.errors import InvalidField, ScheduleUnknown
 
 if TYPE_CHECKING:
-    from redis_state.worker import Occurrence, Schedules, ScheduleView
+    from redis_state.worker import Schedules, ScheduleView
 
 T = TypeVar("T")
 
@@ -185,7 +186,7 @@ def trigger(
     """
     task = _with(url, lambda known: known.trigger(schedule_id, idempotency_key=idempotency_key))
     if as_json:
-        print_json(_occurrence(task))
+        print_json(occurrence_document(task))
     else:
         print_line(f"submitted {harmless(task.session_id)} {harmless(task.task_id)}")
 
@@ -215,7 +216,7 @@ def backfill(
 
     done = _with(url, fill)
     if as_json:
-        print_json([_occurrence(each) for each in done])
+        print_json([occurrence_document(each) for each in done])
         return
     rows = ((each.at, each.session_id, each.task_id, each.state) for each in done)
     print_table(("at", "session", "task", "state"), rows, none="no occurrences")
@@ -257,40 +258,8 @@ def _print(view: ScheduleView, *, as_json: bool, whole: bool = False) -> None:
 
 
 def _document(view: ScheduleView, *, whole: bool = False) -> dict[str, Any]:
-    schedule = view.schedule
-    document: dict[str, Any] = {
-        "schedule_id": schedule.schedule_id,
-        "handler": schedule.handler,
-        "session_id": schedule.session_id,
-        "cron": schedule.cron,
-        "timezone": schedule.timezone,
-        "every_s": None if schedule.every is None else schedule.every.total_seconds(),
-        "anchor": _written(schedule.anchor),
-        "start": _written(schedule.start),
-        "end": _written(schedule.end),
-        "queue": schedule.queue,
-        "priority": schedule.priority,
-        "description": schedule.description,
-        "missed": schedule.missed,
-        "max_missed": schedule.max_missed,
-        "grace_s": schedule.grace.total_seconds(),
-        "overlap": schedule.overlap,
-        "paused": view.paused,
-        "next_at": _written(view.next_at),
-        "last": None if view.last is None else _occurrence(view.last),
-        "last_status": None if view.last_status is None else view.last_status.value,
-        "skipped_at": _written(view.skipped_at),
-        "skipped_why": view.skipped_why,
-        "fired": view.fired,
-        "revision": view.revision,
-        "created_at": _written(view.created_at),
-    }
-    return document | ({"input": schedule.input} if whole else {})
-
-
-def _occurrence(each: Occurrence) -> dict[str, Any]:
-    found = {"at": _written(each.at), "session_id": each.session_id, "task_id": each.task_id}
-    return found if each.state is None else found | {"state": each.state}
+    document = schedule_document(view)
+    return document | ({"input": view.schedule.input} if whole else {})
 
 
 def _row(view: ScheduleView) -> tuple[Any, ...]:
@@ -313,10 +282,6 @@ def _due(moment: datetime) -> str:
     if late < timedelta(0):
         return f"in {age(moment)}"
     return "now" if late < _SOON else f"overdue for {age(moment)}"
-
-
-def _written(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
 
 
 def _length(option: str, text: str) -> timedelta:

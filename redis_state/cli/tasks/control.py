@@ -14,12 +14,12 @@ from redis_state.cli.output import (
     deciders_of,
     form_lines,
     harmless,
-    pause_document,
     print_json,
     print_line,
-    task_document,
+    revealed_document,
 )
 from redis_state.cli.tasks.reading import SessionId, TaskId, client_of, found
+from redis_state.documents import task_document
 from redis_state.errors import CallerError, Conflict, InvalidDecision, InvalidField, NotFound
 from redis_state.models import SteeringEventType, TaskState
 
@@ -197,7 +197,7 @@ def delegate(
 
     open_pause = run(do())
     if as_json:
-        print_json(None if open_pause is None else pause_document(open_pause))
+        print_json(None if open_pause is None else revealed_document(open_pause))
     else:
         print_line(f"delegated to {harmless(to)}")
 

@@ -10,15 +10,7 @@ import typer
 from redis_state.cli.arguments import json_of
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import run
-from redis_state.cli.output import (
-    age,
-    brief,
-    coloured,
-    print_json,
-    print_line,
-    print_table,
-    summary_document,
-)
+from redis_state.cli.output import age, brief, coloured, print_json, print_line, print_table
 from redis_state.cli.tasks.filters import (
     Attribute,
     Before,
@@ -29,6 +21,7 @@ from redis_state.cli.tasks.filters import (
     read_attributes,
 )
 from redis_state.cli.tasks.reading import OfSession, client_of
+from redis_state.documents import summary_document
 from redis_state.errors import CallerError
 from redis_state.models import TaskStatus
 

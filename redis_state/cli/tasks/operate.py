@@ -9,9 +9,10 @@ import typer
 
 from redis_state.cli.commands import app
 from redis_state.cli.exit_codes import ExitCode, run
-from redis_state.cli.output import harmless, print_json, print_line, task_document
+from redis_state.cli.output import harmless, print_json, print_line
 from redis_state.cli.tasks.reading import client_of
 from redis_state.cli.tasks.selection import Selection, selecting
+from redis_state.documents import task_document
 from redis_state.models import TaskState
 
 if TYPE_CHECKING:

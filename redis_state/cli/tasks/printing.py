@@ -19,9 +19,8 @@ from redis_state.cli.output import (
     print_line,
     print_table,
     status_of,
-    task_document,
-    update_document,
 )
+from redis_state.documents import task_document, update_document
 from redis_state.models import StateUpdate, TaskState
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def print_parts(more: dict[str, Any], running: list[dict[str, Any]]) -> None:
         print_line(f"{'runs now':12}  {brief(step['step'])}  attempt {attempt}, for {began}")
     for pause in more["pauses"]:
         print_line(
-            f"{'open pause':12}  {brief(pause['pause'])}  {pause['pause_id'] or '(not shown)'}"
+            f"{'open pause':12}  {brief(pause['name'])}  {pause['pause_id'] or '(not shown)'}"
         )
         for each in pause["deciders"]:
             to = f" to {each['delegated_to']}" if each["delegated_to"] else ""

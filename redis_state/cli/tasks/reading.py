@@ -16,17 +16,7 @@ from rich.tree import Tree
 from redis_state import RedisStateStore
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import ExitCode, or_exit, run
-from redis_state.cli.output import (
-    brief,
-    harmless,
-    parent_of,
-    pause_document,
-    print_json,
-    print_line,
-    task_document,
-    view_document,
-    worker_document,
-)
+from redis_state.cli.output import brief, harmless, print_json, print_line, revealed_document
 from redis_state.cli.tasks.printing import (
     branch_of,
     grow,
@@ -36,6 +26,7 @@ from redis_state.cli.tasks.printing import (
     print_update,
     print_workers,
 )
+from redis_state.documents import parent_of, task_document, view_document, worker_document
 from redis_state.errors import CallerError, NotFound
 from redis_state.models import StateUpdate, TaskState, TaskStatus
 
@@ -107,7 +98,7 @@ def tasks(
 
     states, pauses = run(look())
     if as_json:
-        print_json([*map(task_document, states), *map(pause_document, pauses)])
+        print_json([*map(task_document, states), *map(revealed_document, pauses)])
     elif paused:
         print_pauses(pauses)
     else:
@@ -144,7 +135,7 @@ def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = Fa
                 }
                 for step in steps
             ],
-            "pauses": [pause_document(pause) for pause in pauses],
+            "pauses": [revealed_document(pause) for pause in pauses],
             "children": [task_document(child) for child in children],
             "compensations": [
                 {"name": undo.name, "state": undo.state, "error": undo.error} for undo in undos

@@ -7,9 +7,15 @@ agree: so neither ``none`` nor a public key taken for a secret is accepted.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
+from http.client import HTTPException
+from math import inf
+from time import monotonic
 from typing import Any, Protocol, cast
+from urllib.parse import urlsplit
 
 import jwt
 from starlette.requests import HTTPConnection
@@ -17,12 +23,15 @@ from starlette.requests import HTTPConnection
 from redis_state.errors import ConfigError, InvalidField
 from redis_state.gateway.auth.principal import Principal, Unauthenticated, bearer, read_scopes
 
+log: logging.Logger = logging.getLogger(__name__)
+
 ASYMMETRIC = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA"),
 )
 _SHORTEST_SECRET = 32
 _LEEWAY_S = 5
+_LOCAL = ("127.0.0.1", "localhost", "::1")
 _LONGEST = 16_384
 
 ReadScopes = Callable[[Mapping[str, Any]], Iterable[str]]
@@ -69,45 +78,73 @@ class Secrets:
 class Jwks:
     """The public keys of a URL, fetched when a token names one that is not known yet.
 
-    Keys are kept for ``lifespan_s``. Tokens with unknown ``kid`` cause one fetch in ten seconds.
+    Keys are fetched again after ``lifespan_s``: one that the issuer has removed is refused from
+    then on. While the URL cannot be read, known keys hold for an hour. There is one fetch at a
+    time, and at most one in ten seconds, whatever tokens say.
     """
 
     _AGAIN_S = 10.0
+    _LONGEST_S = 3_600.0
 
     def __init__(self, url: str, *, lifespan_s: float = 300.0, timeout_s: float = 5.0) -> None:
-        if not url.startswith(("https://", "http://127.0.0.1", "http://localhost")):
+        if not _is_trusted(url):
             raise ConfigError("the URL of a JWKS begins with https://")
         self._client = jwt.PyJWKClient(
-            url, cache_keys=False, lifespan=lifespan_s, timeout=timeout_s
+            url, cache_keys=False, cache_jwk_set=False, timeout=timeout_s
         )
-        self._lock = asyncio.Lock()
-        self._asked_at = float("-inf")
+        self._lifespan_s = lifespan_s
+        self._keys: dict[str, jwt.PyJWK] = {}
+        self._read_at = self._asked_at = -inf
+        # Callers of several loops may wait for the same fetch.
+        self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="jwks")
+        self._fetching: Future[None] | None = None
 
     async def key(self, token: str, header: Mapping[str, Any]) -> tuple[Any, Sequence[str]]:
         """Return the key of the token's ``kid``. Errors: Unauthenticated."""
         del token
-        kid = header.get("kid")
+        kid, algorithm = header.get("kid"), header.get("alg")
         if not isinstance(kid, str):
             raise Unauthenticated("the token names no key")
-        async with self._lock:
-            found = await self._find(kid, refresh=False)
-            now = asyncio.get_running_loop().time()
-            if found is None and now - self._asked_at > self._AGAIN_S:
-                self._asked_at = now
-                found = await self._find(kid, refresh=True)
-        algorithm = header.get("alg")
-        if found is None:
+        if algorithm not in ASYMMETRIC:
+            raise Unauthenticated("the token's algorithm is not that of its key")
+        if kid not in self._keys or self._age() > self._lifespan_s:
+            await self._refresh()
+        found = self._keys.get(kid)
+        if found is None or self._age() > max(self._LONGEST_S, self._lifespan_s):
             raise Unauthenticated("the token was signed with a key that is not known")
-        if algorithm not in ASYMMETRIC or found.algorithm_name not in (None, algorithm):
+        if found.algorithm_name not in (None, algorithm):
             raise Unauthenticated("the token's algorithm is not that of its key")
         return found.key, (cast("str", algorithm),)
 
-    async def _find(self, kid: str, *, refresh: bool) -> jwt.PyJWK | None:
+    def _age(self) -> float:
+        return monotonic() - self._read_at
+
+    async def _refresh(self) -> None:
+        if self._fetching is None or self._fetching.done():
+            now = monotonic()
+            if now - self._asked_at < self._AGAIN_S:
+                return
+            self._asked_at = now
+            self._fetching = self._fetcher.submit(self._fetch)
+        await asyncio.shield(asyncio.wrap_future(self._fetching))
+
+    def _fetch(self) -> None:
         try:
-            keys = await asyncio.to_thread(self._client.get_signing_keys, refresh)
-        except jwt.PyJWTError:
-            return None
-        return next((each for each in keys if each.key_id == kid), None)
+            keys = self._client.get_signing_keys(refresh=True)
+        except (jwt.PyJWTError, HTTPException, OSError, ValueError) as error:
+            log.warning("the keys of the JWKS cannot be read: %s", type(error).__name__)
+            return
+        self._keys = {each.key_id: each for each in keys if each.key_id is not None}
+        self._read_at = monotonic()
+
+
+def _is_trusted(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    local = parts.scheme == "http" and parts.hostname in _LOCAL
+    return bool(parts.hostname) and (parts.scheme == "https" or local)
 
 
 class JwtAuthenticator:

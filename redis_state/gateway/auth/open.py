@@ -57,12 +57,12 @@ class AnyOf:
     def __init__(self, *ways: Authenticator) -> None:
         if not ways:
             raise InvalidField("ways", "needs one authenticator or more")
-        self._ways = ways
+        self.ways: tuple[Authenticator, ...] = ways
 
     async def authenticate(self, connection: HTTPConnection) -> Principal | None:
         """Return the caller. Errors: Unauthenticated, the first, if no way knows the caller."""
         refused: Unauthenticated | None = None
-        for way in self._ways:
+        for way in self.ways:
             try:
                 found = await way.authenticate(connection)
             except Unauthenticated as error:
@@ -73,6 +73,13 @@ class AnyOf:
         if refused is not None:
             raise refused
         return None
+
+
+def has_loopback(auth: Authenticator) -> bool:
+    """Return whether callers of this machine need no credentials."""
+    if isinstance(auth, AnyOf):
+        return any(map(has_loopback, auth.ways))
+    return isinstance(auth, Loopback)
 
 
 def is_loopback(host: str) -> bool:

@@ -16,12 +16,11 @@ from starlette.responses import Response
 from redis_state.errors import RedisStateError
 from redis_state.gateway.answers import problem_of
 from redis_state.gateway.bodies import EventsQuery
-from redis_state.gateway.calls import authorise, validated
+from redis_state.gateway.calls import ApiCall, authorise, validated
 from redis_state.gateway.console.operations import STREAM_EVENTS
 from redis_state.gateway.console.pages import PageCall
-from redis_state.gateway.routes.events import BegunStream, Streamed, open_events
+from redis_state.gateway.routes.events import BegunStream, Streamed, begin_stream
 from redis_state.gateway.streaming import events
-from redis_state.gateway.streaming.response import read_after
 from redis_state.serialization import codec
 
 _LINES = re.compile(r"\r\n|\r|\n")
@@ -47,8 +46,7 @@ async def stream_part(call: PageCall, query: dict[str, Any], write: Write) -> Re
     services = await call.backstage.services()
     try:
         asked = validated(EventsQuery, query)
-        after = read_after(call.request.scope)
-        chunks = await open_events(services, call.principal, path["session"], asked, after)
+        chunks = await begin_stream(ApiCall(call.request, services, call.principal, path, asked))
     except RedisStateError as error:
         raise problem_of(error) from error
     return Streamed(_Rendered(chunks, write))

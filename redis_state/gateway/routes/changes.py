@@ -20,7 +20,7 @@ _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 
 
 async def steer_task(call: ApiCall) -> Response:
-    """Send a steering event to a task that runs or waits. Idempotency-Key is its id."""
+    """Send a steering event to a task that runs or waits: once for each key of a caller."""
     body, (session_id, task_id) = call.given(SteerBody), call.task
     if body.type in _DECISIONS or "resume_token" in body.payload:
         # Reading is not deciding, and neither is steering: that is a right of its own.
@@ -31,7 +31,7 @@ async def steer_task(call: ApiCall) -> Response:
         body.type,
         body.payload,
         source=call.principal.subject,
-        event_id=call.idempotency_key(),
+        event_id=call.own_key("steer", session_id, task_id),
     )
     document = {
         "session_id": session_id,
@@ -125,7 +125,7 @@ OPERATIONS = (
         SteeredResult,
         right=Right.STEER,
         status=202,
-        key="The event's id: a repeated call sends one event.",
+        key="A repeated call of this caller sends one event.",
     ),
     _change(
         "cancel",

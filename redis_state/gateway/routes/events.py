@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from redis_state.gateway.auth.principal import Principal
 from redis_state.gateway.bodies import EventsQuery
 from redis_state.gateway.calls import ApiCall, Operation
 from redis_state.gateway.streaming.client_stream import ClientStream
@@ -21,27 +20,24 @@ async def stream_events(call: ApiCall) -> Response:
     """Stream the updates of a session, or of one of its tasks until that is terminal. The header
     Last-Event-ID, or ``after``, is the cursor to read on after; ``$`` is the end, ``0`` the begin.
     """
-    query, after = call.asked(EventsQuery), read_after(call.request.scope)
-    chunks = await open_events(call.services, call.principal, call.path["session"], query, after)
-    return Streamed(chunks)
+    return Streamed(await begin_stream(call))
 
 
-async def open_events(
-    services: Any, principal: Principal, session_id: str, query: EventsQuery, after: str | None
-) -> BegunStream:
-    """Open a stream as who calls. It counts as one of the caller's until it is closed."""
-    visible = None if services.visible is None else partial(services.visible, principal)
+async def begin_stream(call: ApiCall) -> BegunStream:
+    """Begin a stream, count it, and read its first chunk. Errors: what is wrong with the call."""
+    query, services = call.asked(EventsQuery), call.services
+    visible = None if services.visible is None else partial(services.visible, call.principal)
     chunks = services.hub.frames(
-        session_id,
-        after=after,
+        call.path["session"],
+        after=read_after(call.request.scope),
         task_id=query.task,
         types=query.types,
         visible=visible,
-        expires_at=principal.expires_at,
+        expires_at=call.principal.expires_at,
     )
     with ExitStack() as stack:
-        stack.enter_context(services.usage.stream(principal.subject))
-        # What is wrong with the request is told before the stream begins.
+        stack.enter_context(services.usage.stream(call.principal.subject))
+        # A wrong request is refused before the stream begins.
         first = await anext(chunks, b"")
         return BegunStream(first, chunks, stack.pop_all())
 

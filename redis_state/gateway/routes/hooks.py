@@ -30,6 +30,7 @@ from redis_state.gateway.limits import read_body
 from redis_state.serialization import codec
 
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
+_MOST_FIELDS = 20
 _WAYS = {"approve": True, "reject": False}
 
 
@@ -126,7 +127,11 @@ async def _read_form(
     call: ApiCall, link: HookLink, schema: dict[str, Any] | None
 ) -> tuple[bool, Any]:
     body = await read_body(call.request, most=call.services.max_body_bytes)
-    fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=20)
+    try:
+        text = body.decode("utf-8", "replace")
+        fields = parse_qs(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise HttpProblem(400, "malformed", "The form has too many fields.") from None
     way = fields.get("decision", [""])[0]
     if way not in _WAYS:
         raise HttpProblem(422, "invalid", "Choose to approve or to reject.")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from starlette.responses import Response
 
-from redis_state.errors import InvalidField
+from redis_state.errors import InvalidField, TokenResolved
 from redis_state.gateway.answers import already_resolved, answer, forbidden, not_found
 from redis_state.gateway.auth.principal import Principal, Right
 from redis_state.gateway.bodies import DecisionBody, DelegateBody, PausesQuery
@@ -86,9 +86,14 @@ async def decide(
     call: ApiCall, known: KnownPause, *, approved: bool, value: Any, actor: str, claim: str | None
 ) -> Response:
     """Decide a pause that the caller may decide."""
-    state = await call.client.resolve(
-        known.decides, approved=approved, value=value, actor=actor, idempotency_key=claim
-    )
+    try:
+        state = await call.client.resolve(
+            known.decides, approved=approved, value=value, actor=actor, idempotency_key=claim
+        )
+    except TokenResolved as error:
+        # A value is the decider's own text: it may hold a token, as every other.
+        decision = cut_tokens(known.session_id, error.decision)
+        raise already_resolved(error.actor, error.at_ms, decision) from None
     task = None
     if state is not None and call.principal.may(Right.READ, known.session_id):
         task = {
@@ -104,7 +109,8 @@ async def delegate_pause(call: ApiCall) -> Response:
     body, actor = call.given(DelegateBody), call.principal.subject
     known = await _decidable(call)
     if not known.is_open and known.actor is not None and known.at is not None:
-        raise already_resolved(known.actor, round(known.at.timestamp() * 1000), known.decision)
+        decision = cut_tokens(known.session_id, known.decision)
+        raise already_resolved(known.actor, round(known.at.timestamp() * 1000), decision)
     await call.client.delegate(known.decides, body.to, actor=actor)
     return answer({"pause_id": known.pause_id, "by": actor, "to": body.to})
 
@@ -134,11 +140,14 @@ def _order(pause: OpenPause) -> list[str]:
 
 
 def _place(written: bytes) -> list[str]:
+    wrong = InvalidField("after", "is no cursor of this listing")
     try:
-        place: list[str] = codec.decode(written)
+        place: Any = codec.decode(written)
     except codec.DecodeError:
-        raise InvalidField("after", "is no cursor of this listing") from None
-    return place
+        raise wrong from None
+    if not isinstance(place, list) or not all(isinstance(each, str) for each in cast("Any", place)):
+        raise wrong
+    return cast("list[str]", place)
 
 
 async def _seen(call: ApiCall) -> KnownPause:

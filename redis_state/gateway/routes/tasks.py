@@ -45,6 +45,8 @@ from redis_state.worker import TaskView
 
 _TASK = "/v1/sessions/{session}/tasks/{task}"
 _LARGEST_VERSION = 2**53
+# What a new task may do to others of its session.
+_CANCELS = ("interrupt", "replace")
 
 
 async def find_tasks(call: ApiCall) -> Response:
@@ -75,6 +77,8 @@ async def submit_task(call: ApiCall) -> Response:
     body = call.given(SubmitBody)
     if not call.principal.may(Right.SUBMIT, body.session_id):
         raise forbidden()
+    if body.on_busy in _CANCELS and not call.principal.may(Right.STEER, body.session_id):
+        raise forbidden("the caller may not cancel the session's other tasks")
     task_id = new_id_of(call, body.task_id, "task_id")
     there = task_id is not None and await call.client.get(body.session_id, task_id) is not None
     found = await call.client.submit(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from redis_state.documents import worker_document
 from redis_state.gateway.answers import answer
 from redis_state.gateway.calls import ApiCall, Operation, Over
-from redis_state.gateway.documents import worker_document
 from redis_state.gateway.results import WorkersResult
 
 

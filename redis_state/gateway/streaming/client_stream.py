@@ -64,6 +64,7 @@ class ClientStream(AsyncIterator[bytes]):
     __slots__ = (
         "_after",
         "_beat_at",
+        "_begun",
         "_behind",
         "_failing_since",
         "_feed",
@@ -94,6 +95,8 @@ class ClientStream(AsyncIterator[bytes]):
         self._place = (0, 0)
         # Whether the log is to be read before the feed has what follows.
         self._behind = True
+        # Which beginning of the feed the place is compared with.
+        self._begun = 0
         self._page = _FIRST_PAGE
         self._queue: deque[Frame] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -174,6 +177,7 @@ class ClientStream(AsyncIterator[bytes]):
         """Join the session's feed, and find the place to begin at. Errors: those of the store."""
         self._feed = feed = self._hub.join(self._session_id)
         await feed.ready()
+        self._begun = feed.begun
         if self._wanted.task_id is not None:
             await self._look_at_task(must_be=True)
         if self._after == events.TAIL:
@@ -216,6 +220,7 @@ class ClientStream(AsyncIterator[bytes]):
 
     async def _from_log(self) -> bytes:
         feed = self._joined()
+        self._begun = feed.begun
         try:
             page = await self._hub.store.read_updates(
                 self._session_id,
@@ -248,8 +253,9 @@ class ClientStream(AsyncIterator[bytes]):
 
     async def _from_feed(self) -> bytes:
         feed = self._joined()
-        found = feed.after(self._place)
+        found = feed.after(self._place) if self._begun == feed.begun else None
         if found is None:
+            # The log knows whether the row of the client's place is still there.
             self._after, self._behind = "{}-{}".format(*self._place), True
             return b""
         if not found:

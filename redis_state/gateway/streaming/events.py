@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from redis_state.errors import CursorGap, InvalidField
-from redis_state.gateway.cutting import cut_tokens
+from redis_state.gateway.cutting import cut_tokens, may_have_token
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.serialization import codec
 from redis_state.stores.sessions.session_log import Entry
@@ -108,7 +108,7 @@ class FrameWriter:
 
     def _without_tokens(self, document: dict[str, Any]) -> bytes:
         data = codec.encode(document)
-        if any(sign in data for sign in self._signs):
+        if any(sign in data for sign in self._signs) or may_have_token(data):
             return codec.encode(cut_tokens(self._session_id, document))
         return data
 

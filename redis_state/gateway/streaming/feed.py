@@ -34,6 +34,8 @@ class Feed:
         self.writer: FrameWriter = FrameWriter(session_id)
         self.waiting: set[ClientStream] = set()
         self.clients = 0
+        # How often it began to watch: each time may be another history of the server.
+        self.begun: int = 0
         self.left_at: float = -math.inf
         self.error: Exception | None = None
         self._store = store
@@ -131,6 +133,7 @@ class Feed:
             log.info("rows of a watched session are missing: %s", gap.reason)
 
     def _begin(self, cursor: str) -> None:
+        self.begun += 1
         self._frames.clear()
         self._bytes = 0
         self._before = position(cursor)

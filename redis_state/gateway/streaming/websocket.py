@@ -2,8 +2,8 @@
 
 A message down has one or more whole events, as text, as an event stream has them. A message up is
 ``{"id": …, "type": "steer", …}``. Its answer is an event: ``ack`` with ``{"id", "ok": true,
-"result"}`` or ``{"id", "ok": false, "error", "message"}``. Commands of one client run one after the
-other, in the order in which they came.
+"result"}``, or ``{"id", "ok": false, "error": {"code", "message"}}`` as over HTTP. Commands of one
+client run one after the other, in the order in which they came.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias, cast
 
 from redis_state.errors import InvalidField, RedisStateError
+from redis_state.gateway.answers import HttpProblem, problem_of
 from redis_state.gateway.streaming.events import event
 from redis_state.gateway.streaming.response import Message, Receive, Send
 from redis_state.serialization import codec
@@ -29,13 +30,14 @@ class EventSocket:
 
     ``commands`` names what the client may send: each gets the message without its ``type``, and
     what it returns is the acknowledgement's ``result``. The application gives them, with the rights
-    of the caller. A RedisStateError refuses a command, by its name and text. Any other error closes
-    the connection. ``chunks`` is closed in every case, if it can be.
+    of the caller. A RedisStateError or HttpProblem refuses a command. Any other error closes the
+    connection. ``chunks`` is closed in every case, if it can be.
     """
 
     def __init__(self, chunks: AsyncIterator[bytes], commands: Mapping[str, Command]) -> None:
         self._chunks = chunks
         self._commands = commands
+        self._closed = False
 
     async def __call__(self, _scope: Message, receive: Receive, send: Send) -> None:
         """Serve until the events end or the client leaves."""
@@ -46,6 +48,8 @@ class EventSocket:
             await send({"type": "websocket.accept"})
             await _send_text(first, send)
             await self._both_ways(receive, send)
+        except OSError:
+            pass  # some servers say so that the client is gone
         finally:
             close = getattr(self._chunks, "aclose", None)
             if close is not None:
@@ -66,17 +70,27 @@ class EventSocket:
 
     async def _send_events(self, send: Send) -> None:
         async for chunk in self._chunks:
+            if self._closed:
+                return
             await _send_text(chunk, send)
-        await send({"type": "websocket.close", "code": _GOING_AWAY})
+        await self._close(_GOING_AWAY, send)
+
+    async def _close(self, code: int, send: Send) -> None:
+        """Close, once: nothing may be sent after it."""
+        if not self._closed:
+            self._closed = True
+            await send({"type": "websocket.close", "code": code})
 
     async def _obey(self, receive: Receive, send: Send) -> None:
         while (message := await receive())["type"] != "websocket.disconnect":
             text = message.get("text")
             given: bytes = text.encode() if text is not None else message.get("bytes") or b""
             if len(given) > MOST_COMMAND_BYTES:
-                await send({"type": "websocket.close", "code": _TOO_BIG})
+                await self._close(_TOO_BIG, send)
                 return
             answer = await self._answer(given)
+            if self._closed:
+                return
             await _send_text(event("ack", codec.encode(answer)), send)
 
     async def _answer(self, given: bytes) -> dict[str, Any]:
@@ -88,9 +102,10 @@ class EventSocket:
             if command is None:
                 raise InvalidField("type", f"must be one of {', '.join(sorted(self._commands))}")
             result = await command(message)
+        except HttpProblem as problem:
+            return {"id": command_id, "ok": False, "error": problem.document()}
         except RedisStateError as error:
-            problem = {"error": type(error).__name__, "message": str(error)}
-            return {"id": command_id, "ok": False, **problem}
+            return {"id": command_id, "ok": False, "error": problem_of(error).document()}
         return {"id": command_id, "ok": True, "result": result}
 
 

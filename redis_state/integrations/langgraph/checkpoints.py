@@ -74,22 +74,25 @@ class Checkpoints:
             [value_name(channel, version) for channel, version in versions.items()],
             None if is_whole(namespace) else namespace,
         )
-        written: list[bytes] = []
-        for channel, version in new_versions.items():
-            if channel in values:
-                name = target.scope + value_name(channel, version)
-                written += (
-                    name.encode(),
-                    self._rows.value(values[channel], field=f"channel_values.{channel}"),
-                )
-        await self._threads.put(
-            target.thread_id,
-            f"{target.scope}{id_}".encode(),
-            self._rows.row(head, document, cast("Mapping[str, Any]", whole)),
-            written,
-            run=head.run,
-            claim=self._claims.held(target.thread_id),
-        )
+        row = self._rows.row(head, document, cast("Mapping[str, Any]", whole))
+        # What is not new was put with the parent.
+        for parent, channels in ((target.checkpoint_id, new_versions), (None, versions)):
+            written: list[bytes] = []
+            for channel, version in channels.items():
+                if channel in values:
+                    name = target.scope + value_name(channel, version)
+                    data = self._rows.value(values[channel], field=f"channel_values.{channel}")
+                    written += name.encode(), data
+            if await self._threads.put(
+                target.thread_id,
+                f"{target.scope}{id_}".encode(),
+                row,
+                written,
+                parent=f"{target.scope}{parent}".encode() if parent else b"",
+                run=head.run,
+                claim=self._claims.held(target.thread_id),
+            ):
+                break
         return _config(target.thread_id, namespace, id_)
 
     async def put_writes(

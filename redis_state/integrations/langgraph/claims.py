@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Self
 
@@ -23,6 +24,14 @@ from redis_state.stores.base import Base
 _held: ContextVar[Mapping[tuple[ThreadClaims, str], HeldLease]] = ContextVar(
     "redis_state_thread_claims", default=MappingProxyType({})
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of a task that claims a thread: a name of the task without colons, the run's epoch."""
+
+    task: str
+    epoch: int
 
 
 class ThreadClaims:
@@ -43,16 +52,17 @@ class ThreadClaims:
         held = _held.get()
         return held.get((self, self.threads.keys(thread_id).thread)) if held else None
 
-    async def take(self, thread_id: str, duration_ms: int, instead_of: str) -> HeldLease:
-        """Take the claim on a thread, from an owner whose id begins so, or from none.
+    async def take(self, thread_id: str, duration_ms: int, run: Run | None) -> HeldLease:
+        """Take the claim on a thread, from an earlier run of the same task, or from none.
 
         Errors: ThreadClaimed.
         """
         # Before the thread has a key: each thread is listed.
         await self.threads.list_now(thread_id)
-        key, owner = self.threads.keys(thread_id).thread, instead_of + new_owner()
-        if instead_of:
-            await self._release(key, instead_of)
+        key, owner = self.threads.keys(thread_id).thread, new_owner()
+        if run is not None:
+            owner = f"{run.task}:{run.epoch}:{owner}"
+            await self._release_earlier(key, run)
         reply = await self._base.scripts.acquire_lease(
             key, owner=owner, duration_ms=duration_ms, keep_ms=self.threads.ttl_ms
         )
@@ -60,12 +70,16 @@ class ThreadClaims:
             raise ThreadClaimed(thread_id, left_ms=int(reply.facts[0]))
         return HeldLease(key, owner, int(reply.facts[0]))
 
-    async def _release(self, key: str, beginning: str) -> None:
-        """Release the claim of an owner that another lease has fenced."""
+    async def _release_earlier(self, key: str, run: Run) -> None:
+        """Release the claim of an earlier run: the task's lease has fenced it.
+
+        Never that of a later one: then it is this run that stood still, and is fenced.
+        """
         found = await self._base.scripts.transport.commands.hmget(key, "owner", "epoch")
-        owner, epoch = (b"" if part is None else part for part in found)
-        if owner.startswith(beginning.encode()):
-            await self._base.scripts.release_lease(key, owner=owner.decode(), epoch=int(epoch))
+        owner, epoch = ("" if part is None else part.decode() for part in found)
+        task, _, rest = owner.partition(":")
+        if rest and task == run.task and int(rest.partition(":")[0]) < run.epoch:
+            await self._base.scripts.release_lease(key, owner=owner, epoch=int(epoch))
 
 
 class ThreadClaim:
@@ -84,11 +98,11 @@ class ThreadClaim:
         """The number of the claim, greater than that of every claim before; 0 outside its block."""
         return 0 if self._lease is None else self._lease.epoch
 
-    async def take(self, *, instead_of: str = "") -> None:
+    async def take(self, run: Run | None = None) -> None:
         """Take the claim before its block is entered. Errors: ThreadClaimed."""
         if self._lease is not None:
             raise ThreadClaimed(self.thread_id, left_ms=self._duration_ms)
-        self._lease = await self._claims.take(self.thread_id, self._duration_ms, instead_of)
+        self._lease = await self._claims.take(self.thread_id, self._duration_ms, run)
 
     async def __aenter__(self) -> Self:
         if self._renewal is not None:

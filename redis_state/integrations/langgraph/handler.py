@@ -3,8 +3,9 @@ log.
 
 **Who runs it.** A run claims the thread for as long as it runs. A later run of the same task takes
 the claim of the run before over at once: the task's lease has fenced that run. So a worker that
-continues after a stall writes neither the task nor the thread. Another task of the thread waits for
-the claim.
+continues after a stall writes neither the task nor the thread. Nor does it take the claim of a
+later run. Another task of the thread waits for the claim. A run that loses the claim, because it
+stood still or the server's history went back, hands the task back.
 
 **Where it resumes.** The first run records the newest checkpoint of the thread, and then gives the
 graph the input. All checkpoints of the task carry its name. So a later run can compare the newest
@@ -28,6 +29,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -35,8 +37,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Interrupt, StateSnapshot
 
 from redis_state import limits
-from redis_state.errors import InvalidField, ThreadClaimed, ThreadMoved
-from redis_state.integrations.langgraph.claims import ThreadClaim
+from redis_state.errors import InvalidField, LeaseLost, ThreadClaimed, ThreadMoved
+from redis_state.integrations.langgraph.claims import Run, ThreadClaim
 from redis_state.integrations.langgraph.saver import RedisSaver
 from redis_state.models import UpdateType
 from redis_state.serialization import codec
@@ -99,8 +101,14 @@ def graph_handler(
         saver, graph = built[0]
         named = {"session": ctx.task.session_id, "task": _task_name(ctx)}
         thread_id = thread(ctx) if callable(thread) else named[thread]
-        async with await _claimed(saver, ctx, thread_id, lease_s):
-            return await GraphRun(ctx, saver, graph, thread_id, options).run()
+        async with await _claimed(saver, ctx, thread_id, lease_s) as claim:
+            try:
+                return await GraphRun(ctx, saver, graph, thread_id, options).run()
+            except LeaseLost as lost:
+                if lost.epoch != claim.epoch:
+                    raise
+                # Of the thread. Another run compares what became of it.
+                raise TaskHandedBack(f"the claim on thread {thread_id!r} is lost") from None
 
     return run
 
@@ -131,8 +139,10 @@ class GraphRun:
         self._saver = saver
         self._graph = graph
         self._thread_id = thread_id
-        # A task that was submitted again under an old id is another one.
-        self._name = f"{_task_name(ctx)}@{ctx.task.created_at.timestamp():.6f}"
+        # A task that was submitted again under an old id is another one. LangGraph takes no lone
+        # surrogates.
+        task = _task_name(ctx).encode("utf-8", "backslashreplace").decode()
+        self._name = f"{task}@{ctx.task.created_at.timestamp():.6f}"
         self._config: dict[str, Any] = {
             **config,
             "configurable": {**config.get("configurable", {}), "thread_id": thread_id},
@@ -142,16 +152,20 @@ class GraphRun:
 
     async def run(self) -> Any:
         """Run the graph to its end, or to its next pause."""
+        # What was decided for earlier stretches is in the thread.
+        self._ctx.pass_keyed_pauses()
         begun = await self._ctx.step("graph", self._newest)
         newest, is_own = await self._newest_and_own()
         if not is_own:
             if newest != begun:
                 raise ThreadMoved(self._thread_id)
             await self._stream(self._ctx.input)
-        elif (state := await self._state()).next and not state.interrupts:
+        elif (state := await self._state()).tasks and not _is_asked(state):
             await self._pass_breakpoint(state)
             await self._stream(None)
-        while (state := await self._state()).next:
+        # Not its `next`: that is empty too when a crash left the writes of all tasks of a step
+        # without the checkpoint behind them.
+        while (state := await self._state()).tasks:
             if state.interrupts:
                 await self._stream(Command(resume=await self._decisions(state.interrupts)))
             else:
@@ -194,8 +208,10 @@ class GraphRun:
             subgraphs=True,
             durability="sync",
         )
-        async for namespace, mode, chunk in stream:
-            await events.publish(namespace, mode, chunk)
+        # A run that ends at an event stops its nodes before it gives the thread up.
+        async with aclosing(stream):
+            async for namespace, mode, chunk in stream:
+                await events.publish(namespace, mode, chunk)
         await events.end()
 
     async def _newest(self) -> str | None:
@@ -225,8 +241,10 @@ class _Events:
         self._values: dict[tuple[str, ...], list[Any]] = {}
 
     async def publish(self, namespace: tuple[str, ...], mode: str, chunk: Any) -> None:
-        """Publish an event of a mode that is wanted."""
+        """Publish an event of a mode that is wanted. Errors: TaskCancelled."""
         if mode == "checkpoints":
+            # A graph without other events is cancelled between two steps.
+            await self._ctx.checkpoint()
             self._step[namespace] = chunk["config"]["configurable"]["checkpoint_id"]
             for values in self._values.pop(namespace, []):
                 await self._emit(namespace, "values", values)
@@ -251,6 +269,12 @@ class _Events:
         await self._ctx.emit(UpdateType.PROGRESS, content, key=key)
 
 
+def _is_asked(state: StateSnapshot) -> bool:
+    """Return whether all that is left of a step waits for answers: a crash leaves also others."""
+    asking = sum(bool(task.interrupts) for task in state.tasks)
+    return asking > 0 and asking == len(state.next)
+
+
 def _without_metadata(chunk: Any) -> Any:
     """Leave out that a result is of an earlier run."""
     if not isinstance(chunk, dict):
@@ -272,12 +296,13 @@ async def _claimed(
 
     Errors: TaskHandedBack after twice the length of its lease.
     """
-    owner = f"{hashlib.sha256(_task_name(ctx).encode('utf-8', 'surrogatepass')).hexdigest()[:32]}:"
+    name = hashlib.sha256(_task_name(ctx).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    run = Run(name, ctx.epoch)
     claim = saver.claim(thread_id, lease_s=lease_s)
     waited = asyncio.get_running_loop().time() + 2 * lease_s
     while True:
         try:
-            await claim.take(instead_of=owner)
+            await claim.take(run)
         except ThreadClaimed:
             if asyncio.get_running_loop().time() > waited:
                 raise TaskHandedBack(f"thread {thread_id!r} is busy") from None

@@ -37,7 +37,7 @@ from langgraph.store.base import (
 from redis_state import limits
 from redis_state.errors import InvalidField
 from redis_state.integrations.langgraph.filters import matches
-from redis_state.integrations.langgraph.home import Home
+from redis_state.integrations.langgraph.store_thread import OnStoreThread, StoreThread
 from redis_state.scripts import GraphListing, ReplyCode
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
@@ -50,7 +50,7 @@ _BETWEEN = "\0"
 Namespace = tuple[str, ...]
 
 
-class RedisStore(BaseStore):
+class RedisStore(OnStoreThread, BaseStore):
     """Keep items of graphs in Redis or Valkey, for any number of processes.
 
     Values are JSON, sealed by the store's codec. An item lives `graph_items_ttl` after its last
@@ -64,7 +64,7 @@ class RedisStore(BaseStore):
     def __init__(self, store: RedisStateStore, *, ttl_config: TTLConfig | None = None) -> None:
         self.ttl_config = ttl_config
         self._base = store.base
-        self._home = Home(store, "redis_state items")
+        self._home = StoreThread(store, "redis_state items")
 
     @classmethod
     def from_url(
@@ -74,7 +74,9 @@ class RedisStore(BaseStore):
 
         Options are the fields of `Settings`. Errors: ConfigError. No I/O.
         """
-        return cls(RedisStateStore.from_url(url, **options), ttl_config=ttl_config)
+        made = cls(RedisStateStore.from_url(url, **options), ttl_config=ttl_config)
+        made._home.owned = True
+        return made
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Carry out operations: the reads at once, then the puts, of one item the last.
@@ -94,29 +96,6 @@ class RedisStore(BaseStore):
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Carry out operations while the caller waits, as `abatch`."""
         return self._home.run(lambda: self.abatch(ops))
-
-    async def aclose(self) -> None:
-        """Disconnect, and end the thread of calls that block. Safe to repeat."""
-        await self._home.aclose()
-
-    def close(self) -> None:
-        """Wait for running calls, disconnect and end the thread. Safe to repeat."""
-        self._home.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<RedisStore on {self._home.store!r}>"
 
     async def _read(self, op: Op) -> Result:
         match op:
@@ -264,6 +243,8 @@ def _check(op: Op) -> None:
         case ListNamespacesOp():
             limits.count("limit", op.limit)
             limits.count("offset", op.offset, least=0)
+            if op.max_depth is not None:
+                limits.count("max_depth", op.max_depth)
     if isinstance(op, PutOp):
         value = cast("object", op.value)
         if value is not None and not isinstance(value, Mapping):

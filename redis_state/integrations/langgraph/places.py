@@ -93,7 +93,16 @@ def namespace_in(scope: str) -> str:
 
 
 def value_name(channel: str, version: object) -> str:
-    """Write which value of a channel this is, so that a reader gets the version back as it was."""
+    """Write which value of a channel this is, so that a reader gets the version back as it was.
+
+    Errors: InvalidField.
+    """
+    try:
+        channel.encode()
+    except UnicodeEncodeError:
+        raise InvalidField(
+            "channel_versions", "names of channels have no lone surrogates"
+        ) from None
     if isinstance(version, str):
         return f"s{_written(version)} {channel}"
     if isinstance(version, bool) or not isinstance(version, (int, float)):

@@ -16,7 +16,7 @@ import ormsgpack
 from langgraph.checkpoint.base import PendingWrite, writes_sort_key
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from redis_state.errors import CorruptState
+from redis_state.errors import CorruptState, InvalidField
 from redis_state.integrations.langgraph.places import read_value_name
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
@@ -79,12 +79,21 @@ class Rows:
         return self._serde.loads_typed((kind, value))
 
     def row(self, head: Head, document: Mapping[str, Any], metadata: Mapping[str, Any]) -> bytes:
-        """Write a checkpoint without the values of its channels. Errors: PayloadTooLarge."""
+        """Write a checkpoint without the values of its channels.
+
+        Errors: InvalidField; PayloadTooLarge.
+        """
         whole: list[Any] = [head.parent, head.run, head.names]
         if head.namespace is not None:
             whole.append(head.namespace)
         parts = (*self._serde.dumps_typed(document), *self._serde.dumps_typed(metadata))
-        packed = ormsgpack.packb(whole)
+        try:
+            packed = ormsgpack.packb(whole)
+        except TypeError:
+            # The rest was checked.
+            raise InvalidField(
+                "metadata.run_id", "text without lone surrogates is needed"
+            ) from None
         length = len(packed).to_bytes(_LENGTH, "big")
         return packed + self._packed(parts, "checkpoint") + length
 

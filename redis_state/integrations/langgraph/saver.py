@@ -28,9 +28,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from redis_state import limits
 from redis_state.integrations.langgraph.checkpoints import Checkpoints, Version
 from redis_state.integrations.langgraph.claims import ThreadClaim, ThreadClaims
-from redis_state.integrations.langgraph.home import Home
 from redis_state.integrations.langgraph.housekeeping import Housekeeping
 from redis_state.integrations.langgraph.rows import Rows
+from redis_state.integrations.langgraph.store_thread import OnStoreThread, StoreThread
 from redis_state.integrations.langgraph.threads import Threads
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
@@ -42,7 +42,7 @@ T = TypeVar("T")
 _STEP = 2**36
 
 
-class RedisSaver(BaseCheckpointSaver[Any]):
+class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
     """Keep the checkpoints of graphs in Redis or Valkey, for any number of processes.
 
     One object has both colours, since a compiled graph has one saver: ``ainvoke`` calls the methods
@@ -69,7 +69,7 @@ class RedisSaver(BaseCheckpointSaver[Any]):
         with limits.options():
             given = store.settings.graph_threads_ttl if lifetime is None else lifetime
             ttl_ms = ms(limits.lifetime("lifetime", given))
-        self._home = Home(store, "redis_state checkpoints")
+        self._home = StoreThread(store, "redis_state checkpoints")
         self._threads = Threads(store.base, ttl_ms=ttl_ms)
         self._claims = ThreadClaims(store.base, self._threads, ttl_ms=ttl_ms)
 
@@ -87,7 +87,9 @@ class RedisSaver(BaseCheckpointSaver[Any]):
         Options are the fields of `Settings`. Errors: ConfigError. No I/O.
         """
         store = RedisStateStore.from_url(url, **options)
-        return cls(store, serde=serde, lifetime=lifetime)
+        made = cls(store, serde=serde, lifetime=lifetime)
+        made._home.owned = True
+        return made
 
     @property
     def store(self) -> RedisStateStore:
@@ -258,29 +260,6 @@ class RedisSaver(BaseCheckpointSaver[Any]):
             number = int(current.partition(".")[0])
             return f"{number + 1:032}.{random.random():016}"
         return int(current or 0) + random.randint(1, _STEP)
-
-    async def aclose(self) -> None:
-        """Disconnect, and end the thread of calls that block. Safe to repeat."""
-        await self._home.aclose()
-
-    def close(self) -> None:
-        """Wait for running calls, disconnect and end the thread. Safe to repeat."""
-        self._home.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<RedisSaver on {self._home.store!r}>"
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return self._home.run(work)

@@ -21,7 +21,9 @@ a thread that is longer.
 **Races.** Two writers of a thread without claims both succeed, as with other savers. Versions of
 channels are random in part: two branches never give one value's name to two values. A pruning
 counts the checkpoints of a namespace: if one came or went since they were listed, nothing is
-dropped, and they are listed again.
+dropped, and they are listed again. A put has the values that are new since its parent. If the
+parent is not there, because it expired, was deleted or pruned, or the server's history went back,
+the put has all values.
 """
 
 from __future__ import annotations
@@ -85,10 +87,14 @@ class Threads:
         row: bytes,
         values: Sequence[bytes],
         *,
+        parent: bytes = b"",
         run: str,
         claim: HeldLease | None,
-    ) -> None:
-        """Put a checkpoint. Errors: LeaseLost, ThreadClaimed."""
+    ) -> bool:
+        """Put a checkpoint; return False, and put nothing, if its parent is not there.
+
+        Without a parent, all values are given. Errors: LeaseLost, ThreadClaimed.
+        """
         if run and not self._listed.has((run, thread_id)):
             await self._base.scripts.note_member(
                 self._base.keys.graph_run(run), member=thread_id, ttl_ms=self._listed.longer_ms
@@ -101,12 +107,13 @@ class Threads:
                 mark=_fence(claim),
                 listed=listed,
                 place=place,
+                parent=parent,
                 row=row,
                 ttl_ms=self.ttl_ms,
                 values=values,
             )
             if not self._must_list(reply, thread_id, claim):
-                return
+                return reply.word is not ReplyCode.STALE
 
     async def put_writes(
         self,

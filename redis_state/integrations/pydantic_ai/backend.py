@@ -97,7 +97,7 @@ async def run_unit(
     async def attempt() -> object:
         nonlocal ran
         ran = True
-        # Each attempt counts what is in it anew.
+        # Each attempt counts what is in it from the start.
         with entered(AgentScope(scope.run, place)):
             if not cuts:
                 return await work()

@@ -46,11 +46,12 @@ class GraphScripts(ScriptRunner):
         mark: Claim,
         listed: bool,
         place: bytes,
+        parent: bytes,
         row: bytes,
         ttl_ms: int,
         values: Sequence[bytes],
     ) -> PendingReply:
-        """OK | MISSING | LOST epoch | HELD left_ms."""
+        """OK | MISSING | STALE | LOST epoch | HELD left_ms."""
 
     @script
     def put_graph_writes(

@@ -310,8 +310,8 @@ def _add_context(document: dict[str, Any], state: TaskState, created_at: str) ->
     snapshot: Any = state.context_snapshot
     if not isinstance(snapshot, BaseModel):  # a dataclass lets anything in
         raise InvalidField("context_snapshot", "a TaskContextSnapshot is needed")
-    told: Any = codec.fields_of(snapshot)
-    if codec.kind_of(told) is dict:
+    fields: Any = codec.fields_of(snapshot)
+    if codec.kind_of(fields) is dict:
         usual = {
             **_USUAL,
             "session_id": state.session_id,
@@ -319,13 +319,13 @@ def _add_context(document: dict[str, Any], state: TaskState, created_at: str) ->
             "spawned_at": created_at,
         }
         # The type first: a value may be anything, and compare as it likes.
-        told = {
+        fields = {
             name: value
-            for name, value in told.items()
+            for name, value in fields.items()
             if name not in usual or type(value) is not type(usual[name]) or value != usual[name]
         }
-    if told != {}:
-        document["context_snapshot"] = told
+    if fields != {}:
+        document["context_snapshot"] = fields
 
 
 def _unusual(snapshot_type: type[Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from redis_state.transport.wire.reply_errors import connect_error
 _ASK_AGAIN_S = 0.5
 # How long the others may take once one Sentinel has answered.
 _OTHERS_S = 0.2
-# A Sentinel that takes longer is left for the next.
+# A Sentinel that we are connected to, and that takes longer, is left for the next.
 _ANSWER_S = 1.0
 _LISTEN_AGAIN_S = 1.0
 # Of the Sentinel that leads a failover, and of one that has learned of it.
@@ -56,7 +56,11 @@ class Sentinels:
         Errors: NoConnection; ``final`` if every Sentinel says that it watches no such primary, or
         none lets us in.
         """
-        asking = {asyncio.create_task(self._ask(each)) for each in self._sentinels}
+        # All at once: none holds the others up, so each has the whole time for its handshake.
+        asking = {
+            asyncio.create_task(self._ask(each, connect_s=self._timeout_s))
+            for each in self._sentinels
+        }
         replies: list[_Answer | NoConnection | None] = []
         deadline_s = asyncio.get_running_loop().time() + self._timeout_s
         limit_s = deadline_s
@@ -90,7 +94,7 @@ class Sentinels:
                 async with asyncio.timeout(_ASK_AGAIN_S):
                     await self._news.wait()
             first = self._sentinels[0]
-            answer = await self._ask(first)
+            answer = await self._ask(first, connect_s=min(_ANSWER_S, self._timeout_s))
             if isinstance(answer, _Answer):
                 if self._address.server(answer.endpoint, primary_only=True) == address:
                     continue
@@ -109,10 +113,10 @@ class Sentinels:
         for sentinel in self._sentinels:
             await sentinel.disconnect()
 
-    async def _ask(self, sentinel: _Sentinel) -> _Answer | NoConnection | None:
+    async def _ask(self, sentinel: _Sentinel, *, connect_s: float) -> _Answer | NoConnection | None:
         try:
-            async with asyncio.timeout(min(_ANSWER_S, self._timeout_s)):
-                return await sentinel.ask()
+            async with asyncio.timeout(connect_s + _ANSWER_S):
+                return await sentinel.ask(connect_s)
         except (RedisError, OSError, TimeoutError) as error:
             return connect_error(error, str(sentinel.address))
 
@@ -149,14 +153,15 @@ class _Sentinel:
         self._connection: RedisConnection | None = None
         self._lock = asyncio.Lock()
 
-    async def ask(self) -> _Answer | None:
+    async def ask(self, connect_s: float) -> _Answer | None:
         """Ask where the primary is; None if it watches none of that name.
 
-        Errors: RedisError, OSError. The caller limits the time.
+        ``connect_s`` is the time to connect, if there is no connection. Errors: RedisError,
+        OSError, TimeoutError.
         """
         async with self._lock:
             try:
-                return await self._ask()
+                return await self._ask(connect_s)
             except BaseException:
                 # What is left to be read would be taken for the next reply.
                 await self.disconnect()
@@ -185,11 +190,12 @@ class _Sentinel:
         if connection is not None:
             await _disconnect(connection)
 
-    async def _ask(self) -> _Answer | None:
+    async def _ask(self, connect_s: float) -> _Answer | None:
         connection, name = self._connection, self._service
         if connection is None:
-            connection = self._connection = self.address.connection(connect_timeout_s=_ANSWER_S)
-            await connection.connect()
+            connection = self._connection = self.address.connection(connect_timeout_s=connect_s)
+            async with asyncio.timeout(connect_s):
+                await connection.connect()
             if self._connection is not connection:
                 await _disconnect(connection)
                 raise ConnectionResetError("disconnected while it was connecting")
@@ -199,9 +205,10 @@ class _Sentinel:
             *connection.pack_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name),
             *connection.pack_command("SENTINEL", "MASTER", name),
         ]
-        await connection.send_packed_command(query, check_health=False)
-        place: Any = await _read(connection)
-        stated: Any = await _read(connection)
+        async with asyncio.timeout(_ANSWER_S):
+            await connection.send_packed_command(query, check_health=False)
+            place: Any = await _read(connection)
+            stated: Any = await _read(connection)
         if isinstance(place, ResponseError):
             raise place
         if place is None:

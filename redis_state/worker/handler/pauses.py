@@ -122,6 +122,15 @@ class ContextPauses(ContextCalls):
             return
         await self.pause("sleep", name=name, timeout=delay, on_timeout="resume")
 
+    def pass_keyed_pauses(self) -> None:
+        """Take the pauses of earlier runs that have a ``key`` as used.
+
+        For a handler that resumes from a state of its own: it does not open them again.
+        """
+        for entry in self._started.journal:
+            if entry.startswith("pause:") and entry.endswith("#key"):
+                self._steps.pass_over(entry)
+
     async def _learn_decision(self, entry: str) -> None:
         """Record a decision that arrived during this run, before the handler acts on it.
 

@@ -300,7 +300,7 @@ class Sweeper:
         if view.pause is not None and view.waits_for is None:
             left_ms = await pause_left_ms(self._store, view.pause)
             if left_ms > 0:
-                # If it was decided since, that has put its entry anew.
+                # If it was decided since, that has put its entry again.
                 return left_ms, view
         by_message = view.waits_for_message
         expire = self._messages.expire if by_message else partial(expire_pauses, self._store)

@@ -18,7 +18,7 @@ from redis_state.stores.sessions.tasks import new_task_fields
 from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.worker.tasks.recorded.replay import Replay
 
-# A task that is written is inspected by then, if whoever wrote it died before it was queued.
+# A task that is written is inspected by then, if its writer died before it was queued.
 LOOK_SOON_MS = 2_000
 # By how much the clocks of a cluster's servers may differ.
 SKEW_MS = 500

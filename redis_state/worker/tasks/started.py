@@ -107,7 +107,7 @@ def read_started(
         meter=BudgetMeter(
             spent_ms=int(record.fields.get("spent_ms", 0)),
             updates=int(record.fields.get("spent_updates", 0)),
-            # A task that was reopened has its budget anew.
+            # A task that was reopened has its whole budget again.
             steps=len(steps_of(journal)) - int(record.fields.get("steps_before", 0)),
         ),
     )

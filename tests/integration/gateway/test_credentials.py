@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -34,9 +35,11 @@ from redis_state.gateway import (
     JwtAuthenticator,
     Loopback,
     Public,
+    Unauthenticated,
     create_gateway,
     make_api_key,
 )
+from redis_state.gateway.auth.jwt import Jwks
 from tests.support.gateway import SECRET, Served, links, paused, stranger, tokens
 
 OTHER = "another secret of the tests, also 32 bytes"
@@ -175,6 +178,10 @@ async def test_jwt_of_a_provider_name_their_scopes(store: RedisStateStore) -> No
     assert await status_of(store, chosen, **_bearer(token)) == 200
 
 
+# What the next fetches get in place of the key.
+answers: list[tuple[int, bytes]] = []
+
+
 @pytest.fixture
 def jwks() -> Iterator[tuple[str, Any, list[int]]]:
     """Serve one public key; count how often it is fetched."""
@@ -186,13 +193,15 @@ def jwks() -> Iterator[tuple[str, Any, list[int]]]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             fetched.append(1)
-            self.send_response(200)
+            status, body = answers.pop(0) if answers else (200, document)
+            self.send_response(status)
             self.end_headers()
-            self.wfile.write(document)
+            self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name
             pass
 
+    answers.clear()
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -223,6 +232,43 @@ async def test_public_keys_of_a_jwks_sign_and_cannot_be_taken_for_secrets(
         unknown = jwt.encode(claims, key, "RS256", headers={"kid": "other"})
         assert await status_of(store, auth, **_bearer(unknown)) == 401
     assert len(fetched) <= 2
+
+
+async def test_keys_of_a_jwks_hold_while_it_cannot_be_read_and_end_when_they_are_removed(
+    store: RedisStateStore, jwks: tuple[str, Any, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, key, fetched = jwks
+    monkeypatch.setattr(Jwks, "_AGAIN_S", 0.0)
+    keys = Jwks(url)
+    header = {"kid": "k", "alg": "RS256"}
+    await asyncio.gather(*(keys.key("", header) for _ in range(20)))
+    # All that came together waited for one fetch.
+    assert len(fetched) == 1
+    monkeypatch.setattr(keys, "_lifespan_s", 0.0)
+    answers[:] = [(500, b""), (200, b"no JSON"), (200, b"{}")]
+    for _ in range(3):
+        await keys.key("", header)
+    assert len(fetched) == 4
+    other = json.loads(RSAAlgorithm.to_jwk(key.public_key())) | {"kid": "new", "alg": "RS256"}
+    answers[:] = [(200, json.dumps({"keys": [other]}).encode())] * 2
+    with pytest.raises(Unauthenticated):
+        await keys.key("", header)
+    await keys.key("", header | {"kid": "new"})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1.example.com/",
+        "http://localhost@example.com/",
+        "http://[::1",
+        "file:///etc/passwd",
+        "https:///jwks",
+    ],
+)
+def test_a_jwks_is_read_by_tls_or_from_this_machine(url: str) -> None:
+    with pytest.raises(ConfigError):
+        Jwks(url)
 
 
 def _hand_made(header: dict[str, str], claims: dict[str, Any], secret: str) -> str:

@@ -154,11 +154,11 @@ async def test_a_link_may_be_for_one_way_only_and_for_a_pause_that_is_not_shown(
 ) -> None:
     await served.client.submit("hidden", session_id="s", task_id="t")
 
-    async def told() -> str | None:
+    async def named() -> str | None:
         texts = [str(each.content) for each in await served.store.list_updates("s", task_id="t")]
         return next((found[1] for text in texts if (found := re.search(r"id (\S+?)'", text))), None)
 
-    pause_id = await eventually(told, "the handler has told the id")
+    pause_id = await eventually(named, "the handler has named the id")
     assert pause_id is not None
     link = links.mint(pause_id, actor="bob", decision="reject")
     async with stranger(served.app) as http, served.caller("root", "admin:*") as root:

@@ -24,7 +24,7 @@ ROLES: dict[str, tuple[str, ...]] = {
         for right in ("read", "steer", "resolve", "submit", "admin")
     },
 }
-# What a caller without any right over it may be told of a thing: nothing.
+# What a caller without any right over it may learn of a thing: nothing.
 HIDDEN = (401, 403, 404)
 BODIES: dict[str, Any] = {
     "submit_task": {"handler": "echo", "session_id": "theirs", "task_id": "planted"},

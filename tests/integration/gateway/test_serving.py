@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import ConfigError, InvalidField
-from redis_state.gateway import GatewayLimits, Loopback, create_gateway
+from redis_state.gateway import AnyOf, GatewayLimits, Loopback, create_gateway
 from redis_state.gateway.runtime import PerLoop
 from tests.support.gateway import Served, at, caller, links, paused, stranger, tokens
 
@@ -149,7 +149,13 @@ async def test_an_allowed_origin_may_call_and_no_other(store: RedisStateStore) -
 
 
 async def test_a_host_that_is_not_served_is_refused(store: RedisStateStore) -> None:
-    app = create_gateway(store, auth=Loopback())
+    # A page under a name of its own needs no credentials either where they are another way.
+    for auth in (Loopback(), AnyOf(tokens, Loopback())):
+        await _is_of_this_machine(store, auth)
+
+
+async def _is_of_this_machine(store: RedisStateStore, auth: Any) -> None:
+    app = create_gateway(store, auth=auth)
     for base, status in [
         ("http://localhost:8787", 200),
         ("http://[::1]:8787", 200),

@@ -107,7 +107,17 @@ async def test_steering_and_cancelling_say_who_did_it(served: Served) -> None:
         body = {"type": "USER_MESSAGE", "payload": {"text": "hello"}}
         sent = await http.post(at("s", "t", "steer"), json=body, headers={"idempotency-key": "e"})
         assert (sent.status_code, sent.json()["source"]) == (202, "ann")
-        assert sent.json()["event_id"] == "e"
+        again = await http.post(at("s", "t", "steer"), json=body, headers={"idempotency-key": "e"})
+        assert again.json()["event_id"] == sent.json()["event_id"]
+        async with served.caller("bob", "steer:session:s") as other:
+            his = await other.post(
+                at("s", "t", "steer"), json=body, headers={"idempotency-key": "e"}
+            )
+        # The key of one caller is not that of another: neither event takes the other's place.
+        assert (his.json()["source"], his.json()["event_id"] == sent.json()["event_id"]) == (
+            "bob",
+            False,
+        )
         forged = await http.post(at("s", "t", "steer"), json=body | {"source": "root"})
         assert forged.status_code == 422
         decided = await http.post(
@@ -123,7 +133,8 @@ async def test_steering_and_cancelling_say_who_did_it(served: Served) -> None:
         assert (late.status_code, late.json()["error"]["current"]) == (409, "CANCELLED")
         assert (await http.post(at("s", "nope", "cancel"), json={})).status_code == 404
     events = await served.store.list_steering("s")
-    assert {event.source for event in events} == {"ann"} | {
+    assert len([event for event in events if event.event_type.value == "USER_MESSAGE"]) == 2
+    assert {event.source for event in events} == {"ann", "bob"} | {
         event.source for event in events if event.event_type.value == "CANCEL"
     }
 
@@ -163,6 +174,13 @@ async def test_a_busy_session_refuses_with_the_task_in_the_way(served: Served) -
         second = await http.post("/v1/tasks", json=body)
         assert (second.status_code, code_of(second)) == (409, "task_in_progress")
         assert second.json()["error"]["task_id"] == first["task_id"]
+    async with served.caller("eve", "submit:session:s") as http:
+        for way in ("interrupt", "replace"):
+            refused = await http.post("/v1/tasks", json=body | {"on_busy": way})
+            assert refused.status_code == 403
+    state = await served.client.get("s", first["task_id"])
+    assert state is not None
+    assert not state.status.is_terminal
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("langgraph")
 
 from langgraph.config import get_stream_writer
@@ -233,7 +234,6 @@ def test_bad_options_are_refused_by_name() -> None:
         graph_handler(counting, lease_s=0)
 
 
-@pytest.mark.full
 async def test_two_processes_a_kill_and_eight_deciders_give_one_effect(
     store: RedisStateStore, settings: Settings, tmp_path: Path
 ) -> None:
@@ -247,14 +247,14 @@ async def test_two_processes_a_kill_and_eight_deciders_give_one_effect(
         name: await start_process("graph_worker", {**argument, "name": name}) for name in "ab"
     }
 
-    def noted(file: str) -> list[Any]:
+    def written(file: str) -> list[Any]:
         path = tmp_path / file
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     async with client_of(store) as client:
         task = await client.submit("graph", {"log": ["start"]}, session_id=SESSION)
-        await eventually(lambda: len(noted("steps")) >= 3, "some steps are done")
-        await children.end(workers.pop(noted("steps")[0][0]))
+        await eventually(lambda: len(written("steps")) >= 3, "some steps are done")
+        await children.end(workers.pop(written("steps")[0][0]))
 
         async def asks() -> list[Any]:
             state = await client.get(SESSION, task)
@@ -275,11 +275,11 @@ async def test_two_processes_a_kill_and_eight_deciders_give_one_effect(
         result = await client.result(SESSION, task)
         for process in workers.values():
             await children.end(process)
-    assert len(noted("paid")) == 1
+    assert len(written("paid")) == 1
     assert result["log"][1:-1] == [f"step {number}" for number in range(1, 9)]
     # The step in flight was done twice at most, all others once.
-    assert len(noted("steps")) in (8, 9)
-    assert len({name for name, _ in noted("steps")}) == 2
+    assert len(written("steps")) in (8, 9)
+    assert len({name for name, _ in written("steps")}) == 2
     events = await events_of(store, task)
     updates = [each["data"] for each in events if each["graph"] == "updates"]
     done = [update["step"]["log"][0] for update in updates if "step" in update]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("langgraph.checkpoint.conformance")
 
 from langgraph.checkpoint.base import BaseCheckpointSaver

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 
+pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("langgraph")
 
 from cryptography.fernet import Fernet
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
+from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command
 from pydantic import SecretStr
 
@@ -27,6 +29,7 @@ from redis_state import (
     ThreadClaimed,
 )
 from redis_state.integrations.langgraph import RedisSaver
+from redis_state.integrations.langgraph.places import value_name
 from redis_state.testing import eventually
 from tests.support.graphs import adding_deltas, asking, config_of, counting
 from tests.support.processes import forkserver
@@ -169,6 +172,11 @@ async def test_other_bad_input_is_refused_by_name(store: RedisStateStore) -> Non
         await saver.aput_writes(config_of("t"), [("a", 1)], "task")
     with pytest.raises(InvalidField, match="limit"):
         await listed(saver, None, limit=-1)
+    with pytest.raises(InvalidField, match="channel_versions"):
+        value_name("a\ud800", 1)
+    config = {**config_of("t"), "metadata": {"run_id": "\ud800"}}
+    with pytest.raises(InvalidField, match=r"metadata\.run_id"):
+        await counting(saver).ainvoke({"log": []}, config)
     with pytest.raises(InvalidField, match="lease_s"):
         saver.claim("t", lease_s=0)
     with pytest.raises(ConfigError, match="lifetime"):
@@ -464,16 +472,16 @@ async def test_a_killed_writer_loses_nothing_that_was_acknowledged(
             )
             for name in "ab"
         ]
-        told: dict[str, list[str]] = {"a": [], "b": []}
+        printed: dict[str, list[str]] = {"a": [], "b": []}
         for name, process in zip("ab", processes, strict=True):
             assert process.stdout is not None
             for _ in range(20):
-                told[name].append((await process.stdout.readline()).decode().strip())
+                printed[name].append((await process.stdout.readline()).decode().strip())
         for process in processes:
             process.kill()
             await process.wait()
         saver = RedisSaver(store)
-        for name, ids in told.items():
+        for name, ids in printed.items():
             found = await listed(saver, config_of("t", checkpoint_ns=name))
             by_id = {each.checkpoint["id"]: each for each in found}
             assert set(ids) <= by_id.keys()
@@ -487,3 +495,32 @@ async def test_a_killed_writer_loses_nothing_that_was_acknowledged(
                 ]
         await saver.adelete_thread("t")
         assert await listed(saver, None) == []
+
+
+async def test_a_put_whose_parent_is_gone_has_all_values(store: RedisStateStore) -> None:
+    saver = RedisSaver(store)
+
+    class Two(TypedDict):
+        old: str
+        new: int
+
+    async def step(state: Two) -> Any:
+        if state["new"] == 2:
+            # Another process deletes the thread, it expires, or the server's history goes back.
+            await saver.adelete_thread("t")
+        return {"new": state["new"] + 1}
+
+    def more(state: Any) -> str:
+        return "step" if state["new"] < 4 else END
+
+    graph: Any = StateGraph(Two)
+    graph.add_node("step", step)
+    graph.add_edge(START, "step")
+    graph.add_conditional_edges("step", more)
+    compiled = graph.compile(checkpointer=saver)
+    given = {"old": "kept", "new": 0}
+    assert await compiled.ainvoke(given, config_of("t")) == {"old": "kept", "new": 4}
+    state = await compiled.aget_state(config_of("t"))
+    assert state.values == {"old": "kept", "new": 4}
+    async for each in compiled.aget_state_history(config_of("t")):
+        assert each.values["old"] == "kept"

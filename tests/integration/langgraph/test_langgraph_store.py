@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("langgraph")
 
 from cryptography.fernet import Fernet
@@ -165,6 +166,7 @@ async def test_values_are_sealed(store: RedisStateStore, settings: Settings) -> 
         (SearchOp(("u",), query="what"), "query"),
         (SearchOp(("u",), filter={"a": {"$in": [1]}}), "filter"),
         (SearchOp(("u",), limit=0), "limit"),
+        (ListNamespacesOp(max_depth=0), "max_depth"),
         (PutOp((), "k", {}), "namespace"),
         (PutOp(("a.b",), "k", {}), "namespace"),
         (PutOp(("a\0b",), "k", {}), "namespace"),

@@ -38,7 +38,7 @@ async def opened(client: TaskClient, task: str, many: int = 1) -> dict[str, Open
     return {pause.payload["tool_call_id"]: pause for pause in pauses}
 
 
-def told(agent: Any, **options: Any) -> Any:
+def durably(agent: Any, **options: Any) -> Any:
     """Make a handler whose result is what the agent's tools have given back."""
 
     async def handler(ctx: TaskContext) -> Any:
@@ -62,8 +62,8 @@ async def test_the_approvals_of_one_response_are_decided_in_any_order_by_one_win
         paid.append((to, amount, ctx.tool_call_metadata))
         return f"paid {to}"
 
-    async with pool(store, {"told": told(agent)}) as client:
-        task = await client.submit("told", "go", session_id=SESSION)
+    async with pool(store, {"clerk": durably(agent)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
         pauses = await opened(client, task, 3)
         assert pauses["a"].payload["arguments"] == {"to": "a", "amount": 5}
         assert pauses["a"].reason == "await_approval"
@@ -107,8 +107,8 @@ async def test_an_approval_that_a_tool_asks_for_times_out_as_its_terms_say(
             raise ApprovalRequired(metadata={"why": "large"})
         return "paid"
 
-    async with pool(store, {"told": told(agent)}) as client:
-        task = await client.submit("told", "go", session_id=SESSION)
+    async with pool(store, {"clerk": durably(agent)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
         found = await client.result(SESSION, task, timeout_s=60)
     assert found["pay"] == "No decision on this tool call arrived in time."
     assert begun == {"pay": 1}
@@ -127,8 +127,8 @@ async def test_a_call_that_is_made_elsewhere_gets_its_result_by_the_pause(
     async def drop() -> int:
         raise CallDeferred
 
-    async with pool(store, {"told": told(agent)}) as client:
-        task = await client.submit("told", "go", session_id=SESSION)
+    async with pool(store, {"clerk": durably(agent)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
         pauses = await opened(client, task, 2)
         assert pauses["fetch"].reason == "await_result"
         # Its form is the type that the tool says it returns.
@@ -147,8 +147,8 @@ async def test_deferred_calls_may_be_left_to_pydantic_ai(store: RedisStateStore)
         output_type=[str, DeferredToolRequests],
     )
     agent.tool_plain(name="pay", requires_approval=True)(says("paid"))
-    async with pool(store, {"told": pydantic_handler(agent)}) as client:
-        task = await client.submit("told", "go", session_id=SESSION)
+    async with pool(store, {"clerk": pydantic_handler(agent)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
         found = await client.result(SESSION, task, timeout_s=60)
     assert [each["tool_call_id"] for each in found["approvals"]] == ["pay"]
 
@@ -168,8 +168,8 @@ async def test_a_requested_input_is_a_pause_whose_token_the_application_gets(
 
     agent = durable_agent(scripted([call("pay")], "done"), capabilities=[RequestInput(ask)])
     agent.tool_plain(name="pay", requires_approval=True)(says("paid", paid))
-    async with pool(store, {"told": told(agent)}) as client:
-        task = await client.submit("told", "go", session_id=SESSION)
+    async with pool(store, {"clerk": durably(agent)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
         if answer != "at once":
             await becomes(client, task, TaskStatus.PAUSED)
             decision: Any = {"approvals": {"pay": {"kind": "tool-denied", "message": "no"}}}
@@ -217,8 +217,8 @@ async def test_agents_in_parallel_tools_wait_for_people_and_no_sibling_is_done_a
     async def _has(client: TaskClient, many: int) -> bool:
         return len(await client.pauses(SESSION)) == many
 
-    async with pool(store, {"told": told(outer)}) as client:
-        task = await client.submit("told", "go", session_id=SESSION)
+    async with pool(store, {"clerk": durably(outer)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
         await becomes(client, task, TaskStatus.PAUSED)
         pauses = await client.pauses(SESSION)
         assert [pause.payload["tool"] for pause in pauses] == ["pay", "pay"]

@@ -151,7 +151,7 @@ async def test_while_arqs_own_runner_picks_jobs_none_rests(swept: Pool) -> None:
     before = await swept.submit(age=timedelta(days=9))
     assert await swept.inspect(before) > _SOON_MS
     await QueueHistory(swept.store, swept.queue, picking=True).run_once()
-    # What rests already is hastened, by whoever finds it.
+    # What rests already is hastened, by the process that finds it.
     await swept.compare()
     assert await swept.due_ms(before) <= _SOON_MS
     assert await swept.inspect(before) <= _SOON_MS

@@ -146,6 +146,7 @@ def _put_checkpoint(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
         mark=None,
         listed=False,
         place=b"%:1",
+        parent=b"",
         row=GRAPH_ROW,
         ttl_ms=HOUR,
         values=[b"%:i1 c", b"v"],

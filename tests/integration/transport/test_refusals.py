@@ -127,7 +127,10 @@ async def test_a_node_of_a_cluster_is_named_as_such(unused_tcp_port: int, tmp_pa
     port = unused_tcp_port
     options = ("--port", str(port), "--cluster-enabled", "yes", "--cluster-port", str(port + 1))
     url = f"redis://127.0.0.1:{port}/0"
-    async with running(port, tmp_path, *options), sender_to(url, call_timeout_s=2) as sender:
+    async with (
+        running(port, tmp_path, *options),
+        sender_to(url, call_timeout_s=2, connect_timeout_s=60) as sender,
+    ):
         # Until then nobody refuses anything.
         await sender.send("PING", repeatable=True, timeout_s=60.0)
         with pytest.raises(BackendUnavailable, match="CLUSTERDOWN"):

@@ -15,6 +15,7 @@ async def _put(
     keys: Keys,
     place: bytes = b"%:1",
     *,
+    parent: bytes = b"",
     row: bytes = GRAPH_ROW,
     values: Sequence[bytes] = (b"%:i1 c", b"v"),
     listed: bool = False,
@@ -25,6 +26,7 @@ async def _put(
         mark=claim,
         listed=listed,
         place=place,
+        parent=parent,
         row=row,
         ttl_ms=HOUR,
         values=values,
@@ -243,3 +245,12 @@ async def test_a_damaged_thread_does_not_break_the_script(
     await _put(scripts, keys)
     await ask(scripts, "HDEL", graph_keys(keys).thread, field)
     assert len((await _read(scripts, keys, b"%:1")).facts) == 1
+
+
+async def test_a_put_whose_parent_is_not_there_writes_nothing(scripts: Scripts, keys: Keys) -> None:
+    refused = await _put(scripts, keys, b"%:2", parent=b"%:1")
+    assert refused.word is ReplyCode.STALE
+    assert await ask(scripts, "EXISTS", graph_keys(keys).thread, graph_keys(keys).order) == 0
+    await _put(scripts, keys, b"%:1")
+    put = await _put(scripts, keys, b"%:2", parent=b"%:1")
+    assert put.word is ReplyCode.OK

@@ -87,9 +87,25 @@ async def test_priority_and_age_decide_on_the_place(scripts: Scripts, keys: Keys
     assert (await waiting(scripts, keys))[:2] == ["urgent:0", "old:0"]
     await clock_passes(scripts, await clock_ms(scripts))
     claimed = await claim(scripts, keys)
+    aged = {job.decode().rpartition("/")[2] for job, place, _ in claimed if place.endswith(b".5")}
     assert len(claimed) == 4
-    places = [place.decode() for _, place, _ in claimed]
-    assert [place.endswith(".5") for place in places] == [False, True, False, True]
+    assert aged == {"old:0", "ahead:0"}
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+async def test_what_waits_for_longer_goes_before_what_came_in_its_millisecond(
+    scripts: Scripts, keys: Keys, key: str
+) -> None:
+    places, name = keys.queue("q"), queued_job(keys, "a").id
+    await put(scripts, keys, "a", key=key)
+    placed: bytes = (
+        await ask(scripts, "ZSCORE", places.queue, name)
+        or (await ask(scripts, "HGET", places.owners, name)).partition(b"\0")[2]
+    )
+    # By its id it would be the last.
+    await put(scripts, keys, "left", since_ms=round(float(placed)), key=key)
+    claimed = [job.decode().rpartition("/")[2] for job, *_ in await claim(scripts, keys)]
+    assert claimed == ["left:0", "a:0"]
 
 
 async def test_what_is_put_off_is_not_claimed_before(scripts: Scripts, keys: Keys) -> None:

@@ -61,7 +61,7 @@ async def main(argument: dict[str, Any]) -> None:
         queue=argument["queue"],
         name=argument["name"],
         poll_s=0.01,
-        lease_s=2.0,
+        lease_s=1.5,
     )
     await worker.serve()
 

@@ -9,6 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("starlette", reason="needs the gateway extra")
+
 from redis_state.errors import CursorGap, InvalidField
 from redis_state.gateway.cutting import CUT
 from redis_state.gateway.streaming import events
@@ -115,8 +118,8 @@ def test_a_row_says_its_run_and_reads_back_as_an_update() -> None:
 
 @pytest.mark.parametrize("status", TaskStatus)
 def test_a_terminal_status_is_recognised(status: TaskStatus) -> None:
-    told = frame_of({"status": status.value}, update_type=UpdateType.STATUS_CHANGE)
-    assert told.ends_task is status.is_terminal
+    frame = frame_of({"status": status.value}, update_type=UpdateType.STATUS_CHANGE)
+    assert frame.ends_task is status.is_terminal
     assert not frame_of({"status": status.value}).ends_task
 
 

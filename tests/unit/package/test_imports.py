@@ -20,6 +20,7 @@ LAYERS = (
     ("store",),
     ("memory", "telemetry", "rights"),
     ("worker", "integrations"),
+    ("documents",),
     ("gateway",),
     ("doctor",),
     ("migration",),

@@ -106,6 +106,10 @@ class CallNames:
         self._places[entry] = lane.order
         return entry
 
+    def pass_over(self, entry: str) -> None:
+        """Take an entry of an earlier run as used."""
+        self._requested.add(entry)
+
     def place_of(self, entry: str) -> int:
         """Return how far the handler had come when it used an entry."""
         return self._places.get(entry, 0)

@@ -14,7 +14,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state import RedisStateStore
 from redis_state.gateway import GatewayLimits, Principal
-from redis_state.models import StateUpdate
+from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
 from tests.support.gateway import Served, at, ends, gateway_of, paused, tokens
 
@@ -151,3 +151,29 @@ async def test_a_caller_has_so_many_streams_and_sees_what_is_shown(narrow: Serve
     async with narrow.caller("ann", "read:*") as http:
         shown = (await http.get(at("s", "t", "timeline"))).json()
         assert "refund" not in str(shown["rows"])
+
+
+async def test_a_client_that_leaves_while_the_log_is_read_leaves_nothing(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(3):
+        await served.store.save_update(
+            StateUpdate(
+                session_id="s", task_id="t", update_type=UpdateType.PROGRESS, content={"n": n}
+            )
+        )
+    reading = asyncio.Event()
+
+    async def reads(*_: Any, **__: Any) -> Any:
+        reading.set()
+        await asyncio.get_running_loop().create_future()
+
+    services = await served.app.services()
+    monkeypatch.setattr(type(services.hub.store), "read_updates", reads)
+    async with Reader(served.app, "/v1/sessions/s/events", mint("read:*"), query="after=0"):
+        await reading.wait()
+        assert (services.usage.streams, services.hub.clients) == (1, 1)
+    assert (services.usage.streams, services.hub.clients) == (0, 0)
+    async with served.caller("ann", "read:*") as http:
+        assert (await http.head("/v1/sessions/s/events")).status_code == 200
+    assert (services.usage.streams, services.hub.clients) == (0, 0)

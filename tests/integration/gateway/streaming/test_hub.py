@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from datetime import timedelta
 from typing import Any
 
@@ -121,6 +121,40 @@ async def test_a_trimmed_cursor_gets_one_resync(store: RedisStateStore) -> None:
         assert seen[0].data["missed"] == kept[0] - 2
         assert seen[0].data["reason"] == "trimmed"
         assert numbers(seen) == kept
+
+
+@pytest.mark.parametrize("watched", [True, False])
+async def test_a_cursor_of_another_session_loses_no_row(
+    store: RedisStateStore, *, watched: bool
+) -> None:
+    async with Hub(store) as hub:
+        await save(store, *range(5))
+        foreign = (await store.read_updates(SESSION)).cursor
+        await save(store, *range(9), session="other")
+        async with AsyncExitStack() as stack:
+            if watched:
+                tail = await stack.enter_async_context(Events(hub.frames("other", after="$")))
+                await tail.opened()
+            async with Events(hub.frames("other", after=foreign)) as client:
+                seen = await client.take(10)
+        assert [event.name for event in seen].index("resync") == 0
+        assert numbers(seen) == list(range(9))
+
+
+async def test_a_session_that_is_deleted_while_it_is_watched_goes_on(
+    store: RedisStateStore,
+) -> None:
+    async with Hub(store) as hub, Events(hub.frames(SESSION)) as client:
+        await save(store, 1, 2)
+        first, _ = await client.take(2)
+        await store.clear_session(SESSION)
+        await save(store, 3)
+        # The numbers of a log outlive it: who saw all misses nothing; others learn that they did.
+        assert numbers(await client.take(1)) == [3]
+        async with Events(hub.frames(SESSION, after=first.cursor)) as late:
+            seen = await late.take(2)
+        assert [event.name for event in seen] == ["resync", "PROGRESS"]
+        assert (seen[0].data["missed"], numbers(seen)) == (1, [3])
 
 
 async def test_a_token_that_expires_ends_the_stream(store: RedisStateStore) -> None:

@@ -127,7 +127,8 @@ async def test_arqs_own_worker_can_clean_up(settings: Settings, tasks: TaskState
     await worker.async_run()
     # Not by arq: its own close calls what redis-py has deprecated.
     await worker.pool.aclose(close_connection_pool=True)
-    assert worker.jobs_complete == 1
+    # One at the start, and perhaps one when a machine that is busy comes to the next minute.
+    assert worker.jobs_complete in (1, 2)
     assert await tasks.count_tasks() == TaskCounts(1, 0)
 
 

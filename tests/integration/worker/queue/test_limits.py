@@ -138,8 +138,10 @@ async def test_a_killed_workers_permits_are_exact_and_come_back_with_its_leases(
 ) -> None:
     await client.queues.limit(queue_of(settings), running=2, per_key=1)
     async with worker_process(settings, "one", lease_s=1.0) as one:
+        # Those of one millisecond are in the order of their ids.
         tasks = [
-            await client.submit("linger", session_id=SESSION, key=key) for key in ("a", "a", "b")
+            await client.submit("linger", session_id=SESSION, key=key, task_id=f"t{number}")
+            for number, key in enumerate(("a", "a", "b"))
         ]
 
         async def running() -> list[str]:
@@ -253,7 +255,7 @@ async def test_a_rate_is_shared_and_taken_once_also_by_a_later_run(
     async def call(ctx: TaskContext) -> int:
         await ctx.take("model", Rate(2, timedelta(hours=1)))
         taken.append(ctx.task.task_id)
-        await ctx.pause("wait", timeout=timedelta(milliseconds=50), on_timeout="resume")
+        await ctx.pause("wait", timeout=timedelta(seconds=1), on_timeout="resume")
         return ctx.attempt
 
     async with pool(store, {"call": call}, lease_s=0.4):

@@ -1,6 +1,6 @@
 """A worker process with an agent of pydantic-ai, which notes what it does and dies at given points.
 
-Each point kills the process once: whoever comes there later lives.
+Each point kills the process once: a later process lives.
 """
 
 from __future__ import annotations

@@ -1,0 +1,200 @@
+"""The WebSocket of a session: commands that are acknowledged, and each one's rights."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("starlette", reason="needs the gateway extra")
+
+import websockets
+
+from redis_state import RedisStateStore
+from redis_state.gateway import GatewayLimits
+from redis_state.testing import eventually
+from tests.support.asgi_servers import serving_asgi
+from tests.support.event_streams import EventParser
+from tests.support.gateway import Served, at, ends, gateway_of, paused, tokens
+
+PATIENCE_S = 10.0
+
+
+class Socket:
+    """A client that reads events by name."""
+
+    def __init__(self, socket: Any) -> None:
+        self.socket = socket
+        self.events: list[Any] = []
+        self._parser = EventParser()
+        self._sent = 0
+
+    async def next(self, name: str) -> Any:
+        """Return the next event of a name."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not (found := [event for event in self.events if event.name == name]):
+                self.events.extend(self._parser.feed((await self.socket.recv()).encode()))
+        self.events.remove(found[0])
+        return found[0]
+
+    async def command(self, name: str, *, key: str | None = None, **more: Any) -> dict[str, Any]:
+        """Send a command; return its acknowledgement."""
+        self._sent += 1
+        key = key or str(self._sent)
+        await self.socket.send(json.dumps({"id": key, "type": name} | more))
+        ack: dict[str, Any] = (await self.next("ack")).data
+        assert ack["id"] == key
+        return ack
+
+    async def refusal(self, name: str, **more: Any) -> str:
+        """Send a command; return the code of its error."""
+        ack = await self.command(name, **more)
+        assert ack["ok"] is False
+        return str(ack["error"]["code"])
+
+
+@asynccontextmanager
+async def served_by_sockets(served: Served) -> AsyncGenerator[int]:
+    """Serve a gateway on a port."""
+    async with serving_asgi(served.app, stop=served.app.end_streams) as port:
+        yield port
+
+
+@asynccontextmanager
+async def joined(
+    port: int, *scopes: str, subject: str = "ann", session: str = "s", **options: Any
+) -> AsyncGenerator[Socket]:
+    """Follow a session as a caller."""
+    token = tokens.mint(subject, scopes, ttl=options.pop("ttl", timedelta(minutes=1)))
+    headers = {"authorization": f"Bearer {token}"}
+    url = f"ws://127.0.0.1:{port}/v1/sessions/{session}/socket?after=0"
+    async with websockets.connect(url, additional_headers=headers, **options) as socket:
+        yield Socket(socket)
+
+
+MESSAGE = {"type": "USER_MESSAGE", "payload": {"text": "hello"}}
+
+
+async def test_a_socket_steers_and_decides_once_for_each_id(served: Served) -> None:
+    await served.client.submit("ask", session_id="s", task_id="t")
+    pause_id = await paused(served, "s", "t")
+    (pause,) = await served.client.pauses("s")
+    async with (
+        served_by_sockets(served) as port,
+        joined(port, "read:session:s", "steer:session:s", "resolve:tag:finance") as ann,
+    ):
+        assert (await ann.next("CHECKPOINT")).content["pause_id"] == pause_id
+        sent = [await ann.command("steer", key="k", task="t", body=MESSAGE) for _ in range(2)]
+        assert sent[0]["result"] == sent[1]["result"]
+        assert sent[0]["result"]["source"] == "ann"
+        approval = {"approved": True, "value": 1}
+        done = await ann.command("decide", key="d", pause=pause_id, body=approval)
+        assert (done["result"]["by"], done["result"]["pause_id"]) == ("ann", pause_id)
+        again = await ann.command("decide", key="d", pause=pause_id, body=approval)
+        assert again["ok"]
+        assert await ann.refusal("decide", pause=pause_id, body={"approved": False}) == (
+            "already_resolved"
+        )
+        assert pause.token is not None
+        assert pause.token not in str(ann.events)
+    state = await ends(served, "s", "t")
+    assert state.result == {"approved": True, "value": 1, "by": "ann"}
+    events = await served.store.list_steering("s")
+    assert len([each for each in events if each.event_type.value == "USER_MESSAGE"]) == 1
+
+
+async def test_each_command_needs_its_own_right_and_form(served: Served) -> None:
+    for session in ("s", "theirs"):
+        await served.client.submit("ask", session_id=session, task_id="t")
+    own, theirs = await paused(served, "s", "t"), await paused(served, "theirs", "t")
+    async with (
+        served_by_sockets(served) as port,
+        joined(port, "read:session:s") as reader,
+        joined(port, "read:session:s", "steer:session:s", "resolve:session:s") as ann,
+    ):
+        assert await reader.refusal("steer", task="t", body=MESSAGE) == "forbidden"
+        assert await reader.refusal("cancel", task="t") == "forbidden"
+        assert await reader.refusal("decide", pause=own, body={"approved": True}) == "forbidden"
+        approval = {"approved": True}
+        for pause in (theirs, "nope", theirs.replace("%", "%25"), "s/../theirs"):
+            assert await ann.refusal("decide", pause=pause, body=approval) == "not_found"
+        assert await ann.refusal("steer", task="nope", body=MESSAGE) == "not_found"
+        assert await ann.refusal("steer", task="../../theirs/tasks/t", body=MESSAGE) == "not_found"
+        # No other session can be named, nor who it was.
+        for more in ({"session": "theirs"}, {"source": "root"}, {"by": "root"}):
+            assert await ann.refusal("steer", task="t", body=MESSAGE, **more) == "invalid_field"
+        assert await ann.refusal("steer", body=MESSAGE) == "invalid_field"
+        assert await ann.refusal("steer", task=["t"], body=MESSAGE) == "invalid_field"
+        assert await ann.refusal("steer", task="t", body=[]) == "invalid"
+        assert await ann.refusal("steer", task="t", body={"type": "APPROVE"}) == "invalid_field"
+        assert await ann.refusal("submit", task="t") == "invalid_field"
+        assert (await ann.command("cancel", task="t", body={"reason": "enough"}))["ok"]
+    assert (await ends(served, "s", "t")).status.value == "CANCELLED"
+    other = await served.client.get("theirs", "t")
+    assert other is not None
+    assert other.status.value == "PAUSED"
+
+
+async def test_a_socket_is_refused_before_it_opens(served: Served) -> None:
+    async with served_by_sockets(served) as port:
+
+        async def refused(session: str, query: str = "", **headers: str) -> int:
+            url = f"ws://127.0.0.1:{port}/v1/sessions/{session}/socket{query}"
+            with pytest.raises(websockets.InvalidStatus) as caught:
+                async with websockets.connect(url, additional_headers=headers):
+                    pass
+            return caught.value.response.status_code
+
+        known = {"authorization": f"Bearer {tokens.mint('ann', ['read:session:s'])}"}
+        assert await refused("s") == 401
+        for session in ("theirs", "sa", "s%2Fa", "s%252Fa", "%2E%2E", "s%00"):
+            assert await refused(session, **known) == 404, session
+        assert await refused("s", "?after=x", **known) == 400
+        assert await refused("s", "?nope=1", **known) == 422
+        # A page of another site may open a socket with the cookies of this one.
+        foreign: list[dict[str, str]] = [
+            {"origin": "https://evil.example.com"},
+            {"origin": "null"},
+            {"origin": f"http://127.0.0.1:{port}", "sec-fetch-site": "cross-site"},
+        ]
+        for headers in foreign:
+            assert await refused("s", **known, **headers) == 403, headers
+        async with joined(port, "read:session:s", origin=f"http://127.0.0.1:{port}"):
+            pass
+    services = await served.app.services()
+    await eventually(lambda: services.hub.clients == 0, "no stream is left")
+    assert services.usage.streams == 0
+
+
+async def test_a_socket_ends_with_its_token_and_with_the_gateway(store: RedisStateStore) -> None:
+    limits = GatewayLimits(streams=1, burst=4, requests_per_s=0.01)
+    async with (
+        gateway_of(store, handlers=["echo"], limits=limits) as served,
+        served_by_sockets(served) as port,
+    ):
+        async with joined(port, "read:session:s", ttl=timedelta(seconds=2)) as short:
+            await short.next("expired")
+            with pytest.raises(websockets.ConnectionClosed):
+                await short.next("never")
+        async with joined(port, "read:session:s") as ann:
+            # One client has one stream and so many commands, whatever it sends.
+            with pytest.raises(websockets.InvalidStatus):
+                async with joined(port, "read:session:s"):
+                    pass
+            codes = [await ann.refusal("steer", task="t", body=MESSAGE) for _ in range(3)]
+            assert codes == ["forbidden", "too_many_requests", "too_many_requests"]
+            served.app.end_streams()
+            with pytest.raises(websockets.ConnectionClosed):
+                await ann.next("never")
+
+
+async def test_a_path_of_a_socket_is_no_page(served: Served) -> None:
+    async with served.caller("ann", "admin:*") as http:
+        assert (await http.get("/v1/sessions/s/socket")).status_code == 404
+        assert (await http.get(at("s", "t", "socket"))).status_code == 404
