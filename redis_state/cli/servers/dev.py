@@ -77,7 +77,7 @@ def dev(
     The embedded server keeps its data in --data. When a Python file below the current folder
     changes, new workers start and the old ones hand off what they run: tasks resume in the new code
     at their last step. If the new code cannot be imported, the old workers stay, and the console
-    shows the error. Reloading needs `pip install watchfiles`.
+    shows the error. Reloading needs the extra `reload`.
 
     The console is at loopback only, and needs the token that is made at each start. The address
     that is printed has it.
@@ -228,7 +228,7 @@ def _reloading(*, reload: bool) -> str:
     if not reload:
         return "not reloading"
     if _watchfiles() is None:
-        return "not reloading: pip install watchfiles"
+        return 'not reloading: pip install "redis_state[reload]"'
     return "reloading on *.py"
 
 
