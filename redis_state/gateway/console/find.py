@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 from starlette.responses import Response
 
-from redis_state.gateway.answers import HttpProblem
+from redis_state.gateway.answers import HttpProblem, forbidden
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.bodies import read_attributes
 from redis_state.gateway.calls import Operation
@@ -63,16 +63,18 @@ async def show_found(call: PageCall) -> Response:
         next=write_query({**filters, "after": found["cursor"]}),
         here=write_query(filters),
         statuses=[each.value for each in TaskStatus],
-        actions=list(_ACTIONS),
+        actions=_allowed(call),
         write_query=write_query,
-        may_all=call.principal.everywhere(Right.ADMIN),
+        may_all=call.principal.may(Right.ADMIN, filters.get("session_id", "")),
     )
 
 
 async def change_found(call: PageCall) -> Response:
     """Show what a change would do, or do it if it was confirmed."""
-    action = call.given("action")
-    if action not in _ACTIONS:
+    action, allowed = call.given("action"), _allowed(call)
+    if not allowed or (action in _ACTIONS and action not in allowed):
+        raise forbidden()
+    if action not in allowed:
         raise HttpProblem(422, "invalid", "choose what to do")
     confirmed = call.given("confirmed") == "1"
     if call.given("all") == "1":
@@ -90,6 +92,11 @@ async def change_found(call: PageCall) -> Response:
         key=call.given("form_key"),
         reason=call.given("reason"),
     )
+
+
+def _allowed(call: PageCall) -> list[str]:
+    """Return the changes that who looks may make in some session."""
+    return [name for name, its in _ACTIONS.items() if call.principal.has_any(its.right)]
 
 
 async def _all(call: PageCall, action: str, *, confirmed: bool) -> dict[str, Any]:
@@ -123,9 +130,12 @@ async def _would(call: PageCall, action: str, path: dict[str, str], key: str) ->
         task = await call.perform(READ_TASK, path=path)
     except HttpProblem as problem:
         return item | {"outcome": "refused", "reason": problem.message}
-    applies = TaskStatus(task["status"]) in APPLIES[BulkAction(action)]
-    reason = None if applies else f"{action} does not apply to it"
-    outcome = "would" if applies else "refused"
+    reason = None
+    if not call.principal.may(_ACTIONS[action].right, path["session"]):
+        reason = forbidden().message
+    elif TaskStatus(task["status"]) not in APPLIES[BulkAction(action)]:
+        reason = f"{action} does not apply to it"
+    outcome = "would" if reason is None else "refused"
     return item | {"status": task["status"], "outcome": outcome, "reason": reason}
 
 
