@@ -80,6 +80,13 @@ async def test_a_running_task_ends_in_the_new_code_and_broken_code_is_shown(
     assert "Overview" in page.text
     assert token not in page.source
     assert (await browser.http.get("/console", headers={"host": "evil.test"})).status_code == 421
+    for wrong in ("", token[:-1], f"{token}x", "rsk_dev_0"):
+        stranger = Browser(None, base=base, over_socket=True)
+        assert "Log in" in (await stranger.follow(f"/?token={wrong}")).text
+        assert (await stranger.http.get(f"/v1/queues?token={token}")).status_code == 401
+        await stranger.http.aclose()
+    bearer = {"authorization": f"Bearer {token}"}
+    assert (await browser.http.get("/v1/queues", headers=bearer)).status_code == 200
     async with TaskClient(store) as client:
         await client.submit("work", session_id="s", task_id="t")
 
@@ -103,7 +110,11 @@ async def test_a_running_task_ends_in_the_new_code_and_broken_code_is_shown(
     await browser.http.aclose()
     process.terminate()
     async with asyncio.timeout(30):
-        assert await process.wait() == 0
+        rest, errors = await process.communicate()
+    assert process.returncode == 0
+    # It was printed once, for who has started the command.
+    assert token.encode() not in rest + errors
+    assert b"has changed" in errors
 
 
 def _gone(browser: Browser) -> Callable[[], Awaitable[bool]]:

@@ -31,6 +31,10 @@
     const place = document.querySelector("[data-connection]");
     if (place) place.textContent = text;
   };
+  // A browser that is online again does not wait for the next try.
+  const connections = new Set();
+  document.addEventListener("htmx:sse:before:connection", (event) => connections.add(event.detail.connection));
+  addEventListener("online", () => connections.forEach((each) => each.delayCanceller?.()));
   document.addEventListener("htmx:sse:after:connection", (event) => say(event, "live"));
   document.addEventListener("htmx:sse:error", (event) => say(event, "the connection broke; trying again"));
   document.addEventListener("htmx:sse:close", (event) => say(event, "not live"));

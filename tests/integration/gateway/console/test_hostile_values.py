@@ -64,6 +64,7 @@ async def hostile(store: RedisStateStore, monkeypatch: pytest.MonkeyPatch) -> As
         yield opened
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", sizes(12, MOST))
 async def test_payloads_in_every_stored_string_stay_text(hostile: Served, count: int) -> None:
     assert MOST >= 500
