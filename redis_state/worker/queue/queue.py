@@ -38,8 +38,8 @@ DEFAULT_QUEUE = "tasks"
 _REMEMBERED = 64
 # A claim is remembered for so long; no run of a task is longer.
 _CLAIM_LIFE_MS = timedelta(days=7) // timedelta(milliseconds=1)
-# The mark of a job whose place is older than its wait.
-_OLDER = b".5"
+# In half microseconds a job's place is odd if its task waits for longer than that says.
+_HALVES_OF_MS = 2_000
 
 
 class QueueState(StrEnum):
@@ -426,4 +426,6 @@ def _payload_of(job: ClaimedJob) -> str:
 
 
 def _age_s(place: bytes, now: bytes) -> float | None:
-    return None if place.endswith(_OLDER) else (int(now) - float(place)) / 1000
+    if round(float(place) * _HALVES_OF_MS) % 2:
+        return None
+    return (int(now) - float(place)) / 1000
