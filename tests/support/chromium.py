@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from redis_state.gateway.console.logins import COOKIE
 from redis_state.gateway.console.rendering import write_query
+from redis_state.testing import eventually
 from tests.support.console import Browser
 
 T = TypeVar("T")
@@ -90,6 +91,14 @@ class People:
         asked = f"?{write_query(query)}" if query else ""
         await self.run(page.goto(f"{self.base}/console{path}{asked}"))
 
+    async def sees(self, page: Any, condition: str) -> None:
+        """Wait until a function of the page is true."""
+
+        async def is_so() -> bool:
+            return bool(await self.run(page.evaluate(condition)))
+
+        await eventually(is_so, f"{condition} in {page.url}")
+
     async def _open(self, cookie: str | None, options: dict[str, Any]) -> Any:
         context = await self._chromium.new_context(**options)
         self.contexts.append(context)
@@ -99,8 +108,8 @@ class People:
         page = await context.new_page()
         page.set_default_timeout(_PATIENCE_MS)
         page.on("console", self._hear)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("dialog", lambda dialog: self.complaints.append(f"dialog {dialog.message}"))
+        page.on("pageerror", self._fail)
+        page.on("dialog", self._fail)
         page.on("request", self._see)
         return page
 
@@ -115,6 +124,9 @@ class People:
         # An answer of 409 is one that a person reads.
         if message.type == "error" and "409" not in message.text:
             self.complaints.append(message.text)
+
+    def _fail(self, what: Any) -> None:
+        self.complaints.append(str(what))
 
     def _see(self, request: Any) -> None:
         if not request.url.startswith((f"{self.base}/", "data:")):

@@ -92,13 +92,13 @@ async def test_an_open_page_follows_its_task_and_keys_move_in_the_inbox(
     await people.run(ann.keyboard.press("r"))
     assert await people.run(ann.evaluate("document.activeElement.name")) == "reason"
     await people.go(ann, "/task", session="s", task="t")
-    await people.run(ann.wait_for_function(_LIVE))
+    await people.sees(ann, _LIVE)
     await people.go(tail, "/session", session="s")
     await people.run(tail.wait_for_selector(".rows li:nth-child(4)"))
     await console.client.approve(pause_id, actor="zoe")
     await people.run(ann.wait_for_selector(".status.complete"))
     assert "approved by zoe" in await people.run(ann.inner_html("main"))
-    await people.run(tail.wait_for_function(f"{_ROWS}.join().includes('COMPLETE')"))
+    await people.sees(tail, f"{_ROWS}.join().includes('COMPLETE')")
     assert people.complaints == []
 
 
@@ -138,11 +138,11 @@ async def test_who_was_offline_catches_up_without_a_gap_or_a_repeat(
         await console.client.submit("echo", session_id="s", task_id="before")
         rita, other = await people.tab(KEYS["rita"]), await people.tab(KEYS["rita"])
         await people.go(rita, "/session", session="s")
-        await people.run(rita.wait_for_function(_ends("before")))
+        await people.sees(rita, _ends("before"))
         await people.run(rita.context.set_offline(True))
         # Offline, a browser keeps what is open already.
         assert network.cut() > 0
-        await people.run(rita.wait_for_function(_BROKEN))
+        await people.sees(rita, _BROKEN)
         for number in range(10):
             await console.client.submit("echo", session_id="s", task_id=f"meanwhile-{number}")
             await ends(console, "s", f"meanwhile-{number}")
@@ -151,9 +151,9 @@ async def test_who_was_offline_catches_up_without_a_gap_or_a_repeat(
         assert "meanwhile" not in str(await people.run(rita.evaluate(_ROWS)))
         await people.run(rita.context.set_offline(False))
         await console.client.submit("echo", session_id="s", task_id="after")
-        await people.run(rita.wait_for_function(_ends("after")))
+        await people.sees(rita, _ends("after"))
         await people.go(other, "/session", session="s")
-        await people.run(other.wait_for_function(_ends("after")))
+        await people.sees(other, _ends("after"))
         rows = await people.run(rita.evaluate(_ROWS))
         assert rows == await people.run(other.evaluate(_ROWS))
         assert len(rows) == len(set(rows)) == 12 * 3
@@ -182,7 +182,7 @@ async def test_a_worker_is_killed_while_its_waterfall_is_shown(
         task = await begin(client, store, "linger")
         ann = await people.tab(KEYS["ann"])
         await people.go(ann, "/task", session="s", task=task)
-        await people.run(ann.wait_for_function(_LIVE))
+        await people.sees(ann, _LIVE)
         assert await people.run(ann.locator(".waterfall .run").count()) == 1
         await stop(first, signal.SIGKILL)
         async with worker_process(store.settings, "second", **options):

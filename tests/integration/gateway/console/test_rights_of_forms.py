@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
@@ -96,13 +94,9 @@ async def test_who_may_read_only_is_refused_by_every_form(console: Served, log_i
     assert await _changed(console, pause_id) == []
 
 
-@pytest.mark.parametrize(
-    "stolen",
-    [lambda _: "", lambda own: own[:-1], lambda own: own[::-1], lambda _: "é"],
-    ids=["none", "short", "other", "odd"],
-)
+@pytest.mark.parametrize("made_up", ["", "0" * 64, "é"])
 async def test_every_form_needs_the_token_of_its_login(
-    console: Served, log_in: LogIn, stolen: Callable[[str], str]
+    console: Served, log_in: LogIn, made_up: str
 ) -> None:
     pause_id = await _planted(console)
     ann, bob = await log_in("ann"), await log_in("bob")
@@ -110,7 +104,7 @@ async def test_every_form_needs_the_token_of_its_login(
     others = (await bob.get()).form("/logout").fields["form_token"]
     assert own != others
     for path in _FORMS:
-        for token in (stolen(own), others):
+        for token in (made_up, own[:-1], others):
             form = _form(path, pause_id, form_key="k", form_token=token)
             page = await ann.send(form)
             assert (page.status, "another login" in page.text) == (403, True), path
