@@ -30,6 +30,8 @@ from redis_state.gateway.auth.hook_links import HookLinks
 from redis_state.gateway.auth.open import LOCAL_NAMES, has_loopback
 from redis_state.gateway.auth.principal import Authenticator, Principal, Unauthenticated
 from redis_state.gateway.calls import Operation, Over, RawRoute
+from redis_state.gateway.console.app import ConsolePages
+from redis_state.gateway.console.options import ConsoleOptions
 from redis_state.gateway.durable_streams import answers as stream_answers
 from redis_state.gateway.durable_streams.feeds import StreamFeeds
 from redis_state.gateway.durable_streams.route import StreamRoute
@@ -109,6 +111,7 @@ class Gateway(Starlette):
         limits: GatewayLimits,
         queue: str | None,
         visible: VisibleTo | None,
+        console: ConsoleOptions | None,
     ) -> None:
         self._store = store
         self._auth = auth
@@ -120,6 +123,7 @@ class Gateway(Starlette):
         self._open = PerLoop(self._services)
         self._hubs: WeakSet[Hub | StreamFeeds] = WeakSet()
         self.max_body_bytes: int = limits.max_body_bytes
+        self._console = None if console is None else self._pages(console)
         origins = check_origins(cors)
         super().__init__(
             routes=self._routes(),
@@ -215,8 +219,18 @@ class Gateway(Starlette):
         paths: dict[str, list[Operation]] = {}
         for operation in OPERATIONS:
             paths.setdefault(operation.path, []).append(operation)
-        own = (socket.SocketRoute(self), StreamRoute(self))
-        return [*own, *(RawRoute(self, *each) for each in paths.items())]
+        own: list[BaseRoute] = [socket.SocketRoute(self), StreamRoute(self)]
+        routes = own + [RawRoute(self, *each) for each in paths.items()]
+        return routes if self._console is None else [*routes, *self._console.routes()]
+
+    def _pages(self, options: ConsoleOptions) -> ConsolePages:
+        return ConsolePages(
+            options,
+            auth=self._auth,
+            usage=self._usage,
+            max_body_bytes=self.max_body_bytes,
+            services=self.services,
+        )
 
     def _metrics(self) -> tuple[bytes, str] | None:
         try:
@@ -236,6 +250,7 @@ def create_gateway(
     limits: GatewayLimits | None = None,
     queue: str | None = None,
     visible: VisibleTo | None = None,
+    console: ConsoleOptions | bool = False,
 ) -> Gateway:
     """Make the gateway of a store, to serve or to mount. No I/O; the store stays the caller's.
 
@@ -262,6 +277,7 @@ def create_gateway(
         limits=limits or GatewayLimits(),
         queue=queue,
         visible=visible,
+        console=(ConsoleOptions() if console else None) if isinstance(console, bool) else console,
     )
 
 
