@@ -219,8 +219,8 @@ class Gateway(Starlette):
         paths: dict[str, list[Operation]] = {}
         for operation in OPERATIONS:
             paths.setdefault(operation.path, []).append(operation)
-        own: list[BaseRoute] = [socket.SocketRoute(self), StreamRoute(self)]
-        routes = own + [RawRoute(self, *each) for each in paths.items()]
+        routes: list[BaseRoute] = [socket.SocketRoute(self), StreamRoute(self)]
+        routes += [RawRoute(self, path, its) for path, its in paths.items()]
         return routes if self._console is None else [*routes, *self._console.routes()]
 
     def _pages(self, options: ConsoleOptions) -> ConsolePages:

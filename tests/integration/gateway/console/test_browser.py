@@ -29,7 +29,6 @@ from tests.support.hostile import BODIES, hostile_handlers, plant
 from tests.support.processes.pools import queue_of
 from tests.support.processes.worker_processes import begin, stop, worker_process
 from tests.support.servers.faults import Proxy
-from tests.support.sizes import sizes
 
 pytestmark = [
     pytest.mark.slow,
@@ -126,7 +125,8 @@ async def test_without_javascript_pages_are_read_and_a_form_decides(
     assert (await ends(console, "s", "t")).result["by"] == "ann"
 
 
-@pytest.mark.parametrize("offline_s", sizes(0, 30))
+@pytest.mark.full
+@pytest.mark.parametrize("offline_s", [0, 30])
 async def test_who_was_offline_catches_up_without_a_gap_or_a_repeat(
     console: Served, chromium: Chromium, offline_s: float
 ) -> None:
