@@ -1,0 +1,130 @@
+"""Tools whose calls are steps: each is made once, and a replay gets the recorded result."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from copy import copy
+from typing import Any, TypeAlias, cast
+
+from agents import (
+    ApplyPatchTool,
+    ComputerTool,
+    CustomTool,
+    FunctionTool,
+    LocalShellTool,
+    ShellTool,
+    Tool,
+    ToolOutputFileContent,
+    ToolOutputImage,
+    ToolOutputText,
+)
+from agents.tool_context import ToolContext
+
+from redis_state.errors import InvalidField
+from redis_state.integrations.agent_runs.running import do_unit
+from redis_state.integrations.agent_runs.scopes import AgentScope, entered, part
+from redis_state.integrations.openai_agents.events import arguments_of, publish_tool, shortened
+from redis_state.integrations.openai_agents.terms import AgentRun, ToolTerms, current_run
+from redis_state.serialization import codec
+
+Invoke: TypeAlias = Callable[[ToolContext[Any], str], Awaitable[Any]]
+
+_OUTPUTS = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
+_BY_TYPE = {"text": ToolOutputText, "image": ToolOutputImage, "file": ToolOutputFileContent}
+# They act in this process, by calls that the SDK does not let anybody wrap.
+_UNABLE = (ApplyPatchTool, ComputerTool, LocalShellTool)
+_LONGEST_NAME = 160
+
+
+class StepInvoker:
+    """Invoke a tool as a step of the task that the caller is in."""
+
+    def __init__(self, name: str, invoke: Invoke, *, runs_agent: bool) -> None:
+        self._name = name
+        self._invoke = invoke
+        self._runs_agent = runs_agent
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the SDK keeps at a tool's function, such as how its arguments are read."""
+        if name == "__agents_bind_function_tool__" or name.startswith("_invoke"):
+            raise AttributeError(name)
+        return getattr(self._invoke, name)
+
+    async def __call__(self, ctx: ToolContext[Any], arguments: str) -> Any:
+        """Call the tool once, or return what is recorded. Errors: the tool's own."""
+        run = current_run()
+        if run is None:
+            return await self._invoke(ctx, arguments)
+        call_id = ctx.tool_call_id
+        place = run.scope.next(call_id, kind="tool")
+        scope = AgentScope(run.scope.run, place, of_call=True)
+        about = {"tool": self._name, "tool_call_id": call_id}
+        await publish_tool(run, scope, {**about, "arguments": arguments_of(arguments)})
+        result = await self._called(run, scope, ctx, arguments)
+        if not self._runs_agent or result is not None:
+            await publish_tool(run, scope, {**about, "result": shortened(str(result))})
+        return result
+
+    async def _called(
+        self, run: AgentRun, scope: AgentScope, ctx: ToolContext[Any], arguments: str
+    ) -> Any:
+        policy: ToolTerms = run.terms.tools.get(self._name)
+        if self._runs_agent or policy is False:
+            # What it runs are steps, and its agent's calls may wait for people.
+            with entered(scope):
+                return await self._invoke(ctx, arguments)
+
+        async def work() -> dict[str, Any]:
+            return _write(await self._invoke(ctx, arguments))
+
+        name = self._name if len(self._name) <= _LONGEST_NAME else part(self._name)
+        found, _ = await do_unit(scope, name, scope.path, work, policy)
+        return _read(found)
+
+
+def as_step(tool: Tool) -> Tool:
+    """Return a tool whose calls are steps. One that OpenAI runs is a part of the model's request.
+
+    Errors: InvalidField for a tool that acts in this process and cannot be a step.
+    """
+    if isinstance(tool, FunctionTool | CustomTool):
+        if isinstance(tool.on_invoke_tool, StepInvoker):
+            return tool
+        made = copy(tool)
+        made.on_invoke_tool = cast(
+            "Any",
+            StepInvoker(tool.name, cast("Invoke", tool.on_invoke_tool), runs_agent=_is_agent(tool)),
+        )
+        return made
+    if isinstance(tool, _UNABLE) or (isinstance(tool, ShellTool) and tool.executor is not None):
+        raise InvalidField(
+            "tools", f"{tool.name!r} acts outside of steps: put what it does into a function tool"
+        )
+    return tool
+
+
+def _is_agent(tool: Tool) -> bool:
+    # The SDK's own mark of what `Agent.as_tool` makes. It has no public one.
+    return bool(getattr(tool, "_is_agent_tool", False))
+
+
+def _write(result: Any) -> dict[str, Any]:
+    """Write a result: as JSON where that keeps it, else as the text that a model gets of it."""
+    if isinstance(result, _OUTPUTS):
+        return {"output": result.model_dump(mode="json")}
+    if isinstance(result, list | tuple) and any(isinstance(each, _OUTPUTS) for each in result):
+        return {"outputs": [_write(each) for each in result]}
+    try:
+        plain = codec.decode(codec.encode(result))
+    except (TypeError, ValueError, InvalidField):
+        return {"value": str(result)}
+    return {"value": plain if str(plain) == str(result) else str(result)}
+
+
+def _read(found: dict[str, Any]) -> Any:
+    if "output" in found:
+        output = found["output"]
+        return _BY_TYPE[output["type"]].model_validate(output)
+    if "outputs" in found:
+        return [_read(each) for each in found["outputs"]]
+    return found["value"]
