@@ -44,11 +44,11 @@ _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.01, 0.2
 class _Claim:
     lease: HeldLease
     renewal: Renewal
-    outer: Mapping[str, _Claim]
+    outer: Mapping[tuple[int, str], _Claim]
 
 
-# By the key of the lease. The SDK's asyncio tasks have a copy of the context.
-_CLAIMS: ContextVar[Mapping[str, _Claim]] = ContextVar(
+# By the store and the key of the lease. The SDK's asyncio tasks have a copy of the context.
+_CLAIMS: ContextVar[Mapping[tuple[int, str], _Claim]] = ContextVar(
     "redis_state_openai_sessions", default=MappingProxyType({})
 )
 
@@ -86,6 +86,7 @@ class RedisStateSession(SessionABC):
         self._base = base
         self._ttl_ms = ttl_ms
         self._key = base.keys.conversation_lease(session_id)
+        self._place = (id(base), self._key)
         self._leases = Leases(base.scripts, keep_ms=ttl_ms)
         bounds = Bounds(limits.count("max_items", max_items), ttl_ms)
         self._log = Log(base.scripts, base.keys.conversation(session_id), bounds)
@@ -95,7 +96,7 @@ class RedisStateSession(SessionABC):
         lease = await self._take()
         renewal = self._leases.keep(lease, duration_ms=self._duration_ms, on_lost=_refused_later)
         outer = _CLAIMS.get()
-        _CLAIMS.set({**outer, self._key: _Claim(lease, renewal, outer)})
+        _CLAIMS.set({**outer, self._place: _Claim(lease, renewal, outer)})
         return self
 
     async def __aexit__(
@@ -104,7 +105,7 @@ class RedisStateSession(SessionABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        claim = _CLAIMS.get()[self._key]
+        claim = _CLAIMS.get()[self._place]
         claim.renewal.stop()
         _CLAIMS.set(claim.outer)
         await self._leases.release(claim.lease)
@@ -224,7 +225,7 @@ class RedisStateSession(SessionABC):
 
     async def _claimed(self, change: Callable[[Fence], Awaitable[T]]) -> T:
         """Change something under the claim of the block, or else under one of its own."""
-        claim = _CLAIMS.get().get(self._key)
+        claim = _CLAIMS.get().get(self._place)
         if claim is not None:
             return await change(claim.lease.fence)
         lease = await self._take()

@@ -1,4 +1,4 @@
-"""Approvals in agents of the OpenAI Agents SDK: pauses that free the worker, one winner for each."""
+"""Approvals of the OpenAI Agents SDK: pauses that free the worker, one winner for each."""
 
 from __future__ import annotations
 

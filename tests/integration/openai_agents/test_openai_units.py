@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from json import dumps
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from agents.tool_context import ToolContext
 from pydantic import BaseModel
 
 from redis_state import RedisStateStore
-from redis_state.errors import InvalidField
+from redis_state.errors import InvalidField, TaskFailed
 from redis_state.integrations.openai_agents import (
     branch,
     current_task,
@@ -43,7 +44,7 @@ from redis_state.integrations.openai_agents import (
 )
 from redis_state.integrations.openai_agents.runner import DurableRunner
 from redis_state.models import TaskStatus
-from redis_state.worker import RetryPolicy, TaskContext, TaskFailed
+from redis_state.worker import RetryPolicy, TaskContext
 from tests.support.agents.openai_agents import QUIET, agent_of, call, outputs, scripted
 from tests.support.processes.pools import SESSION, becomes, pool
 
@@ -92,14 +93,18 @@ async def test_a_replay_makes_no_request_and_no_call_again_and_sees_the_same(
         "parts": [ToolOutputText(text="one"), ToolOutputText(text="two")],
     }
 
-    @function_tool
-    async def look(ctx: ToolContext[Any], what: str) -> Any:
-        calls[what] += 1
-        effects.add(current_task().effect_id())
+    @function_tool(name_override="look")
+    async def plainly(what: str) -> Any:
         await asyncio.sleep(0)
         if what == "error":
             raise ValueError("no such thing")
         return results[what]
+
+    @function_tool
+    async def look(ctx: ToolContext[Any], what: str) -> Any:
+        calls[what] += 1
+        effects.add(current_task().effect_id())
+        return await plainly.on_invoke_tool(ctx, ctx.tool_arguments)
 
     # Ids that a model makes up are any text.
     ids = {what: f"{what}/#1~\ud800{{}}é" * 9 for what in [*results, "error"]}
@@ -116,7 +121,8 @@ async def test_a_replay_makes_no_request_and_no_call_again_and_sees_the_same(
     found, tokens = first
     assert tokens == 30
     # What a model gets is what it gets without a task.
-    plain = await Runner.run(agent_of(scripted(turns, "done"), tools=[look]), "go", run_config=QUIET)
+    again = agent_of(scripted(turns, "done"), tools=[plainly])
+    plain = await Runner.run(again, "go", run_config=QUIET)
     assert found == plain.to_input_list()
     assert outputs(found)[ids["pair"]] == "(1, 2)"
     assert outputs(found)[ids["model"]] == "city='Ulm'"
@@ -289,9 +295,7 @@ async def test_outside_of_a_task_the_sdk_runs_as_it_does_without_us(
 
 async def test_what_cannot_be_durable_is_refused_by_name(store: RedisStateStore) -> None:
     computer = ComputerTool(computer=lambda **_: None)  # type: ignore[arg-type, misc, return-value]
-    async with pool(
-        store, openai_handlers(agent_of(scripted("done"), tools=[computer]))
-    ) as client:
+    async with pool(store, openai_handlers(agent_of(scripted("done"), tools=[computer]))) as client:
         task = await client.submit("clerk", "go", session_id=SESSION)
         with pytest.raises(TaskFailed, match="outside of steps"):
             await client.result(SESSION, task, timeout_s=60)
@@ -329,7 +333,7 @@ async def test_the_context_and_the_options_of_a_run_are_the_handlers(
 
         text: str
 
-    model = scripted([call("look")], lambda items: '{"text": "%s"}' % outputs(items)["look"])
+    model = scripted([call("look")], lambda items: dumps({"text": outputs(items)["look"]}))
     agent = agent_of("by name", tools=[look], output_type=Answer)  # type: ignore[arg-type]
 
     async def context(ctx: TaskContext) -> dict[str, Any]:

@@ -64,13 +64,12 @@ class Scripted(Model):
         given = options["input"] if "input" in options else arguments[1]
         items: Items = [{"role": "user", "content": given}] if isinstance(given, str) else given
         made = {item.get("call_id") for item in items if item.get("type") == "function_call"}
-        number, turn = 0, self.turns[0]
-        for number, each in enumerate(self.turns):
-            turn = each
-            if callable(each) or isinstance(each, str):
-                break
-            if any(getattr(item, "call_id", None) not in made for item in each):
-                break
+
+        def is_next(turn: Any) -> bool:
+            is_last = callable(turn) or isinstance(turn, str)
+            return is_last or any(getattr(item, "call_id", None) not in made for item in turn)
+
+        number, turn = next(each for each in enumerate(self.turns) if is_next(each[1]))
         self.seen.append(number)
         self.inputs.append([dict(item) for item in items])
         if self._before is not None:
