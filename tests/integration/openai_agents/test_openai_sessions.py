@@ -163,7 +163,7 @@ async def test_of_several_that_take_items_each_gets_another(store: RedisStateSto
 
 
 async def test_items_are_sealed_and_damaged_ones_are_left_out(store: RedisStateStore) -> None:
-    keys = [SecretStr(Fernet.generate_key().decode())]
+    keys = SecretStr(Fernet.generate_key().decode())
     settings = store.settings.model_copy(update={"payload_keys": keys})
     async with RedisStateStore(settings) as sealing:
         session = RedisStateSession("s", store=sealing)

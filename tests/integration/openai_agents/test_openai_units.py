@@ -31,6 +31,8 @@ from agents import (
 from agents.retry import ModelRetrySettings, retry_policies
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 from agents.tool_context import ToolContext
+from httpx import Request
+from openai import APIConnectionError
 from pydantic import BaseModel
 
 from redis_state import RedisStateStore
@@ -207,7 +209,8 @@ async def test_a_failed_request_takes_no_number_whoever_makes_it_again(
         retry=ModelRetrySettings(max_retries=2, policy=retry_policies.network_error())
     )
     policy = RetryPolicy(attempts=3, on=ConnectionError)
-    by_sdk = scripted([call("flaky")], "done", failing=1)
+    away = APIConnectionError(request=Request("POST", "http://model.invalid"))
+    by_sdk = scripted([call("flaky")], "done", failing=1, error=away)
     by_us = scripted([call("flaky")], "done", failing=2)
     done: list[Any] = []
     agent = agent_of(by_us, tools=[flaky])

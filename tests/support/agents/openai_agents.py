@@ -34,11 +34,13 @@ class Scripted(Model):
         before: Callable[[int], Awaitable[None]] | None = None,
         after: Callable[[int], None] | None = None,
         failing: int = 0,
+        error: Exception | None = None,
     ) -> None:
         self.turns = turns
         self.seen: list[int] = []
         self.inputs: list[Items] = []
         self.failing = failing
+        self._error = error or ConnectionError("the model is away")
         self._before = before
         self._after = after
 
@@ -76,7 +78,7 @@ class Scripted(Model):
             await self._before(number)
         if self.failing:
             self.failing -= 1
-            raise ConnectionError("the model is away")
+            raise self._error
         taken = turn(items) if callable(turn) else turn
         output = [assistant_message(taken)] if isinstance(taken, str) else list(taken)
         usage = Usage(requests=1, input_tokens=10, output_tokens=5, total_tokens=15)
