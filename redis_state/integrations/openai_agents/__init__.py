@@ -16,7 +16,7 @@ Each unit is found again by an identity that `agent_runs.scopes` explains.
 - A text of a model belongs to its step. Each attempt writes a new generation.
 - A tool's call and its result are updates with keys: their kind, and the place of the call.
 
-Nothing of the SDK's `RunState` is stored. A replay makes it anew from the records.
+Nothing of the SDK's `RunState` is stored. A replay makes it from the records.
 
 A crash leaves what is recorded. What was in flight is done again: the model request, or the tools.
 

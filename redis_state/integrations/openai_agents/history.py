@@ -1,7 +1,8 @@
 """The session of an agent's run in a task: read once, and written once, when the run has ended.
 
-A replay reads what the first run has read. What the run adds is written as a whole, so that two
-runs of a session never interleave in it, and a run that fails leaves nothing behind.
+A replay reads what the first run has read. What the run adds is written as a whole. So two runs of
+a session never interleave in it. A run that fails adds nothing, unless a guardrail or the number of
+turns has ended it.
 """
 
 from __future__ import annotations

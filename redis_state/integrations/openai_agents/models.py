@@ -148,7 +148,7 @@ def as_steps(model: Model) -> StepModel:
 async def _keep_steering(
     run: AgentRun, items: str | list[TResponseInputItem], steered: list[TResponseInputItem]
 ) -> None:
-    """Let later requests of the run, and its session, have what steering has added to this one."""
+    """Add what steering has added to a request to later ones too, and to the session."""
     if not steered:
         return
     place = 1 if isinstance(items, str) else len(items)

@@ -11,7 +11,9 @@ from typing import Any, cast
 
 from agents import (
     Agent,
-    AgentsException,
+    InputGuardrailTripwireTriggered,
+    MaxTurnsExceeded,
+    OutputGuardrailTripwireTriggered,
     RunConfig,
     RunResult,
     RunResultStreaming,
@@ -34,6 +36,8 @@ from redis_state.integrations.openai_agents.terms import (
     within,
 )
 
+# They end a run in each replay, for reasons that are recorded. The SDK keeps such a run's items.
+_ENDS = (InputGuardrailTripwireTriggered, OutputGuardrailTripwireTriggered, MaxTurnsExceeded)
 # What a run that resumes has in its state already.
 _OF_START = ("previous_response_id", "auto_previous_response_id", "conversation_id")
 
@@ -98,8 +102,7 @@ class DurableRunner(AgentRunner):
                     result = await self._runner.run(agent, state, **_resuming(options))
                 if run.history is not None and not result.interruptions:
                     await run.history.save()
-        except AgentsException:
-            # The same in each replay, as its reasons are recorded: a guardrail, or the turns.
+        except _ENDS:
             if run.history is not None:
                 with within(run):
                     await run.history.save()

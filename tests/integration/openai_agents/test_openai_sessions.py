@@ -12,16 +12,17 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("agents", reason="needs the openai-agents extra")
 
-from agents import Runner, function_tool
+from agents import MaxTurnsExceeded, Runner, function_tool
 from agents.memory import Session
 from cryptography.fernet import Fernet
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField, LeaseLost, PayloadUnreadable, SessionBusy
-from redis_state.integrations.openai_agents import RedisStateSession, openai_handler
+from redis_state.integrations.openai_agents import RedisStateSession, durable, openai_handler
 from redis_state.models import TaskStatus
 from redis_state.primitives.log import Bounds, Log
+from redis_state.worker import TaskContext
 from tests.support.agents.openai_agents import QUIET, agent_of, call, scripted
 from tests.support.processes.pools import SESSION, becomes, pool
 
@@ -216,6 +217,31 @@ async def test_tasks_of_a_session_continue_and_a_replay_adds_nothing_twice(
     assert said_by_people == ["one", "three", "two", "four"]
     calls = [item["call_id"] for item in items if "call_id" in item]
     assert calls == ["pay", "pay"]
+
+
+async def test_a_run_that_ends_by_its_turns_is_kept_once(store: RedisStateStore) -> None:
+    @function_tool
+    def look() -> str:
+        return "seen"
+
+    agent = agent_of(scripted([call("look")], "done"), tools=[look])
+    session = RedisStateSession(SESSION, store=store)
+
+    async def handler(ctx: TaskContext) -> Any:
+        try:
+            await Runner.run(agent, "go", session=session, max_turns=1, run_config=QUIET)
+        except MaxTurnsExceeded:
+            await ctx.pause(name="again")
+            return "too many"
+
+    async with pool(store, {"clerk": durable(handler)}) as client:
+        task = await client.submit("clerk", "one", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        (pause,) = await client.pauses(SESSION)
+        await client.approve(str(pause.pause_id))
+        assert await client.result(SESSION, task, timeout_s=60) == "too many"
+    kinds = [item.get("type", item.get("role")) for item in await session.get_items()]
+    assert kinds == ["user", "function_call", "function_call_output"]
 
 
 async def test_a_run_that_fails_leaves_the_session_as_it_was(store: RedisStateStore) -> None:

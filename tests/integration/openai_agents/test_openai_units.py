@@ -28,7 +28,7 @@ from agents import (
     function_tool,
     handoff,
 )
-from agents.retry import ModelRetrySettings, retry_policies
+from agents.retry import ModelRetryBackoffSettings, ModelRetrySettings, retry_policies
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 from agents.tool_context import ToolContext
 from httpx import Request
@@ -206,9 +206,13 @@ async def test_a_failed_request_takes_no_number_whoever_makes_it_again(
         return "seen"
 
     retrying = ModelSettings(
-        retry=ModelRetrySettings(max_retries=2, policy=retry_policies.network_error())
+        retry=ModelRetrySettings(
+            max_retries=2,
+            policy=retry_policies.network_error(),
+            backoff=ModelRetryBackoffSettings(initial_delay=0, jitter=False),
+        )
     )
-    policy = RetryPolicy(attempts=3, on=ConnectionError)
+    policy = RetryPolicy(3, ConnectionError, wait_initial_s=0.01, wait_jitter_s=0)
     away = APIConnectionError(request=Request("POST", "http://model.invalid"))
     by_sdk = scripted([call("flaky")], "done", failing=1, error=away)
     by_us = scripted([call("flaky")], "done", failing=2)
