@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from agents.items import TResponseStreamEvent
 
-from redis_state.integrations.agent_runs.scopes import AgentScope
+from redis_state.integrations.agent_runs.scopes import joined
 from redis_state.integrations.openai_agents.terms import AgentRun
 from redis_state.models import UpdateType
 from redis_state.serialization import codec
@@ -71,13 +71,13 @@ class Texts:
         self._open[place][1].write(text)
 
 
-async def publish_tool(run: AgentRun, scope: AgentScope, about: dict[str, Any]) -> None:
-    """Publish the call of a tool, or with a ``result`` its end."""
+async def publish_tool(run: AgentRun, place: str, about: dict[str, Any]) -> None:
+    """Publish the call of a tool at a place, or with a ``result`` its end."""
     if not run.terms.publish:
         return
     kind = "result" if "result" in about else "call"
-    key = scope.place(f"{kind} event")
-    await scope.ctx.emit(UpdateType.TOOL_CALL, {**about, "agent": run.agent}, key=key)
+    content = {**about, "agent": run.agent}
+    await run.scope.ctx.emit(UpdateType.TOOL_CALL, content, key=joined(place, f"{kind} event"))
 
 
 def arguments_of(text: str | None) -> Any:

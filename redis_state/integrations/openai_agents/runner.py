@@ -169,7 +169,8 @@ def _config(given: RunConfig | dict[str, Any] | None) -> tuple[RunConfig, StepPr
     if config.output_guardrails:
         changes["output_guardrails"] = [checked(each) for each in config.output_guardrails]
     made = replace(config, **changes)
-    return made, cast("StepProvider", made.model_provider) if given is None else None
+    is_own = given is None or (isinstance(given, dict) and "model_provider" not in given)
+    return made, cast("StepProvider", made.model_provider) if is_own else None
 
 
 def _resuming(options: dict[str, Any]) -> dict[str, Any]:

@@ -59,10 +59,12 @@ class StepInvoker:
         place = run.scope.next(call_id, kind="tool")
         scope = AgentScope(run.scope.run, place, of_call=True)
         about = {"tool": self._name, "tool_call_id": call_id}
-        await publish_tool(run, scope, {**about, "arguments": arguments_of(arguments)})
+        # An agent that waits for people is called again with the same id: that is one call.
+        shown = run.scope.place(call_id) if self._runs_agent else place
+        await publish_tool(run, shown, {**about, "arguments": arguments_of(arguments)})
         result = await self._called(run, scope, ctx, arguments)
         if not self._runs_agent or result is not None:
-            await publish_tool(run, scope, {**about, "result": shortened(str(result))})
+            await publish_tool(run, shown, {**about, "result": shortened(str(result))})
         return result
 
     async def _called(

@@ -28,10 +28,13 @@ from agents import (
     function_tool,
     handoff,
 )
+from agents.mcp import MCPServer
 from agents.retry import ModelRetryBackoffSettings, ModelRetrySettings, retry_policies
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 from agents.tool_context import ToolContext
 from httpx import Request
+from mcp.types import CallToolResult, TextContent
+from mcp.types import Tool as McpTool
 from openai import APIConnectionError
 from pydantic import BaseModel
 
@@ -326,6 +329,52 @@ async def test_what_cannot_be_durable_is_refused_by_name(store: RedisStateStore)
         with pytest.raises(InvalidField) as caught:
             make()
         assert caught.value.field == name
+
+
+class Files(MCPServer):
+    """An MCP server of this process, which counts the calls of its tool."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Any] = []
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "files"
+
+    async def connect(self) -> None:
+        """Do nothing: it is here."""
+
+    async def cleanup(self) -> None:
+        """Do nothing."""
+
+    async def list_tools(self, *_: Any, **__: Any) -> list[McpTool]:
+        """List its tool."""
+        schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+        return [McpTool(name="read", inputSchema=schema)]
+
+    async def call_tool(self, *arguments: Any, **_: Any) -> CallToolResult:
+        """Read a file."""
+        self.calls.append(arguments[:2])
+        return CallToolResult(content=[TextContent(type="text", text="content")])
+
+    async def list_prompts(self) -> Any:
+        """There are none."""
+
+    async def get_prompt(self, *_: Any, **__: Any) -> Any:
+        """There are none."""
+
+
+async def test_a_tool_of_an_mcp_server_is_called_once(store: RedisStateStore) -> None:
+    server = Files()
+    model = scripted([call("read", {"path": "a"}, "1"), call("read", {"path": "a"}, "2")], "done")
+    agent = agent_of(model, "ü/#~", mcp_servers=[server])
+    done: list[Any] = []
+    assert await approve(store, replayed(agent, done)) == "ü/#~"
+    assert server.calls == [("read", {"path": "a"})] * 2
+    assert (model.seen, done[0]) == ([0, 1], done[1])
+    assert "content" in str(outputs(done[0][0])["2"])
 
 
 async def test_the_context_and_the_options_of_a_run_are_the_handlers(
