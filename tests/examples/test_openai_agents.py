@@ -20,7 +20,7 @@ WITHOUT = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.full
 async def test_a_ticket_outlives_its_worker_and_each_refund_has_one_winner(tmp_path: Path) -> None:
     pytest.importorskip("agents", reason="needs the openai-agents extra")
     ran = await end(await start(tmp_path, "examples.openai_agents", "--json", "--tickets", "2"))

@@ -30,7 +30,7 @@ _KINDS = {
 }
 
 
-class Texts:
+class ResponseTexts:
     """The texts of one response that are being written, by their place in it."""
 
     def __init__(self, run: AgentRun) -> None:

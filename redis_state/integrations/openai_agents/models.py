@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from redis_state.errors import InvalidField
 from redis_state.integrations.agent_runs.running import do_unit
-from redis_state.integrations.openai_agents.events import Texts
+from redis_state.integrations.openai_agents.events import ResponseTexts
 from redis_state.integrations.openai_agents.steering import take_steering, with_steering
 from redis_state.integrations.openai_agents.terms import AgentRun, current_run
 
@@ -106,7 +106,7 @@ class StepModel(Model):
     async def _streamed(self, run: AgentRun, request: dict[str, Any]) -> ModelResponse:
         completed: Response | None = None
         output: list[TResponseOutputItem] = []
-        async with Texts(run) as texts:
+        async with ResponseTexts(run) as texts:
             async for event in self.model.stream_response(**request):
                 if event.type in _FAILED:
                     raise ModelBehaviorError(f"the model's response ended as {event.type}")
