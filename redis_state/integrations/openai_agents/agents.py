@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from copy import copy
 from dataclasses import replace
 from functools import cache
@@ -64,7 +64,7 @@ def durable_form(agent: AnyAgent, agents: AgentsOfRun) -> AnyAgent:
         return agents.forms[id(agent)][1]
     if isinstance(agent, SandboxAgent):
         raise InvalidField("agent", "of a sandbox cannot be durable: what it does is not a step")
-    form = _form_of(type(agent))
+    form = _form_of(cast("Hashable", type(agent)))
     # As a copy is made: a class of the application's may have a constructor of its own.
     made = form.__new__(form)
     vars(made).update(vars(agent))
@@ -83,7 +83,8 @@ def durable_form(agent: AnyAgent, agents: AgentsOfRun) -> AnyAgent:
 
 
 @cache
-def _form_of(kind: type[AnyAgent]) -> type[AnyAgent]:
+def _form_of(of: Hashable) -> type[AnyAgent]:
+    kind = cast("type[AnyAgent]", of)
     return type(kind.__name__, (StepAgent, kind), {"__module__": kind.__module__})
 
 
@@ -98,7 +99,7 @@ def _handoff(handoff: Handoff[Any, Any], agents: AgentsOfRun) -> Handoff[Any, An
     leads_to = getattr(handoff, "_agent_ref", None)
     agent = leads_to() if leads_to is not None else None
     if isinstance(agent, Agent):
-        form = durable_form(cast("AnyAgent", agent), agents)
+        form = durable_form(agent, agents)
         made._agent_ref = weakref.ref(form)  # noqa: SLF001
     return made
 

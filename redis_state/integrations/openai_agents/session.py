@@ -31,6 +31,7 @@ from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
 from redis_state.scripts import Fence, ReplyCode
 from redis_state.serialization import codec
+from redis_state.serialization.fields import text
 from redis_state.stores.base import ms
 
 T = TypeVar("T")
@@ -75,8 +76,8 @@ class RedisStateSession(SessionABC):
         wait_s: float = 60.0,
         max_items: int = MOST_ITEMS,
     ) -> None:
-        if not isinstance(session_id, str) or not session_id:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidField("session_id", "a text is needed")
+        if not text("session_id", session_id):
+            raise InvalidField("session_id", "must not be empty")
         settings = SessionSettings() if session_settings is None else session_settings
         self.session_id: str = session_id
         self.session_settings: SessionSettings | None = coerce_session_settings(settings)

@@ -19,6 +19,7 @@ from agents import (
     ToolOutputText,
 )
 from agents.tool_context import ToolContext
+from pydantic import TypeAdapter
 
 from redis_state.errors import InvalidField
 from redis_state.integrations.agent_runs.running import do_unit
@@ -30,7 +31,9 @@ from redis_state.serialization import codec
 Invoke: TypeAlias = Callable[[ToolContext[Any], str], Awaitable[Any]]
 
 _OUTPUTS = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
-_BY_TYPE = {"text": ToolOutputText, "image": ToolOutputImage, "file": ToolOutputFileContent}
+_OUTPUT: TypeAdapter[ToolOutputText | ToolOutputImage | ToolOutputFileContent] = TypeAdapter(
+    ToolOutputText | ToolOutputImage | ToolOutputFileContent
+)
 # They act in this process, by calls that the SDK does not let anybody wrap.
 _UNABLE = (ApplyPatchTool, ComputerTool, LocalShellTool)
 _LONGEST_NAME = 160
@@ -125,8 +128,7 @@ def _write(result: Any) -> dict[str, Any]:
 
 def _read(found: dict[str, Any]) -> Any:
     if "output" in found:
-        output = found["output"]
-        return _BY_TYPE[output["type"]].model_validate(output)
+        return _OUTPUT.validate_python(found["output"])
     if "outputs" in found:
         return [_read(each) for each in found["outputs"]]
     return found["value"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from json import dumps
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -216,7 +216,7 @@ async def test_a_failed_request_takes_no_number_whoever_makes_it_again(
         )
     )
     policy = RetryPolicy(3, ConnectionError, wait_initial_s=0.01, wait_jitter_s=0)
-    away = APIConnectionError(request=Request("POST", "http://model.invalid"))
+    away = APIConnectionError(request=cast("Any", Request("POST", "http://model.invalid")))
     by_sdk = scripted([call("flaky")], "done", failing=1, error=away)
     by_us = scripted([call("flaky")], "done", failing=2)
     done: list[Any] = []
@@ -304,7 +304,7 @@ async def test_outside_of_a_task_the_sdk_runs_as_it_does_without_us(
 
 
 async def test_what_cannot_be_durable_is_refused_by_name(store: RedisStateStore) -> None:
-    computer = ComputerTool(computer=lambda **_: None)  # type: ignore[arg-type, misc, return-value]
+    computer: ComputerTool[Any] = ComputerTool(computer=cast("Any", lambda **_: None))
     async with pool(store, openai_handlers(agent_of(scripted("done"), tools=[computer]))) as client:
         task = await client.submit("clerk", "go", session_id=SESSION)
         with pytest.raises(TaskFailed, match="outside of steps"):
