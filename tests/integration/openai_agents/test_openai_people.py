@@ -96,28 +96,32 @@ async def test_the_approvals_of_one_response_are_decided_in_any_order_by_one_win
     assert model.seen == [0, 1]
 
 
-async def test_an_approval_times_out_as_its_terms_say_and_may_hold_for_later_calls(
-    store: RedisStateStore,
-) -> None:
-    @function_tool(needs_approval=True)
-    def pay(to: str) -> str:
-        return f"paid {to}"
+@function_tool(needs_approval=True)
+def send(to: str) -> str:
+    """Pay somebody."""
+    return f"paid {to}"
 
-    def terms(item: ToolApprovalItem) -> dict[str, Any]:
-        late = '"b"' in str(item.arguments)
-        return {"timeout": timedelta(milliseconds=50)} if late else {"tags": ["money"]}
 
-    once = agent_of(scripted([call("pay", {"to": "b"}, "b")], "done"), "once", tools=[pay])
-    turns = [[call("pay", {"to": each}, each)] for each in "cd"]
-    always = agent_of(scripted(*turns, "done"), "always", tools=[pay])
-    handlers = {each.name: durably(each, pauses=terms) for each in (once, always)}
-    async with pool(store, handlers) as client:
-        task = await client.submit("once", "go", session_id=SESSION)
+@pytest.mark.full
+async def test_an_approval_times_out_as_its_terms_say(store: RedisStateStore) -> None:
+    terms = {"timeout": timedelta(milliseconds=50)}
+    agent = agent_of(scripted([call("send", {"to": "b"}, "b")], "done"), tools=[send])
+    async with pool(store, {"clerk": durably(agent, pauses=terms)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
         found = await client.result(SESSION, task, timeout_s=60)
-        assert found == {"b": "No decision on this tool call arrived in time."}
-        task = await client.submit("always", "go", session_id=SESSION)
+    assert found == {"b": "No decision on this tool call arrived in time."}
+
+
+async def test_an_approval_may_hold_for_later_calls(store: RedisStateStore) -> None:
+    def terms(item: ToolApprovalItem) -> dict[str, Any]:
+        return {"tags": [str(item.arguments)]}
+
+    turns = [[call("send", {"to": each}, each)] for each in "cd"]
+    agent = agent_of(scripted(*turns, "done"), tools=[send])
+    async with pool(store, {"clerk": durably(agent, pauses=terms)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
         pauses = await opened(client, task)
-        assert list(pauses["c"].tags) == ["money"]
+        assert list(pauses["c"].tags) == ['{"to":"c"}']
         await client.approve(str(pauses["c"].pause_id), {"always": True})
         found = await client.result(SESSION, task, timeout_s=60)
     assert found == {"c": "paid c", "d": "paid d"}

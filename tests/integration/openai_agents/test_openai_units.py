@@ -111,14 +111,19 @@ async def test_a_replay_makes_no_request_and_no_call_again_and_sees_the_same(
         effects.add(current_task().effect_id())
         return await plainly.on_invoke_tool(ctx, ctx.tool_arguments)
 
+    @function_tool(output_type=Weather)
+    async def forecast() -> Weather:
+        calls["forecast"] += 1
+        return Weather(city="Bonn")
+
     # Ids that a model makes up are any text.
     ids = {what: f"{what}/#1~\ud800{{}}é" * 9 for what in [*results, "error"]}
-    turns = [call("look", {"what": what}, ids[what]) for what in ids]
+    turns = [*(call("look", {"what": what}, ids[what]) for what in ids), call("forecast")]
     model = scripted(turns, "done")
-    agent = agent_of(model, tools=[look])
+    agent = agent_of(model, tools=[look, forecast])
     done: list[Any] = []
     assert await approve(store, replayed(agent, done)) == "clerk"
-    assert calls == dict.fromkeys(ids, 1)
+    assert calls == dict.fromkeys([*ids, "forecast"], 1)
     assert len(effects) == len(ids)
     assert model.seen == [0, 1]
     first, second = done
@@ -126,7 +131,7 @@ async def test_a_replay_makes_no_request_and_no_call_again_and_sees_the_same(
     found, tokens = first
     assert tokens == 30
     # What a model gets is what it gets without a task.
-    again = agent_of(scripted(turns, "done"), tools=[plainly])
+    again = agent_of(scripted(turns, "done"), tools=[plainly, forecast])
     plain = await Runner.run(again, "go", run_config=QUIET)
     assert found == plain.to_input_list()
     assert outputs(found)[ids["pair"]] == "(1, 2)"
@@ -352,7 +357,7 @@ class Files(MCPServer):
     async def list_tools(self, *_: Any, **__: Any) -> list[McpTool]:
         """List its tool."""
         schema = {"type": "object", "properties": {"path": {"type": "string"}}}
-        return [McpTool(name="read", inputSchema=schema)]
+        return [McpTool(name="read", input_schema=schema)]
 
     async def call_tool(self, *arguments: Any, **_: Any) -> CallToolResult:
         """Read a file."""

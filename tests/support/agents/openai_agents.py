@@ -67,9 +67,10 @@ class Scripted(Model):
         items: Items = [{"role": "user", "content": given}] if isinstance(given, str) else given
         made = {item.get("call_id") for item in items if item.get("type") == "function_call"}
 
-        def is_next(turn: Any) -> bool:
-            is_last = callable(turn) or isinstance(turn, str)
-            return is_last or any(getattr(item, "call_id", None) not in made for item in turn)
+        def is_next(turn: Turn | Callable[[Items], Turn]) -> bool:
+            if callable(turn) or isinstance(turn, str):
+                return True
+            return any(getattr(item, "call_id", None) not in made for item in turn)
 
         number, turn = next(each for each in enumerate(self.turns) if is_next(each[1]))
         self.seen.append(number)

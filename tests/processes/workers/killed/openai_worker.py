@@ -41,7 +41,7 @@ class Clerk:
             [call("pay", {"to": "a"}, "a"), call("pay", {"to": "b"}, "b")],
             "all is paid",
             before=self._requested,
-            after=lambda number: self._die(f"request {number}"),
+            after=self._answered,
         )
         tools: list[Any] = [
             function_tool(self._look, name_override="look"),
@@ -58,6 +58,9 @@ class Clerk:
 
     async def _requested(self, number: int) -> None:
         self._note("request", number)
+
+    def _answered(self, number: int) -> None:
+        self._die(f"request {number}")
 
     async def _look(self) -> str:
         self._note("look")
