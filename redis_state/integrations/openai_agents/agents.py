@@ -97,8 +97,8 @@ def _handoff(handoff: Handoff[Any, Any], agents: AgentsOfRun) -> Handoff[Any, An
     made.on_invoke_handoff = invoke_durably
     # By this reference the SDK finds the agents that an approval may be of.
     leads_to = getattr(handoff, "_agent_ref", None)
-    agent = leads_to() if leads_to is not None else None
-    if isinstance(agent, Agent):
+    agent: AnyAgent | None = leads_to() if leads_to is not None else None
+    if agent is not None:
         form = durable_form(agent, agents)
         vars(made)["_agent_ref"] = weakref.ref(form)
     return made

@@ -71,10 +71,9 @@ async def _options(run: AgentRun, call: ToolApprovalItem) -> dict[str, Any]:
 
 def _call_id(call: ToolApprovalItem) -> str:
     raw: Any = call.raw_item
+    is_mapping = isinstance(call.raw_item, Mapping)
     for name in ("call_id", "id"):
-        found: Any = getattr(raw, name, None)
-        if isinstance(raw, Mapping):
-            found = cast("Mapping[str, Any]", raw).get(name)
+        found: Any = raw.get(name) if is_mapping else getattr(raw, name, None)
         if isinstance(found, str) and found:
             return found
     raise InvalidField("call_id", "of a tool call that needs an approval is missing")

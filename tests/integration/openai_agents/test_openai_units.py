@@ -309,7 +309,7 @@ async def test_outside_of_a_task_the_sdk_runs_as_it_does_without_us(
 
 
 async def test_what_cannot_be_durable_is_refused_by_name(store: RedisStateStore) -> None:
-    computer: ComputerTool[Any] = ComputerTool(computer=cast("Any", lambda **_: None))
+    computer: ComputerTool[Any] = ComputerTool(computer=cast("Any", object()))
     async with pool(store, openai_handlers(agent_of(scripted("done"), tools=[computer]))) as client:
         task = await client.submit("clerk", "go", session_id=SESSION)
         with pytest.raises(TaskFailed, match="outside of steps"):
