@@ -46,10 +46,12 @@ from redis_state.integrations.openai_agents.handler import (
     openai_handlers,
 )
 from redis_state.integrations.openai_agents.session import RedisStateSession
+from redis_state.integrations.openai_agents.terms import current_decision
 
 __all__ = [
     "RedisStateSession",
     "branch",
+    "current_decision",
     "current_task",
     "durable",
     "openai_handler",

@@ -1,7 +1,9 @@
 """Tool calls that need an approval as pauses of the task: one for each, opened together.
 
 A pause's payload is the call: its tool and its arguments. An approval of ``{"always": true}`` also
-approves later calls of the tool in this run. A rejection's value is the reason that the model gets.
+approves later calls of the tool in this run. With a ``schema`` of the terms it may have another
+value, which the tool reads with `current_decision`. A rejection's value is the reason that the
+model gets.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ async def decide(run: AgentRun, state: RunState[Any, Any], calls: list[ToolAppro
     ctx = run.scope.ctx
     async with run.scope.run.units.quiet(ctx.inbox):
         for call, pause in opened:
-            _note(state, call, await ctx.wait_for(pause))
+            decision = await ctx.wait_for(pause)
+            run.decisions[_call_id(call)] = decision
+            _note(state, call, decision)
 
 
 async def _open(run: AgentRun, call: ToolApprovalItem) -> Pause:
@@ -48,7 +52,7 @@ async def _open(run: AgentRun, call: ToolApprovalItem) -> Pause:
     }
     options.setdefault("on_timeout", "reject")
     if find_spec("jsonschema") is not None:
-        options["schema"] = _FORM
+        options.setdefault("schema", _FORM)
     key = run.scope.next(call_id, kind="pause")
     return await run.scope.ctx.open_pause(
         "await_approval", payload, name=tool, key=key, **cast("Any", options)

@@ -33,6 +33,7 @@ from redis_state.integrations.openai_agents.terms import (
     AgentRun,
     AgentsOfRun,
     current_agents,
+    current_run,
     within,
 )
 
@@ -149,6 +150,9 @@ def _begin(
     path = f"{scope.next(agent.name, kind='run')}~"
     steers = agents.terms.steering and not scope.of_call
     run = AgentRun(AgentScope(scope.run, path), agents.terms, agent.name, steers=steers)
+    outer = current_run()
+    if scope.of_call and outer is not None:
+        run.decisions = outer.decisions
     config, owned = _config(options.get("run_config"))
     options["run_config"] = config
     if options.get("session") is not None:

@@ -13,7 +13,7 @@ from agents.items import ToolApprovalItem
 
 from redis_state.errors import InvalidField
 from redis_state.integrations.agent_runs.scopes import AgentScope, entered
-from redis_state.worker import RetryPolicy
+from redis_state.worker import Decision, RetryPolicy
 
 if TYPE_CHECKING:
     from redis_state.integrations.openai_agents.history import RunHistory
@@ -24,7 +24,7 @@ PauseTerms: TypeAlias = (
 ToolTerms: TypeAlias = RetryPolicy | Literal[False] | None
 
 # What each pause of a tool call has of its own.
-_OURS = {"reason", "payload", "key", "schema", "name", "reveal", "default"}
+_OURS = {"reason", "payload", "key", "name", "reveal", "default"}
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class AgentRun:
     steers: bool
     history: RunHistory | None = None
     requests: int = 0
+    # By the id of the call. Of agents in tools, the run that waits for them has the decisions.
+    decisions: dict[str, Decision] = field(default_factory=dict[str, Decision])
     # What steering has added to the input, with its places.
     steered: list[tuple[int, TResponseInputItem]] = field(
         default_factory=list[tuple[int, TResponseInputItem]]
@@ -78,7 +80,26 @@ class AgentRun:
 
 
 _AGENTS: ContextVar[AgentsOfRun | None] = ContextVar("redis_state_openai_agents", default=None)
+_DECISION: ContextVar[Decision | None] = ContextVar("redis_state_openai_decision", default=None)
 _RUN: ContextVar[AgentRun | None] = ContextVar("redis_state_openai_run", default=None)
+
+
+def current_decision() -> Decision | None:
+    """Return the decision on the tool call that the caller is: for what an approval's value says.
+
+    None for a call that needed no approval, and outside of a task.
+    """
+    return _DECISION.get()
+
+
+@contextmanager
+def decided_by(decision: Decision | None) -> Generator[None, None, None]:
+    """Be in a tool call with this decision for the length of the block."""
+    token = _DECISION.set(decision)
+    try:
+        yield
+    finally:
+        _DECISION.reset(token)
 
 
 def current_agents() -> AgentsOfRun | None:

@@ -26,7 +26,12 @@ from redis_state.errors import InvalidField
 from redis_state.integrations.agent_runs.running import do_unit
 from redis_state.integrations.agent_runs.scopes import AgentScope, entered, part
 from redis_state.integrations.openai_agents.events import arguments_of, publish_tool, shortened
-from redis_state.integrations.openai_agents.terms import AgentRun, ToolTerms, current_run
+from redis_state.integrations.openai_agents.terms import (
+    AgentRun,
+    ToolTerms,
+    current_run,
+    decided_by,
+)
 from redis_state.serialization import codec
 
 Invoke: TypeAlias = Callable[[ToolContext[Any], str], Awaitable[Any]]
@@ -67,7 +72,8 @@ class StepInvoker:
         # An agent that waits for people is called again with the same id: that is one call.
         shown = run.scope.place(call_id) if self._runs_agent else place
         await publish_tool(run, shown, {**about, "arguments": arguments_of(arguments)})
-        result = await self._called(run, scope, ctx, arguments)
+        with decided_by(run.decisions.get(call_id)):
+            result = await self._called(run, scope, ctx, arguments)
         if not self._runs_agent or result is not None:
             await publish_tool(run, shown, {**about, "result": shortened(str(result))})
         return result
