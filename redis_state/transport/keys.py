@@ -291,6 +291,18 @@ class Keys:
         shard = agent_shard(session_id)
         return f"{self.namespace}:v1:{{agents-{shard:02d}}}"
 
+    def conversation(self, session_id: str) -> LogKeys:
+        """stream: items of a session of the OpenAI Agents SDK, and which were taken away; ``:ids``
+        hash: row id -> n. `memory_ttl`, trimmed by append.
+        """
+        return self._log("session_id", session_id, "conversation")
+
+    def conversation_lease(self, session_id: str) -> str:
+        """hash: owner, claim, epoch, expires, length: which run of an agent has claimed a session
+        of the OpenAI Agents SDK. `memory_ttl`.
+        """
+        return self._key("session_id", session_id, "conversation-lease")
+
     def graph_thread(self, thread_id: str) -> str:
         """hash: ``r<place>`` a checkpoint, ``b<name>`` a channel's value, ``w<place>`` pending
         writes; owner, claim, epoch, expires, length: a thread of LangGraph, and who has claimed it.

@@ -69,6 +69,7 @@ async def test_a_host_passes_the_checks_that_differ_most(
     [
         ("bare:HOST", "arq", "| a [handler](workers.md) of your own |", set[str]()),
         ("agents:HOST", "pydantic_ai", "| [pydantic-ai](pydantic-ai.md) |", set[str]()),
+        ("openai:HOST", "agents", "| [OpenAI Agents SDK](openai-agents.md) |", set[str]()),
         ("graphs:HOST", "langgraph", "| [LangGraph](langgraph.md) |", set[str]()),
         ("flows:FLOW", "penguiflow", "| [PenguiFlow](penguiflow.md), flows |", OF_FLOWS),
         ("flows:PLANNER", "penguiflow", "| [PenguiFlow](penguiflow.md), planners |", OF_PLANNERS),

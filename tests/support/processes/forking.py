@@ -34,6 +34,8 @@ _PRELOADED = (
     "redis_state.integrations.penguiflow",
     "redis_state.integrations.pydantic_ai",
     "pydantic_ai.models.function",
+    "redis_state.integrations.openai_agents",
+    "agents.testing",
     "redis_state.integrations.langgraph",
     "langgraph.graph",
     "redis_state.cli.tasks.reading",
