@@ -189,6 +189,8 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientReadin
                 if turn is not None:
                     await self._interrupt(job, turn)
                 await self._queue.put(job)
+                if turn is not None and turn.passed:
+                    await Turns(self.store, self._queue).interrupt_claimed(job, turn.passed)
             else:
                 await self._still_there(session_id, task_id)
         return task_id

@@ -30,10 +30,12 @@ from typing import Any, NoReturn, cast
 _PRELOADED = (
     "redis_state.worker",
     "redis_state.agents",
-    "redis_state.testing",
+    "redis_state.testing.conformance",
     "redis_state.integrations.penguiflow",
     "redis_state.integrations.pydantic_ai",
     "pydantic_ai.models.function",
+    "redis_state.integrations.langgraph",
+    "langgraph.graph",
     "redis_state.cli.tasks.reading",
     "redis_state.cli.tasks.control",
     "redis_state.cli.sessions.session",
