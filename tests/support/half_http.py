@@ -13,7 +13,7 @@ from typing import Any, cast
 from redis_state.gateway import GatewayLimits, create_gateway
 from redis_state.http_client import HttpTaskClient
 from redis_state.transport.keys import is_pause_id
-from redis_state.worker import TaskClient
+from redis_state.worker import TaskClient, TaskFilters
 from tests.support.asgi_servers import serving_asgi
 from tests.support.gateway import tokens
 from tests.support.http_gateway import EVERYTHING
@@ -60,10 +60,19 @@ def _fits(name: str, signature: inspect.Signature, args: Any, kwargs: Any) -> bo
         given = signature.bind(*args, **kwargs).arguments
     except TypeError:
         return False
+    named = given.get("filters", {})
+    if named.keys() - TaskFilters.__annotations__.keys() or not _is_unicode([given, named]):
+        return False
     if name in _BY_ID:
         return is_pause_id(given["token"])
     decides = getattr(given.get("event_type"), "value", "") in ("APPROVE", "REJECT")
     return not decides and "resume_token" not in (given.get("payload") or {})
+
+
+def _is_unicode(given: Any) -> bool:
+    """Return whether it is what a gateway takes: no half of a surrogate pair, and no NUL."""
+    text = repr(given)
+    return "\\ud" not in text and "\\x00" not in text
 
 
 @asynccontextmanager

@@ -25,6 +25,7 @@ from tests.support.gateway import paused, tokens
 from tests.support.http_gateway import EVERYTHING, OverHttp, over_http, url_of
 from tests.support.processes.pools import queue_of
 from tests.support.servers.faults import Proxy
+from tests.support.servers.ports import free_port
 
 
 def _losing_answers(over: OverHttp, times: int, *, holding: bytes) -> list[int]:
@@ -122,10 +123,8 @@ async def _first(over: OverHttp) -> Any:
     return tasks[1].created_at
 
 
-async def test_a_gateway_that_is_not_there_is_told_when_there_is_no_more_time(
-    free_tcp_port: int,
-) -> None:
-    async with HttpTaskClient(f"http://127.0.0.1:{free_tcp_port}", timeout_s=0.06) as http:
+async def test_a_gateway_that_is_not_there_is_told_when_there_is_no_more_time() -> None:
+    async with HttpTaskClient(f"http://127.0.0.1:{free_port()}", timeout_s=0.06) as http:
         for call in (http.bulk("cancel"), http.submit("echo", session_id="s"), http.workers()):
             with pytest.raises(errors.BackendUnavailable) as caught:
                 await call
