@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,26 @@ async def test_two_tabs_approve_and_the_later_one_shows_who(
     assert "Approved by ann" in await people.run(bob.inner_text("main"))
     assert (await ends(console, "s", "t")).result["by"] == "ann"
     assert people.complaints == []
+
+
+async def test_a_page_is_live_however_late_its_scripts_come(
+    console: Served, people: People
+) -> None:
+    rita = await people.tab(KEYS["rita"])
+
+    async def come_late(route: Any) -> None:
+        # All that the page does by then is done.
+        await rita.wait_for_function("() => window.htmx")
+        for _ in range(5):
+            await rita.evaluate("() => new Promise(done => setTimeout(done))")
+        await route.continue_()
+
+    await console.client.submit("echo", session_id="s", task_id="before")
+    await people.run(rita.route("**/hx-sse.min.js", come_late))
+    await people.go(rita, "/session", session="s")
+    await people.sees(rita, _LIVE)
+    await console.client.submit("echo", session_id="s", task_id="t")
+    await people.sees(rita, _ends("t"))
 
 
 @pytest.mark.full
