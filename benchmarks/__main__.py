@@ -15,6 +15,7 @@ from benchmarks.runner import Run
 from benchmarks.server import BenchServer, machine
 from benchmarks.store import (
     cluster,
+    graphs,
     growth,
     guarantees,
     latencies,
@@ -37,6 +38,7 @@ PARTS: dict[str, Callable[[Run], list[Row]]] = {
     "tasks": measure_tasks,
     "cluster": cluster.measure_cluster,
     "gateway": measure_gateway,
+    "langgraph": graphs.measure_graphs,
 }
 
 

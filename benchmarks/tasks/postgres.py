@@ -25,7 +25,7 @@ class BenchPostgres:
     """
 
     def __init__(self) -> None:
-        programs = _programs()
+        programs = self.programs = _programs()
         self._user = _USER if os.geteuid() == 0 else None
         self._folder = Path(tempfile.mkdtemp(prefix="redis-state-bench-pg-"))
         if self._user is not None:

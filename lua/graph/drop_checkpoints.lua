@@ -13,6 +13,7 @@
 --   {'LOST', epoch}    another claim has the thread
 --   {'HELD', left_ms}  the caller has no claim, and another has
 -- @include graph_refusal
+-- @include graph_writes
 -- @once
 -- @idempotent
 -- @lasting
@@ -24,9 +25,13 @@ if there ~= count then return { 'STALE', there } end
 local dropped = 0
 for _, place in ipairs(places) do
   local list = 'w' .. place
-  local _, writes = string.gsub(redis.call('HGET', thread, list) or '\n', '\n', '\n')
-  for number = 1, writes - 1 do redis.call('HDEL', thread, list .. ' ' .. number) end
-  redis.call('HDEL', thread, list, 'r' .. place)
+  for at, line in ipairs(graph_writes(thread, place)) do
+    if at % 2 == 1 then
+      local key, number = string.match(line, '^(%S+ %S+) (%d+)')
+      redis.call('HDEL', thread, list .. ' ' .. number, list .. ' of ' .. key)
+    end
+  end
+  redis.call('HDEL', thread, list, list .. ' more', 'r' .. place)
   dropped = dropped + redis.call('ZREM', order, place)
 end
 for _, name in ipairs(names) do redis.call('HDEL', thread, 'b' .. name) end

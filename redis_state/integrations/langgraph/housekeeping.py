@@ -79,10 +79,12 @@ class Housekeeping:
                     values += name, found.values[name]
                     copied.add(name)
             # Writes come first: who reads the checkpoint finds them.
+            tasks: dict[str, list[bytes]] = {}
             for line, data in zip(found.writes[::2], found.writes[1::2], strict=True):
                 task, index, _, channel = line.decode().split(" ")
-                write = [index.encode(), channel.encode(), data]
-                await self._threads.put_writes(target, found.place, task, write, claim=claim)
+                tasks.setdefault(task, []).extend((index.encode(), channel.encode(), data))
+            for task, writes in tasks.items():
+                await self._threads.put_writes(target, found.place, task, writes, claim=claim)
             await self._threads.put(
                 target, found.place, found.row, values, run=head.run, claim=claim
             )

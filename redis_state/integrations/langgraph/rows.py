@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import ormsgpack
@@ -125,14 +126,31 @@ class Rows:
             found.append(Write(task, index, path, channel, loaded))
         return sorted(found, key=lambda write: write.order)
 
+    def opened(self, data: bytes, *, of: str, field: str = "values") -> bytes:
+        """Return a value as it was before it was sealed. Errors: PayloadUnreadable."""
+        return self._payloads.open(data, of=of, field=field) if data.startswith(_SEALED) else data
+
+    def digest(self, data: bytes) -> bytes:
+        """Hash a value as it was before it was sealed."""
+        return blake2b(self.opened(data, of="a checkpoint"), digest_size=16).digest()
+
+    def opened_row(self, row: bytes, *, of: str) -> bytes:
+        """Return a row as it was before its document was sealed. Errors: as `read_row`."""
+        _, size = read_head(row, of=of)
+        return row[:size] + self.opened(row[size:-_LENGTH], of=of, field="checkpoint")
+
+    def opened_write(self, data: bytes, *, of: str) -> bytes:
+        """Return what a write is, whatever its task's path. Errors: as `read_writes`."""
+        task, _, *rest = self._unpacked(data, of, "writes", size=5)
+        return ormsgpack.packb([task, *rest])
+
     def _packed(self, parts: Iterable[Any], field: str) -> bytes:
         data = ormsgpack.packb(list(parts))
         self._payloads.check_size(field, len(data))
         return self._payloads.seal(data)
 
     def _unpacked(self, data: bytes, of: str, field: str, *, size: int) -> list[Any]:
-        if data.startswith(_SEALED):
-            data = self._payloads.open(data, of=of, field=field)
+        data = self.opened(data, of=of, field=field)
         try:
             found: list[Any] = ormsgpack.unpackb(data)
         except ormsgpack.MsgpackDecodeError:

@@ -29,7 +29,9 @@ from redis_state import limits
 from redis_state.integrations.langgraph.checkpoints import Checkpoints, Version
 from redis_state.integrations.langgraph.claims import ThreadClaim, ThreadClaims
 from redis_state.integrations.langgraph.housekeeping import Housekeeping
+from redis_state.integrations.langgraph.importing import Importing, ThreadImport
 from redis_state.integrations.langgraph.rows import Rows
+from redis_state.integrations.langgraph.sources import ThreadSource
 from redis_state.integrations.langgraph.store_thread import OnStoreThread, StoreThread
 from redis_state.integrations.langgraph.threads import Threads
 from redis_state.store import RedisStateStore
@@ -178,6 +180,20 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
         """
         await self._housekeeping.prune(thread_ids, strategy=strategy)
 
+    async def aimport_thread(
+        self, source: ThreadSource, thread_id: str, *, check: bool = False
+    ) -> ThreadImport:
+        """Copy a thread of another saver, with all namespaces, pending writes, parents and ids.
+
+        The source is what `source_of` makes of a saver. What is there is compared, and left alone:
+        a call can be repeated, after a crash too. With ``check`` nothing is written. The writes
+        have a claim on the thread. All of it is read again and compared.
+
+        Errors: ThreadClaimed, LeaseLost; InvalidField for ids or versions that cannot be kept;
+        CorruptState for values whose types cannot be imported here.
+        """
+        return await self._importing.run(source, thread_id, write=not check)
+
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
@@ -272,6 +288,10 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
     @property
     def _checkpoints(self) -> Checkpoints:
         return Checkpoints(self._threads, self._rows, self._claims)
+
+    @property
+    def _importing(self) -> Importing:
+        return Importing(self._threads, self._rows, self._claims)
 
     @property
     def _housekeeping(self) -> Housekeeping:

@@ -54,8 +54,7 @@ async def test_sentinels_replace_a_lost_primary(
 async def _until_acknowledged(trial: Trial, since: float) -> float:
     """Wait for the first acknowledgement after a moment; return how long it took to come."""
 
-    def ended() -> list[float]:
+    def acknowledged() -> list[float]:
         return [at for _, how, _, at in trial.history.events if how == "ok" and at > since]
 
-    await eventually(ended, "callers go on", timeout_s=60)
-    return min(ended()) - since
+    return min(await eventually(acknowledged, "callers go on", timeout_s=60)) - since

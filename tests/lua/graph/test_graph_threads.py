@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -103,6 +104,46 @@ async def test_many_tasks_write_at_once(scripts: Scripts, keys: Keys) -> None:
     await _put(scripts, keys)
     found = (await _read(scripts, keys, b"%:1")).facts[0][3]
     assert sorted(found[1::2]) == sorted(b"%d" % n for n in range(40))
+
+
+async def test_a_write_behind_many_costs_as_much_as_behind_a_hundred(
+    scripts: Scripts, keys: Keys
+) -> None:
+    thread, lists = graph_keys(keys).thread, "w%:1"
+    await _put(scripts, keys)
+
+    async def commands() -> int:
+        info: bytes = await ask(scripts, "INFO", "commandstats")
+        of_hashes = re.findall(rb"cmdstat_(?:hget|hset):calls=(\d+)", info)
+        return sum(map(int, of_hashes))
+
+    cost: list[tuple[int, int]] = []
+    for n in range(400):
+        before = await commands() if n in (100, 399) else 0
+        await _write(scripts, keys, b"0", b"c", b"v%d" % n, b"-3", b"i", b"", task=f"t{n}")
+        if before:
+            cost.append((await commands() - before, await ask(scripts, "HSTRLEN", thread, lists)))
+    assert cost[0] == cost[1]
+    assert cost[0][1] < 64 * len("t99 -3 64 c\n")
+    # The order of arrival stays, and so does what a repetition does.
+    await _write(scripts, keys, b"0", b"c", b"other", b"-3", b"i", b"later", task="t399")
+    found = (await _read(scripts, keys, b"%:1", most=10**6)).facts[0][3]
+    assert found[1::2] == [v for n in range(399) for v in (b"v%d" % n, b"")] + [b"v399", b"later"]
+    assert found[-4:-1] == [b"t399 0 799 c", b"v399", b"t399 -3 800 i"]
+    reply = await scripts.drop_checkpoints(
+        graph_keys(keys), mark=None, namespace="%:", count=1, places=[b"%:1"], names=[b"%:i1 c"]
+    )
+    assert reply == ok(1)
+    assert await ask(scripts, "HKEYS", thread) == []
+
+
+async def test_one_call_crosses_the_end_of_a_list(scripts: Scripts, keys: Keys) -> None:
+    await _put(scripts, keys)
+    many = [part for n in range(150) for part in (b"%d" % n, b"c", b"v%d" % n)]
+    for _ in range(2):
+        await _write(scripts, keys, *many)
+        found = (await _read(scripts, keys, b"%:1", most=10**6)).facts[0][3]
+        assert found[1::2] == many[2::3]
 
 
 async def test_a_thread_that_is_gone_must_be_listed_first(scripts: Scripts, keys: Keys) -> None:

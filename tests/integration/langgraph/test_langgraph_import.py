@@ -1,0 +1,290 @@
+"""Threads of another saver in RedisSaver: whole, again, after a kill, beside other writers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langgraph")
+
+from cryptography.fernet import Fernet
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+from pydantic import SecretStr
+
+from redis_state import CorruptState, InvalidField, RedisStateStore, Settings, ThreadClaimed
+from redis_state.integrations.langgraph import RedisSaver, source_of
+from redis_state.testing import eventually
+from tests.support import graph_sources
+from tests.support.commands import begin, cli, end
+from tests.support.graph_sources import LONG, fill, put
+from tests.support.graphs import adding_deltas, asking, config_of
+
+FROM = "tests.support.graph_sources:given"
+
+
+async def listed(saver: BaseCheckpointSaver[Any], thread: str) -> list[Any]:
+    return [found async for found in saver.alist(config_of(thread))]
+
+
+async def test_imported_threads_are_the_same_and_go_on(store: RedisStateStore) -> None:
+    other, saver = InMemorySaver(), RedisSaver(store)
+    source = source_of(other)
+    threads = await fill(other)
+    assert sorted([thread async for thread in source.threads()]) == threads
+    for thread in threads:
+        done = await saver.aimport_thread(source, thread)
+        assert done.equal
+        assert done.added == done.checkpoints == len(await listed(other, thread))
+        assert await listed(saver, thread) == await listed(other, thread)
+        again = await saver.aimport_thread(source, thread)
+        assert (again.equal, again.added, again.added_writes) == (True, 0, 0)
+        assert again.target_digest == done.source_digest
+    effects: list[Any] = []
+    graph = asking(saver, effects.append, "pay", "ship")
+    state = await graph.aget_state(config_of("asks"))
+    answers = {each.id: "yes" for each in state.interrupts}
+    assert len(answers) == 2
+    await graph.ainvoke(Command(resume=answers), config_of("asks"))
+    assert sorted(effects) == [("pay", "yes"), ("ship", "yes")]
+    # A thread that has gone on has all that its source has, and more.
+    ahead = await saver.aimport_thread(source, "asks", check=True)
+    assert ahead.equal
+    assert ahead.extra > 0
+    deltas = [
+        (await adding_deltas(each, steps=13).aget_state(config_of("deltas"))).values
+        for each in (saver, other)
+    ]
+    assert deltas[0] == deltas[1]
+
+
+async def test_what_the_source_gets_later_is_added(store: RedisStateStore) -> None:
+    other, saver = InMemorySaver(), RedisSaver(store)
+    source = source_of(other)
+    first = await put(other, "t", 0, a=1)
+    await other.aput_writes(first, [("a", 1), ("b", 2)], "task-2")
+    assert (await saver.aimport_thread(source, "t")).added_writes == 2
+    # A task whose id comes before, but which wrote later, and special writes.
+    await other.aput_writes(first, [("a", 3), ("__interrupt__", "x"), ("b", 4)], "task-1")
+    await put(other, "t", 1, a=2)
+    await put(other, "t", 1, namespace="node:1", a=5)
+    seen = await saver.aimport_thread(source, "t", check=True)
+    assert (seen.equal, seen.missing, seen.added) == (False, 2, 0)
+    done = await saver.aimport_thread(source, "t")
+    assert (done.equal, done.added, done.added_writes) == (True, 2, 3)
+    found = await saver.aget_tuple(first)
+    assert found is not None
+    assert sorted(found.pending_writes or []) == sorted(
+        [
+            *(("task-2", "a", 1), ("task-2", "b", 2), ("task-1", "a", 3)),
+            *(("task-1", "__interrupt__", "x"), ("task-1", "b", 4)),
+        ]
+    )
+
+
+async def test_writes_keep_the_order_of_their_tasks(store: RedisStateStore) -> None:
+    other, saver = InMemorySaver(), RedisSaver(store)
+    config = await put(other, "t", 0, a=1)
+    for task, path in (("b", "1"), ("a", "2"), ("c", "0")):
+        await other.aput_writes(config, [("x", task), ("y", task)], task, path)
+    assert (await saver.aimport_thread(source_of(other), "t")).equal
+    found, given = await saver.aget_tuple(config), await other.aget_tuple(config)
+    assert found is not None
+    assert given is not None
+    assert found.pending_writes == given.pending_writes
+    assert [task for task, *_ in found.pending_writes or []] == ["c", "c", "b", "b", "a", "a"]
+
+
+@pytest.mark.parametrize("thread", ["", "a:b", "{a}", "ä", "x" * 301, "*?[x]"])
+async def test_odd_names_are_imported(store: RedisStateStore, thread: str) -> None:
+    other, saver = InMemorySaver(), RedisSaver(store)
+    for namespace in ("", "node:1|sub:2", "n" * 200):
+        config = await put(other, thread, 0, namespace=namespace, a=[namespace])
+        await other.aput_writes(config, [("a b\n", 1)], "task id")
+    done = await saver.aimport_thread(source_of(other), thread)
+    assert (done.equal, done.added, done.extra) == (True, 3, 0)
+    assert {
+        each.config["configurable"]["checkpoint_ns"] for each in await listed(saver, thread)
+    } == {*("", "node:1|sub:2", "n" * 200)}
+
+
+async def test_values_are_sealed_and_compared(settings: Settings) -> None:
+    other = InMemorySaver()
+    await put(other, "t", 0, a="a secret", b={"x", "y", "z"})
+    keys = SecretStr(Fernet.generate_key().decode())
+    sealed = settings.model_copy(update={"payload_keys": keys})
+    async with RedisStateStore(sealed) as store:
+        saver = RedisSaver(store)
+        for added in (1, 0):
+            done = await saver.aimport_thread(source_of(other), "t")
+            assert (done.equal, done.added) == (True, added)
+        key = store.base.keys.graph_thread("t")
+        stored: list[bytes] = await store.transport.sender.send("HGETALL", key, repeatable=True)
+        assert stored
+        assert not any(b"a secret" in part for part in stored)
+
+
+async def test_a_claimed_thread_is_left_alone(store: RedisStateStore, settings: Settings) -> None:
+    other, saver = InMemorySaver(), RedisSaver(store)
+    await put(other, "t", 0, a=1)
+    await put(other, "u", 0, a=1)
+    graph_sources.made["given"] = other
+    async with RedisSaver(store).claim("t", lease_s=1):
+        with pytest.raises(ThreadClaimed):
+            await saver.aimport_thread(source_of(other), "t")
+        ran = await cli(settings, "langgraph", "import", "--from", FROM, "--json")
+    assert ran.status == 1
+    assert (ran.document["claimed"], ran.document["added"]) == (["t"], 1)
+    assert await listed(saver, "t") == []
+    assert len(await listed(saver, "u")) == 1
+
+
+async def test_what_differs_is_counted_and_left_alone(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    other, saver = InMemorySaver(), RedisSaver(store)
+    await put(other, "t", 0, a=1)
+    await put(saver, "t", 0, a=2)
+    graph_sources.made["given"] = other
+    for arguments in (["import"], ["import", "--dry-run"], ["check"]):
+        ran = await cli(settings, "langgraph", *arguments, "--from", FROM, "--json")
+        assert ran.status == 1
+        assert (ran.document["different"], ran.document["unequal"]) == (1, ["t"])
+        assert ran.document["source_digest"] != ran.document["target_digest"]
+    (found,) = await listed(saver, "t")
+    assert found.checkpoint["channel_values"] == {"a": 2}
+
+
+async def test_a_dry_run_writes_nothing_and_a_check_compares(settings: Settings) -> None:
+    other = InMemorySaver()
+    await fill(other)
+    graph_sources.made["given"] = other
+    asked = ("--from", FROM, "--json")
+    dry = await cli(settings, "langgraph", "import", "--dry-run", *asked)
+    assert dry.status == 0
+    assert dry.document["threads"] == 3
+    assert dry.document["missing"] == dry.document["checkpoints"] > 0
+    assert (await cli(settings, "langgraph", "check", *asked)).status == 1
+    one = await cli(settings, "langgraph", "import", "--thread", "loop", *asked)
+    assert (one.status, one.document["threads"]) == (0, 1)
+    ran = await cli(settings, "langgraph", "import", "--from", FROM)
+    assert ran.status == 0
+    checked = await cli(settings, "langgraph", "check", *asked)
+    assert (checked.status, checked.document["missing"]) == (0, 0)
+    assert checked.document["source_digest"] == checked.document["target_digest"]
+    assert checked.document["source_digest"] in ran.out
+
+
+@dataclass
+class _Mine:
+    n: int
+
+
+async def test_a_type_that_is_not_importable_stops_its_thread(
+    store: RedisStateStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, saver = InMemorySaver(), RedisSaver(store)
+    module = ModuleType("gone_tomorrow")
+    kind: Any = type("Mine", (_Mine,), {"__module__": "gone_tomorrow"})
+    module.Mine = kind  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "gone_tomorrow", module)
+    await put(other, "mine", 0, a=kind(1))
+    await put(other, "t", 0, a=1)
+    monkeypatch.delitem(sys.modules, "gone_tomorrow")
+    with pytest.raises(CorruptState, match=r"gone_tomorrow\.Mine"):
+        await saver.aimport_thread(source_of(other), "mine")
+    graph_sources.made["given"] = other
+    ran = await cli(settings, "langgraph", "import", "--from", FROM, "--json")
+    assert (ran.status, ran.document["added"]) == (1, 1)
+    assert list(ran.document["failed"]) == ["mine"]
+    assert await listed(saver, "mine") == []
+
+
+class _Fixed(InMemorySaver):
+    """Lists what it is given, as a saver does that stores whole checkpoints."""
+
+    change: Callable[[Any], Any]
+
+    async def alist(self, config: Any, **options: Any) -> AsyncIterator[CheckpointTuple]:
+        async for each in super().alist(config, **options):
+            self.change(each)
+            yield each
+
+
+def _unversion(each: Any) -> None:
+    each.checkpoint["channel_versions"].clear()
+
+
+def _share_a_version(each: Any) -> None:
+    each.checkpoint["channel_versions"].update(a=1)
+
+
+def _space(each: Any) -> None:
+    each.checkpoint.update(id="a b")
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("channel_values", _unversion),
+        ("channel_versions.a", _share_a_version),
+        ("checkpoint.id", _space),
+    ],
+)
+async def test_what_cannot_be_kept_is_refused(
+    store: RedisStateStore, field: str, change: Callable[[Any], Any]
+) -> None:
+    other, saver = _Fixed(), RedisSaver(store)
+    other.change = change
+    for n in range(2):
+        await put(other, "t", n, a=n)
+    with pytest.raises(InvalidField) as raised:
+        await saver.aimport_thread(source_of(other), "t")
+    assert raised.value.field == field
+    assert await listed(saver, "t") == []
+
+
+async def test_an_import_that_was_killed_is_completed(
+    settings: Settings, store: RedisStateStore
+) -> None:
+    asked = ("langgraph", "import", "--from", "tests.support.graph_sources:long", "--json")
+    first = await begin(settings, *asked)
+    order = store.base.keys.graph_order("long")
+
+    async def there() -> int:
+        counted: int = await store.transport.sender.send("ZCARD", order, repeatable=True)
+        return counted
+
+    await eventually(there, "the first checkpoints are there", timeout_s=60)
+    first.kill()
+    await first.wait()
+    before = await there()
+    ran = await end(await begin(settings, *asked))
+    assert ran.status == 0
+    assert ran.document["equal"]
+    assert ran.document["added"] == LONG - before
+    found = await listed(RedisSaver(store), "long")
+    assert [each.checkpoint["channel_values"]["number"] for each in found] == [*range(LONG)][::-1]
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("nowhere", "MODULE:FACTORY"),
+        ("mysql://x", "MODULE:FACTORY"),
+        ("sqlite:///not/there", "no file"),
+        ("tests.support.graph_sources:absent", "absent"),
+        ("tests.support.graph_sources:nothing", "object"),
+        ("not_there:saver", "not_there"),
+    ],
+)
+async def test_a_wrong_source_is_named(settings: Settings, source: str, says: str) -> None:
+    ran = await cli(settings, "langgraph", "import", "--from", source)
+    assert ran.status == 2
+    assert says in ran.err
