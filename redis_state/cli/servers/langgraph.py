@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from redis_state.integrations.langgraph import RedisSaver
     from redis_state.integrations.langgraph.importing import ThreadImport
-    from redis_state.integrations.langgraph.sources import Source
+    from redis_state.integrations.langgraph.sources import ThreadSource
 
 langgraph: typer.Typer = typer.Typer(
     name="langgraph",
@@ -231,7 +231,7 @@ async def _one(
     return 0
 
 
-async def _chosen(source: Source, asked: _Asked) -> AsyncIterator[str]:
+async def _chosen(source: ThreadSource, asked: _Asked) -> AsyncIterator[str]:
     if asked.threads or asked.file:
         for thread_id in asked.threads:
             yield thread_id
@@ -276,7 +276,7 @@ class _Progress:
 class _Counted:
     """A source whose checkpoints are counted."""
 
-    def __init__(self, source: Source, progress: _Progress) -> None:
+    def __init__(self, source: ThreadSource, progress: _Progress) -> None:
         self._source = source
         self._progress = progress
 

@@ -30,7 +30,7 @@ from redis_state.errors import CorruptState
 from redis_state.integrations.langgraph.claims import ThreadClaims
 from redis_state.integrations.langgraph.places import split_place
 from redis_state.integrations.langgraph.rows import Rows
-from redis_state.integrations.langgraph.sources import Source
+from redis_state.integrations.langgraph.sources import ThreadSource
 from redis_state.integrations.langgraph.spool import Spool, SpooledCheckpoint
 from redis_state.integrations.langgraph.threads import FoundCheckpoint, Threads
 from redis_state.primitives.lease import HeldLease
@@ -84,7 +84,7 @@ class Importing:
         self._rows = rows
         self._claims = claims
 
-    async def run(self, source: Source, thread_id: str, *, write: bool) -> ThreadImport:
+    async def run(self, source: ThreadSource, thread_id: str, *, write: bool) -> ThreadImport:
         """Import a thread, or only compare it."""
         spool = Spool(self._rows)
         try:

@@ -31,7 +31,7 @@ from redis_state.integrations.langgraph.claims import ThreadClaim, ThreadClaims
 from redis_state.integrations.langgraph.housekeeping import Housekeeping
 from redis_state.integrations.langgraph.importing import Importing, ThreadImport
 from redis_state.integrations.langgraph.rows import Rows
-from redis_state.integrations.langgraph.sources import Source
+from redis_state.integrations.langgraph.sources import ThreadSource
 from redis_state.integrations.langgraph.store_thread import OnStoreThread, StoreThread
 from redis_state.integrations.langgraph.threads import Threads
 from redis_state.store import RedisStateStore
@@ -181,7 +181,7 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
         await self._housekeeping.prune(thread_ids, strategy=strategy)
 
     async def aimport_thread(
-        self, source: Source, thread_id: str, *, check: bool = False
+        self, source: ThreadSource, thread_id: str, *, check: bool = False
     ) -> ThreadImport:
         """Copy a thread of another saver, with all namespaces, pending writes, parents and ids.
 

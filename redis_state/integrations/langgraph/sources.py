@@ -34,7 +34,7 @@ Saver: TypeAlias = BaseCheckpointSaver[Any]
 _BASE: Any = BaseCheckpointSaver
 
 
-class Source(Protocol):
+class ThreadSource(Protocol):
     """What is imported from."""
 
     def threads(self) -> AsyncGenerator[str]:
@@ -46,7 +46,7 @@ class Source(Protocol):
         ...
 
 
-def source_of(saver: Saver) -> Source:
+def source_of(saver: Saver) -> ThreadSource:
     """Return a saver as a source."""
     modules = [cls.__module__ for cls in type(saver).__mro__]
     for prefix, kind in _KINDS.items():

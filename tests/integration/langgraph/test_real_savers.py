@@ -34,6 +34,7 @@ from tests.support import graph_sources
 from tests.support.commands import cli
 from tests.support.graph_sources import fill, put
 from tests.support.graphs import adding_deltas, asking, config_of, counting
+from tests.support.processes import children
 
 POSTGRES = "langgraph.checkpoint.postgres"
 SQLITE = "langgraph.checkpoint.sqlite"
@@ -70,7 +71,7 @@ def plain() -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def dynamodb() -> Iterator[str]:
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
@@ -78,16 +79,11 @@ def dynamodb() -> Iterator[str]:
     os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     program = shutil.which("moto_server", path=str(Path(sys.executable).parent))
     assert program is not None
-    process = subprocess.Popen(
-        [program, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
     endpoint = f"http://127.0.0.1:{port}"
-    try:
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with children.popen([program, "-p", str(port)], **quiet):
         _create_table(endpoint)
         yield endpoint
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _create_table(endpoint: str) -> None:
