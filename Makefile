@@ -21,12 +21,16 @@ export UV_SYSTEM_CERTS = 1
 # A suite starts hundreds of processes: each would compile the package again.
 export PYTHONDONTWRITEBYTECODE =
 export ASAP_PYTHON
+HTTP_CLIENT_TESTS ?= tests/integration/worker tests/integration/schedules tests/integration/stores/test_snapshots.py
+# A gateway hides what is damaged, has no span for its caller, does not die with it, and has limits of its own.
+NOT_OVER_HTTP = damaged or one_trace or dies_behind or death_at_any or too_long_to_judge or any_characters or taken_over
 .PHONY: help demo test test-full fuzz chaos soak check types mypy pyright coverage wheel test-wheel test-redis8 \
-	test-redis-server test-acl test-cluster test-matrix test-asap test-a2a test-savers bench bench-quick compose-check docs lock clean
+	test-redis-server test-acl test-cluster test-matrix test-asap test-a2a test-savers test-durable-streams \
+	test-typescript test-http-client bench bench-quick compose-check docs lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-demo: .venv/.$(or $(filter penguiflow pydantic_ai,$(EXAMPLE)),demo) ## run an example (EXAMPLE=review, pydantic_ai, penguiflow, langgraph or a2a_server; ARGS=... are passed on)
+demo: .venv/.$(or $(filter penguiflow pydantic_ai openai_agents,$(EXAMPLE)),demo) ## run an example (EXAMPLE=review, pydantic_ai, openai_agents, penguiflow, langgraph or a2a_server; ARGS=... are passed on)
 	@$(BIN)/python -m examples.$(EXAMPLE) $(ARGS)
 test: .venv/.dev ## run the whole suite (PYTEST_ARGS=..., JOBS=0 for one process)
 	@$(BIN)/python $(PYTEST)
@@ -65,6 +69,12 @@ test-wheel test-redis8 test-asap test-a2a test-savers: .venv/.dev
 	@$(BIN)/nox -s $(@:test-%=%) -- $(PYTEST)
 test-matrix: .venv/.dev
 	@$(BIN)/nox -s "matrix$(if $(ROW),($(ROW)))" -- $(PYTEST)
+test-durable-streams: .venv/.dev ## run the published tests of the Durable Streams protocol; needs Node and a network
+	@$(BIN)/python -m tools.durable_streams.run
+test-typescript: .venv/.dev ## check the TypeScript client and run its tests; needs Node 20 or later
+	@$(BIN)/nox -s typescript
+test-http-client: .venv/.dev ## run the tests of tasks with a client that calls a gateway
+	@REDIS_STATE_TEST_CLIENT=http $(BIN)/python $(PYTEST) -k "not ($(NOT_OVER_HTTP))" $(HTTP_CLIENT_TESTS)
 test-cluster: .venv/.dev ## run the suite on a Redis Cluster of three primaries
 	@REDIS_STATE_TEST_SERVER=cluster $(BIN)/python $(PYTEST)
 test-acl: .venv/.dev ## run the suite as the user that redis-state acl prints for a worker

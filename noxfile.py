@@ -209,6 +209,19 @@ def wheel(session: nox.Session) -> None:
             session.run("python", "tools/verify_types.py", "types.json")
 
 
+@nox.session(python=False)
+def typescript(session: nox.Session) -> None:
+    """Check the TypeScript client: its types are current, it compiles, its tests pass in Node."""
+    if not (shutil.which("node") and shutil.which("npm")):
+        session.skip("no Node here: install Node 20 or later, with npm")
+    with session.chdir("clients/typescript"):
+        session.run("npm", "ci", "--no-audit", "--no-fund", external=True)
+        session.run(sys.executable, str(ROOT / "tools" / "typescript.py"), "--check")
+        session.run("npm", "run", "--silent", "build", external=True)
+        session.env["REDIS_STATE_PYTHON"] = sys.executable
+        session.run("npm", "run", "--silent", "test", external=True)
+
+
 # Each peer has an environment of its own where dependencies conflict; a peer that cannot be had is
 # left out, and the table says so. OpenSSL 1.1, which the wheel with search and JSON needs, comes
 # with the old wheel of the PostgreSQL driver.

@@ -6,7 +6,7 @@ ISO 8601. Nothing here holds what decides a pause.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from redis_state.models import StateUpdate, TaskState
@@ -32,9 +32,12 @@ def task_document(state: TaskState) -> dict[str, Any]:
         "session_id": state.session_id,
         "task_id": state.task_id,
         "status": state.status.value,
+        "task_type": state.task_type.value,
         "priority": state.priority,
+        "trace_id": state.trace_id,
         "description": state.description,
         "parent": parent_of(state),
+        "progress": state.progress,
         "error": state.error,
         "result": state.result,
         "created_at": time_text(state.created_at),
@@ -183,6 +186,9 @@ def worker_document(info: WorkerInfo) -> dict[str, Any]:
         "running": [{"session_id": session, "task_id": task} for session, task in info.running],
         "running_count": info.running_count,
         "counters": dict(info.counters),
+        "started_at": _ms_text(info.started_ms),
+        "last_seen_at": _ms_text(info.last_seen_ms),
+        "last_poll_at": _ms_text(info.last_poll_ms),
         "silent_s": round(info.silent_s, 3),
         "unpolled_s": None if info.unpolled_s is None else round(info.unpolled_s, 3),
         "stalled": info.stalled,
@@ -236,6 +242,10 @@ def parent_of(state: TaskState) -> str | None:
 def time_text(moment: datetime | None) -> str | None:
     """Write a moment, or None."""
     return None if moment is None else moment.isoformat()
+
+
+def _ms_text(at_ms: int | None) -> str | None:
+    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
 
 
 def _rate_document(rate: Rate | None) -> dict[str, Any] | None:

@@ -25,10 +25,14 @@
     │   │   ├── DelegationRefused      the vote cannot be handed to this actor
     │   │   ├── InvalidTransition      the task's status does not allow the change
     │   │   ├── RetryRefused           the task cannot be reopened, whatever its status
+    │   │   ├── StreamRefused          the stream is closed, or another one than the call means
+    │   │   ├── ProducerRefused        the producer's batch is not the next one
     │   │   └── LimitReached           the limit of pending things is reached
     │   └── NotFound               there is none, or no longer
     │       ├── SessionNotFound        an agent's session
     │       ├── ScheduleUnknown        a schedule
+    │       ├── StreamUnknown          a durable stream
+    │       │   └── StreamDeleted          it was deleted, and its forks are kept
     │       ├── TokenUnknown           a token
     │       └── TaskUnknown            a task
     ├── CursorGap              rows between the cursor and what is kept are missing
@@ -82,6 +86,21 @@ def _moment(at_ms: int) -> str:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):
         return f"{at_ms} ms"
+
+
+_STREAM_REASONS = {
+    "exists": "there is one that was created otherwise",
+    "deleted": "it was deleted, and forks of it are kept",
+    "closed": "it is closed",
+    "type": "its rows have another content type",
+    "sequence": "the sequence is not above the last one",
+}
+_PRODUCER_REASONS = {
+    "stale": "the producer has begun a later epoch",
+    "gap": "batches before this one are missing",
+    "epoch": "an epoch begins at number 0",
+    "many": "the stream has too many producers",
+}
 
 
 class RedisStateError(Exception):
@@ -345,6 +364,53 @@ class ScheduleUnknown(NotFound):
     def __init__(self, schedule_id: str) -> None:
         super().__init__(f"there is no schedule {schedule_id!r}")
         self.schedule_id = schedule_id
+
+
+class StreamUnknown(NotFound):
+    """The durable stream does not exist. It was never created, has expired, or was deleted."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"there is no stream {path!r}")
+        self.path = path
+
+
+class StreamDeleted(StreamUnknown):
+    """The durable stream was deleted. Its path stays taken as long as forks of it are kept."""
+
+
+class StreamRefused(Conflict):
+    """The durable stream at ``path`` does not take the call, for ``reason``.
+
+    - ``"exists"``: there is a stream that was created otherwise.
+    - ``"deleted"``: there was one, and forks of it are kept.
+    - ``"closed"``: nothing is appended any more; ``offset`` is its end.
+    - ``"type"``: its rows have another content type.
+    - ``"sequence"``: the writer's sequence is not above the last one.
+    """
+
+    def __init__(self, path: str, reason: str, *, offset: str | None = None) -> None:
+        super().__init__(f"stream {path!r}: {_STREAM_REASONS[reason]}")
+        self.path = path
+        self.reason = reason
+        self.offset = offset
+
+
+class ProducerRefused(Conflict):
+    """A producer's batch was not appended to a durable stream, for ``reason``.
+
+    - ``"stale"``: the producer has begun ``epoch`` meanwhile.
+    - ``"gap"``: the number to come is ``expected``.
+    - ``"epoch"``: an epoch begins at number 0.
+    - ``"many"``: the stream has as many producers as the settings allow.
+    """
+
+    def __init__(
+        self, reason: str, *, epoch: int | None = None, expected: int | None = None
+    ) -> None:
+        super().__init__(_PRODUCER_REASONS[reason])
+        self.reason = reason
+        self.epoch = epoch
+        self.expected = expected
 
 
 class InvalidTransition(Conflict):

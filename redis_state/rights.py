@@ -70,8 +70,10 @@ class UserRule:
         return "ACL SETUSER " + " ".join(self.words())
 
 
-def commands_of(role: Role, settings: Settings | None = None) -> list[str]:
-    """List the commands that a role needs on one server, sorted.
+def commands_of(
+    role: Role, settings: Settings | None = None, *, cluster: bool = False
+) -> list[str]:
+    """List the commands that a role needs on one server, or on each node of a cluster, sorted.
 
     The settings say which guarantee is wanted, which takes commands too.
     """
@@ -89,7 +91,16 @@ def commands_of(role: Role, settings: Settings | None = None) -> list[str]:
         needed |= set(_SCAN)
     if guarantee is not None:
         needed |= set(guarantee.commands)
+    if cluster:
+        # Whoever walks through all keys must notice when slots move meanwhile.
+        needed |= {*_CLUSTER, *(("CLUSTER|NODES",) if role is Role.ADMIN else ())}
     return sorted(needed | set(_CONNECT) | set(_SCRIPTS) | set(_LISTEN))
+
+
+def keys_of(role: Role, namespace: str) -> tuple[str, ...]:
+    """List the patterns of the keys that a role needs: those of the namespace and of its queue."""
+    own = f"{namespace}:*"
+    return (own,) if role is Role.WATCHER else (own, f"arq:*:{Keys(namespace).jobs_tag}/*")
 
 
 def user_rule(
@@ -110,12 +121,5 @@ def user_rule(
         # A wildcard would reach beyond it, a space would begin another word of the rule.
         if not _PLAIN.fullmatch(name):
             raise ConfigError(f"the {what} {name!r} has characters that a rule cannot have")
-    keys, channels = [f"{namespace}:*"], [f"{namespace}:*"]
-    commands = commands_of(role, settings)
-    if cluster:
-        # Whoever walks through all keys must notice when slots move meanwhile.
-        walking = ("CLUSTER|NODES",) if role is Role.ADMIN else ()
-        commands = sorted({*commands, *_CLUSTER, *walking})
-    if role is not Role.WATCHER:
-        keys.append(f"arq:*:{Keys(namespace).jobs_tag}/*")
-    return UserRule(user, tuple(commands), tuple(keys), tuple(channels))
+    commands = tuple(commands_of(role, settings, cluster=cluster))
+    return UserRule(user, commands, keys_of(role, namespace), (f"{namespace}:*",))

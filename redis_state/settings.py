@@ -201,6 +201,16 @@ class Settings(BaseSettings):
     """The lifetime of a schedule that no worker looks at. Workers renew it once a day at least,
     until the schedule has ended.
     """
+    streams_ttl: _Lifetime = 7 * _DAY
+    """The lifetime of a durable stream after its last read or write, if its creator named none."""
+    longest_stream_ttl: _Lifetime = 400 * _DAY
+    """The longest lifetime that the creator of a durable stream may name."""
+    max_rows_per_stream: _Count = 100_000
+    """The newest rows of a durable stream that are kept, one for each append. 0 sets no limit."""
+    max_bytes_per_stream: _Count = 64 * 1024 * 1024
+    """The newest rows of a durable stream that are kept, in bytes. 0 sets no limit."""
+    max_producers_per_stream: Annotated[int, Field(ge=1)] = 10_000
+    """The producers of a durable stream whose batches are counted. More are refused."""
     a2a_task_ttl: _Lifetime = 30 * _DAY
     """The lifetime of an A2A task after its last update."""
     max_updates_per_a2a_task: _Count = 10_000

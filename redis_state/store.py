@@ -47,6 +47,7 @@ from redis_state.stores.sessions.tasks import TaskStore
 from redis_state.stores.sessions.transitions import Transitions
 from redis_state.stores.sessions.updates import UpdateStore
 from redis_state.stores.snapshots import SnapshotStore
+from redis_state.stores.streams.streams import StreamStore
 from redis_state.stores.traces.audit_events import GLOBAL_TRACE, EventStore
 from redis_state.stores.traces.bindings import BindingStore
 from redis_state.stores.traces.planner_events import PlannerEventStore
@@ -133,6 +134,7 @@ class RedisStateStore:
             self.base, self.updates, types=types.context, decider=process_name()
         )
         self.groups: GroupStore = GroupStore(self.base, group_type=types.task_group)
+        self.streams: StreamStore = StreamStore(self.base)
         self.kv: KVStore = KVStore(self.base, self.memory, self._artifacts)
 
     @classmethod

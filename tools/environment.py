@@ -33,6 +33,7 @@ PURPOSES: dict[str, list[tuple[str, ...]]] = {
     "demo": [("-e", ".[examples]")],
     "penguiflow": [("-e", ".[examples]"), ("jsonschema>=4.0", "pyyaml>=6.0"), PENGUIFLOW],
     "pydantic_ai": [("-e", ".[examples,pydantic-ai,forms]")],
+    "openai_agents": [("-e", ".[examples,openai-agents,forms]")],
     "dev": [("-e", ".[dev]"), PENGUIFLOW],
 }
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
+from examples.tickets.notes import SLOWLY, STALLS_S, note
 from redis_state.integrations.pydantic_ai import (
     RedisStateDurability,
     current_task,
@@ -25,23 +24,9 @@ from redis_state.integrations.pydantic_ai import (
 )
 from redis_state.worker import AgentWorker, RetryPolicy
 
-NOTES = "EXAMPLE_NOTES"
-SLOWLY = "Please help. Take your time."
-# The driver kills the worker that waits for this model.
-_STALLS_S = 60.0
 _LEASE_S = 1.0
 _LAST = 2
 _WORDS = "Let me look at both orders first."
-
-
-def note(*facts: Any) -> None:
-    """Append a line to the file of what was done, whole."""
-    line = json.dumps([*facts, os.getpid()]) + "\n"
-    handle = os.open(Path(os.environ[NOTES]), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        os.write(handle, line.encode())
-    finally:
-        os.close(handle)
 
 
 async def _write(
@@ -57,7 +42,7 @@ async def _write(
         for word in _WORDS.split():
             yield f"{word} "
         if current_task().attempt == 1 and current_task().input == SLOWLY:
-            await asyncio.sleep(_STALLS_S)
+            await asyncio.sleep(STALLS_S)
     for index, order in enumerate(("tea", "cup")):
         arguments = {"order": order} if number == 0 else {"order": order, "amount": 20 + index}
         name = "look_up" if number == 0 else "refund"

@@ -1,13 +1,14 @@
 -- Give a run the oldest message of a box, once per entry of the journal, or record that none came in
 -- time. A repetition finds the entry.
--- KEYS journal     hash: entry -> JSON, due:<entry> -> ms, asks:<box>, what send_message writes, lane:<name>
---   -> JSON, entries
+-- KEYS journal     hash: entry -> JSON, place:<entry>, due:<entry> -> ms, asks:<box>, what send_message writes,
+--   lane:<name> -> JSON, entries
 -- KEYS lease       hash: epoch, claim
 -- KEYS task        hash: the journal lives as long as it
 -- ARGV mark        of the worker's lease
 -- ARGV entry       of the journal
 -- ARGV box         kind and name of the message
 -- ARGV timeout_ms  int: how long it is waited for, from the first call on
+-- ARGV place       int: how much the handler had done before; 0 if that cannot be said
 -- ARGV lane.entry  entry of the journal, '' for none
 -- ARGV lane.state  JSON: where the lane stands then
 -- Returns
@@ -32,11 +33,11 @@ local taken, sent = string.match(redis.call('HGET', journal, 'box:' .. box) or '
 local message, left_ms = 'null', 0
 if tonumber(taken) < tonumber(sent) then
   taken = taken + 1
-  local place, count, bytes = string.format('mail:%d:', taken) .. box, mail_total(journal)
-  message = redis.call('HGET', journal, place) or 'null'
+  local mail, count, bytes = string.format('mail:%d:', taken) .. box, mail_total(journal)
+  message = redis.call('HGET', journal, mail) or 'null'
   redis.call('HSET', journal, entry, message, 'mail', string.format('%d %d', count - 1, bytes - #message),
     'box:' .. box, string.format('%d %d', taken, sent))
-  redis.call('HDEL', journal, place, taken == tonumber(sent) and 'box:' .. box or place)
+  redis.call('HDEL', journal, mail, taken == tonumber(sent) and 'box:' .. box or mail)
 else
   local now = now_ms()
   redis.call('HSETNX', journal, 'due:' .. entry, string.format('%.0f', now + timeout_ms))
@@ -48,6 +49,7 @@ redis.call('HSET', journal, 'asks:' .. box, 1)
 if left_ms <= 0 then
   entries = journal_count(journal, lane.entry, lane.state)
   redis.call('HDEL', journal, 'due:' .. entry)
+  if place > 0 then redis.call('HSET', journal, 'place:' .. entry, place) end
 end
 redis.call('PEXPIREAT', journal, ends)
 return left_ms > 0 and { 'HELD', left_ms } or { 'OK', message, entries }

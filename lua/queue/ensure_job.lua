@@ -49,7 +49,12 @@ end
 local claimed = tonumber(redis.call('ZSCORE', keys.claims, task) or 0)
 local there = has(job.id, payload)
 local mark = there and redis.call('GET', picked)
-if there and not mark then return { 'OK', 'WAITS' } end
+if there and not mark then
+  -- Its place was a time of a clock that was set back since. Nothing is tried again for as long as that.
+  local late = tonumber(redis.call('ZSCORE', keys.queue, job.id) or 0) - math.max(now, job.at_ms or now)
+  if late > 300000 then redis.call('ZADD', keys.queue, 'XX', string.format('%.0f', now), job.id) end
+  return { 'OK', 'WAITS' }
+end
 if earlier ~= job.id and not orphan and has(earlier, earlier_payload) then return { 'OK', 'WAITS' } end
 if claimed > 0 and not orphan and now - claimed < patience_ms then return { 'OK', 'CLAIMED' } end
 if mark then

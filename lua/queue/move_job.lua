@@ -11,7 +11,7 @@
 local owner = redis.call('HGET', keys.owners, id)
 if owner then
   local key, place = string.match(owner, '^(.-)%z(.*)$')
-  local moved = string.format('%016.1f', place - earlier_ms)
+  local moved = string.format('%018.4f', place - earlier_ms)
   redis.call('ZREM', keys.keyed, owner .. '\0' .. id)
   redis.call('ZADD', keys.keyed, 0, key .. '\0' .. moved .. '\0' .. id)
   redis.call('HSET', keys.owners, id, key .. '\0' .. moved)

@@ -36,7 +36,7 @@ if key ~= '' then
 end
 -- What an earlier task of the name left.
 job_unpark(keys, task)
-local owner = lane .. key .. '\0' .. string.format('%016.1f', tonumber(place))
+local owner = lane .. key .. '\0' .. string.format('%018.4f', tonumber(place))
 if redis.call('HSETNX', keys.owners, id, owner) == 1 then
   redis.call('HSET', keys.owners, 'parked:' .. task, id .. string.format(' %.0f', version))
   redis.call('ZADD', keys.keyed, 0, owner .. '\0' .. id)

@@ -1,7 +1,7 @@
 -- Queue a task's run for any worker, once. A repetition finds the job in its place; behind its claim it
 -- queues it again, which its task's record makes harmless.
--- KEYS keys.queue      zset: job id -> when it is due, in ms, and earlier by its priority. A fraction says
---   that it waits for longer than that
+-- KEYS keys.queue      zset: job id -> when it is due, in ms, and earlier by its priority. Half a
+--   microsecond says that it waits for longer than that
 -- KEYS payload         string: the job in arq's format
 -- KEYS keys.flow       hash: limits of the queue, turn
 -- KEYS keys.owners     hash: id -> its key and place

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 app: typer.Typer = typer.Typer(
     name="redis-state",
     help="State for running agents, on plain Redis or Valkey.\n\n"
-    "Begin with `redis-state demo`: it needs nothing but itself.\n\n"
+    "Begin with `redis-state demo`: it needs nothing but itself. `redis-state dev` runs a pool of "
+    "your own, with a console.\n\n"
     "The server is REDIS_STATE_URL (redis://, rediss://, unix://, embedded:///directory), else "
     "redis://localhost:6379/0, unless --url names another. Every setting of the store is "
     "REDIS_STATE_<NAME> in the environment.\n\n"
@@ -67,6 +68,12 @@ def worker(
     uvloop: Annotated[
         bool, typer.Option("--uvloop", help="Use uvloop's event loop; needs the extra of its name.")
     ] = False,
+    grace: Annotated[
+        float | None,
+        typer.Option(
+            "--grace", min=0, help="Seconds to finish tasks on SIGTERM. Default: the worker's."
+        ),
+    ] = None,
 ) -> None:
     """Run a worker process until SIGTERM, through restarts of the server.
 
@@ -88,6 +95,8 @@ def worker(
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, daemon=True).start()
     chosen = or_exit(lambda: found.with_queues(*queue)) if queue else found
+    if grace is not None:
+        chosen = replace(chosen, grace_s=grace)
     or_exit(partial(chosen.run, uvloop=uvloop))
 
 

@@ -13,6 +13,7 @@ _EXTRAS = {
     "starlette": "gateway",
     "uvicorn": "gateway",
     "jwt": "gateway",
+    "jinja2": "gateway",
 }
 
 
@@ -20,7 +21,7 @@ _EXTRAS = {
 MODULES = (
     *("demo", "tasks.reading", "tasks.control", "tasks.messages", "pool.queues", "pool.schedules"),
     *("tasks.finding", "tasks.operate", "tasks.replay", "servers.server", "servers.migrate"),
-    *("pool.versions", "servers.gateway", "servers.langgraph"),
+    *("pool.versions", "servers.gateway", "servers.dev", "servers.langgraph"),
 )
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from redis_state.doctor.finding import Finding
-from redis_state.doctor.pool import queue_findings, schedule_findings, version_findings
+from redis_state.doctor.pool import (
+    queue_findings,
+    queue_settings,
+    schedule_findings,
+    version_findings,
+)
 from redis_state.doctor.server import Examination
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.transport.diagnostics import Diagnostics
 
+# A queue that loses its history is written again by the workers.
+_REPAIRED = ("persistence", "replicas", "lifetimes")
 _FAST = {"guarantee": "fast", "guarantee_replicas": None}
 
 
@@ -22,6 +29,21 @@ async def examine(settings: Settings) -> list[Finding]:
         found: list[Finding] = []
         for address, sender in await store.transport.each_server():
             found += await Examination(settings, address, Diagnostics(sender)).all()
+        found += await _of_the_queues_own(settings, {each.server for each in found})
         found += [answer async for answer in queue_findings(store)]
         found += [answer async for answer in version_findings(store)]
         return [*found, *[answer async for answer in schedule_findings(store)]]
+
+
+async def _of_the_queues_own(settings: Settings, examined: set[str]) -> list[Finding]:
+    """Ask the servers of a ``queue_url``, if they are others."""
+    queues = queue_settings(settings)
+    if queues is None:
+        return []
+    found: list[Finding] = []
+    async with RedisStateStore(queues) as store:
+        for address, sender in await store.transport.each_server():
+            if str(address) not in examined:
+                ask = Diagnostics(sender)
+                found += await Examination(queues, address, ask, leaving=_REPAIRED).all()
+    return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from redis_state.doctor.finding import Finding, Found, Verdict
-from redis_state.errors import BackendError, ConfigError
+from redis_state.errors import BackendError, ConfigError, NoConnection
+from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
 
@@ -12,8 +13,17 @@ _LONG_WAIT_S = 600.0
 _OVERDUE_S = 60.0
 
 
+def queue_settings(settings: Settings) -> Settings | None:
+    """Return the settings of the queue's own server, if it has one. Errors: ConfigError."""
+    try:
+        from redis_state.worker.queue.queue import queue_server  # noqa: PLC0415 - needs the extra
+    except ImportError:
+        return None
+    return queue_server(settings)
+
+
 async def queue_findings(store: RedisStateStore) -> Found:
-    """Compare what is in the queue with the workers that are alive."""
+    """Compare what is in the queue with the workers that are alive. Errors: NoConnection."""
     try:
         from redis_state.worker.observe.registry import (  # noqa: PLC0415 - needs the extra
             WorkerRegistry,
@@ -29,6 +39,8 @@ async def queue_findings(store: RedisStateStore) -> Found:
         backlog = await queue.backlog()
         waiting, oldest_s = backlog.waiting, backlog.oldest_s
         workers = len(await WorkerRegistry(store).list())
+    except NoConnection:
+        raise
     except BackendError as error:
         yield Finding(queue.name, "queue", Verdict.UNKNOWN, str(error))
         return
@@ -59,6 +71,8 @@ async def version_findings(store: RedisStateStore) -> Found:
         return
     try:
         unserved = await list_unserved(store, queue, limit=0)
+    except NoConnection:
+        raise
     except BackendError as error:
         yield Finding(queue.name, "versions", Verdict.UNKNOWN, str(error))
         return

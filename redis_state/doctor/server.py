@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from redis_state.doctor.finding import Finding, Found, Verdict
 from redis_state.errors import BackendError, CommandRefused, NoConnection
-from redis_state.rights import Role, commands_of
+from redis_state.rights import Role, commands_of, keys_of
 from redis_state.settings import Settings
 from redis_state.transport.clock import ms_of
 from redis_state.transport.connections.address import Address
@@ -25,15 +25,28 @@ _LAG_BYTES = 10_000_000
 _FULL_PART = 0.9
 _LAST_WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
 _CERTIFICATE_DAYS = 30
-_MOST_ARGUMENTS = 6
+# Enough for the keys of each command.
+_ARGUMENTS = 5
+_SCRIPTS = ("EVAL", "EVALSHA")
+_NAMED = {Role.APP: "an app", Role.WATCHER: "a watcher"}
 _SLOTS = "16384"
 
 
 class Examination:
     """The questions to one server."""
 
-    def __init__(self, settings: Settings, address: Address, ask: Diagnostics) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        address: Address,
+        ask: Diagnostics,
+        *,
+        leaving: Container[str] = (),
+    ) -> None:
+        # ``leaving``: questions that do not matter on this server.
+        self._leaving = leaving
         self._settings = settings
+        self._is_cluster = Address.parse(settings.url.get_secret_value()).is_cluster
         self._address = address
         self._server = str(address)
         self._ask = ask
@@ -58,6 +71,8 @@ class Examination:
             ("rights", self._rights),
         )
         for name, question in questions:
+            if name in self._leaving:
+                continue
             try:
                 found += [answer async for answer in question()]
             except NoConnection:
@@ -284,42 +299,48 @@ class Examination:
             yield self._sound("lifetimes", f"all of {seen} keys expire")
 
     async def _rights(self) -> Found:
-        user = (await self._ask.user()).decode()
-        needed = commands_of(Role.APP, self._settings)
-        missing = [name for name in needed if not await self._may(user, name)]
-        if missing:
+        try:
+            missing = await self._missing(Role.APP)
+            # Who writes nothing at all is meant to watch.
+            writing = set(commands_of(Role.APP)) - set(commands_of(Role.WATCHER))
+            watches = writing <= set(missing) and not await self._missing(Role.WATCHER)
+        except CommandRefused as error:
+            if "not permitted" not in str(error):
+                raise
+            missing, watches = ["EVAL"], False
+        if missing and not watches:
             yield self._finding(
                 "rights",
-                f"the user {user} may not run {', '.join(missing)}",
+                f"the user may not use {', '.join(missing)}",
                 "calls that need them are refused",
                 "redis-state acl prints what is needed",
             )
         else:
-            yield self._sound("rights", f"the user {user} has all that an app needs")
+            role = Role.WATCHER if watches else Role.APP
+            yield self._sound("rights", f"the user has all that {_NAMED[role]} needs")
 
-    async def _may(self, user: str, command: str) -> bool:
-        """Return whether a user may run a command. Errors: CommandRefused if that is a secret."""
-        for arguments in _samples(command, self._settings):
-            try:
-                return bool(await self._ask.may(user, *command.split("|"), *arguments) == b"OK")
-            except CommandRefused as error:
-                if "wrong number of arguments" not in str(error):
-                    raise
-        raise _NotSaid(f"the server does not know {command} with any arguments")
+    async def _missing(self, role: Role) -> list[str]:
+        """List the keys, or else the commands, that a role needs and the user may not use."""
+        namespace, tried = self._settings.namespace, dict[str, list[str]]()
+        for pattern in keys_of(role, namespace):
+            tried[f"the keys {pattern}"] = ["EVAL", "return 1", "1", pattern.replace("*", "doctor")]
+        patterns = list(tried)
+        key = f"{namespace}:v1:doctor"
+        for name in commands_of(role, self._settings, cluster=self._is_cluster):
+            arguments = ["return 1", "1", key] if name in _SCRIPTS else [key] * _ARGUMENTS
+            tried[name] = [*name.split("|"), *arguments]
+        found: list[int] = await self._ask.rights(tried.values())
+        rights = dict(zip(tried, found, strict=True))
+        refused = [name for name, may in rights.items() if may == 0]
+        strange = [name for name, may in rights.items() if may < 0]
+        if strange and not refused:
+            raise _NotSaid(f"the server does not know {', '.join(strange)}")
+        # Without the namespace's keys no command that takes one may be run.
+        return patterns[:1] if patterns[0] in refused else refused
 
 
 class _NotSaid(Exception):
     """A question without an answer."""
-
-
-def _samples(command: str, settings: Settings) -> Iterator[tuple[str | int, ...]]:
-    """Yield arguments with which a command may be complete enough to be judged."""
-    key = f"{settings.namespace}:v1:doctor"
-    if command in ("EVAL", "EVALSHA"):
-        yield ("return 1", 1, key)
-        return
-    for count in range(_MOST_ARGUMENTS):
-        yield (key, *["1"] * (count - 1))[:count]
 
 
 def _pairs(text: bytes) -> dict[str, str]:

@@ -15,6 +15,7 @@ from redis_state.gateway.auth.principal import (
     Right,
     Unauthenticated,
 )
+from redis_state.gateway.console.options import ConsoleOptions
 from redis_state.gateway.limits import GatewayLimits
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "ApiKeys",
     "Authenticator",
     "BrowserTokens",
+    "ConsoleOptions",
     "Gateway",
     "GatewayLimits",
     "HookLinks",

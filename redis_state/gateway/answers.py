@@ -17,29 +17,28 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from redis_state.errors import (
+    AlreadyVoted,
     BackendError,
     CallerError,
+    Conflict,
     CursorGap,
     InvalidDecision,
     InvalidField,
-    InvalidTransition,
-    LimitReached,
     NotFound,
     OutcomeUnknown,
     PayloadTooLarge,
     RedisStateError,
     SteeringValidationError,
-    TaskInProgress,
     TokenResolved,
-    VersionConflict,
 )
 from redis_state.serialization import codec
 
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _RETRY_AFTER_S = 2
 _NAMED = (
-    *("field", "task_id", "status", "current", "wanted", "expected", "actual", "limit"),
-    *("reason", "missed", "resume_after"),
+    *("field", "session_id", "task_id", "status", "current", "wanted", "expected", "actual"),
+    *("limit", "size", "what", "reason", "missed", "cursor", "resume_after"),
+    *("actor", "approved", "to", "delegated_to"),
 )
 # Errors of this server's own set-up, which no caller can correct.
 _OURS = frozenset({"ConfigError", "MissingCapability", "HandlerChanged"})
@@ -126,9 +125,8 @@ def problem_of(error: RedisStateError) -> HttpProblem:
 
 def already_resolved(actor: str, at_ms: int, decision: Any) -> HttpProblem:
     """Make the error of everybody who decides a pause after the first: by whom, when and how."""
-    at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
     message = f"the pause was already resolved by {actor}"
-    facts = {"by": actor, "at": at, "decision": decision}
+    facts = {"by": actor, "at": _time(at_ms), "decision": decision}
     return HttpProblem(409, "already_resolved", message, facts=facts)
 
 
@@ -151,15 +149,19 @@ def _mistake(error: CallerError, code: str) -> HttpProblem:
     return HttpProblem(status, code, str(error), facts=_facts(error))
 
 
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
+
+
 def _facts(error: RedisStateError) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     match error:
         case InvalidDecision():
             facts["errors"] = [{"path": path, "rule": rule} for path, rule in error.errors]
-        case InvalidField() | TaskInProgress() | InvalidTransition() | VersionConflict():
+        case InvalidField() | Conflict() | CursorGap():
             facts |= {name: getattr(error, name) for name in _NAMED if hasattr(error, name)}
-        case LimitReached() | CursorGap():
-            facts |= {name: getattr(error, name) for name in _NAMED if hasattr(error, name)}
+            if isinstance(error, AlreadyVoted):
+                facts["at"] = _time(error.at_ms)
         case SteeringValidationError():
             facts["errors"] = error.errors
         case _:

@@ -30,6 +30,11 @@ from redis_state.gateway.auth.hook_links import HookLinks
 from redis_state.gateway.auth.open import LOCAL_NAMES, has_loopback
 from redis_state.gateway.auth.principal import Authenticator, Principal, Unauthenticated
 from redis_state.gateway.calls import Operation, Over, RawRoute
+from redis_state.gateway.console.app import ConsolePages
+from redis_state.gateway.console.options import ConsoleOptions
+from redis_state.gateway.durable_streams import answers as stream_answers
+from redis_state.gateway.durable_streams.feeds import StreamFeeds
+from redis_state.gateway.durable_streams.route import StreamRoute
 from redis_state.gateway.guard import RequestGuard, check_origins
 from redis_state.gateway.limits import CallerUsage, GatewayLimits
 from redis_state.gateway.openapi import describe
@@ -70,6 +75,7 @@ OPERATIONS: tuple[Operation, ...] = (
 # What a caller may see of an update: the update, a changed copy, or None.
 VisibleTo: TypeAlias = Callable[[Principal, StateUpdate], StateUpdate | None]
 
+_ALLOWED = ("authorization", "content-type", "idempotency-key", "last-event-id")
 _HOOKS = ["v1", "hooks"]
 _NOBODY = Principal("anonymous")
 _CODES = {404: "not_found", 405: "method_not_allowed"}
@@ -82,6 +88,7 @@ class GatewayServices:
     store: RedisStateStore
     client: TaskClient
     hub: Hub
+    feeds: StreamFeeds
     visible: VisibleTo | None
     hooks: HookLinks | None
     usage: CallerUsage
@@ -104,6 +111,7 @@ class Gateway(Starlette):
         limits: GatewayLimits,
         queue: str | None,
         visible: VisibleTo | None,
+        console: ConsoleOptions | None,
     ) -> None:
         self._store = store
         self._auth = auth
@@ -113,8 +121,9 @@ class Gateway(Starlette):
         self._usage = CallerUsage(limits)
         self._answers: Counter[tuple[str, int]] = Counter()
         self._open = PerLoop(self._services)
-        self._hubs: WeakSet[Hub] = WeakSet()
+        self._hubs: WeakSet[Hub | StreamFeeds] = WeakSet()
         self.max_body_bytes: int = limits.max_body_bytes
+        self._console = None if console is None else self._pages(console)
         origins = check_origins(cors)
         super().__init__(
             routes=self._routes(),
@@ -190,12 +199,14 @@ class Gateway(Starlette):
         async with (
             TaskClient(self._store, queue=self._queue) as client,
             Hub(self._store) as hub,
+            StreamFeeds(self._store.streams) as feeds,
         ):
-            self._hubs.add(hub)
+            self._hubs.update((hub, feeds))
             yield GatewayServices(
                 store=self._store,
                 client=client,
                 hub=hub,
+                feeds=feeds,
                 visible=self._visible,
                 hooks=self._hooks,
                 usage=self._usage,
@@ -208,7 +219,18 @@ class Gateway(Starlette):
         paths: dict[str, list[Operation]] = {}
         for operation in OPERATIONS:
             paths.setdefault(operation.path, []).append(operation)
-        return [socket.SocketRoute(self), *(RawRoute(self, *each) for each in paths.items())]
+        routes: list[BaseRoute] = [socket.SocketRoute(self), StreamRoute(self)]
+        routes += [RawRoute(self, path, its) for path, its in paths.items()]
+        return routes if self._console is None else [*routes, *self._console.routes()]
+
+    def _pages(self, options: ConsoleOptions) -> ConsolePages:
+        return ConsolePages(
+            options,
+            auth=self._auth,
+            usage=self._usage,
+            max_body_bytes=self.max_body_bytes,
+            services=self.services,
+        )
 
     def _metrics(self) -> tuple[bytes, str] | None:
         try:
@@ -228,6 +250,7 @@ def create_gateway(
     limits: GatewayLimits | None = None,
     queue: str | None = None,
     visible: VisibleTo | None = None,
+    console: ConsoleOptions | bool = False,
 ) -> Gateway:
     """Make the gateway of a store, to serve or to mount. No I/O; the store stays the caller's.
 
@@ -254,6 +277,7 @@ def create_gateway(
         limits=limits or GatewayLimits(),
         queue=queue,
         visible=visible,
+        console=(ConsoleOptions() if console else None) if isinstance(console, bool) else console,
     )
 
 
@@ -264,9 +288,9 @@ def _cors(origins: list[str]) -> list[Middleware]:
         Middleware(
             CORSMiddleware,
             allow_origins=origins,
-            allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["authorization", "content-type", "idempotency-key", "last-event-id"],
-            expose_headers=["retry-after", "www-authenticate"],
+            allow_methods=["GET", "HEAD", "POST", "PUT", "DELETE"],
+            allow_headers=[*_ALLOWED, *stream_answers.ALLOWED],
+            expose_headers=["retry-after", "www-authenticate", *stream_answers.EXPOSED],
         )
     ]
 

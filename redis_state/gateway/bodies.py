@@ -182,12 +182,15 @@ class ScheduleBody(_Given):
     cron: str | None = None
     timezone: str = "UTC"
     every_s: Annotated[float, Field(ge=1, le=3650 * 86_400)] | None = None
+    anchor: AwareDatetime | None = None
     start: AwareDatetime | None = None
     end: AwareDatetime | None = None
     queue: Name | None = None
     priority: Priority = 0
     description: str | None = None
     missed: Missed = "skip"
+    max_missed: Annotated[int, Field(ge=1, le=1_000)] = 100
+    grace_s: Annotated[float, Field(ge=10, le=86_400)] = 60
     overlap: Overlap = "allow"
     paused: bool | None = None
     expected: str | None = Field(default=None, description="The revision that it has to have.")

@@ -242,6 +242,31 @@ def problem_for(operation: Operation, error: Exception) -> HttpProblem:
             return HttpProblem(500, "internal", "this gateway has failed")
 
 
+async def perform(
+    operation: Operation,
+    services: Any,
+    principal: Principal,
+    *,
+    path: Mapping[str, str] | None = None,
+    query: Mapping[str, Any] | None = None,
+    body: Any = None,
+    key: str | None = None,
+) -> Any:
+    """Call an operation from within this process, with the rights and checks of a request.
+
+    ``key`` is its Idempotency-Key. Returns the document of the answer. Errors: HttpProblem; those
+    of the library.
+    """
+    named = dict(path or {})
+    authorise(operation, principal, named)
+    asked = None if operation.query is None else validated(operation.query, dict(query or {}))
+    given = None if operation.body is None else validated(operation.body, body or {})
+    request = Request({"type": "http", "method": operation.method, "headers": []})
+    call = ApiCall(request, services, principal, named, asked, given, key)
+    answered = await operation.endpoint(call)
+    return codec.decode(bytes(answered.body))
+
+
 def authorise(operation: Operation, principal: Principal, path: Mapping[str, str]) -> None:
     """Refuse a caller without the right. Errors: HttpProblem, 403 or 404."""
     if operation.over is Over.SESSION:

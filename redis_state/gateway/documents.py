@@ -97,7 +97,11 @@ def compensation_document(session_id: str, undo: Compensation) -> dict[str, Any]
 
 def row_document(entry: Entry[StateUpdate], update: StateUpdate) -> dict[str, Any]:
     """Write an update of a task, as the caller may see it."""
-    document = documents.update_document(update, entry.cursor) | {"run": entry.run}
+    document = documents.update_document(update, entry.cursor) | {
+        "run": entry.run,
+        "update_id": update.update_id,
+        "trace_id": update.trace_id,
+    }
     return _cut(update.session_id, document, "task_id", "cursor")
 
 

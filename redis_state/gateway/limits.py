@@ -10,7 +10,7 @@ import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -31,18 +31,25 @@ class GatewayLimits:
 
     ``max_body_bytes`` is the size of a request's body. A caller may make ``burst`` requests at
     once, and ``requests_per_s`` in the long run; None for any number. ``streams`` are those that a
-    caller has open at once. Errors: InvalidField.
+    caller has open at once. ``max_append_bytes`` is the size of what is appended to a durable
+    stream in one request. A long poll of one ends after ``long_poll_s``, its events after
+    ``events_s``: the client comes again. Errors: InvalidField.
     """
 
     max_body_bytes: int = 64 * 1024
     requests_per_s: float | None = 50.0
     burst: int = 200
     streams: int = 64
+    max_append_bytes: int = 1024 * 1024
+    long_poll_s: float = 15.0
+    events_s: float = 60.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        for name in ("max_body_bytes", "burst", "streams"):
+        for name in ("max_body_bytes", "burst", "streams", "max_append_bytes"):
             limits.count(name, getattr(self, name))
+        for name in ("long_poll_s", "events_s"):
+            limits.seconds(name, getattr(self, name))
         if self.requests_per_s is not None:
             limits.patience("requests_per_s", self.requests_per_s, least=0.001)
 
@@ -51,7 +58,7 @@ class CallerUsage:
     """What callers use now, by their subjects."""
 
     def __init__(self, given: GatewayLimits) -> None:
-        self._limits = given
+        self._limits = self.limits = given
         # What each caller has left, and when that was; the caller that came last stands last.
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._streams: Counter[str] = Counter()
@@ -115,3 +122,14 @@ async def read_body(connection: HTTPConnection, *, most: int) -> bytes:
         # Nobody reads this; the caller has left.
         raise HttpProblem(400, "disconnected", "the body has no end") from None
     return bytes(body)
+
+
+async def drop_body(connection: HTTPConnection, *, most: int) -> None:
+    """Read and drop what is left of a body, so that its client comes to read the answer."""
+    size = 0
+    with suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(_BODY_S):
+            async for chunk in cast("Request", connection).stream():
+                size += len(chunk)
+                if size > most:
+                    return

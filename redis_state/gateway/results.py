@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from redis_state.models import TaskStatus
+from redis_state.models import TaskStatus, TaskType
 
 
 class _Result(BaseModel):
@@ -43,9 +43,12 @@ class StateResult(_Result):
     session_id: str
     task_id: str
     status: TaskStatus
+    task_type: TaskType
     priority: int
+    trace_id: str | None
     description: str | None
     parent: str | None
+    progress: dict[str, Any] | None
     error: str | None
     result: Any
     created_at: datetime
@@ -129,9 +132,12 @@ class BranchResult(_Result):
     session_id: str
     task_id: str
     status: TaskStatus
+    task_type: TaskType
     priority: int
+    trace_id: str | None
     description: str | None
     parent: str | None
+    progress: dict[str, Any] | None
     error: str | None
     created_at: datetime
     updated_at: datetime
@@ -184,6 +190,8 @@ class RowResult(_Result):
     cursor: str
     run: int | None
     task_id: str
+    trace_id: str | None
+    update_id: str
     type: str
     content: Any
     step: int | None
@@ -380,6 +388,9 @@ class WorkerResult(_Result):
     running: list[LinkResult]
     running_count: int
     counters: dict[str, int]
+    started_at: datetime
+    last_seen_at: datetime
+    last_poll_at: datetime | None
     silent_s: float
     unpolled_s: float | None
     stalled: bool

@@ -39,6 +39,10 @@ class Content:
         """Count the bytes of all items."""
         return sum(len(word) for item in self._all() for word in item)
 
+    def holds(self, text: bytes) -> bool:
+        """Return whether a text stands in an item, or in its name."""
+        return any(text in word for item in self._all() for word in item)
+
     def digest(self) -> bytes:
         """Return what no other content has, on any server."""
         made = hashlib.blake2b(self.kind.encode(), digest_size=16)

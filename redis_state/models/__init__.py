@@ -39,6 +39,14 @@ from redis_state.models.steering import (
     sanitize_steering_event,
     validate_steering_event,
 )
+from redis_state.models.streams import (
+    ProducerBatch,
+    StreamAppended,
+    StreamLifetime,
+    StreamOrigin,
+    StreamPage,
+    StreamView,
+)
 from redis_state.models.tasks import (
     StateUpdate,
     TaskContextSnapshot,
@@ -64,6 +72,7 @@ __all__ = [
     "ArtifactRetentionConfig",
     "ArtifactScope",
     "PlannerEvent",
+    "ProducerBatch",
     "RemoteBinding",
     "Snapshot",
     "StateStore",
@@ -72,6 +81,11 @@ __all__ = [
     "SteeringEventType",
     "SteeringValidationError",
     "StoredEvent",
+    "StreamAppended",
+    "StreamLifetime",
+    "StreamOrigin",
+    "StreamPage",
+    "StreamView",
     "SupportsArtifacts",
     "SupportsConversationBindings",
     "SupportsMemoryState",

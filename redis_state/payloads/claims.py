@@ -26,14 +26,22 @@ class FolderClaims:
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
+        # Folders of namespaces that were there. Nothing here removes one.
+        self._known: set[Path] = set()
 
     async def put(self, key: str, data: bytes) -> None:
-        """Write a file, whole or not at all, and have it on the disk."""
-        await asyncio.to_thread(self._write, self._path(key), data)
+        """Write a file, whole or not at all, and have it on the disk.
+
+        Errors: OSError, also if the folder was there and has gone.
+        """
+        await asyncio.to_thread(self._write, self._path(key), self._folder_of(key), data)
 
     async def get(self, key: str) -> bytes | None:
-        """Return a file's content, or None."""
-        return await asyncio.to_thread(_read, self._path(key))
+        """Return a file's content, or None.
+
+        Errors: OSError, also if nothing of the namespace is there: it may not be mounted.
+        """
+        return await asyncio.to_thread(self._read, self._path(key), self._folder_of(key))
 
     async def delete(self, key: str) -> None:
         """Delete a file, if there is one."""
@@ -55,8 +63,25 @@ class FolderClaims:
             raise InvalidField("key", "leaves the folder")
         return path
 
-    def _write(self, path: Path, data: bytes) -> None:
+    def _folder_of(self, key: str) -> Path:
+        return self._folder / key.partition("/")[0]
+
+    def _read(self, path: Path, place: Path) -> bytes | None:
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            if not place.is_dir():
+                raise
+            data = None
+        self._known.add(place)
+        return data
+
+    def _write(self, path: Path, place: Path, data: bytes) -> None:
+        if place in self._known and not place.is_dir():
+            # What is made anew in its place would be hidden once the folder is back.
+            raise FileNotFoundError(place)
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._known.add(place)
         coming = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             with open(coming, "xb", opener=_private) as file:
@@ -152,13 +177,6 @@ def _object_store(scheme: str) -> Callable[[str, str], ClaimStore]:
 _OBJECT_STORES: dict[str, Callable[[str, str], ClaimStore]] = {
     scheme: _object_store(scheme) for scheme in ("s3", "gs", "az")
 }
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 def _private(path: str, flags: int) -> int:

@@ -26,6 +26,7 @@ from redis_state.scripts.stores.groups import GroupKeys, GroupScripts
 from redis_state.scripts.stores.jobs import JobScripts
 from redis_state.scripts.stores.schedules import ScheduleScripts
 from redis_state.scripts.stores.snapshots import SnapshotKeys, SnapshotScripts
+from redis_state.scripts.stores.streams import StreamScripts
 from redis_state.scripts.stores.tasks.children import ChildrenScripts
 from redis_state.scripts.stores.tasks.gatherings import GatheringKeys, GatheringScripts
 from redis_state.scripts.stores.tasks.index import IndexedTask, IndexScripts
@@ -65,6 +66,7 @@ class Scripts(
     GroupScripts,
     SnapshotScripts,
     ScheduleScripts,
+    StreamScripts,
     CopyScripts,
     ClockScripts,
     IndexScripts,

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from redis_state.transport.sending.calls import CallSender
 from redis_state.transport.wire.resp import Argument
+
+_RIGHTS = """
+local found = {}
+for place, words in ipairs(ARGV) do
+  local known, may = pcall(redis.acl_check_cmd, unpack(cjson.decode(words)))
+  found[place] = known and (may and 1 or 0) or -1
+end
+return found
+"""
 
 
 class Diagnostics:
@@ -35,13 +46,13 @@ class Diagnostics:
         """Read the nodes of the cluster, as this node sees them."""
         return self._send("CLUSTER", "NODES")
 
-    def user(self) -> asyncio.Future[Any]:
-        """Read the name of the user that is logged in."""
-        return self._send("ACL", "WHOAMI")
+    def rights(self, commands: Iterable[Sequence[str]]) -> asyncio.Future[Any]:
+        """Try which of some commands the user may run, without running any.
 
-    def may(self, user: str, command: str, *arguments: Argument) -> asyncio.Future[Any]:
-        """Try whether a user may run a command: OK, or why not."""
-        return self._send("ACL", "DRYRUN", user, command, *arguments)
+        For each: 1, or 0 if it would be refused, or -1 if the server does not know it. It takes
+        the right to EVAL only, where ACL DRYRUN is an operator's.
+        """
+        return self._send("EVAL", _RIGHTS, 0, *(json.dumps(words) for words in commands))
 
     def some_keys(self, cursor: Argument, pattern: str) -> asyncio.Future[Any]:
         """Read a page of the keys that match: the next cursor, and the keys."""

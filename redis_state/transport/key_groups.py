@@ -47,6 +47,18 @@ def live_channel(key: str, database: int) -> str:
     return f"{key}:live" if database == 0 else f"{key}:live:{database}"
 
 
+class StreamKeys(NamedTuple):
+    """The keys of one durable stream, both in one slot. The channel is no key."""
+
+    info: str
+    channel: str
+
+    @property
+    def rows(self) -> str:
+        """Return the key of its rows."""
+        return f"{self.info}:rows"
+
+
 @dataclass(frozen=True, slots=True)
 class BlobKeys:
     """The keys of one scope's blobs, all in one slot: the blobs themselves and the books."""

@@ -20,7 +20,9 @@ from redis_state.transport.key_groups import (
     BlobKeys,
     LogKeys,
     QueueKeys,
+    StreamKeys,
     TaskIndexKeys,
+    live_channel,
     log_keys,
 )
 from redis_state.transport.key_text import escape
@@ -189,9 +191,9 @@ class Keys:
         """hash: <kind>:<name>#<n> -> JSON, part:<number>:<entry> -> bytes, end:<child> -> JSON,
         lane:<name> -> JSON, took:<n> -> JSON, decided:<entry> -> JSON, versions, entries;
         value:<key> -> JSON, reply:<request> -> JSON, mail:<n>:<box> -> JSON, mailed:<message>,
-        box:<box>, due:<entry>, asks:<box>, mail, values: a task's journal: steps, in chunks if
-        large, pauses, ends of its children, published updates and values, taken steering, messages;
-        ``:live`` channel. Like the task.
+        box:<box>, due:<entry>, place:<entry>, asks:<box>, mail, values: a task's journal: steps, in
+        chunks if large, pauses, ends of its children, published updates and values, taken steering,
+        messages; ``:live`` channel. Like the task.
         """
         return self._key("session_id", session_id, f"journal:{escape('task_id', task_id)}")
 
@@ -288,6 +290,18 @@ class Keys:
         # Its listing and its lease are in the same script as the session, so in the same slot.
         shard = agent_shard(session_id)
         return f"{self.namespace}:v1:{{agents-{shard:02d}}}"
+
+    def conversation(self, session_id: str) -> LogKeys:
+        """stream: items of a session of the OpenAI Agents SDK, and which were taken away; ``:ids``
+        hash: row id -> n. `memory_ttl`, trimmed by append.
+        """
+        return self._log("session_id", session_id, "conversation")
+
+    def conversation_lease(self, session_id: str) -> str:
+        """hash: owner, claim, epoch, expires, length: which run of an agent has claimed a session
+        of the OpenAI Agents SDK. `memory_ttl`.
+        """
+        return self._key("session_id", session_id, "conversation-lease")
 
     def graph_thread(self, thread_id: str) -> str:
         """hash: ``r<place>`` a checkpoint, ``b<name>`` a channel's value, ``w<place>`` pending
@@ -403,6 +417,14 @@ class Keys:
     def job_runs(self, job_id: str) -> LogKeys:
         """stream: runs of a job; ``:ids`` hash: fingerprint -> n. `job_runs_ttl`, trimmed."""
         return self._log_at(self._key("scope", "jobs", f"job-runs:{escape('job_id', job_id)}"))
+
+    def stream(self, path: str) -> StreamKeys:
+        """hash: id, state, type, life, expires, closed, closer, first, last, bytes, seq, origin,
+        forks, about, producers, ``p:<producer>``: a durable stream; ``:rows`` stream: its rows;
+        ``:live`` channel. What its creator named, else `streams_ttl` after a read or a write.
+        """
+        info = self._key("path", path, "stream")
+        return StreamKeys(info, live_channel(info, self.database))
 
     def schedule(self, schedule_id: str) -> str:
         """hash: version, write, order, definition, paused, after, outbox, last, skipped, fired,

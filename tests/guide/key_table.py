@@ -5,7 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 
-from redis_state.transport.key_groups import A2ABooks, BlobKeys, LogKeys, QueueKeys, TaskIndexKeys
+from redis_state.transport.key_groups import (
+    A2ABooks,
+    BlobKeys,
+    LogKeys,
+    QueueKeys,
+    StreamKeys,
+    TaskIndexKeys,
+)
 from redis_state.transport.keys import Keys
 
 
@@ -68,6 +75,7 @@ def _shape(name: str) -> str:
         "run_id": "N",
         "item_space": "I",
         "item_key": "X",
+        "path": "Y",
         "original": Keys("rs").tasks("S"),
     }
     method = getattr(Keys("rs"), name)
@@ -75,6 +83,7 @@ def _shape(name: str) -> str:
     found = method(*(0 if part == "shard" else samples[part] for part in parameters))
     key = found.rows if isinstance(found, LogKeys) else found
     key = key.queue if isinstance(key, QueueKeys) else key
+    key = key.info if isinstance(key, StreamKeys) else key
     key = key.blobs if isinstance(key, BlobKeys) else key
     key = key.index if isinstance(key, A2ABooks | TaskIndexKeys) else key
     key = re.sub(r"[0-9a-f]{40}", "<digest>", key)
@@ -87,6 +96,7 @@ def _shape(name: str) -> str:
         "{A}": "{agent}",
         "{H}": "{thread}",
         "{N}": "{run}",
+        "{Y}": "{path}",
         "{I}:graph-item:X": "{namespace}:graph-item:<key>",
         "graph-items-00": "graph-items-NN",
         "graphs-00": "graphs-NN",

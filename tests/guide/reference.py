@@ -97,6 +97,7 @@ def http() -> str:
     from redis_state.gateway.app import OPERATIONS  # noqa: PLC0415 - needs the extra
     from redis_state.gateway.calls import Over  # noqa: PLC0415 - as above
     from redis_state.gateway.limits import GatewayLimits  # noqa: PLC0415 - as above
+    from redis_state.http_client.not_offered import NOT_OFFERED  # noqa: PLC0415 - as above
 
     def right(operation: Any) -> str:
         if operation.over is Over.NOTHING:
@@ -108,6 +109,7 @@ def http() -> str:
         for each in OPERATIONS
     ]
     keys = [f"- `{each.method} {each.path}`: {each.key}" for each in OPERATIONS if each.key]
+    missing = [f"| `{name}` | {reason} |" for name, reason in sorted(NOT_OFFERED.items())]
     limits = [f"| `{name}` | {field.default} |" for name, field in _fields(GatewayLimits).items()]
     return f"""# HTTP
 
@@ -131,6 +133,14 @@ the shapes of queries, bodies and answers.
 | limit | default |
 | --- | --- |
 {_lines(limits)}
+
+## What HttpTaskClient has not
+
+`HttpTaskClient` has the methods and arguments of `TaskClient`, except these.
+
+| method | why not |
+| --- | --- |
+{_lines(missing)}
 """
 
 

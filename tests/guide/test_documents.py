@@ -53,6 +53,8 @@ async def test_an_example_runs_as_it_stands(code: str, tmp_path: Path, *, fresh:
         pytest.importorskip("arq", reason="needs the worker extra")
     if "from pydantic_ai" in code:
         pytest.importorskip("pydantic_ai", reason="needs the pydantic-ai extra")
+    if "from agents import" in code:
+        pytest.importorskip("agents", reason="needs the openai-agents extra")
     if "from penguiflow" in code:
         pytest.importorskip("penguiflow.state", reason="needs the published package")
     program = tmp_path / "example.py"

@@ -23,6 +23,7 @@ from tests.support.a2a.rows import a2a_keys, drop, write
 from tests.support.scripts import (
     GRAPH_ROW,
     HOUR,
+    add_row,
     append,
     apply,
     close,
@@ -36,6 +37,7 @@ from tests.support.scripts import (
     job_payload,
     join,
     make_group,
+    make_stream,
     open_pause,
     patch_keys,
     pause,
@@ -664,6 +666,26 @@ CALLS: dict[str, Call] = {
     ),
     "wake_task": lambda scripts, keys: wake(
         scripts, keys, task_keys(keys), task_keys(keys, task="c")
+    ),
+    "create_stream": lambda scripts, keys: make_stream(scripts, keys, SESSION),
+    "append_stream": lambda scripts, keys: add_row(scripts, keys, path=SESSION, producer="\ud800"),
+    "read_stream": lambda scripts, keys: scripts.read_stream(
+        keys.stream(SESSION), after="", most_rows=9, most_bytes=9, renew=True
+    ),
+    "delete_stream": lambda scripts, keys: scripts.delete_stream(
+        keys.stream(SESSION), stream_id="id", forks=b"", keep=False
+    ),
+    "copy_stream": lambda scripts, keys: scripts.copy_stream(
+        keys.stream(SESSION),
+        stream_id="id",
+        hold_ms=HOUR,
+        opening=True,
+        part=b"",
+        data=b"",
+        copied=[b"1-1", b"p"],
+    ),
+    "add_fork": lambda scripts, keys: scripts.add_fork(
+        keys.stream(SESSION).info, stream_id="id", fork=b"f \xed\xa0\x80", most=9
     ),
     "save_schedule": lambda scripts, keys: scripts.save_schedule(
         ScheduleKeys(keys.schedule(SESSION), keys.schedules(), keys.schedules_due()),

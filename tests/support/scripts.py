@@ -33,6 +33,7 @@ from redis_state.scripts import (
     raw,
     topic_bytes,
 )
+from redis_state.scripts.stores.streams import StreamLimits
 from redis_state.serialization import codec
 from redis_state.testing import eventually
 from redis_state.transport.key_groups import LogKeys
@@ -597,3 +598,35 @@ def explore(
         finally:
             runner.run(transport.aclose())
     assert wanted <= set(happened), f"never happened: {wanted - set(happened)}"
+
+
+async def make_stream(scripts: Scripts, keys: Keys, path: str = "s", **given: Any) -> Reply:
+    """Create a durable stream of bytes."""
+    requested: dict[str, Any] = {
+        "stream_id": "id",
+        "content_type": "application/octet-stream",
+        "life": HOUR,
+        "expires": None,
+        "closed": False,
+        "about": b'{"type":"application/octet-stream","ttl":null,"expires":null}',
+        "origin": b"",
+        "first": "0-0",
+        "hold_ms": 0,
+        "data": b"",
+    }
+    return await scripts.create_stream(keys.stream(path), **(requested | given))
+
+
+async def add_row(scripts: Scripts, keys: Keys, data: bytes = b"p", **given: Any) -> Reply:
+    """Append a row to a durable stream."""
+    requested: dict[str, Any] = {
+        "content_type": "application/octet-stream" if data else "",
+        "seq": "",
+        "producer": "",
+        "epoch": 0,
+        "number": 0,
+        "closing": False,
+    }
+    bounds = given.pop("limits", StreamLimits(0, 0, 9))
+    keys_of = keys.stream(given.pop("path", "s"))
+    return await scripts.append_stream(keys_of, bounds, data=data, **(requested | given))

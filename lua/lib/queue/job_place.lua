@@ -7,7 +7,7 @@ local function job_place(keys, id, key, place, life_ms)
     lives(keys.queue, life_ms)
     return new
   end
-  local written = string.format('%016.1f', tonumber(place))
+  local written = string.format('%018.4f', tonumber(place))
   if redis.call('HSETNX', keys.owners, id, key .. '\0' .. written) == 0 then return 0 end
   redis.call('ZADD', keys.keyed, 0, key .. '\0' .. written .. '\0' .. id)
   flow_turn(keys, key)

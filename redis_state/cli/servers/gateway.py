@@ -19,6 +19,8 @@ from redis_state.cli.output import print_line
 from redis_state.errors import CallerError, ConfigError
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from redis_state.gateway import Authenticator, Gateway, HookLinks
 
 gateway: typer.Typer = typer.Typer(
@@ -104,6 +106,15 @@ def serve(
     max_body_bytes: Annotated[
         int, typer.Option(min=1, help="The size of a request's body at most.")
     ] = 64 * 1024,
+    console: Annotated[
+        bool, typer.Option("--console", help="Serve pages for people at /console.")
+    ] = False,
+    console_secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Sign the console's cookies with this secret, so all processes know them."
+        ),
+    ] = None,
     url: Url = None,
 ) -> None:
     """Serve the gateway until SIGTERM.
@@ -129,6 +140,8 @@ def serve(
             hosts=allowed_host or (),
             queue=queue,
             max_body_bytes=max_body_bytes,
+            console=console or console_secret_file is not None,
+            console_secret_file=console_secret_file,
         )
     )
     run_server(app_of, host=host, port=port)
@@ -176,9 +189,12 @@ def make_app(
     hosts: Sequence[str],
     queue: str | None,
     max_body_bytes: int,
+    console: bool,
+    console_secret_file: Path | None,
 ) -> Gateway:
     """Make the application of the command. Errors: CallerError."""
     from redis_state.gateway import (  # noqa: PLC0415 - needs the extra
+        ConsoleOptions,
         GatewayLimits,
         HookLinks,
         Loopback,
@@ -195,6 +211,7 @@ def make_app(
     links: HookLinks | None = None
     if hook_secret_file is not None:
         links = HookLinks(read_secrets(hook_secret_file))
+    secret = None if console_secret_file is None else read_secrets(console_secret_file)
     return create_gateway(
         RedisStateStore.from_url(url),
         auth=known or Loopback(),
@@ -203,28 +220,30 @@ def make_app(
         hosts=hosts,
         queue=queue,
         limits=GatewayLimits(max_body_bytes=max_body_bytes),
+        console=ConsoleOptions(secret=secret) if console else False,
     )
 
 
 def run_server(application: Gateway, *, host: str, port: int) -> None:
     """Serve an application by uvicorn until SIGTERM or SIGINT."""
+    make_server(application, host=host, port=port, log_level="info").run()
+
+
+def make_server(application: Gateway, **config: Any) -> uvicorn.Server:
+    """Make a server of an application, which ends its streams when it stops."""
     import uvicorn  # noqa: PLC0415 - needs the extra
 
-    class Server(uvicorn.Server):
+    class GatewayServer(uvicorn.Server):
         async def shutdown(self, sockets: Any = None) -> None:
             # It waits for open answers, and those of streams do not end by themselves.
             application.end_streams()
             await super().shutdown(sockets)
 
-    config = uvicorn.Config(
-        application,
-        host=host,
-        port=port,
-        log_level="info",
-        server_header=False,
-        timeout_graceful_shutdown=_GOODBYE_S,
+    return GatewayServer(
+        uvicorn.Config(
+            application, server_header=False, timeout_graceful_shutdown=_GOODBYE_S, **config
+        )
     )
-    Server(config).run()
 
 
 def read_secrets(file: Path) -> dict[str, str] | str:

@@ -2,6 +2,7 @@
 
     read:session:s-1     read that session: its tasks, updates and pauses
     resolve:tag:finance  see and decide the pauses that have this tag, in any session
+    write:stream:chats/* write all durable streams whose path begins with chats/
     admin:*              everything
 
 There is no default scope. ``admin`` includes the other rights over the same.
@@ -18,11 +19,13 @@ from typing import Any, Protocol, cast
 from starlette.requests import HTTPConnection
 
 from redis_state.errors import InvalidField
+from redis_state.models.streams import check_path
 
 MOST_SCOPES = 100
 _LONGEST_SUBJECT = 200
 _LONGEST_SCOPE = 1_000
 EVERYTHING = "*"
+_STREAM, _BELOW = "stream:", "/*"
 
 
 class Right(StrEnum):
@@ -32,12 +35,16 @@ class Right(StrEnum):
     STEER = "steer"
     RESOLVE = "resolve"
     SUBMIT = "submit"
+    WRITE = "write"
     ADMIN = "admin"
 
 
 @dataclass(frozen=True, slots=True)
 class AccessScope:
-    """A right over ``*``, ``session:<id>`` or ``tag:<tag>``."""
+    """A right over ``*``, ``session:<id>``, ``tag:<tag>`` or ``stream:<path>``.
+
+    A path that ends with ``/*`` stands for all below it.
+    """
 
     right: Right
     over: str
@@ -49,12 +56,15 @@ class AccessScope:
             raise InvalidField("scopes", "a text such as read:session:<id> is needed")
         right, _, over = text.partition(":")
         kind, colon, _ = over.partition(":")
-        known = over == EVERYTHING or (colon and kind in ("session", "tag"))
+        known = over == EVERYTHING or (colon and kind in ("session", "tag", "stream"))
         if right not in tuple(Right) or not known:
             rights = ", ".join(Right)
             raise InvalidField(
-                "scopes", f"one of {rights} is needed, over *, session:<id> or tag:<tag>"
+                "scopes",
+                f"one of {rights} is needed, over *, session:<id>, tag:<tag> or stream:<path>",
             )
+        if kind == "stream":
+            _check_stream(over)
         return cls(Right(right), over)
 
     def __str__(self) -> str:
@@ -105,6 +115,14 @@ class Principal:
             self.may_decide(right, session_id, tags) for right in (Right.READ, Right.RESOLVE)
         )
 
+    def may_stream(self, right: Right, path: str) -> bool:
+        """Return whether the caller has a right over a durable stream: by its path, or above."""
+        if self.everywhere(right) or f"{_STREAM}{path}" in self._of[right]:
+            return True
+        parts = path.split("/")
+        above = ("/".join(parts[:count]) for count in range(1, len(parts)))
+        return any(f"{_STREAM}{each}{_BELOW}" in self._of[right] for each in above)
+
     def named(self, kind: str, *rights: Right) -> list[str]:
         """List the sessions or tags over which the caller has one of the rights."""
         prefix = f"{kind}:"
@@ -138,6 +156,13 @@ class Authenticator(Protocol):
     async def authenticate(self, connection: HTTPConnection) -> Principal | None:
         """Return the caller, or None."""
         ...
+
+
+def _check_stream(over: str) -> None:
+    try:
+        check_path(over.removeprefix(_STREAM).removesuffix(_BELOW))
+    except InvalidField as error:
+        raise InvalidField("scopes", f"stream: {error}") from None
 
 
 def read_scopes(given: Any) -> frozenset[AccessScope]:

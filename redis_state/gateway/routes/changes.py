@@ -46,7 +46,13 @@ async def steer_task(call: ApiCall) -> Response:
 async def cancel_task(call: ApiCall) -> Response:
     """Cancel a task: at once if it waits, at its next checkpoint if it runs."""
     body, (session_id, task_id) = call.given(CancelBody), call.task
-    done = await call.client.cancel(session_id, task_id, reason=body.reason, hard=body.hard)
+    done = await call.client.cancel(
+        session_id,
+        task_id,
+        reason=body.reason,
+        hard=body.hard,
+        key=call.own_key("cancel", session_id, task_id),
+    )
     state = await call.client.get(session_id, task_id)
     if state is None:
         raise TaskUnknown(task_id)
@@ -135,6 +141,7 @@ OPERATIONS = (
         MovedResult,
         right=Right.STEER,
         status=202,
+        key="A repeated call of this caller cancels the task once, and gets what became of it.",
     ),
     _change(
         "retry",

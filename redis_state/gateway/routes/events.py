@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from functools import partial
-from typing import Self
+from typing import Protocol, Self
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -20,7 +20,7 @@ async def stream_events(call: ApiCall) -> Response:
     """Stream the updates of a session, or of one of its tasks until that is terminal. The header
     Last-Event-ID, or ``after``, is the cursor to read on after; ``$`` is the end, ``0`` the begin.
     """
-    return _Streamed(await begin_stream(call))
+    return Streamed(await begin_stream(call))
 
 
 async def begin_stream(call: ApiCall) -> BegunStream:
@@ -40,6 +40,18 @@ async def begin_stream(call: ApiCall) -> BegunStream:
         # A wrong request is refused before the stream begins.
         first = await anext(chunks, b"")
         return BegunStream(first, chunks, stack.pop_all())
+
+
+class ClosingChunks(Protocol):
+    """Chunks that are to be closed."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def __anext__(self) -> bytes: ...
+
+    async def aclose(self) -> None:
+        """Leave the session, and count the stream out."""
+        ...
 
 
 class BegunStream(AsyncIterator[bytes]):
@@ -63,10 +75,10 @@ class BegunStream(AsyncIterator[bytes]):
         await self._rest.aclose()
 
 
-class _Streamed(Response):
+class Streamed(Response):
     """An answer that is written as it comes."""
 
-    def __init__(self, chunks: BegunStream) -> None:
+    def __init__(self, chunks: ClosingChunks) -> None:
         super().__init__()
         self._chunks = chunks
 

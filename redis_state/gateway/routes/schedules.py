@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from starlette.responses import Response
@@ -39,12 +40,15 @@ async def save_schedule(call: ApiCall) -> Response:
         cron=body.cron,
         timezone=body.timezone,
         every=seconds(body.every_s),
+        anchor=utc(body.anchor),
         start=utc(body.start),
         end=utc(body.end),
         queue=body.queue,
         priority=body.priority,
         description=body.description,
         missed=body.missed,
+        max_missed=body.max_missed,
+        grace=timedelta(seconds=body.grace_s),
         overlap=body.overlap,
     )
     view = await call.client.schedules.save(schedule, paused=body.paused, expected=body.expected)

@@ -178,18 +178,21 @@ class ClientStream(AsyncIterator[bytes]):
         self._feed = feed = self._hub.join(self._session_id)
         await feed.ready()
         self._begun = feed.begun
-        if self._wanted.task_id is not None:
-            await self._look_at_task(must_be=True)
+        tail: str | None = None
         if self._after == events.TAIL:
-            self._after = await feed.end()
-            self._place, self._behind = events.position(self._after), False
+            self._after = tail = await feed.end()
+            self._place, self._behind = events.position(tail), False
         elif self._after == events.ALL:
             self._after = None
         elif self._after is not None and feed.knows(self._after):
             # No row is read twice, and none at all if the feed has all that follows.
             self._place, self._behind = events.position(self._after), False
+        if self._wanted.task_id is not None:
+            # Once the place is known: an end before it is found here, a later one in a row.
+            await self._look_at_task(must_be=True)
         self._state = "open"
-        return events.come_back()
+        # Who begins at the end has a place there, also if the connection breaks before a row comes.
+        return events.come_back(tail)
 
     async def _step(self) -> bytes:
         if self._look:

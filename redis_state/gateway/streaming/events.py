@@ -137,9 +137,13 @@ def expired() -> bytes:
     return event("expired", b"{}")
 
 
-def come_back() -> bytes:
-    """Write after how many ms a client connects again, each after another time."""
-    return b"retry: %d\n\n" % random.randint(_SOONEST_MS, _LATEST_MS)
+def come_back(cursor: str | None = None) -> bytes:
+    """Write after how many ms a client connects again, each after another time.
+
+    A cursor is where it is now. An id without data is no event: a client only remembers it.
+    """
+    head = b"" if cursor is None else b"id: %s\n" % cursor.encode()
+    return b"%sretry: %d\n\n" % (head, random.randint(_SOONEST_MS, _LATEST_MS))
 
 
 def position(cursor: str) -> tuple[int, int]:

@@ -29,9 +29,11 @@ class EventStream:
     closed in every case, if it can be.
     """
 
-    def __init__(self, chunks: AsyncIterator[bytes], *, headers: Iterable[Header] = ()) -> None:
+    def __init__(
+        self, chunks: AsyncIterator[bytes], *, headers: Iterable[Header] = HEADERS
+    ) -> None:
         self._chunks = chunks
-        self._headers = [*HEADERS, *headers]
+        self._headers = list(headers)
 
     async def __call__(self, _scope: Message, receive: Receive, send: Send) -> None:
         """Respond."""

@@ -4,7 +4,8 @@ person decides is a pause that frees the worker. Needs the extra ``pydantic-ai``
     agent = Agent("openai:gpt-5.2", name="clerk", capabilities=[RedisStateDurability()])
     worker = AgentWorker({"clerk": pydantic_handler(agent)})
 
-Each unit is found again whatever the order of the calls, by an identity that `identity` explains.
+Each unit is found again whatever the order of the calls, by an identity that `agent_runs.scopes`
+explains.
 
 - A run of an agent has its `run_id`: where it starts, the agent's name, its number there.
 - A model request is a step of its run: the run's step, and the number of the request in it.
@@ -36,6 +37,7 @@ except (ImportError, AttributeError) as _error:
     missing = "redis_state.integrations.pydantic_ai needs pydantic-ai from 2.68 on"
     raise ImportError(f"{missing}: pip install 'redis_state[pydantic-ai]'") from _error
 
+from redis_state.integrations.agent_runs.scopes import branch, current_task
 from redis_state.integrations.pydantic_ai.durability import RedisStateDurability
 from redis_state.integrations.pydantic_ai.events import publish_events
 from redis_state.integrations.pydantic_ai.handler import (
@@ -43,7 +45,6 @@ from redis_state.integrations.pydantic_ai.handler import (
     pydantic_handler,
     pydantic_handlers,
 )
-from redis_state.integrations.pydantic_ai.identity import branch, current_task
 
 __all__ = [
     "RedisStateDurability",

@@ -27,8 +27,8 @@ from pydantic_ai.tools import (
 )
 
 from redis_state.errors import InvalidField
+from redis_state.integrations.agent_runs.scopes import AgentScope
 from redis_state.integrations.pydantic_ai.events import arguments_of
-from redis_state.integrations.pydantic_ai.identity import AgentScope
 from redis_state.worker import Decision, Pause
 from redis_state.worker.tasks.waitpoints.forms import PauseForm
 

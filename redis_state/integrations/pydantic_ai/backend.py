@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from copy import copy
 from typing import Any, TypeAlias, TypeGuard
 
@@ -22,18 +21,12 @@ from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RunUsage
 
+from redis_state.integrations.agent_runs.running import Work, do_unit
+from redis_state.integrations.agent_runs.scopes import AgentScope, needed_scope, part
 from redis_state.integrations.pydantic_ai.events import event_parts, publishes_itself
-from redis_state.integrations.pydantic_ai.identity import (
-    AgentScope,
-    entered,
-    needed_scope,
-    part,
-)
-from redis_state.integrations.pydantic_ai.units import ended_by
-from redis_state.worker import RetryPolicy, retried
+from redis_state.worker import RetryPolicy
 
 UnitConfig: TypeAlias = RetryPolicy | None
-Work: TypeAlias = Callable[[], Awaitable[object]]
 
 # Requests of a model have no effects: a cancel cuts them short. Tools are let end.
 _OF_MODELS = (ModelRequestId, ModelCompactMessagesId, ModelCancelSuspendedResponseId)
@@ -92,22 +85,7 @@ async def run_unit(
     With ``cuts`` the work is cancelled as soon as its task is. Errors: the work's own;
     TaskCancelled, LeaseLost.
     """
-    ran = False
-
-    async def attempt() -> object:
-        nonlocal ran
-        ran = True
-        # Each attempt counts what is in it from the start.
-        with entered(AgentScope(scope.run, place)):
-            if not cuts:
-                return await work()
-            async with ended_by(scope.ctx.inbox):
-                return await work()
-
-    async with scope.run.units.one():
-        found = await scope.ctx.keyed_step(
-            name, place, attempt if policy is None else retried(attempt, policy)
-        )
+    found, ran = await do_unit(scope, name, place, work, policy, cuts=cuts)
     record_durable_unit(executed=ran)
     return found
 

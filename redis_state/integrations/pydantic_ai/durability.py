@@ -37,6 +37,7 @@ from pydantic_ai.tools import (
 )
 
 from redis_state.errors import InvalidField
+from redis_state.integrations.agent_runs.scopes import AgentScope, current_scope, entered
 from redis_state.integrations.pydantic_ai.approvals import PauseTerms, check_terms, decided
 from redis_state.integrations.pydantic_ai.backend import (
     StepBackend,
@@ -44,7 +45,6 @@ from redis_state.integrations.pydantic_ai.backend import (
     run_unit,
     tool_scope,
 )
-from redis_state.integrations.pydantic_ai.identity import AgentScope, current_scope, entered
 from redis_state.integrations.pydantic_ai.waiting import PausingWaiter
 from redis_state.worker import RetryPolicy, TaskCancelled
 from redis_state.worker.handler.calls import TaskPaused

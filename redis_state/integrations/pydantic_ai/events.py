@@ -27,7 +27,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.tools import RunContext
 
-from redis_state.integrations.pydantic_ai.identity import AgentScope, current_scope
+from redis_state.integrations.agent_runs.scopes import AgentScope, current_scope
 from redis_state.models import UpdateType
 from redis_state.serialization import codec
 from redis_state.worker import TaskContext, TextWriter

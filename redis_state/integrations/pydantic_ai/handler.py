@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from functools import wraps
 from inspect import isawaitable
 from typing import Any, TypeAlias, cast
 
@@ -14,9 +13,9 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from redis_state import limits
 from redis_state.errors import InvalidField
+from redis_state.integrations.agent_runs.running import with_agents
 from redis_state.integrations.pydantic_ai.durability import RedisStateDurability
 from redis_state.integrations.pydantic_ai.history import MOST_MESSAGES, History
-from redis_state.integrations.pydantic_ai.identity import AgentScope, AgentsOfTask, entered
 from redis_state.worker import Handler, TaskContext
 
 DepsFactory: TypeAlias = Callable[[TaskContext], Any]
@@ -27,16 +26,7 @@ def durable(handler: Callable[[TaskContext], Awaitable[Any]]) -> Handler:
 
     The handler may run several, and one several times. It is replayed like any other.
     """
-
-    @wraps(handler)
-    async def run(ctx: TaskContext) -> Any:
-        with entered(AgentScope(AgentsOfTask(ctx))):
-            result = await handler(ctx)
-        # What ended the run may have been handled by a hook of an agent, as an error of its own.
-        ctx.inbox.raise_if_over()
-        return result
-
-    return run
+    return with_agents(handler)
 
 
 def pydantic_handler(

@@ -10,7 +10,7 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from pydantic_ai.run import AgentRunResult
 
 from redis_state.errors import VersionConflict
-from redis_state.integrations.pydantic_ai.identity import part
+from redis_state.integrations.agent_runs.scopes import part
 from redis_state.models.version import Version
 from redis_state.serialization import codec
 from redis_state.worker import TaskContext

@@ -10,9 +10,9 @@ from pydantic import JsonValue
 from pydantic_ai.durable_exec import ExternalEventError, ExternalEventWaiter
 
 from redis_state.errors import TokenResolved
+from redis_state.integrations.agent_runs.scopes import AgentScope, current_scope
 from redis_state.integrations.pydantic_ai.approvals import NOT_IN_TIME
 from redis_state.integrations.pydantic_ai.backend import run_unit
-from redis_state.integrations.pydantic_ai.identity import AgentScope, current_scope
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 
 

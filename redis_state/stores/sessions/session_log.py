@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
@@ -32,6 +32,12 @@ class Entry(Generic[M]):
     cursor: str
     value: M
     row: bytes = field(default=b"", repr=False, compare=False)
+
+    @classmethod
+    def reported(cls, cursor: str, value: M, run: int | None) -> Self:
+        """Make one from what a document says of it, without its row."""
+        row = b"" if run is None else codec.encode([None] * _RUN + [run])
+        return cls(cursor, value, row)
 
     @property
     def run(self) -> int | None:

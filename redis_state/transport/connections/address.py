@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
@@ -84,12 +84,7 @@ class Address:
             )
         if any(character <= " " or "\ud800" <= character <= "\udfff" for character in url):
             raise ConfigError("the server URL has characters that must be percent-encoded")
-        try:
-            parts = urlsplit(url)
-        except ValueError:
-            parts = None
-        if parts is None:
-            raise ConfigError("the server URL cannot be read: check the brackets of its host")
+        parts = _split(url)
         if "#" in url or "@" in parts.query or (scheme != "unix" and "@" in parts.path):
             raise ConfigError(
                 "the server URL cannot be read: percent-encode / ? # and @ in its password"
@@ -224,11 +219,22 @@ _TLS: _Readers = {
 }
 _SENTINEL: _Readers = {"sentinel_username": str, "sentinel_password": str}
 _SENTINEL_PREFIX = "sentinel_"
+_PASSWORDS = {"password", "sentinel_password"}
+
+
+def _split(url: str) -> SplitResult:
+    """Split a URL. Its hosts and its login are left as they are: `urlsplit` knows one host only.
+
+    A password may have brackets, and a set hosts of both kinds.
+    """
+    start = url.index("://") + len("://")
+    end = min((at for sign in "/?#" if (at := url.find(sign, start)) >= 0), default=len(url))
+    return urlsplit(url[:start] + url[end:])._replace(netloc=url[start:end])
 
 
 def _read_tcp(scheme: str, parts: SplitResult) -> Address:
     options = _options(scheme, parts, {})
-    endpoint = _endpoint(parts, _PORT)
+    endpoint = _endpoint(parts.netloc.rpartition("@")[2], _PORT)
     database = unquote(parts.path).strip("/")
     if database:
         options.setdefault("db", _option("db", database, _number))
@@ -291,21 +297,28 @@ def _options(scheme: str, parts: SplitResult, more: _Readers) -> dict[str, Any]:
 
 def _endpoints(parts: SplitResult, default_port: int) -> tuple[Endpoint, ...]:
     """Read the hosts of a set, which commas separate."""
-    named = parts.netloc.rpartition("@")[2].split(",")
+    login, _, hosts = parts.netloc.rpartition("@")
+    named = hosts.split(",")
     if not all(named):
         raise ConfigError("the server URL must name its hosts: host:port,host:port")
-    try:
-        split = [urlsplit(f"//{each}") for each in named]
-    except ValueError:
+    if "@" in login:
+        # Else the hosts before it would be taken for a part of the password.
         raise ConfigError(
-            "the server URL cannot be read: check the brackets of its hosts"
-        ) from None
-    return tuple(dict.fromkeys(_endpoint(each, default_port) for each in split))
+            "the server URL cannot be read: percent-encode @ in its password, and write the login "
+            "once, before the first host"
+        )
+    return tuple(dict.fromkeys(_endpoint(each, default_port) for each in named))
 
 
-def _endpoint(parts: SplitResult, default_port: int) -> Endpoint:
+def _endpoint(named: str, default_port: int) -> Endpoint:
     try:
-        port = parts.port
+        split = urlsplit(f"//{named}")
+    except ValueError:
+        split = None
+    if split is None:
+        raise ConfigError("the server URL cannot be read: check the brackets of its host")
+    try:
+        port = split.port
     except ValueError:
         port = 0
     if port == 0:
@@ -313,7 +326,7 @@ def _endpoint(parts: SplitResult, default_port: int) -> Endpoint:
             "the port in the server URL is no number from 1 to 65535 (or the password is not "
             "percent-encoded)"
         )
-    return unquote(parts.hostname or "localhost"), default_port if port is None else port
+    return unquote(split.hostname or "localhost"), default_port if port is None else port
 
 
 def _shown(endpoint: Endpoint) -> str:
@@ -352,18 +365,32 @@ _READERS = {
 
 def _login(parts: SplitResult) -> dict[str, Any]:
     given = {"username": parts.username, "password": parts.password}
-    return {name: unquote(text) for name, text in given.items() if text}
+    return {name: _option(name, text, _decoded) for name, text in given.items() if text}
 
 
 def _query(parts: SplitResult, readers: _Readers) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    for name, text in parse_qsl(parts.query, keep_blank_values=True):
+    for part in filter(None, parts.query.split("&")):
+        name, _, text = part.partition("=")
         if name not in readers:
-            raise ConfigError(
-                f"unknown option {name!r} in the server URL: known are {', '.join(readers)}"
+            # It may be the end of the password.
+            what = (
+                "an unknown option" if _PASSWORDS & options.keys() else f"unknown option {name!r}"
             )
-        options[name] = _option(name, text, readers[name])
+            raise ConfigError(
+                f"{what} in the server URL: known are {', '.join(readers)}; "
+                "percent-encode & in values"
+            )
+        if "+" in text:
+            raise ConfigError(
+                f"{name} in the server URL has a +, which may mean a space: write %2B or %20"
+            )
+        options[name] = _option(name, _option(name, text, _decoded), readers[name])
     return options
+
+
+def _decoded(text: str) -> str:
+    return unquote(text, errors="strict")
 
 
 def _option(name: str, text: str, read: Callable[[str], Any]) -> Any:

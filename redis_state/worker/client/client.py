@@ -189,6 +189,8 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientReadin
                 if turn is not None:
                     await self._interrupt(job, turn)
                 await self._queue.put(job)
+                if turn is not None and turn.passed:
+                    await Turns(self.store, self._queue).interrupt_claimed(job, turn.passed)
             else:
                 await self._still_there(session_id, task_id)
         return task_id
@@ -261,20 +263,27 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientReadin
         return event
 
     async def cancel(
-        self, session_id: str, task_id: str, *, reason: str | None = None, hard: bool = False
+        self,
+        session_id: str,
+        task_id: str,
+        *,
+        reason: str | None = None,
+        hard: bool = False,
+        key: str | None = None,
     ) -> bool:
         """Cancel a task: at once if it waits, at its next checkpoint if it runs.
 
         ``hard`` cancels the running coroutine itself. The children of a cancelled task are
         cancelled after it, unless they are isolated. Return False if the task is terminal or
-        unknown.
+        unknown. A call that is repeated with the same ``key`` cancels once, and returns what the
+        first has achieved.
         """
         payload: dict[str, Any] = {"hard": hard} | ({"reason": reason} if reason else {})
         state = await self.get(session_id, task_id)
-        if state is None or state.status.is_terminal:
+        if state is None or (state.status.is_terminal and key is None):
             return False
         try:
-            await self.steer(session_id, task_id, SteeringEventType.CANCEL, payload)
+            await self.steer(session_id, task_id, SteeringEventType.CANCEL, payload, event_id=key)
         except (TaskUnknown, InvalidTransition):
             return False  # it ended meanwhile
         state = await self.get(session_id, task_id)

@@ -44,7 +44,13 @@ class TaskOperations:
         self._copies = Copies(store)
 
     async def cancel(
-        self, session_id: str, task_id: str, *, reason: str | None = None, hard: bool = False
+        self,
+        session_id: str,
+        task_id: str,
+        *,
+        reason: str | None = None,
+        hard: bool = False,
+        key: str | None = None,
     ) -> bool:
         """Cancel a task. See `TaskClient.cancel`."""
         raise NotImplementedError

@@ -276,8 +276,14 @@ class ContextMessaging(ContextCalls):
         box = Box(state.session_id, state.task_id, kind, name).key
         returned = self._talk.returned[_same(self._steps.next_entry(kind, name))]
         entry = returned.pop(0) if returned else self._steps.ask(kind, name)
-        settings, lane = self.store.settings, self._steps.lane()
-        return Receiving.read(settings, entry, box, lane=lane, timeout=timeout, hold_s=hold_s)
+        settings, lane, place = (
+            self.store.settings,
+            self._steps.lane(),
+            self._steps.handler_place_of(entry),
+        )
+        return Receiving.read(
+            settings, entry, box, lane=lane, place=place, timeout=timeout, hold_s=hold_s
+        )
 
     async def _payload(self, wanted: Receiving, expected: Any) -> Any:
         return (await self._typed(wanted, expected)).payload
@@ -297,7 +303,8 @@ class ContextMessaging(ContextCalls):
                 problems = "; ".join(error.problems)
             await request.refuse(f"invalid payload: {problems}")
             refused += 1
-            wanted = replace(wanted, entry=self._steps.ask_keyed(f"{first}!{refused}"))
+            entry = self._steps.ask_keyed(f"{first}!{refused}")
+            wanted = replace(wanted, entry=entry, place=self._steps.handler_place_of(entry))
 
     async def _receive(self, wanted: Receiving) -> TaskMessage:
         steps, hold_s = self._steps, wanted.hold_s

@@ -19,7 +19,7 @@ from enum import StrEnum
 
 from redis_state.errors import CommandRefused, ConfigError
 from redis_state.primitives.record import new_write_id
-from redis_state.scripts import EndedJob, EndedJobs, QueuedJob, Scripts
+from redis_state.scripts import EndedJob, EndedJobs, QueuedJob, Scripts, raw
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
@@ -38,8 +38,8 @@ DEFAULT_QUEUE = "tasks"
 _REMEMBERED = 64
 # A claim is remembered for so long; no run of a task is longer.
 _CLAIM_LIFE_MS = timedelta(days=7) // timedelta(milliseconds=1)
-# The mark of a job whose place is older than its wait.
-_OLDER = b".5"
+# In half microseconds a job's place is odd if its task waits for longer than that says.
+_HALVES_OF_MS = 2_000
 
 
 class QueueState(StrEnum):
@@ -284,6 +284,21 @@ class Queue:
                 named += [] if task is None else [OldClaim(queue, task, int(claimed))]
         return int(listed[-1]), named
 
+    def claim_of(self, session_id: str, task_id: str) -> str:
+        """Return a task as claims name it."""
+        return Job(session_id, task_id, 0, 0).claim_under(self._keys.jobs_tag)
+
+    async def claimed_of(self, queue: str | None, key: str) -> set[str]:
+        """List the claims of what has a key: it has begun, or is about to.
+
+        Errors: BackendUnavailable.
+        """
+        under = raw(key)
+        found: list[bytes] = await self.transport.commands.zrange_by_lex(
+            self.keys(queue).holders, b"[" + under + b"\0", b"(" + under + b"\1"
+        )
+        return {member[len(under) + 1 :].decode() for member in found}
+
     async def payload(self, job: ClaimedJob) -> JobPayload | None:
         """Read what a claimed job says itself. Errors: BackendUnavailable, CommandRefused."""
         payload = await self.transport.commands.get(_payload_of(job))
@@ -426,4 +441,6 @@ def _payload_of(job: ClaimedJob) -> str:
 
 
 def _age_s(place: bytes, now: bytes) -> float | None:
-    return None if place.endswith(_OLDER) else (int(now) - float(place)) / 1000
+    if round(float(place) * _HALVES_OF_MS) % 2:
+        return None
+    return (int(now) - float(place)) / 1000

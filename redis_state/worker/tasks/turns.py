@@ -24,7 +24,15 @@ from typing import Any
 
 from redis_state.errors import InvalidField, LimitReached, TaskInProgress
 from redis_state.models import StateUpdate, SteeringEvent, SteeringEventType, TaskStatus, UpdateType
-from redis_state.scripts import Announcement, KnownTask, KnownTasks, Reply, ReplyCode, topic_text
+from redis_state.scripts import (
+    Announcement,
+    KnownTask,
+    KnownTasks,
+    Reply,
+    ReplyCode,
+    raw,
+    topic_text,
+)
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
@@ -65,7 +73,7 @@ class InTurn:
     """A new task's place in its session's line; what was decided is known once it is written.
 
     ``came_ms`` stands for when it came, if it goes before others. ``interrupted`` are the tasks to
-    be cancelled, each with its order.
+    be cancelled, each with its order; ``passed`` are the others that it may go before.
     """
 
     store: RedisStateStore
@@ -74,6 +82,7 @@ class InTurn:
     delay_ms: int = 0
     came_ms: int | None = None
     interrupted: Sequence[bytes] = field(default_factory=list[bytes])
+    passed: Sequence[str] = ()
 
     async def check(self, session_id: str, task_id: str) -> None:
         """Refuse early, before anything is written. Errors: TaskInProgress."""
@@ -116,6 +125,10 @@ class InTurn:
         if reply.word is ReplyCode.OK:
             _, came_ms, self.interrupted, *cancelled = reply.facts
             self.came_ms = int(came_ms) if came_ms and not self.delay_ms else None
+            if self.policy is OnBusy.INTERRUPT:
+                known = {topic_text(name) for name in self.interrupted[::2]}
+                names = (one.keys.task_id for one in line)
+                self.passed = [name for name in names if name not in known]
             self._note_cancelled(session_id, cancelled, new.write)
         return reply
 
@@ -239,6 +252,23 @@ class Turns:
         await self.store.base.scripts.settle_turn(
             task=self.store.base.keys.task(session_id, view.task_id), order=view.order
         )
+
+    async def interrupt_claimed(self, job: Job, passed: Sequence[str]) -> None:
+        """Cancel what a worker claimed before the new task stood in the queue: it has begun too.
+
+        Otherwise the new task, which is next, would wait for the whole of it. Errors: BackendError.
+        """
+        session_id = job.session_id
+        claimed = await self.queue.claimed_of(job.queue, job.key) if passed else set[str]()
+        ours = [name for name in passed if self.queue.claim_of(session_id, name) in claimed]
+        # What was claimed after the new task had begun came later than it.
+        view = await self.store.tasks.look(session_id, job.task_id) if ours else None
+        if view is None or view.status is not TaskStatus.PENDING or view.attempts:
+            return
+        for name in ours:
+            found = await self.store.tasks.look(session_id, name)
+            if found is not None:
+                await self.interrupt(view, [raw(name), b"%d" % found.order])
 
     async def _undo_first(self, session_id: str, task_id: str, *, before: int) -> None:
         """Queue a task that was made to run, to undo what it did, in front of the new one."""

@@ -71,7 +71,7 @@ def plain() -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def dynamodb() -> Iterator[str]:
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
@@ -79,11 +79,14 @@ def dynamodb() -> Iterator[str]:
     os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     program = shutil.which("moto_server", path=str(Path(sys.executable).parent))
     assert program is not None
+    server = [program, "-p", str(port)]
     endpoint = f"http://127.0.0.1:{port}"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with children.popen([program, "-p", str(port)], **quiet):
-        _create_table(endpoint)
-        yield endpoint
+    with children.popen(server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            _create_table(endpoint)
+            yield endpoint
+        finally:
+            process.kill()
 
 
 def _create_table(endpoint: str) -> None:

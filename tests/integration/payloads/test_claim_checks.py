@@ -14,9 +14,16 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("cryptography", reason="needs the crypto extra")
 
 from redis_state import FolderClaims, RedisStateStore, Sealed, Settings
-from redis_state.errors import ConfigError, InvalidField, PayloadLost, TaskFailed
+from redis_state.errors import (
+    ConfigError,
+    InvalidField,
+    PayloadLost,
+    PayloadStoreUnavailable,
+    TaskFailed,
+)
 from redis_state.models import TaskStatus
 from redis_state.settings import make_settings
+from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from tests.support.payloads import KEYS, dump, opened
 from tests.support.processes.pools import SESSION, becomes, client_of, pool
@@ -80,6 +87,7 @@ async def echo(ctx: TaskContext) -> Any:
     return ctx.input
 
 
+@pytest.mark.role("admin")
 async def test_large_payloads_are_elsewhere_sealed_and_small_ones_are_not(
     claiming: RedisStateStore, folder: Path
 ) -> None:
@@ -122,9 +130,33 @@ async def test_a_missing_or_damaged_object_fails_the_task_and_says_which(
             path.write_bytes(kept)
             await client.retry(SESSION, task)
             assert await client.result(SESSION, task, timeout_s=60) == LARGE
-        shutil.rmtree(folder)
+        for path in files(folder):
+            path.unlink()
         with pytest.raises(PayloadLost):
             await client.result(SESSION, task)
+
+
+async def test_a_folder_that_has_gone_fails_no_task_and_is_not_made_anew(
+    claiming: RedisStateStore, folder: Path
+) -> None:
+    async with client_of(claiming) as client:
+        task = await client.submit("h", LARGE, session_id=SESSION)
+        away = shutil.move(folder, folder.with_name("away"))
+        async with pool(claiming, {"h": echo}):
+
+            async def was_given_back() -> bool:
+                view = await client.inspect(SESSION, task)
+                assert view is not None
+                return view.attempts > 0 and view.state.status is TaskStatus.PENDING
+
+            await eventually(was_given_back, "its run has not found the input")
+        with pytest.raises(PayloadStoreUnavailable):
+            await client.submit("h", LARGE, session_id=SESSION)
+        assert files(folder) == []
+        shutil.move(away, folder)
+        again = await client.rerun(SESSION, task)
+        async with pool(claiming, {"h": echo}):
+            assert await client.result(SESSION, again, timeout_s=60) == LARGE
 
 
 async def test_a_store_of_claims_that_is_away_delays_a_task_and_fails_none(
@@ -147,7 +179,7 @@ async def test_a_store_of_claims_that_is_away_delays_a_task_and_fails_none(
         assert await client.result(SESSION, task, timeout_s=60) == LARGE
         assert len(done) == 2
         shutil.rmtree(folder)
-        with pytest.raises(PayloadLost):
+        with pytest.raises(PayloadStoreUnavailable):
             await client.result(SESSION, task)
 
 

@@ -32,6 +32,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.role("admin")
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_worker_killed_around_a_large_payload_is_followed_by_another(
     settings: Settings, tmp_path: Path, place: str

@@ -138,6 +138,7 @@ async def run_everything(client: TaskClient, *, fails: bool) -> str:
     return task
 
 
+@pytest.mark.role("admin")
 @pytest.mark.parametrize("fails", [False, True])
 async def test_nothing_of_a_payload_is_in_the_server_or_the_log(
     settings: Settings, caplog: pytest.LogCaptureFixture, *, fails: bool
@@ -185,6 +186,7 @@ def caplog_text(record: logging.LogRecord) -> str:
     return f"{record.getMessage()} {record.exc_info} {record.exc_text}"
 
 
+@pytest.mark.role("admin")
 async def test_without_keys_the_same_task_is_found_in_the_server(settings: Settings) -> None:
     async with opened(settings) as store, pool(store, HANDLERS) as client:
         await run_everything(client, fails=False)
@@ -286,6 +288,7 @@ async def test_a_process_without_keys_leaves_tasks_as_they_are_and_operates_on_t
             assert ended == told(f"end {told('decision')}")
 
 
+@pytest.mark.role("admin")
 async def test_gathered_inputs_are_sealed_one_by_one(settings: Settings) -> None:
     async def handler(ctx: TaskContext) -> Any:
         return ctx.input
@@ -396,6 +399,7 @@ class Reversed:
         return data[:2:-1]
 
 
+@pytest.mark.role("admin")
 async def test_a_codec_of_ones_own_seals_and_keys_still_read(settings: Settings) -> None:
     async def handler(ctx: TaskContext) -> Any:
         return [ctx.input, await ctx.step("s", lambda: told("step"))]

@@ -205,11 +205,11 @@ async def test_two_schedulers_are_never_given_the_same_occurrence(settings: Sett
 async def test_a_claim_that_nobody_renews_is_given_to_the_next_who_asks(
     settings: Settings, scripts: Scripts
 ) -> None:
-    async with make(settings, job_lease=BRIEF) as dead, make(settings) as alive:
+    async with make(settings, job_lease=KEPT) as dead, make(settings) as alive:
         await dead.save_job(job("a"))
         assert ids(await dead.list_due(NOW)) == ["a"]
         assert ids(await alive.list_due(NOW)) == []
-        await clock_passes(scripts, await clock_ms(scripts) + 90)
+        await clock_passes(scripts, await clock_ms(scripts) + KEPT_MS)
         assert ids(await alive.list_due(NOW)) == ["a"]
         with pytest.raises(LostRace, match="'a'"):
             await dead.record_run(JobRunRecord(job_id="a"))

@@ -43,6 +43,7 @@ def writes(text: str, seen: list[int] | None = None) -> FunctionModel:
     return FunctionModel(write)
 
 
+@pytest.mark.role("admin")
 async def test_nothing_of_an_agent_is_clear_where_payloads_are_encrypted(
     store: RedisStateStore,
 ) -> None:

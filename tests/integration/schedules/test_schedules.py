@@ -428,6 +428,7 @@ async def test_a_worker_whose_clock_is_wrong_does_as_the_others(
     assert found.next_at.timestamp() < real() + 2 * 3_600
 
 
+@pytest.mark.role("any", why="it sets the server's clock back")
 async def test_a_server_s_clock_that_is_set_back_brings_no_occurrence_back(
     store: RedisStateStore, client: TaskClient, runner: ScheduleRunner
 ) -> None:

@@ -166,9 +166,13 @@ async def test_a_watcher_reads_and_follows_and_changes_nothing(own_url: str, adm
         await rows.aclose()
         assert len(await watcher.list_updates("session")) == 2
         assert await watcher.list_tasks("session") == []
+        await store.streams.create("stream", data=b"row")
+        assert (await watcher.streams.read("stream")).rows == (b"row",)
         assert await refused(admin) == []
         with pytest.raises(CommandRefused, match="not permitted"):
             await watcher.save_update(make_update("third"))
+        with pytest.raises(CommandRefused, match="not permitted"):
+            await watcher.streams.append("stream", b"another")
         assert len(await store.list_updates("session")) == 2
 
 

@@ -21,10 +21,18 @@ from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 from tests.support.a2a.rows import a2a_keys, write
+from tests.support.processes.pools import queue_of
 from tests.support.script_samples import job_keys
 from tests.support.scripts import HOUR, ask, clock_ms
-from tests.support.tasks.crash_states import close_queues, started, submitted, sweeper_of
+from tests.support.tasks.crash_states import (
+    close_queues,
+    queued_as,
+    started,
+    submitted,
+    sweeper_of,
+)
 
+pytestmark = pytest.mark.role("any", why="it sets the server's clock back")
 AHEAD_MS = 3_600_000
 SHORT_MS = 400
 
@@ -139,6 +147,23 @@ async def test_the_task_of_a_dead_worker_is_taken_over_after_a_lease(
     await within_its_length(takes_over, "the task is given to another worker")
     again = await started(store, task)
     assert again.held.epoch > run.held.epoch
+
+
+async def test_a_job_that_waits_is_due_once_its_task_is_inspected(store: RedisStateStore) -> None:
+    scripts, queue = store.base.scripts, store.base.keys.queue(queue_of(store.settings)).queue
+    task = await submitted(store)
+    await queued_as(store, task)
+    (job,) = await ask(scripts, "ZRANGE", queue, 0, -1)
+    await set_back(scripts)
+    await ask(scripts, "ZINCRBY", queue, AHEAD_MS, job)
+    sweeper = sweeper_of(store)
+
+    async def is_due() -> bool:
+        await sweeper.run_once()
+        return float(await ask(scripts, "ZSCORE", queue, job)) <= await clock_ms(scripts)
+
+    await eventually(is_due, "a worker may claim it", timeout_s=60)
+    assert await ask(scripts, "ZRANGE", queue, 0, -1) == [job]
 
 
 async def test_a_job_is_claimed_after_the_length_of_a_dead_scheduler_s_claim(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from pydantic import SecretStr
@@ -131,11 +132,44 @@ async def test_what_a_user_may_not_ask_is_unknown_and_what_it_lacks_is_named(
     narrow = own_url.replace("unix://", f"unix://{user}:pw@")
     states = {each.question: each.state for each in await examine(settings_of(narrow))}
     unknown = {question for question, state in states.items() if state is Verdict.UNKNOWN}
-    assert unknown == {"persistence", "lifetimes", "rights"}
+    assert unknown == {"persistence", "lifetimes"}
     assert Verdict.FINDING not in states.values()
-    more = ("-hset", "+acl|whoami", "+acl|dryrun")
-    await admin.send("ACL", "SETUSER", user, *more, repeatable=True)
-    assert "HSET" in (await findings(narrow))["rights"].says
+    for less, named in (
+        (("-hset",), "not use HSET"),
+        (("+hset", "resetchannels"), "not use SPUBLISH, SSUBSCRIBE"),
+        (("&t:*", "resetkeys", "~t:*"), "not use the keys arq:*:{queues-t}/*"),
+        (("resetkeys", "~tb:*"), "not use the keys t:*"),
+        (("~*", "-eval"), "not use EVAL"),
+    ):
+        await admin.send("ACL", "SETUSER", user, *less, repeatable=True)
+        said = (await findings(narrow))["rights"]
+        assert said.says == f"the user may {named}"
+
+
+@pytest.mark.parametrize("role", list(Role))
+async def test_the_user_of_each_role_has_its_rights(
+    own_url: str, admin: Sender, role: Role
+) -> None:
+    user, *words = user_rule(settings_of(own_url), role).words()
+    await admin.send("ACL", "SETUSER", user, *words, ">pw", repeatable=True)
+    found = await examine(settings_of(own_url.replace("unix://", f"unix://{user}:pw@")))
+    (rights,) = (each for each in found if each.question == "rights")
+    assert (rights.state, role is Role.WATCHER) == (Verdict.SOUND, "watcher" in rights.says)
+
+
+async def test_the_queues_own_server_is_asked_too(
+    own_url: str, admin: Sender, unused_tcp_port: int
+) -> None:
+    with short_directory() as directory, run_server(directory) as url:
+        # What it loses is written again.
+        own = SecretStr(own_url)
+        assert await findings(url, queue_url=own) == {"persistence": ANY}
+        policy = ("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        await admin.send(*policy, repeatable=True)
+        assert "allkeys" in (await findings(url, queue_url=own))["memory"].says
+    away = SecretStr(f"redis://127.0.0.1:{unused_tcp_port}")
+    with pytest.raises(NoConnection):
+        await findings(own_url, queue_url=away, connect_timeout_s=0.2, call_timeout_s=0.5)
 
 
 async def test_tasks_that_nobody_takes_are_found(own_url: str, admin: Sender) -> None:
@@ -161,6 +195,11 @@ async def test_each_node_of_a_cluster_is_asked_and_a_slot_that_is_being_moved_is
         found = await examine(settings_of(cluster.url))
         servers = {each.server for each in found if each.question == "cluster"}
         assert servers == {f"redis://127.0.0.1:{port}/0" for port in cluster.ports}
+        user, *words = user_rule(settings_of(cluster.url), Role.APP, cluster=True).words()
+        for port in cluster.ports:
+            await cluster.ask(port, "ACL", "SETUSER", user, *words, ">pw", "-asking")
+        refused = await findings(cluster.url.replace("://", f"://{user}:pw@"))
+        assert refused["rights"].says == "the user may not use ASKING"
         source = await cluster.begin_move(7, cluster.ports[1])
         says = {
             each.server: each.says

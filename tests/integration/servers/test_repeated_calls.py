@@ -27,12 +27,14 @@ from tests.support.script_samples import CALLS, job_keys
 from tests.support.scripts import (
     GRAPH_ROW,
     HOUR,
+    add_row,
     append,
     ask,
     fields,
     graph_keys,
     job_payload,
     lives,
+    make_stream,
     make_task,
     ok,
     queued_job,
@@ -320,7 +322,30 @@ async def _open_batch(scripts: Scripts, keys: Keys) -> None:
         await ask(scripts, "PEXPIRE", key, HOUR)
 
 
+async def _make_durable_stream(scripts: Scripts, keys: Keys) -> None:
+    await scripts.delete(keys.stream("s").info)
+    await make_stream(scripts, keys)
+
+
+async def _append_row(scripts: Scripts, keys: Keys) -> Any:
+    reply = await add_row(scripts, keys)
+    return reply.word, reply.text(0).partition("-")[0], reply.facts[1]
+
+
+async def _look_at_rows(scripts: Scripts, keys: Keys) -> Any:
+    found = await fields(scripts, keys.stream("s").info)
+    return found, await ask(scripts, "XLEN", keys.stream("s").rows)
+
+
 CASES = {
+    "append_stream": Case(_make_durable_stream, _append_row, _look_at_rows),
+    "delete_stream": Case(
+        _make_durable_stream,
+        lambda scripts, keys: scripts.delete_stream(
+            keys.stream("s"), stream_id="id", forks=b"", keep=False
+        ),
+        _look_at_rows,
+    ),
     "add_item": Case(
         _open_batch,
         lambda scripts, keys: scripts.add_item(
@@ -616,6 +641,7 @@ _HARMLESS = {
     ("migration/side.py", "unlink(name)"),  # what others write there is to be discarded
     ("migration/side.py", "set_if_absent(probe"),  # a name that nobody else has
     ("primitives/blob.py", "unlink(upload.key)"),  # a key that is never used again
+    ("testing/conformance/trial.py", "unlink(key)"),  # of a namespace whose workers have ended
     ("store.py", "unlink(key)"),  # of a namespace that nobody uses
     ("stores/a2a/page_tokens.py", "set_if_absent(key"),  # the first one stays
 }

@@ -109,8 +109,8 @@ async def test_a_session_in_turn_has_one_at_a_time(scripts: Scripts, keys: Keys)
 async def test_a_key_is_put_off_and_keeps_its_limit(scripts: Scripts, keys: Keys) -> None:
     await limit(scripts, keys, per_key="1")
     now = await clock_ms(scripts)
-    await put(scripts, keys, "later", "k", at_ms=now + 30)
     await put(scripts, keys, "now", "k")
+    await put(scripts, keys, "later", "k", at_ms=now + 30)
     ((task, claimed),) = (await claim(scripts, keys)).items()
     assert task == "now"
     await clock_passes(scripts, now + 30)

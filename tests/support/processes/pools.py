@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -64,9 +65,15 @@ async def pool(
 
 @asynccontextmanager
 async def client_of(store: RedisStateStore) -> AsyncGenerator[TaskClient, None]:
-    """Give a client of the test's queue."""
+    """Give a client of the test's queue: over HTTP, if `make test-http-client` asks for that."""
     async with TaskClient(store, queue=queue_of(store.settings)) as client:
-        yield client
+        if os.environ.get("REDIS_STATE_TEST_CLIENT") != "http":
+            yield client
+            return
+        from tests.support.half_http import half_over_http  # noqa: PLC0415 - it imports this
+
+        async with half_over_http(client) as half:
+            yield half
 
 
 async def becomes(

@@ -21,7 +21,7 @@ LAYERS = (
     ("memory", "telemetry", "rights"),
     ("worker", "integrations"),
     ("documents",),
-    ("gateway",),
+    ("gateway", "http_client"),
     ("doctor",),
     ("migration",),
     ("demo", "cli", "testing"),

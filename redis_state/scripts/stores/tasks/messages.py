@@ -58,6 +58,7 @@ class MessageScripts(ScriptRunner):
         entry: str,
         box: str,
         timeout_ms: int,
+        place: int = 0,
         lane: LaneState = NO_LANE,
     ) -> PendingReply:
         """OK message entries | HELD left_ms | LOST epoch | REWOUND entries | MISSING."""

@@ -361,6 +361,11 @@ def compensations_of(journal: Mapping[str, Any]) -> list[Compensation]:
     return [one for _, one in sorted(found, key=lambda numbered: numbered[0])]
 
 
+def is_being_undone(journal: Mapping[str, Any]) -> bool:
+    """Return whether what a task did is undone, or was."""
+    return FAILING in journal
+
+
 def is_undone(journal: Mapping[str, Any]) -> bool:
     """Return whether a task has failed and all its compensations have ended."""
     failing = _Failing.of(journal)

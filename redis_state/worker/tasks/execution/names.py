@@ -114,6 +114,10 @@ class CallNames:
         """Return how far the handler had come when it used an entry."""
         return self._places.get(entry, 0)
 
+    def handler_place_of(self, entry: str) -> int:
+        """Return the same, but 0 in a step's work, whose places are not those of the handler."""
+        return 0 if WORKING.get() is not None else self.place_of(entry)
+
     def lane(self, first: Any = None, *, emits: bool = False) -> Lane:
         """Return the lane of the running asyncio task, which is about to do ``first``."""
         working = WORKING.get() or self._root

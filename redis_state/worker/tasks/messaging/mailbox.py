@@ -66,7 +66,8 @@ class TaskMessage:
 class Receiving:
     """What a handler waits for: the box, for how long, and how long the worker is kept.
 
-    ``lane`` is that of the caller. Without a ``hold_s`` the caller decides when it waits.
+    ``lane`` is that of the caller, ``place`` counts what the handler did before, 0 where that
+    is unknown. Without a ``hold_s`` the caller decides when it waits.
     """
 
     entry: str
@@ -74,6 +75,7 @@ class Receiving:
     timeout_ms: int
     hold_s: float | None
     lane: Lane
+    place: int
 
     @classmethod
     def read(
@@ -83,6 +85,7 @@ class Receiving:
         box: str,
         *,
         lane: Lane,
+        place: int,
         timeout: timedelta | None,
         hold_s: float | None,
     ) -> Receiving:
@@ -96,7 +99,7 @@ class Receiving:
             raise InvalidField("timeout", "needs to be from 0 to active_task_ttl")
         if hold_s is not None:
             limits.patience("hold_s", hold_s)
-        return cls(entry, box, ms(timeout), hold_s, lane)
+        return cls(entry, box, ms(timeout), hold_s, lane, place)
 
 
 class Mailbox:
@@ -191,6 +194,7 @@ class Mailbox:
             entry=wanted.entry,
             box=wanted.box,
             timeout_ms=wanted.timeout_ms,
+            place=wanted.place,
             lane=state_of(wanted.lane),
         )
         if reply.word is ReplyCode.HELD:

@@ -5,8 +5,9 @@ up to an entry. It replays what is before, under its own id: its watchers see th
 part too, and its steps from there on have effect ids of their own.
 
 A fork takes over what belongs to the part before for certain: recorded steps, decided pauses,
-children whose end is recorded, steering that the handler's own asyncio task took. It opens its own
-pauses, whose tokens come from its own secret, and spawns its own children.
+children whose end is recorded, signals and requests that were received, steering that the handler's
+own asyncio task took. It opens its own pauses, whose tokens come from its own secret, and spawns
+its own children.
 """
 
 from __future__ import annotations
@@ -26,15 +27,18 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.queue.limits import flow_key
+from redis_state.worker.tasks.execution.compensation import is_being_undone
 from redis_state.worker.tasks.execution.patches import PATCH, VERSION
 from redis_state.worker.tasks.moves import new_fields
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.inputs import read_input
 from redis_state.worker.tasks.recorded.journal import (
+    PLACE,
     Journals,
     StepNote,
     joined_child,
     part_name,
+    received,
     steps_of,
 )
 from redis_state.worker.tasks.turns import InTurn
@@ -152,6 +156,8 @@ class Copies:
         try:
             journal, _ = await self._journals.read(keys)
             kept = KeptPart.of(journal, before)
+            if kept.has_steps and is_being_undone(journal):
+                raise RetryRefused(task_id, "what it did was undone: fork it before its first step")
         except (ValueError, TypeError, KeyError) as error:
             if isinstance(error, InvalidField):
                 raise
@@ -217,6 +223,7 @@ class KeptPart:
     before: str | None
     names: Sequence[str]
     made: Mapping[str, bytes]
+    has_steps: bool
 
     @classmethod
     def of(cls, journal: Mapping[str, Any], before: str | None) -> KeptPart:
@@ -236,12 +243,17 @@ class KeptPart:
             or (name.startswith("took:") and not note[0] and (place is None or note[1] < place))
         ]
         others += [f"decided:{name}" for name in others if f"decided:{name}" in journal]
+        messages = [
+            name for name, at in received(journal).items() if place is None or 0 < at < place
+        ]
+        others += messages
         parts = [
             part_name(name, number).decode("utf-8", "surrogatepass")
             for name, note in steps
             for number in range(note.chunks)
         ]
-        names = [*(name for name, _ in steps), *others, *parts]
+        places = [PLACE + name for name in messages if PLACE + name in journal]
+        names = [*(name for name, _ in steps), *others, *places, *parts]
         reached = journal.get("lane:", [0])[0] if place is None else place - 1
         made = {
             "versions": b"%d" % max((note.version for _, note in steps), default=0),
@@ -249,7 +261,7 @@ class KeptPart:
             # A replay gets nothing new before it has come this far.
             "lane:": codec.encode([max(int(reached), 0), {}, ["", "", "", ""]]),
         }
-        return cls(entry, names, made)
+        return cls(entry, names, made, bool(steps))
 
 
 def _named(journal: Mapping[str, Any], before: str) -> str:

@@ -28,7 +28,10 @@ INLINE_BYTES = CHUNK_BYTES
 _STEP = "step:"
 # What a handler asks for again in each run; other kinds of notes have rules of their own.
 _CHILD = "child:"
-_ASKED_FOR = (_STEP, "pause:", _CHILD, "signal:", "request:")
+_RECEIVED = ("signal:", "request:")
+_ASKED_FOR = (_STEP, "pause:", _CHILD, *_RECEIVED)
+# Of a message that was received: how far the handler had come.
+PLACE = "place:"
 _JOIN = re.compile("[:/]join ")
 
 
@@ -204,6 +207,20 @@ def joined_child(entry: str, journal: Mapping[str, Any]) -> str | None:
         if child in journal:
             return child
     return None
+
+
+def received(journal: Mapping[str, Any]) -> dict[str, int]:
+    """List the messages that a handler has received, each with its place in the handler.
+
+    That is 0 for one of a step's work, and where an earlier version recorded it. Messages inside of
+    a recorded step are left out: the step's work does not run again.
+    """
+    return {
+        entry: int(journal.get(PLACE + entry, 0))
+        for entry in journal
+        if entry.startswith(_RECEIVED)
+        and not any(outer in journal for outer in _outer_steps(entry))
+    }
 
 
 def without_result(note: StepNote) -> StepNote:

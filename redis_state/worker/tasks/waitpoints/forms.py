@@ -184,31 +184,46 @@ def _check_schema(data: bytes) -> None:
     if schema.get("$schema", _DRAFT).rstrip("#") != _DRAFT:
         raise InvalidField("schema", "only the draft 2020-12 is read")
     _check_patterns(schema)
-    _check_references(schema)
+    references = _check_references(schema)
+    validator = _validator(data)
     try:
-        for sample in _SAMPLES:
-            _validator(data).is_valid(sample)
+        for part in (validator, *(validator.evolve(schema={"$ref": each}) for each in references)):
+            for sample in _SAMPLES:
+                part.is_valid(sample)
     except RecursionError:
         problem = "refers to itself without end"
     if problem:
         raise InvalidField("schema", problem)
 
 
-def _check_references(schema: Any) -> None:
-    """Refuse what does not stand in the schema itself: nothing is ever fetched."""
+def _check_references(schema: Any) -> set[str]:
+    """Refuse what does not stand in the schema itself: nothing is ever fetched. Return the rest.
+
+    What is referred to is a schema too, wherever it stands: otherwise no value could be checked.
+    """
     referencing: Any = import_module("referencing")
+    draft, places = _jsonschema().Draft202012Validator, {id(each) for each in _schemas(schema)}
+    references: set[str] = set()
     resource = import_module("referencing.jsonschema").DRAFT202012.create_resource(schema)
     resolver = referencing.Registry().with_resource("", resource).resolver()
     for each in _schemas(schema):
         if each is not schema and "$id" in each:
             raise InvalidField("schema", "only its root may have an $id")
-        for reference in (each[name] for name in _REFERENCES if name in each):
+        named = [each[name] for name in _REFERENCES if name in each]
+        # Another one stands where nothing is read: the draft's own rules have passed it.
+        for reference in (name for name in named if isinstance(name, str)):
             try:
                 found = reference.startswith("#") and resolver.lookup(reference)
-            except referencing.exceptions.Unresolvable:
+            except (referencing.exceptions.Unresolvable, ValueError):
                 found = None
             if not found:
                 raise InvalidField("schema", "refers to something outside of itself")
+            target = found.contents
+            is_part = isinstance(target, bool) or id(target) in places
+            if not is_part or not draft(draft.META_SCHEMA).is_valid(target):
+                raise InvalidField("schema", "refers to what is no schema")
+            references.add(reference)
+    return references
 
 
 @lru_cache(maxsize=64)

@@ -16,6 +16,7 @@ from redis_state import RedisStateStore
 from redis_state.errors import (
     InvalidField,
     InvalidTransition,
+    ReceiveTimeout,
     RetryRefused,
     TaskFailed,
     TaskUnknown,
@@ -408,6 +409,58 @@ async def test_a_fork_has_pauses_and_children_of_its_own(store: RedisStateStore)
         assert await client.result(SESSION, forked) == [
             *("child1", "anew", ["later"], "a3", "last", "child5")
         ]
+
+
+async def test_a_fork_has_the_messages_that_were_received_before(store: RedisStateStore) -> None:
+    work, odd = Work(""), "\N{GRINNING FACE}#1/x"
+
+    async def flow(ctx: TaskContext) -> Any:
+        first = await ctx.receive(odd, hold_s=0)
+        asked = await ctx.receive_request("ask")
+        await asked.reply("yes")
+        with pytest.raises(ReceiveTimeout):
+            await ctx.receive("never", timeout=timedelta(milliseconds=1), hold_s=0)
+        charged = await ctx.step("charge", work.step, "a")
+        # Sent before the step, received after it.
+        inside = await ctx.step("work", ctx.receive, odd)
+        return [first, asked.payload, charged, inside, await ctx.receive(odd, hold_s=0)]
+
+    async with pool(store, {"h": flow}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        for number in range(3):
+            await client.signal(SESSION, task, odd, number)
+        assert await client.request(SESSION, task, "ask", "?") == "yes"
+        assert await client.result(SESSION, task) == [0, "?", "a1", 1, 2]
+        whole = await client.fork(SESSION, task)
+        assert await client.result(SESSION, whole, timeout_s=20) == [0, "?", "a1", 1, 2]
+        forked = await client.fork(SESSION, task, before="charge")
+        for number in range(10, 12):
+            await client.signal(SESSION, forked, odd, number)
+        assert await client.result(SESSION, forked, timeout_s=20) == [0, "?", "a2", 10, 11]
+        # A fork of the fork has them too.
+        again = await client.fork(SESSION, forked, before="work")
+        for number in range(20, 22):
+            await client.signal(SESSION, again, odd, number)
+        assert await client.result(SESSION, again, timeout_s=20) == [0, "?", "a2", 20, 21]
+
+
+async def test_a_fork_does_not_keep_what_was_undone(store: RedisStateStore) -> None:
+    work = Work("b")
+
+    async def trip(ctx: TaskContext) -> list[str]:
+        done = [await ctx.step("a", work.step, "a")]
+        ctx.on_failure(work.step, "undo")
+        return [*done, await ctx.step("b", work.step, "b")]
+
+    async with pool(store, {"h": trip}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        with pytest.raises(TaskFailed, match="undone"):
+            await client.result(SESSION, task)
+        work.bad = ""
+        with pytest.raises(RetryRefused, match="was undone"):
+            await client.fork(SESSION, task)
+        forked = await client.fork(SESSION, task, before="a")
+        assert await client.result(SESSION, forked) == ["a2", "b2"]
 
 
 async def test_a_fork_takes_large_results_along(store: RedisStateStore) -> None:

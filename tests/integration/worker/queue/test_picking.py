@@ -39,6 +39,27 @@ async def answer(_: TaskContext) -> int:
     return 42
 
 
+@pytest.mark.parametrize("in_turn", [False, True])
+async def test_tasks_are_started_in_the_order_of_their_submits(
+    store: RedisStateStore, *, in_turn: bool
+) -> None:
+    ran: list[int] = []
+
+    async def note(ctx: TaskContext) -> None:
+        ran.append(ctx.input)
+
+    async with client_of(store) as client:
+        # Several in each millisecond, whose ids say nothing about their order.
+        tasks = [
+            await client.submit("note", number, session_id=SESSION, in_turn=in_turn)
+            for number in range(60)
+        ]
+        async with serving(agent(store.settings, {"note": note}, max_tasks=1)):
+            for task in tasks:
+                await client.wait(SESSION, task, timeout_s=60)
+    assert ran == list(range(60))
+
+
 async def test_of_what_two_workers_pick_at_once_each_job_is_one_workers(
     store: RedisStateStore,
 ) -> None:

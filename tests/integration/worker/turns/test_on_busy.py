@@ -16,6 +16,7 @@ from redis_state.errors import InvalidField, LimitReached, TaskInProgress
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import OnBusy, TaskClient, TaskContext
+from redis_state.worker.queue.queue import Queue
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of, updates_of
 from tests.support.tasks.crash_states import send, sweeper_of
 
@@ -128,6 +129,27 @@ async def test_an_interrupt_stops_what_runs_and_goes_first(
         await client.wait(SESSION, "b", timeout_s=60)
     assert work.begun == ["a", "undo a", "c", "b"]
     assert await status(client, "c", "b") == ["COMPLETE", "COMPLETE"]
+
+
+async def test_an_interrupt_stops_what_was_claimed_and_has_not_begun(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    work, queue = Work(), Queue(store, name=queue_of(store.settings))
+    work.let_go.set()
+    try:
+        await submit(client, "a")
+        await submit(client, "b")
+        # A worker takes it in the moment in which the next one comes.
+        (claimed,) = await queue.claim(queue.name, limit=5)
+        await submit(client, "c", "interrupt")
+        assert await status(client, "a", "b", "c") == ["CANCELLED", "PENDING", "PENDING"]
+        async with pool(store, {"work": work}):
+            await queue.end(queue.name, [(claimed, None)])
+            for name in ("b", "c"):
+                await client.wait(SESSION, name, timeout_s=60)
+    finally:
+        await queue.aclose()
+    assert work.begun == ["c", "b"]
 
 
 async def test_an_interrupt_undoes_a_paused_task_before_the_new_one_begins(

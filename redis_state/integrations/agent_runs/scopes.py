@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from redis_state.errors import InvalidField
-from redis_state.integrations.pydantic_ai.units import Units
+from redis_state.integrations.agent_runs.units import Units
 from redis_state.serialization import codec
 from redis_state.worker import TaskContext
 

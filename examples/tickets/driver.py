@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from examples.pydantic_ai.agents import NOTES, SLOWLY
+from examples.tickets.notes import NOTES, SLOWLY
 from redis_state import RedisStateStore, Settings
 from redis_state.demo.pool import WorkerPool, on_server
 from redis_state.errors import ConfigError, RedisStateError, TokenResolved
@@ -24,7 +24,6 @@ from redis_state.models import StateUpdate, UpdateType
 from redis_state.worker import OpenPause, TaskClient, TextReader
 
 _SESSION = "tickets"
-_WORKER = "examples.pydantic_ai.agents:worker"
 _TIME_S = 90.0
 Say = Callable[[str], None]
 
@@ -66,7 +65,9 @@ class Outcome:
             self.problems.append(f"{what}: {found!r}, not {wanted!r}")
 
 
-async def run_tickets(many: int, workers: int, output: Path, url: str | None, say: Say) -> Outcome:
+async def run_tickets(
+    target: str, many: int, workers: int, output: Path, url: str | None, say: Say
+) -> Outcome:
     """Run some tickets; see `Outcome` for how it went. Errors: ConfigError, BackendUnavailable."""
     notes = output / "notes.jsonl"
     with suppress(OSError):
@@ -83,7 +84,7 @@ async def run_tickets(many: int, workers: int, output: Path, url: str | None, sa
             namespace=namespace,
             queue=queue,
             logs=output / "workers",
-            target=_WORKER,
+            target=target,
         )
         async with RedisStateStore(settings) as store, TaskClient(store, queue=queue) as client:
             try:

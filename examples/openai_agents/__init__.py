@@ -1,0 +1,1 @@
+"""Agents of the OpenAI Agents SDK that outlive their workers, and wait for people without one."""

@@ -1,0 +1,258 @@
+"""The command ``dev``: a server, workers that follow the code, the gateway and its console."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import signal
+import socket
+import sys
+import webbrowser
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redis_state import RedisStateStore
+from redis_state.cli.commands import app
+from redis_state.cli.exit_codes import or_exit
+from redis_state.cli.output import print_line
+from redis_state.cli.servers.gateway import make_server
+from redis_state.errors import CallerError
+from redis_state.transport.connections.address import Address
+
+if TYPE_CHECKING:
+    from redis_state.cli.servers.dev_workers import DevWorkers
+    from redis_state.gateway import Gateway
+    from redis_state.worker import TaskClient
+
+_DEMO = "redis_state.demo.agents:worker"
+_DEMO_SESSION, _DEMO_ORDERS = "orders", ("order-1", "order-2", "order-3")
+_HOST = "127.0.0.1"
+_NAMES = ("localhost", _HOST)
+_POLL_S = 0.01
+_IGNORED = frozenset({".venv", ".git", "node_modules", "__pycache__", ".redis-state"})
+
+
+@dataclass(frozen=True, slots=True)
+class DevOptions:
+    """The options of `redis-state dev`."""
+
+    target: str | None
+    workers: int
+    port: int
+    data: Path
+    url: str | None
+    reload: bool
+    open_browser: bool
+
+
+@app.command()
+def dev(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODULE:WORKER]", help="Where the AgentWorker is. Default: the demo's agents."
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, max=32, help="Worker processes.")] = 2,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port on loopback.")] = 8787,
+    data: Annotated[Path, typer.Option(help="Where the embedded server keeps its data.")] = Path(
+        ".redis-state"
+    ),
+    url: Annotated[
+        str | None, typer.Option("--url", help="Use this server. Default: an embedded one.")
+    ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload/--no-reload", help="Replace workers when code changes.")
+    ] = True,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the console.")] = False,
+) -> None:
+    """Run a server, workers, the gateway and its console on this machine, for development.
+
+    The embedded server keeps its data in --data. When a Python file below the current folder
+    changes, new workers start and the old ones hand off what they run: tasks resume in the new code
+    at their last step. If the new code cannot be imported, the old workers stay, and the console
+    shows the error. Reloading needs the extra `reload`.
+
+    The console is at loopback only, and needs the token that is made at each start. The address
+    that is printed has it.
+
+    Try: `redis-state dev`, `redis-state dev my_pool:worker --open`.
+    """
+    options = DevOptions(target, workers, port, data, url, reload, open_browser)
+    or_exit(lambda: asyncio.run(run_dev(options)))
+
+
+async def run_dev(options: DevOptions) -> None:
+    """Run until SIGTERM or SIGINT. Errors: CallerError, ConfigError."""
+    # uvicorn raises what it has caught again, for who was there before: nobody.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _ignore)
+    from redis_state.cli.servers.dev_workers import DevWorkers  # noqa: PLC0415 - needs the extra
+    from redis_state.worker import TaskClient  # noqa: PLC0415 - needs the extra
+
+    with _listening(options.port) as listening:
+        async with (
+            _server(options) as (url, words),
+            RedisStateStore.from_url(url) as store,
+            TaskClient(store) as client,
+        ):
+            target = options.target or _DEMO
+            pool = DevWorkers(client, target=target, size=options.workers, url=url, say=_say)
+            token, application = make_dev_app(store, pool)
+            async with pool, application_closed(application):
+                if options.target is None:
+                    await _submit_demo(client)
+                port = listening.getsockname()[1]
+                address = f"http://{_HOST}:{port}/?token={token}"
+                watching = asyncio.create_task(_watch(pool, reload=options.reload))
+                try:
+                    serves = f"{options.workers} x {target} ({await _listed(pool)})"
+                    lines = [
+                        f"Server    {words}   REDIS_STATE_URL={url}",
+                        f"Console   {address}   API /v1/openapi.json",
+                        f"Workers   {serves}   {_reloading(reload=options.reload)}",
+                    ]
+                    await _serve(application, listening, lines, open_at=_opened(options, address))
+                finally:
+                    watching.cancel()
+                    await asyncio.wait({watching})
+
+
+def make_dev_app(store: RedisStateStore, pool: DevWorkers) -> tuple[str, Gateway]:
+    """Make the gateway of `redis-state dev`; return its token too."""
+    from redis_state.gateway import (  # noqa: PLC0415 - needs the extra
+        ApiKeys,
+        ConsoleOptions,
+        GatewayLimits,
+        create_gateway,
+    )
+    from redis_state.gateway.auth.api_keys import make_api_key  # noqa: PLC0415 - needs the extra
+
+    token, kept = make_api_key("dev", ["admin:*"])
+    console = ConsoleOptions(login_by_url=True, banner=lambda: pool.problem)
+    application = create_gateway(
+        store,
+        auth=ApiKeys([kept]),
+        hosts=_NAMES,
+        console=console,
+        limits=GatewayLimits(requests_per_s=None),
+    )
+    return token, application
+
+
+@asynccontextmanager
+async def application_closed(application: Gateway) -> AsyncGenerator[None]:
+    """Close what an application has opened, after the block."""
+    try:
+        yield
+    finally:
+        await application.aclose()
+
+
+@asynccontextmanager
+async def _server(options: DevOptions) -> AsyncGenerator[tuple[str, str]]:
+    """Start the embedded server for the length of the block, or use the one that was named."""
+    if options.url is not None and Address.parse(options.url).scheme != "embedded":
+        yield options.url, "as given"
+        return
+    from redis_state.embedded.server import start_embedded  # noqa: PLC0415 - not on Windows
+
+    given = None if options.url is None else Address.parse(options.url).directory
+    directory = options.data if given is None else Path(given)
+    server = await asyncio.to_thread(start_embedded, directory)
+    try:
+        yield server.url, f"embedded, version {server.version}, data in {directory}"
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+def _listening(port: int) -> socket.socket:
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((_HOST, port))
+    except OSError as error:
+        listening.close()
+        raise CallerError(
+            f"port {port} cannot be used: {error.strerror}; give another --port"
+        ) from None
+    return listening
+
+
+async def _serve(
+    application: Gateway, listening: socket.socket, lines: list[str], *, open_at: str | None
+) -> None:
+    # An access log would have the token.
+    server = make_server(application, log_level="warning", access_log=False, lifespan="off")
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    while not (server.started or serving.done()):
+        await asyncio.wait({serving}, timeout=_POLL_S)
+    for line in lines:
+        print_line(f"  {line}")
+    sys.stdout.flush()
+    if open_at is not None:
+        await asyncio.to_thread(webbrowser.open, open_at)
+    await serving
+
+
+async def _watch(pool: DevWorkers, *, reload: bool) -> None:
+    """Replace the workers whenever a Python file has changed."""
+    watchfiles = _watchfiles() if reload else None
+    if watchfiles is None:
+        return
+
+    def wanted(_: Any, path: str) -> bool:
+        return path.endswith(".py") and not _IGNORED.intersection(Path(path).parts)
+
+    async for changed in watchfiles.awatch(Path.cwd(), watch_filter=wanted):
+        name = Path(min(path for _, path in changed)).name
+        _say(f"{name} has changed: starting new workers")
+        used = await pool.reload()
+        _say("the new workers serve" if used else "the old workers stay, until it can be imported")
+
+
+def _watchfiles() -> Any:
+    try:
+        return importlib.import_module("watchfiles")
+    except ImportError:
+        return None
+
+
+def _reloading(*, reload: bool) -> str:
+    if not reload:
+        return "not reloading"
+    if _watchfiles() is None:
+        return 'not reloading: pip install "redis_state[reload]"'
+    return "reloading on *.py"
+
+
+def _opened(options: DevOptions, address: str) -> str | None:
+    return address if options.open_browser else None
+
+
+async def _listed(pool: DevWorkers) -> str:
+    names = await pool.handlers()
+    return ", ".join(names) or "none started yet"
+
+
+async def _submit_demo(client: TaskClient) -> None:
+    """Submit orders to look at and to approve. The same orders are found at the next start."""
+    for order in _DEMO_ORDERS:
+        with suppress(CallerError):
+            await client.submit(
+                "prepare_order", {"pace_s": 0.5}, session_id=_DEMO_SESSION, task_id=order
+            )
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    del number, frame
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

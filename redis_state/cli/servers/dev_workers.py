@@ -1,0 +1,184 @@
+"""The workers of `redis-state dev`: child processes that are replaced when code changes.
+
+New workers start before the old ones are stopped. If the new ones cannot start, the old ones stay.
+The old ones hand off what they run, so their tasks resume in the new code at their last step. Each
+child ends with this process, even if it is killed: it reads a pipe that this process holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Self
+
+from redis_state.errors import BackendError
+from redis_state.worker import TaskClient
+
+GRACE_S = 2
+_STOP_S = 15.0
+_START_S = 30.0
+_POLL_S = 0.05
+_AGAIN_S = 1.0
+_TAIL_LINES = 30
+_LONGEST_LINE = 1 << 16
+# What this process imports, from the same places; the user's code lies in the current folder.
+_BOOT = "import sys; sys.path[:] = {path!r}; from redis_state.cli.main import main; main()"
+
+
+@dataclass(slots=True, eq=False)
+class _Child:
+    process: asyncio.subprocess.Process
+    lines: deque[str] = field(default_factory=lambda: deque[str](maxlen=_TAIL_LINES))
+    reader: asyncio.Task[None] | None = None
+
+
+class DevWorkers:
+    """Some workers of one target. Use it in ``async with``. ``problem`` is why code is not used."""
+
+    def __init__(
+        self,
+        client: TaskClient,
+        *,
+        target: str,
+        size: int,
+        url: str,
+        say: Callable[[str], None],
+    ) -> None:
+        self.problem: str | None = None
+        self._client = client
+        self._target = target
+        self._size = size
+        self._env = {**os.environ, "REDIS_STATE_URL": url, "PYTHONUNBUFFERED": "1"}
+        self._say = say
+        self._children: list[_Child] = []
+        self._changing = asyncio.Lock()
+        self._guard: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.reload()
+        self._guard = asyncio.create_task(self._keep(), name="redis_state dev workers")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._guard is not None:
+            self._guard.cancel()
+            await asyncio.wait({self._guard})
+        await asyncio.gather(*map(self._stop, self._children))
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the workers."""
+        return [child.process.pid for child in self._children]
+
+    async def handlers(self) -> list[str]:
+        """Return the handlers that the workers have."""
+        found = await self._client.workers()
+        return sorted({name for info in found if info.pid in self.pids for name in info.handlers})
+
+    async def reload(self) -> bool:
+        """Replace the workers by new ones; return whether the new code is used."""
+        async with self._changing:
+            started = await self._start_all()
+            if started is None:
+                return False
+            old, self._children = self._children, started
+            await asyncio.gather(*map(self._stop, old))
+            return True
+
+    async def _start_all(self) -> list[_Child] | None:
+        children = [await self._launch() for _ in range(self._size)]
+        try:
+            problems = await asyncio.gather(*map(self._problem_of, children))
+        except BaseException:
+            await asyncio.gather(*map(self._stop, children))
+            raise
+        self.problem = next((each for each in problems if each is not None), None)
+        if self.problem is None:
+            return children
+        await asyncio.gather(*map(self._stop, children))
+        return None
+
+    async def _launch(self) -> _Child:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            _BOOT.format(path=sys.path),
+            "worker",
+            self._target,
+            "--grace",
+            str(GRACE_S),
+            "--stop-with-stdin",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            limit=_LONGEST_LINE,
+            env=self._env,
+            # The terminal's Ctrl-C is for this process, which then stops its workers in order.
+            start_new_session=True,
+        )
+        child = _Child(process)
+        child.reader = asyncio.create_task(self._read(child))
+        return child
+
+    async def _problem_of(self, child: _Child) -> str | None:
+        """Wait until a worker serves; return why it does not."""
+        ended = asyncio.create_task(child.process.wait())
+        try:
+            async with asyncio.timeout(_START_S):
+                while not ended.done():
+                    with suppress(BackendError):
+                        if child.process.pid in {w.pid for w in await self._client.workers()}:
+                            return None
+                    await asyncio.wait({ended}, timeout=_POLL_S)
+        except TimeoutError:
+            return f"{self._target} does not serve after {_START_S:.0f} s"
+        finally:
+            ended.cancel()
+        if child.reader is not None:
+            await child.reader
+        return "\n".join([f"{self._target} cannot be started:", *child.lines])
+
+    async def _keep(self) -> None:
+        """Start the workers again when one ends by itself."""
+        while True:
+            await asyncio.sleep(_AGAIN_S)
+            async with self._changing:
+                dead = [child for child in self._children if child.process.returncode is not None]
+                if not dead:
+                    continue
+                self._children = [child for child in self._children if child not in dead]
+                for child in dead:
+                    self._say(f"worker {child.process.pid} ended by itself; starting another")
+                    self._children.append(await self._launch())
+
+    async def _read(self, child: _Child) -> None:
+        stream = child.process.stdout
+        while stream is not None:
+            try:
+                line = await stream.readline()
+            except ValueError:  # longer than the limit; the rest follows
+                continue
+            if not line:
+                return
+            text = line.decode("utf-8", "replace").rstrip("\n")
+            child.lines.append(text)
+            self._say(text)
+
+    async def _stop(self, child: _Child) -> None:
+        with suppress(ProcessLookupError):
+            child.process.terminate()
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await child.process.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                child.process.kill()
+            await child.process.wait()
+        if child.reader is not None:
+            await asyncio.wait({child.reader}, timeout=1)
+            child.reader.cancel()

@@ -1,0 +1,200 @@
+"""Find tasks by filters that stand in the URL; change those chosen, or all that match.
+
+A change of many is shown first: what it would do to each. Nothing happens before it is confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.responses import Response
+
+from redis_state.gateway.answers import HttpProblem, forbidden
+from redis_state.gateway.auth.principal import Right
+from redis_state.gateway.bodies import read_attributes
+from redis_state.gateway.calls import Operation
+from redis_state.gateway.console.operations import (
+    CANCEL_TASK,
+    CHANGE_ALL,
+    FIND_TASKS,
+    FORK_TASK,
+    READ_TASK,
+    RERUN_TASK,
+    RETRY_TASK,
+)
+from redis_state.gateway.console.pages import ConsolePage, PageCall
+from redis_state.gateway.console.rendering import write_query
+from redis_state.models import TaskStatus
+from redis_state.serialization import codec
+from redis_state.worker.tasks.operate.bulk import APPLIES, BulkAction
+
+_PAGE = 50
+_MOST_CHOSEN = 200
+_FILTERS = ("status", "handler", "session_id", "attribute", "created_after", "created_before")
+_LISTS = frozenset({"status", "attribute"})
+_ACTIONS = {
+    "retry": RETRY_TASK,
+    "rerun": RERUN_TASK,
+    "fork": FORK_TASK,
+    "cancel": CANCEL_TASK,
+}
+
+
+async def show_found(call: PageCall) -> Response:
+    """Show the tasks that match."""
+    filters = _filters(call)
+    query: dict[str, Any] = {**filters, "limit": _PAGE}
+    if call.asked("after"):
+        query["after"] = call.asked("after")
+    problem: HttpProblem | None = None
+    found: dict[str, Any] = {"tasks": [], "cursor": None}
+    try:
+        found = await call.perform(FIND_TASKS, query=query)
+    except HttpProblem as error:
+        problem = error
+    return call.page(
+        "find.html",
+        status=200 if problem is None else problem.status,
+        problem=problem,
+        found=found,
+        filters=filters,
+        next=write_query({**filters, "after": found["cursor"]}),
+        here=write_query(filters),
+        statuses=[each.value for each in TaskStatus],
+        actions=_allowed(call),
+        write_query=write_query,
+        may_all=call.principal.may(Right.ADMIN, filters.get("session_id", "")),
+    )
+
+
+async def change_found(call: PageCall) -> Response:
+    """Show what a change would do, or do it if it was confirmed."""
+    action, allowed = call.given("action"), _allowed(call)
+    if not allowed or (action in _ACTIONS and action not in allowed):
+        raise forbidden()
+    if action not in allowed:
+        raise HttpProblem(422, "invalid", "choose what to do")
+    confirmed = call.given("confirmed") == "1"
+    if call.given("all") == "1":
+        report = await _all(call, action, confirmed=confirmed)
+    else:
+        report = await _chosen(call, action, confirmed=confirmed)
+    return call.page(
+        "bulk.html",
+        report=report,
+        action=action,
+        confirmed=confirmed,
+        all="1" if call.given("all") == "1" else "",
+        chosen=call.form.get("chosen", []),
+        here=write_query(_filters(call)),
+        key=call.given("form_key"),
+        reason=call.given("reason"),
+    )
+
+
+def _allowed(call: PageCall) -> list[str]:
+    """Return the changes that who looks may make in some session."""
+    return [name for name, its in _ACTIONS.items() if call.principal.has_any(its.right)]
+
+
+async def _all(call: PageCall, action: str, *, confirmed: bool) -> dict[str, Any]:
+    filters = _filters(call)
+    attributes = read_attributes(filters.pop("attribute", None))
+    wanted = filters if attributes is None else filters | {"attributes": attributes}
+    body = {"action": action, "filter": wanted, "dry_run": not confirmed}
+    if action == "cancel" and call.given("reason"):
+        body["reason"] = call.given("reason")
+    found: dict[str, Any] = await call.perform(CHANGE_ALL, body=body, key=_key(call))
+    return found
+
+
+async def _chosen(call: PageCall, action: str, *, confirmed: bool) -> dict[str, Any]:
+    chosen = [_read_choice(each) for each in call.form.get("chosen", [])]
+    if not 0 < len(chosen) <= _MOST_CHOSEN:
+        raise HttpProblem(422, "invalid", f"choose 1 to {_MOST_CHOSEN} tasks")
+    key = _key(call)
+    change = _do if confirmed else _would
+    items = await asyncio.gather(*(change(call, action, each, key) for each in chosen))
+    counts: dict[str, int] = {}
+    for item in items:
+        counts[item["outcome"]] = counts.get(item["outcome"], 0) + 1
+    return {"items": items, "counts": counts, "more": False, "dry_run": not confirmed}
+
+
+async def _would(call: PageCall, action: str, path: dict[str, str], key: str) -> dict[str, Any]:
+    del key
+    item = _item(path)
+    try:
+        task = await call.perform(READ_TASK, path=path)
+    except HttpProblem as problem:
+        return item | {"outcome": "refused", "reason": problem.message}
+    reason = None
+    if not call.principal.may(_ACTIONS[action].right, path["session"]):
+        reason = forbidden().message
+    elif TaskStatus(task["status"]) not in APPLIES[BulkAction(action)]:
+        reason = f"{action} does not apply to it"
+    outcome = "would" if reason is None else "refused"
+    return item | {"status": task["status"], "outcome": outcome, "reason": reason}
+
+
+async def _do(call: PageCall, action: str, path: dict[str, str], key: str) -> dict[str, Any]:
+    operation: Operation = _ACTIONS[action]
+    body = {"reason": call.given("reason") or None} if action == "cancel" else {}
+    # The key of a copy is its id: each task has one of its own, and the form sent twice the same.
+    own = codec.fingerprint(action, call.principal.subject, key, *path.values())
+    try:
+        made = await call.perform(operation, path=path, body=body, key=own)
+    except HttpProblem as problem:
+        return _item(path) | {"outcome": "refused", "reason": problem.message}
+    new = made["task_id"] if made["task_id"] != path["task"] else None
+    done = {"outcome": "done", "new_task_id": new, "status": made.get("status", "")}
+    return _item(path) | done
+
+
+def _item(path: dict[str, str]) -> dict[str, Any]:
+    return {
+        "session_id": path["session"],
+        "task_id": path["task"],
+        "status": "",
+        "new_task_id": None,
+        "reason": None,
+    }
+
+
+def _read_choice(text: str) -> dict[str, str]:
+    try:
+        fields = parse_qs(text, keep_blank_values=True, errors="surrogatepass", max_num_fields=4)
+        return {"session": fields["session"][0], "task": fields["task"][0]}
+    except (KeyError, ValueError):
+        raise HttpProblem(422, "invalid", "this is no choice of the page") from None
+
+
+def _filters(call: PageCall) -> dict[str, Any]:
+    """Return the filters of the URL. Times without a zone are UTC."""
+    found: dict[str, Any] = {}
+    for name in _FILTERS:
+        values = [each for each in call.query.get(name, []) if each]
+        if name == "attribute":
+            values = [part.strip() for each in values for part in each.split(",") if part.strip()]
+        if values:
+            found[name] = values if name in _LISTS else values[-1]
+    for name in ("created_after", "created_before"):
+        text = found.get(name)
+        if isinstance(text, str) and "T" in text and not text.endswith("Z") and "+" not in text:
+            found[name] = f"{text}Z"
+    return found
+
+
+def _key(call: PageCall) -> str:
+    key = call.given("form_key")
+    if not (0 < len(key) <= 100 and key.isascii() and key.isprintable()):  # noqa: PLR2004
+        raise HttpProblem(400, "malformed", "this form is not complete")
+    return key
+
+
+PAGES = (
+    ConsolePage("GET", "/find", show_found),
+    ConsolePage("POST", "/find/change", change_found),
+)

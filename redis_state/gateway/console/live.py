@@ -1,0 +1,94 @@
+"""Live parts of pages: a session's events, rendered.
+
+A part is sent as a message of server-sent events under the cursor of its newest row. A browser that
+connects again sends the cursor, and misses nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from starlette.responses import Response
+
+from redis_state.errors import RedisStateError
+from redis_state.gateway.answers import problem_of
+from redis_state.gateway.bodies import EventsQuery
+from redis_state.gateway.calls import ApiCall, authorise, validated
+from redis_state.gateway.console.operations import STREAM_EVENTS
+from redis_state.gateway.console.pages import PageCall
+from redis_state.gateway.routes.events import BegunStream, Streamed, begin_stream
+from redis_state.gateway.streaming import events
+from redis_state.serialization import codec
+
+_LINES = re.compile(r"\r\n|\r|\n")
+_PASSED = frozenset({"end", "expired"})
+
+
+@dataclass(frozen=True, slots=True)
+class LiveEvent:
+    """An event of a stream. ``cursor`` is that of a row; other events have none."""
+
+    name: str
+    cursor: str | None
+    data: Any
+
+
+Write = Callable[[list[LiveEvent]], Awaitable[str]]
+
+
+async def stream_part(call: PageCall, query: dict[str, Any], write: Write) -> Response:
+    """Stream what ``write`` makes of a session's events, as who looks."""
+    path = {"session": call.asked("session")}
+    authorise(STREAM_EVENTS, call.principal, path)
+    services = await call.backstage.services()
+    try:
+        asked = validated(EventsQuery, query)
+        chunks = await begin_stream(ApiCall(call.request, services, call.principal, path, asked))
+    except RedisStateError as error:
+        raise problem_of(error) from error
+    return Streamed(_Rendered(chunks, write))
+
+
+class _Rendered(AsyncIterator[bytes]):
+    def __init__(self, chunks: BegunStream, write: Write) -> None:
+        self._chunks = chunks
+        self._write = write
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        chunk = await anext(self._chunks)
+        found = read_events(chunk)
+        passed = b"".join(events.event(each.name, b"{}") for each in found if each.name in _PASSED)
+        rows = [each for each in found if each.cursor is not None or each.name in ("resync", "end")]
+        html = await self._write(rows) if rows else ""
+        if not html:
+            return passed or events.HEARTBEAT
+        cursors = [each.cursor for each in rows if each.cursor is not None]
+        return write_message(html, cursors[-1] if cursors else None) + passed
+
+    async def aclose(self) -> None:
+        await self._chunks.aclose()
+
+
+def read_events(chunk: bytes) -> list[LiveEvent]:
+    """Read whole events, as `redis_state.gateway.streaming.events` writes them."""
+    found: list[LiveEvent] = []
+    for part in chunk.split(b"\n\n"):
+        fields = dict(line.split(b": ", 1) for line in part.split(b"\n") if b": " in line)
+        if b"event" in fields and b"data" in fields:
+            cursor = fields.get(b"id")
+            text = None if cursor is None else cursor.decode()
+            found.append(LiveEvent(fields[b"event"].decode(), text, codec.decode(fields[b"data"])))
+    return found
+
+
+def write_message(html: str, cursor: str | None) -> bytes:
+    """Write HTML as a message. No value in it can end the message or begin another field."""
+    head = "" if cursor is None else f"id: {cursor}\n"
+    lines = "".join(f"data: {line}\n" for line in _LINES.split(html) if line)
+    return f"{head}{lines}\n".encode("utf-8", "replace")

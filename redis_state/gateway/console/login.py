@@ -1,0 +1,66 @@
+"""Logging in and out."""
+
+from __future__ import annotations
+
+from starlette.responses import RedirectResponse, Response
+
+from redis_state.gateway.answers import HttpProblem
+from redis_state.gateway.console.logins import COOKIE, forget, remember
+from redis_state.gateway.console.pages import ConsolePage, PageCall
+from redis_state.gateway.console.rendering import write_query
+
+
+async def show_login(call: PageCall) -> Response:
+    """Show the form; exchange a credential of the URL where that is allowed."""
+    back = _back(call)
+    if call.backstage.login_by_url and "token" in call.query:
+        return await _log_in(call, call.asked("token"), back)
+    if call.request.headers.get("sec-fetch-site") != "cross-site":
+        known = await call.backstage.logins.authenticate(call.request)
+        if known is not None:
+            return RedirectResponse(f"{call.base}{back}", 303)
+    return _form(call, back)
+
+
+async def log_in(call: PageCall) -> Response:
+    """Exchange a credential for a cookie."""
+    return await _log_in(call, call.given("credential"), _back(call))
+
+
+async def log_out(call: PageCall) -> Response:
+    """Remove the cookie."""
+    response = call.go("/login")
+    forget(response, call.request)
+    return response
+
+
+async def _log_in(call: PageCall, credential: str, back: str) -> Response:
+    exchanged = await call.backstage.logins.exchange(call.request, credential)
+    if exchanged is None:
+        return _form(call, back, "This key is not known, or has expired.", status=401)
+    response = RedirectResponse(f"{call.base}{back}", 303)
+    remember(response, call.request, *exchanged)
+    return response
+
+
+def _form(call: PageCall, back: str, message: str | None = None, *, status: int = 200) -> Response:
+    query = write_query({"back": back if back != "/" else None})
+    had = COOKIE in call.request.cookies
+    return call.page("login.html", status=status, back=back, query=query, message=message, had=had)
+
+
+def _back(call: PageCall) -> str:
+    """Return the page to go to afterwards. It is below the console's own path in every case."""
+    back = call.asked("back", "/")
+    if not back.startswith(("/", "?")) or not back.isprintable() or "\\" in back:
+        raise HttpProblem(400, "malformed", "this is no page of the console")
+    if not back.isascii() or "/../" in f"{back.partition('?')[0]}/":
+        raise HttpProblem(400, "malformed", "this is no page of the console")
+    return back
+
+
+PAGES = (
+    ConsolePage("GET", "/login", show_login, public=True),
+    ConsolePage("POST", "/login", log_in, public=True),
+    ConsolePage("POST", "/logout", log_out),
+)

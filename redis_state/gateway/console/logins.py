@@ -1,0 +1,123 @@
+"""Who looks at a page: a cookie that a credential was exchanged for, once.
+
+A browser sends no Authorization header by itself. The cookie is a token of `BrowserTokens` with the
+credential's own scopes and, at most, its lifetime. A form carries a second token, made from the
+cookie: no page of another origin can know it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import RedirectResponse, Response
+
+from redis_state.gateway.answers import HttpProblem
+from redis_state.gateway.auth.browser_tokens import BrowserTokens
+from redis_state.gateway.auth.open import is_loopback
+from redis_state.gateway.auth.principal import Authenticator, Principal, Unauthenticated, bearer
+from redis_state.gateway.console.options import ConsoleOptions
+from redis_state.gateway.guard import name_of_host
+
+COOKIE = "redis_state_console"
+# Browsers refuse larger cookies without a word.
+_LARGEST_COOKIE = 3_800
+_LONGEST_CREDENTIAL = 8_192
+
+
+class Logins:
+    """Makes and reads the cookies of the console."""
+
+    def __init__(self, auth: Authenticator, options: ConsoleOptions) -> None:
+        self._auth = auth
+        self._session = options.session
+        self._tokens = BrowserTokens(
+            options.secret or secrets.token_urlsafe(48), audience="console", cookie=COOKIE
+        )
+        # Of each process: a form that another process rendered is to be sent to this one too.
+        given = options.secret
+        text = secrets.token_urlsafe(48) if given is None else repr(given)
+        self._key = hashlib.sha256(f"forms {text}".encode()).digest()
+
+    async def authenticate(self, connection: HTTPConnection) -> Principal | None:
+        """Return who looks at a page: by the cookie, else as the gateway knows callers."""
+        try:
+            if bearer(connection) is None and COOKIE in connection.cookies:
+                found = await self._tokens.authenticate(connection)
+                if found is not None and not found.expired():
+                    return found
+            found = await self._auth.authenticate(connection)
+        except Unauthenticated:
+            return None
+        return None if found is None or found.expired() else found
+
+    async def exchange(self, request: Request, credential: str) -> tuple[str, timedelta] | None:
+        """Return a cookie's value for a credential, and how long it lasts; None if it is refused.
+
+        Errors: HttpProblem, 422, if its scopes are too many for a cookie.
+        """
+        principal = await self._principal_of(request, credential)
+        if principal is None or principal.expired():
+            return None
+        lasts = self._session
+        if principal.expires_at is not None:
+            lasts = min(lasts, principal.expires_at - datetime.now(UTC))
+        lasts = max(lasts, timedelta(seconds=1))
+        token = self._tokens.mint(principal.subject, map(str, principal.scopes), ttl=lasts)
+        if len(token) > _LARGEST_COOKIE:
+            raise HttpProblem(422, "too_many_scopes", "this credential has too many scopes")
+        return token, lasts
+
+    def form_token(self, connection: HTTPConnection, principal: Principal) -> str:
+        """Return what a form of this login has to carry."""
+        cookie = connection.cookies.get(COOKIE, "")
+        about = f"{principal.subject}\n{cookie}".encode("utf-8", "surrogatepass")
+        return hmac.new(self._key, about, hashlib.sha256).hexdigest()
+
+    def check_form(self, connection: HTTPConnection, principal: Principal, given: str) -> None:
+        """Require the token of a form. Errors: HttpProblem, 403."""
+        expected = self.form_token(connection, principal)
+        if not hmac.compare_digest(expected.encode(), given.encode("utf-8", "replace")):
+            message = "this form is of another login: reload the page"
+            raise HttpProblem(403, "stale_form", message)
+
+    async def _principal_of(self, request: Request, credential: str) -> Principal | None:
+        text = credential.strip()
+        if not 0 < len(text) <= _LONGEST_CREDENTIAL or not text.isascii():
+            return None
+        scope: dict[str, Any] = dict(request.scope)
+        scope["headers"] = [(b"authorization", b"Bearer " + text.encode())]
+        # A connection without its client: who is known by an address gave no credential.
+        scope["client"] = None
+        try:
+            return await self._auth.authenticate(HTTPConnection(scope))
+        except Unauthenticated:
+            return None
+
+
+def remember(response: RedirectResponse, request: Request, token: str, lasts: timedelta) -> None:
+    """Set the cookie."""
+    response.set_cookie(
+        COOKIE,
+        token,
+        max_age=int(lasts / timedelta(seconds=1)),
+        path=cookie_path(request),
+        secure=not is_loopback(name_of_host(request.headers.get("host", "")).strip("[]")),
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def forget(response: Response, request: Request) -> None:
+    """Remove the cookie."""
+    response.delete_cookie(COOKIE, path=cookie_path(request), httponly=True, samesite="strict")
+
+
+def cookie_path(request: Request) -> str:
+    """Return the path of the console below the gateway's mount."""
+    return f"{quote(request.scope.get('root_path', ''), safe='/')}/console"

@@ -1,0 +1,88 @@
+"""The overview: the pool, queues, open pauses by age, failures in the last hours."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from starlette.responses import Response
+
+from redis_state.gateway.console.operations import (
+    FIND_TASKS,
+    LIST_PAUSES,
+    LIST_QUEUES,
+    LIST_WORKERS,
+)
+from redis_state.gateway.console.pages import ConsolePage, PageCall
+from redis_state.gateway.console.rendering import moment
+
+_HOURS = 24
+_MOST = 1_000
+_AGES = ((60, "under a minute"), (3_600, "under an hour"), (86_400, "under a day"))
+_OLDER = "a day and more"
+
+
+async def show_overview(call: PageCall) -> Response:
+    """Show the overview."""
+    return call.page("overview.html", **await read_overview(call))
+
+
+async def show_overview_part(call: PageCall) -> Response:
+    """Show the part of the overview that changes, for a page that has the rest."""
+    return call.page("overview_part.html", **await read_overview(call))
+
+
+async def read_overview(call: PageCall) -> dict[str, Any]:
+    """Read what the overview shows. What who looks may not see is None."""
+    now = datetime.now(UTC)
+    since = now - timedelta(hours=_HOURS)
+    failed = {"status": ["FAILED"], "created_after": since.isoformat(), "limit": _MOST}
+    workers, queues, pauses, failures = await asyncio.gather(
+        call.section(LIST_WORKERS),
+        call.section(LIST_QUEUES),
+        call.section(LIST_PAUSES, query={"limit": _MOST}),
+        call.section(FIND_TASKS, query=failed),
+    )
+    return {
+        "workers": None if workers is None else workers["workers"],
+        "queues": None if queues is None else queues["queues"],
+        "pauses": None if pauses is None else _by_age(pauses["pauses"], now),
+        "oldest": [] if pauses is None else pauses["pauses"][:5],
+        "more_pauses": pauses is not None and pauses["cursor"] is not None,
+        "failures": None if failures is None else _by_hour(failures["tasks"], now),
+        "failed": [] if failures is None else failures["tasks"][:5],
+        "failed_count": 0 if failures is None else len(failures["tasks"]),
+        "more_failures": failures is not None and failures["cursor"] is not None,
+        "hours": _HOURS,
+    }
+
+
+def _by_age(pauses: list[dict[str, Any]], now: datetime) -> list[tuple[str, int]]:
+    counts = dict.fromkeys([*(label for _, label in _AGES), _OLDER], 0)
+    for pause in pauses:
+        opened = moment(pause["opened_at"]) or now
+        seconds = (now - opened) / timedelta(seconds=1)
+        counts[next((label for most, label in _AGES if seconds < most), _OLDER)] += 1
+    return list(counts.items())
+
+
+def _by_hour(tasks: list[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:
+    """Count the failures of each of the last hours, the oldest first."""
+    counts = [0] * _HOURS
+    for task in tasks:
+        ended = moment(task["updated_at"]) or now
+        hours = int((now - ended) / timedelta(hours=1))
+        if 0 <= hours < _HOURS:
+            counts[hours] += 1
+    most = max(1, *counts)
+    return [
+        {"ago": ago, "count": counts[ago], "height": round(60 * counts[ago] / most, 1)}
+        for ago in reversed(range(_HOURS))
+    ]
+
+
+PAGES = (
+    ConsolePage("GET", "", show_overview),
+    ConsolePage("GET", "/overview-part", show_overview_part),
+)

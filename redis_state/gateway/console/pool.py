@@ -1,0 +1,91 @@
+"""The pool: workers, queues with their limits, schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from redis_state.gateway.auth.principal import Right
+from redis_state.gateway.console.operations import (
+    LIST_QUEUES,
+    LIST_SCHEDULES,
+    LIST_WORKERS,
+    PAUSE_QUEUE,
+    PAUSE_SCHEDULE,
+    RESUME_QUEUE,
+    RESUME_SCHEDULE,
+    TRIGGER_SCHEDULE,
+)
+from redis_state.gateway.console.pages import ConsolePage, PageCall
+
+
+async def show_workers(call: PageCall) -> Response:
+    """Show the live worker processes."""
+    return call.page("workers.html", **await call.perform(LIST_WORKERS))
+
+
+async def show_queues(call: PageCall) -> Response:
+    """Show the queues and their limits."""
+    found = await call.perform(LIST_QUEUES)
+    return call.page("queues.html", **found, may=call.principal.everywhere(Right.ADMIN))
+
+
+async def pause_queue(call: PageCall) -> Response:
+    """Begin no more tasks of a queue."""
+    await call.perform(PAUSE_QUEUE, path={"queue": call.asked("queue")})
+    return call.go("/queues", said="paused")
+
+
+async def resume_queue(call: PageCall) -> Response:
+    """Begin tasks of a queue again."""
+    await call.perform(RESUME_QUEUE, path={"queue": call.asked("queue")})
+    return call.go("/queues", said="resumed")
+
+
+async def show_schedules(call: PageCall) -> Response:
+    """Show all schedules."""
+    found: dict[str, Any] = await call.perform(LIST_SCHEDULES)
+    caller = call.principal
+    return call.page(
+        "schedules.html",
+        **found,
+        may=caller.everywhere(Right.ADMIN),
+        may_submit=caller.everywhere(Right.SUBMIT),
+    )
+
+
+async def pause_schedule(call: PageCall) -> Response:
+    """Pause a schedule."""
+    await call.perform(PAUSE_SCHEDULE, path={"schedule": call.asked("schedule")})
+    return call.go("/schedules", said="paused")
+
+
+async def resume_schedule(call: PageCall) -> Response:
+    """Resume a schedule."""
+    await call.perform(RESUME_SCHEDULE, path={"schedule": call.asked("schedule")})
+    return call.go("/schedules", said="resumed")
+
+
+async def trigger_schedule(call: PageCall) -> Response:
+    """Submit a task of a schedule now."""
+    key = call.given("form_key")
+    usable = 0 < len(key) <= 100 and key.isascii() and key.isprintable()  # noqa: PLR2004
+    made = await call.perform(
+        TRIGGER_SCHEDULE,
+        path={"schedule": call.asked("schedule")},
+        key=key if usable else None,
+    )
+    return call.go("/task", session=made["session_id"], task=made["task_id"], said="triggered")
+
+
+PAGES = (
+    ConsolePage("GET", "/workers", show_workers),
+    ConsolePage("GET", "/queues", show_queues),
+    ConsolePage("POST", "/queues/pause", pause_queue),
+    ConsolePage("POST", "/queues/resume", resume_queue),
+    ConsolePage("GET", "/schedules", show_schedules),
+    ConsolePage("POST", "/schedules/pause", pause_schedule),
+    ConsolePage("POST", "/schedules/resume", resume_schedule),
+    ConsolePage("POST", "/schedules/trigger", trigger_schedule),
+)

@@ -1,0 +1,146 @@
+"""A task: what it is, its children, its waterfall, what can be done with it; live."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from starlette.responses import Response
+
+from redis_state.gateway.answers import HttpProblem
+from redis_state.gateway.auth.principal import Right
+from redis_state.gateway.console.inbox import with_form
+from redis_state.gateway.console.live import LiveEvent, stream_part
+from redis_state.gateway.console.operations import (
+    CANCEL_TASK,
+    FORK_TASK,
+    READ_TIMELINE,
+    READ_TREE,
+    RERUN_TASK,
+    RETRY_TASK,
+    STEER_TASK,
+)
+from redis_state.gateway.console.pages import ConsolePage, PageCall, problem_page
+from redis_state.gateway.console.rendering import render
+from redis_state.gateway.console.waterfall import read_waterfall
+from redis_state.models import SteeringEventType
+from redis_state.serialization import codec
+
+_MOST_ROWS = 1_000
+_SHOWN_ROWS = 30
+# A page that is sent again and again is of no use to a person, and costs.
+_AT_MOST_EVERY_S = 0.25
+_TERMINAL = frozenset({"COMPLETE", "FAILED", "CANCELLED"})
+_REOPENED = frozenset({"FAILED", "CANCELLED"})
+_STEERED_BY = [
+    each.value for each in SteeringEventType if each.value not in ("APPROVE", "REJECT", "CANCEL")
+]
+_STEERED_BY.sort(key=lambda name: name != "USER_MESSAGE")
+
+
+async def show_task(call: PageCall) -> Response:
+    """Show a task."""
+    return call.page("task.html", **await _read(call))
+
+
+async def stream_task(call: PageCall) -> Response:
+    """Stream the part of the page that changes, until the task is terminal."""
+
+    async def write(events: list[LiveEvent]) -> str:
+        del events
+        await asyncio.sleep(_AT_MOST_EVERY_S)
+        try:
+            found = await _read(call)
+        except HttpProblem:
+            return ""
+        return render("task_part.html", **call.values(), **found)
+
+    return await stream_part(call, {"task": call.asked("task")}, write)
+
+
+async def _read(call: PageCall) -> dict[str, Any]:
+    timeline, tree = await asyncio.gather(
+        call.perform(READ_TIMELINE, path=call.task, query={"limit": _MOST_ROWS}),
+        call.perform(READ_TREE, path=call.task),
+    )
+    task, caller, session = timeline["task"], call.principal, call.asked("session")
+    steer = caller.may(Right.STEER, session)
+    copy = caller.may(Right.SUBMIT, session) and caller.may(Right.READ, session)
+    over = task["status"] in _TERMINAL
+    return {
+        "task": task,
+        "tree": tree,
+        "timeline": timeline,
+        "rows": timeline["rows"][-_SHOWN_ROWS:],
+        "pauses": [with_form(call, each) for each in timeline["pauses"]],
+        "waterfall": read_waterfall(timeline, tree["children"], now=datetime.now(UTC)),
+        "cursor": timeline["cursor"],
+        "over": over,
+        "may_steer": steer and not over,
+        "may_retry": steer and task["status"] in _REOPENED,
+        "may_copy": copy,
+        "steered_by": _STEERED_BY,
+    }
+
+
+async def steer(call: PageCall) -> Response:
+    """Send a steering event."""
+    body = {"type": call.given("type"), "payload": _payload(call.given("text"))}
+    return await _change(call, STEER_TASK, body, "steered", keyed=True)
+
+
+async def cancel(call: PageCall) -> Response:
+    """Cancel the task."""
+    body = {"reason": call.given("reason") or None, "hard": call.given("hard") == "1"}
+    return await _change(call, CANCEL_TASK, body, "cancelled")
+
+
+async def retry(call: PageCall) -> Response:
+    """Reopen the task."""
+    return await _change(call, RETRY_TASK, {}, "retried", keyed=True)
+
+
+async def rerun(call: PageCall) -> Response:
+    """Submit the task again."""
+    return await _change(call, RERUN_TASK, {}, "rerun", keyed=True)
+
+
+async def fork(call: PageCall) -> Response:
+    """Fork the task."""
+    body = {"before": call.given("before") or None}
+    return await _change(call, FORK_TASK, body, "forked", keyed=True)
+
+
+async def _change(
+    call: PageCall, operation: Any, body: Any, said: str, *, keyed: bool = False
+) -> Response:
+    key = call.given("form_key")
+    if keyed and not (0 < len(key) <= 100 and key.isascii() and key.isprintable()):  # noqa: PLR2004
+        return problem_page(call, HttpProblem(400, "malformed", "this form is not complete"))
+    # The forms of a page have one key: a rerun and a fork are two tasks nevertheless.
+    own = f"{operation.name}-{key}" if keyed else None
+    made = await call.perform(operation, path=call.task, body=body, key=own)
+    return call.go("/task", session=made["session_id"], task=made["task_id"], said=said)
+
+
+def _payload(text: str) -> dict[str, Any]:
+    """Return a payload that was written as an object of JSON, or as text."""
+    if text.lstrip().startswith("{"):
+        try:
+            found: Any = codec.decode(text.encode("utf-8", "surrogatepass"))
+        except codec.DecodeError as error:
+            raise HttpProblem(422, "invalid", f"the payload is no JSON: {error.reason}") from None
+        return cast("dict[str, Any]", found)
+    return {"text": text} if text else {}
+
+
+PAGES = (
+    ConsolePage("GET", "/task", show_task),
+    ConsolePage("GET", "/task/live", stream_task),
+    ConsolePage("POST", "/task/steer", steer),
+    ConsolePage("POST", "/task/cancel", cancel),
+    ConsolePage("POST", "/task/retry", retry),
+    ConsolePage("POST", "/task/rerun", rerun),
+    ConsolePage("POST", "/task/fork", fork),
+)

@@ -1,0 +1,83 @@
+"""Events of a durable stream: ``data`` with rows, and ``control`` with where to read on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from redis_state.errors import RedisStateError
+from redis_state.gateway.durable_streams.answers import next_cursor
+from redis_state.models.streams import StreamPage
+from redis_state.serialization import codec
+
+if TYPE_CHECKING:
+    from redis_state.gateway.durable_streams.feeds import StreamFeed, StreamFeeds
+
+HEARTBEAT_S: Final = 15.0
+HEARTBEAT: Final = b":\n\n"
+
+_BREAK = re.compile(rb"\r\n|\r|\n")
+
+
+def event_lines(name: str, data: bytes) -> bytes:
+    """Write an event. A line break in it is one of the data, and never ends the event."""
+    # A reader takes one space away.
+    lines = (b" " + line if line.startswith(b" ") else line for line in _BREAK.split(data))
+    return b"".join(
+        [b"event: ", name.encode(), b"\n", *(b"data:" + each + b"\n" for each in lines), b"\n"]
+    )
+
+
+def control_event(page: StreamPage, cursor: int | None) -> bytes:
+    """Write where a client has come to."""
+    control: dict[str, Any] = {"streamNextOffset": page.offset}
+    if page.closed:
+        control["streamClosed"] = True
+    else:
+        control["streamCursor"] = next_cursor(cursor)
+    if page.at_end:
+        control["upToDate"] = True
+    return event_lines("control", codec.encode(control))
+
+
+async def stream_frames(
+    feeds: StreamFeeds,
+    feed: StreamFeed,
+    offset: str,
+    *,
+    cursor: int | None,
+    events_s: float,
+    expires_at: datetime | None,
+) -> AsyncGenerator[bytes]:
+    """Give the events behind an offset, until the stream is closed or the client is to come again.
+
+    A row that cannot be read later ends them: the client comes again, and learns why. Errors: those
+    of the store, before the first events.
+    """
+    until = monotonic() + events_s
+    if expires_at is not None:
+        until = min(until, monotonic() + (expires_at - datetime.now(UTC)).total_seconds())
+    begun = False
+    while True:
+        seen = feed.version
+        try:
+            shared = await feed.read(offset)
+        except RedisStateError:
+            if not begun:
+                raise
+            return
+        page, offset = shared.page, shared.page.offset
+        if page.rows or page.closed or not begun:
+            begun = True
+            yield shared.event + control_event(page, cursor)
+        if page.closed or feeds.closing:
+            return
+        while page.at_end and not await feed.changed(seen, min(HEARTBEAT_S, until - monotonic())):
+            if monotonic() >= until:
+                return
+            yield HEARTBEAT
+        if monotonic() >= until or feeds.closing:
+            return

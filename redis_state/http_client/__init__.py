@@ -1,0 +1,17 @@
+"""The client of a gateway: `TaskClient` over HTTP. Needs the extras ``http`` and ``worker``."""
+
+from __future__ import annotations
+
+from redis_state.http_client.client import HttpTaskClient
+from redis_state.http_client.collections import HttpQueues, HttpSchedules
+from redis_state.http_client.documents import TaskTree, Timeline
+from redis_state.http_client.requests import Credentials
+
+__all__ = [
+    "Credentials",
+    "HttpQueues",
+    "HttpSchedules",
+    "HttpTaskClient",
+    "TaskTree",
+    "Timeline",
+]

@@ -1,0 +1,123 @@
+"""Queues and schedules over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis_state.errors import InvalidField, ScheduleUnknown
+from redis_state.http_client.documents import read_occurrence, read_queue, read_schedule
+from redis_state.http_client.requests import Ask, GatewayCaller, key_of
+from redis_state.worker import Occurrence, QueueInfo, Schedule, ScheduleView
+from redis_state.worker.schedules.model import check_id
+
+
+class HttpQueues:
+    """The queues of a gateway's namespace. See `Queues`. The caller needs a right over all."""
+
+    def __init__(self, caller: GatewayCaller) -> None:
+        self._caller = caller
+
+    async def get(self, name: str) -> QueueInfo:
+        """Return what waits in a queue, what runs, and its limits. An unknown one is empty."""
+        return read_queue(await self._caller.call(Ask("GET", _queue(name))))
+
+    async def list(self) -> Sequence[QueueInfo]:
+        """List the queues that live workers serve, and the default one."""
+        found = await self._caller.call(Ask("GET", ("queues",)))
+        return [read_queue(each) for each in found["queues"]]
+
+    async def pause(self, name: str) -> None:
+        """Begin no more tasks of a queue, until `resume`."""
+        await self._caller.call(Ask("POST", (*_queue(name), "pause"), body={}))
+
+    async def resume(self, name: str) -> None:
+        """Begin tasks of a queue again."""
+        await self._caller.call(Ask("POST", (*_queue(name), "resume"), body={}))
+
+
+class HttpSchedules:
+    """The schedules of a gateway's namespace. See `Schedules`. The caller needs a right over all.
+
+    No answer has the input of a schedule's tasks. So a schedule that was read is not one to save.
+    """
+
+    def __init__(self, caller: GatewayCaller) -> None:
+        self._caller = caller
+
+    async def save(
+        self, schedule: Schedule, *, paused: bool | None = None, expected: str | None = None
+    ) -> ScheduleView:
+        """Create a schedule, or change the one of its id. See `Schedules.save`.
+
+        With ``expected`` it is sent once: a repetition could not know its own change.
+        """
+        every = schedule.every
+        names = ("schedule_id", "handler", "session_id", "input", "cron", "timezone", "queue")
+        more = ("priority", "description", "missed", "max_missed", "overlap")
+        moments = {name: getattr(schedule, name) for name in ("anchor", "start", "end")}
+        body: dict[str, Any] = {name: getattr(schedule, name) for name in (*names, *more)}
+        body |= {name: None if at is None else at.isoformat() for name, at in moments.items()}
+        body |= {
+            "every_s": None if every is None else every.total_seconds(),
+            "grace_s": schedule.grace.total_seconds(),
+            "paused": paused,
+            "expected": expected,
+        }
+        ask = Ask(
+            "POST",
+            ("schedules",),
+            body=body,
+            repeatable=expected is None,
+            missing=lambda: ScheduleUnknown(schedule.schedule_id),
+        )
+        return read_schedule(await self._caller.call(ask))
+
+    async def get(self, schedule_id: str) -> ScheduleView:
+        """Return a schedule, with the status of its last task. Errors: ScheduleUnknown."""
+        ask = Ask("GET", _schedule(schedule_id), missing=lambda: ScheduleUnknown(schedule_id))
+        return read_schedule(await self._caller.call(ask))
+
+    async def list(self) -> list[ScheduleView]:
+        """List all schedules in the order of their creation, without the status of their tasks."""
+        found = await self._caller.call(Ask("GET", ("schedules",)))
+        return [read_schedule(each) for each in found["schedules"]]
+
+    async def pause(self, schedule_id: str) -> ScheduleView:
+        """Pause a schedule. Errors: ScheduleUnknown."""
+        return read_schedule(await self._do(schedule_id, "pause"))
+
+    async def resume(self, schedule_id: str) -> ScheduleView:
+        """Resume a schedule. Errors: ScheduleUnknown."""
+        return read_schedule(await self._do(schedule_id, "resume"))
+
+    async def delete(self, schedule_id: str) -> bool:
+        """Delete a schedule; return whether there was one. Its tasks stay. It is sent once."""
+        ask = Ask("DELETE", _schedule(schedule_id), repeatable=False)
+        return bool((await self._caller.call(ask))["deleted"])
+
+    async def trigger(self, schedule_id: str, *, idempotency_key: str | None = None) -> Occurrence:
+        """Submit a task of a schedule now. See `Schedules.trigger`."""
+        key = key_of("idempotency_key", idempotency_key)
+        return read_occurrence(await self._do(schedule_id, "trigger", key))
+
+    async def _do(self, schedule_id: str, name: str, key: str | None = None) -> Any:
+        return await self._caller.call(
+            Ask(
+                "POST",
+                (*_schedule(schedule_id), name),
+                body={},
+                key=key,
+                missing=lambda: ScheduleUnknown(schedule_id),
+            )
+        )
+
+
+def _queue(name: str) -> tuple[str, str]:
+    if name == "":
+        raise InvalidField("queue", "needs a name")
+    return "queues", name
+
+
+def _schedule(schedule_id: str) -> tuple[str, str]:
+    return "schedules", check_id(schedule_id)

@@ -1,0 +1,111 @@
+"""The decisions on pauses over HTTP: by their public ids, in the name of the caller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis_state.errors import InvalidField, TokenUnknown
+from redis_state.http_client.documents import read_pause
+from redis_state.http_client.requests import Ask, GatewayCaller, key_of
+from redis_state.models import TaskState
+from redis_state.transport.keys import is_pause_id
+from redis_state.worker import OpenPause
+
+_PAGE = "500"
+
+
+class HttpDecisions:
+    """The part of the client that decides pauses."""
+
+    _caller: GatewayCaller
+
+    async def get(self, session_id: str, task_id: str) -> TaskState | None:
+        """Return a task, or None."""
+        raise NotImplementedError
+
+    async def approve(
+        self, token: str, value: Any = None, *, idempotency_key: str | None = None
+    ) -> TaskState | None:
+        """Approve a pause. See `resolve`."""
+        return await self.resolve(
+            token, approved=True, value=value, idempotency_key=idempotency_key
+        )
+
+    async def reject(
+        self, token: str, value: Any = None, *, idempotency_key: str | None = None
+    ) -> TaskState | None:
+        """Reject a pause. See `resolve`."""
+        return await self.resolve(
+            token, approved=False, value=value, idempotency_key=idempotency_key
+        )
+
+    async def resolve(
+        self,
+        token: str,
+        *,
+        approved: bool,
+        value: Any = None,
+        idempotency_key: str | None = None,
+    ) -> TaskState | None:
+        """Decide a pause, as the caller. See `TaskClient.resolve`.
+
+        ``token`` is the pause's public id: a gateway takes no tokens, and none is sent. Return the
+        task, or None if the caller may not read it.
+
+        Errors: TokenResolved for everybody after the first: by whom, when and how; those of
+        `TaskClient.resolve`.
+        """
+        body = {"approved": approved} | ({} if value is None else {"value": value})
+        decided = await self._caller.call(
+            Ask(
+                "POST",
+                (*_pause(token), "decision"),
+                body=body,
+                key=key_of("idempotency_key", idempotency_key),
+                missing=_unknown,
+            )
+        )
+        task = decided["task"]
+        return None if task is None else await self.get(task["session_id"], task["task_id"])
+
+    async def pauses(
+        self, session_id: str | None = None, *, tag: str | None = None, mine: bool = False
+    ) -> list[OpenPause]:
+        """List the open pauses that the caller sees, the oldest first.
+
+        ``mine`` lists those that the caller may decide now.
+        """
+        query = [("limit", _PAGE)]
+        query += [] if session_id is None else [("session_id", session_id)]
+        query += [] if tag is None else [("tag", tag)]
+        query += [("mine", "true")] if mine else []
+        found: list[OpenPause] = []
+        cursor: str | None = None
+        while True:
+            behind = [] if cursor is None else [("after", cursor)]
+            page = await self._caller.call(Ask("GET", ("pauses",), [*query, *behind]))
+            found += map(read_pause, page["pauses"])
+            cursor = page["cursor"]
+            if cursor is None:
+                return found
+
+    async def pause(self, token: str) -> OpenPause | None:
+        """Return the open pause of a public id, or None."""
+        found = await self._caller.call(Ask("GET", _pause(token)))
+        return None if found is None or found["state"] != "open" else read_pause(found)
+
+    async def delegate(self, token: str, to: str) -> None:
+        """Hand the caller's vote on a pause to another actor. See `TaskClient.delegate`."""
+        ask = Ask("POST", (*_pause(token), "delegate"), body={"to": to}, missing=_unknown)
+        await self._caller.call(ask)
+
+
+def _pause(token: str) -> tuple[str, str]:
+    """Return a pause's part of a path. What decides by itself stays here: paths are logged."""
+    if not is_pause_id(token):
+        raise InvalidField("token", "a pause's public id is needed")
+    return "pauses", token
+
+
+def _unknown() -> TokenUnknown:
+    return TokenUnknown(expired=False)

@@ -1,0 +1,39 @@
+"""What `TaskClient` has and `HttpTaskClient` has not, and why. A test finds what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_NO_ROUTE = "The gateway has no route for it."
+_CALLER = "Who calls is who the credentials name."
+
+# A method, or an argument of one as ``method(argument)``.
+NOT_OFFERED: Final[Mapping[str, str]] = {
+    "batch": _NO_ROUTE,
+    "debounce": _NO_ROUTE,
+    "request": _NO_ROUTE,
+    "signal": _NO_ROUTE,
+    "value": _NO_ROUTE,
+    "values": _NO_ROUTE,
+    "dead": "`find(status='FAILED')` has them among others.",
+    "unfinished": "`find(status=['PENDING', 'RUNNING', 'PAUSED'])` has them, in another order.",
+    "unserved": "It is for who operates the workers, beside the server.",
+    "versions": "It is for who operates the workers, beside the server.",
+    "drop_queue": "It is for who operates the workers, beside the server.",
+    "submit(task_type)": "A submitted task is in the background.",
+    "submit(context)": "A context may be large and secret: a host gives it, beside the server.",
+    "steer(source)": _CALLER,
+    "approve(actor)": _CALLER,
+    "reject(actor)": _CALLER,
+    "resolve(actor)": _CALLER,
+    "delegate(actor)": _CALLER,
+    "pauses(decider)": f"{_CALLER} `mine=True` lists what that actor may decide.",
+    "count(handler)": "The gateway counts by session. `sessions` lists all of them.",
+    "count(attributes)": "The gateway counts by session. `sessions` lists all of them.",
+    "bulk(concurrency)": "The gateway decides it.",
+    "bulk(progress)": "The report comes in one answer, of 500 tasks at most.",
+    "queues.limit": _NO_ROUTE,
+    "queues.limit_key": _NO_ROUTE,
+    "schedules.backfill": _NO_ROUTE,
+}

@@ -1,0 +1,144 @@
+"""The updates of a session over HTTP, once each and in order, however often the connection breaks.
+
+The cursor is that of the last event that came whole. Each connection reads on after it. So a row is
+neither skipped nor given twice: the gateway finds its place in the log, or says what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
+from typing import Any
+
+from redis_state import limits
+from redis_state.errors import BackendUnavailable, CommandRefused, InvalidField
+from redis_state.http_client.problems import gap_of
+from redis_state.http_client.requests import Ask, GatewayCaller
+from redis_state.http_client.server_events import EventReader, ServerEvent
+from redis_state.models import StateUpdate, UpdateType
+from redis_state.serialization import codec
+from redis_state.stores.sessions.session_log import Entry
+
+_SOONEST_S, _LATEST_S = 0.1, 2.0
+_LONGEST_RETRY_S = 10.0
+
+
+class UpdateStreams:
+    """Follow the updates of sessions."""
+
+    def __init__(self, caller: GatewayCaller) -> None:
+        self._caller = caller
+
+    async def updates(
+        self,
+        session_id: str,
+        *,
+        task_id: str | None,
+        after: str | None,
+        types: Collection[UpdateType | str] | None,
+        reconnect_timeout_s: float,
+    ) -> AsyncGenerator[Entry[StateUpdate], None]:
+        """Yield updates until the task, if one is wanted, is terminal. Errors: CursorGap."""
+        cursor = after
+        events = self.events(
+            session_id,
+            task_id=task_id,
+            after=after,
+            types=types,
+            reconnect_timeout_s=reconnect_timeout_s,
+        )
+        async with aclosing(events):
+            async for event in events:
+                if event.name == "resync":
+                    raise gap_of(_facts(event), cursor=cursor or "0")
+                if event.name == "end":
+                    if _facts(event).get("status") is None:
+                        raise _no_task()
+                    return
+                cursor = event.cursor
+                yield _entry(event)
+
+    async def events(
+        self,
+        session_id: str,
+        *,
+        task_id: str | None,
+        after: str | None,
+        types: Collection[UpdateType | str] | None,
+        reconnect_timeout_s: float,
+    ) -> AsyncGenerator[ServerEvent, None]:
+        """Yield events up to ``end``, over as many connections as that takes.
+
+        Errors: BackendUnavailable once nothing has come for ``reconnect_timeout_s`` of trouble.
+        """
+        ask = _ask(session_id, task_id, after, types)
+        patience_s = limits.patience("reconnect_timeout_s", reconnect_timeout_s)
+        loop, cursor, retry_s = asyncio.get_running_loop(), after, _SOONEST_S
+        failing_since: float | None = None
+        while True:
+            trouble: BackendUnavailable | None = None
+            try:
+                async with self._caller.stream(ask, cursor=cursor) as chunks:
+                    reader = EventReader(cursor)
+                    async for chunk in chunks:
+                        failing_since = None
+                        for event in _read(reader, chunk):
+                            cursor = event.cursor
+                            if event.name != "expired":
+                                yield event
+                            if event.name == "end":
+                                return
+                        cursor = reader.cursor
+                        if reader.retry_ms is not None:
+                            retry_s = min(reader.retry_ms / 1000, _LONGEST_RETRY_S)
+            except BackendUnavailable as error:
+                trouble = error
+            now = loop.time()
+            failing_since = now if failing_since is None else failing_since
+            if trouble is not None and (trouble.final or now - failing_since >= patience_s):
+                raise trouble
+            await asyncio.sleep(retry_s)
+            if trouble is not None:
+                retry_s = min(max(retry_s, _SOONEST_S) * 2, _LATEST_S)
+
+
+def _ask(
+    session_id: str,
+    task_id: str | None,
+    after: str | None,
+    types: Collection[UpdateType | str] | None,
+) -> Ask:
+    query = [] if task_id is None else [("task", task_id)]
+    if after is not None:
+        query.append(("after", after))
+    query += [
+        ("types", kind.value if isinstance(kind, UpdateType) else kind)
+        for kind in (() if types is None else types)
+    ]
+    return Ask("GET", ("sessions", session_id, "events"), query, missing=_no_task)
+
+
+def _no_task() -> InvalidField:
+    return InvalidField("task_id", "no such task in this session")
+
+
+def _read(reader: EventReader, chunk: bytes) -> list[ServerEvent]:
+    try:
+        return reader.feed(chunk)
+    except ValueError:
+        raise CommandRefused("the stream is no gateway's") from None
+
+
+def _facts(event: ServerEvent) -> Any:
+    try:
+        return codec.decode(event.data)
+    except codec.DecodeError:
+        raise CommandRefused(f"the stream is no gateway's: event {event.name[:40]}") from None
+
+
+def _entry(event: ServerEvent) -> Entry[StateUpdate]:
+    document = _facts(event)
+    run = document.pop("run", None)
+    update = StateUpdate.model_validate(document)
+    return Entry[StateUpdate].reported(event.cursor or "", update, run)

@@ -1,0 +1,359 @@
+"""What the client reads of tasks, and does with those that are there already."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Unpack
+
+from redis_state import limits
+from redis_state.errors import InvalidField, InvalidTransition, TaskUnknown
+from redis_state.http_client.documents import (
+    TaskTree,
+    Timeline,
+    read_compensation,
+    read_counts,
+    read_full_step,
+    read_report,
+    read_session,
+    read_state,
+    read_step,
+    read_summary,
+    read_timeline,
+    read_tree,
+    read_view,
+    read_worker,
+)
+from redis_state.http_client.requests import LONGEST_KEY, Ask, GatewayCaller, key_of
+from redis_state.models import SteeringEvent, SteeringEventType, TaskState, TaskStatus
+from redis_state.models.attributes import Attributes
+from redis_state.models.steering import validate_steering_event
+from redis_state.models.tasks import new_id
+from redis_state.worker import (
+    BulkAction,
+    BulkReport,
+    Compensation,
+    FoundPage,
+    FullSnapshot,
+    SessionTaskPage,
+    StepSnapshot,
+    TaskFilters,
+    TaskView,
+    WorkerInfo,
+)
+from redis_state.worker.client.operations import check_id
+from redis_state.worker.tasks.views.finding import TaskFilter
+
+MOST_IN_BULK = 500
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class HttpTasks:
+    """The part of the client that asks about tasks, and changes them."""
+
+    _caller: GatewayCaller
+
+    async def get(self, session_id: str, task_id: str) -> TaskState | None:
+        """Return a task, or None. Of its context only the parent is known."""
+        found = await self._read(session_id, task_id)
+        return None if found is None else read_state(found)
+
+    async def inspect(self, session_id: str, task_id: str) -> TaskView | None:
+        """Return a task with what its workers know of it, or None."""
+        found = await self._read(session_id, task_id)
+        return None if found is None else read_view(found)
+
+    async def find(
+        self,
+        *,
+        newest_first: bool = True,
+        limit: int = 100,
+        after: str | None = None,
+        **filters: Unpack[TaskFilters],
+    ) -> FoundPage:
+        """Find tasks that match every filter. See `TaskClient.find`.
+
+        A caller that may not read everything names a session.
+        """
+        query = [("limit", str(limits.count("limit", limit))), *_filters(filters)]
+        query += [] if newest_first else [("oldest_first", "true")]
+        query += [] if after is None else [("after", after)]
+        found = await self._caller.call(Ask("GET", ("tasks",), query))
+        return FoundPage([read_summary(each) for each in found["tasks"]], found["cursor"])
+
+    async def sessions(self, *, limit: int = 100, after: str | None = None) -> SessionTaskPage:
+        """List the sessions that have tasks. See `TaskClient.sessions`.
+
+        A caller of some sessions gets those.
+        """
+        query = [("limit", str(limits.count("limit", limit)))]
+        query += [] if after is None else [("after", after)]
+        found = await self._caller.call(Ask("GET", ("sessions",), query))
+        listed = await asyncio.gather(*map(self._with_newest, found["sessions"]))
+        return SessionTaskPage([read_session(each) for each in listed], found["cursor"])
+
+    async def count(self, *, session_id: str) -> dict[TaskStatus, int]:
+        """Count the tasks of a session by status."""
+        found = await self._caller.call(Ask("GET", ("sessions", _id("session_id", session_id))))
+        return dict.fromkeys(TaskStatus, 0) if found is None else read_counts(found["counts"])
+
+    async def children(self, session_id: str, task_id: str) -> Sequence[TaskState]:
+        """List the tasks that a task has spawned, the first spawned first."""
+        found = await self._caller.call(_task(session_id, task_id, "tree"))
+        branches: list[Any] = [] if found is None else found["children"]
+        states = await asyncio.gather(*(self.get(session_id, each["task_id"]) for each in branches))
+        return sorted(
+            (state for state in states if state is not None), key=lambda state: state.created_at
+        )
+
+    async def tree(self, session_id: str) -> Sequence[TaskTree]:
+        """Return the tasks of a session as trees, without their results."""
+        ask = Ask("GET", ("sessions", _id("session_id", session_id), "tree"))
+        found = await self._caller.call(ask)
+        return [] if found is None else [read_tree(each) for each in found["trees"]]
+
+    async def timeline(
+        self, session_id: str, task_id: str, *, limit: int = 100, after: str | None = None
+    ) -> Timeline | None:
+        """Return all that is known of a task's runs, with a page of its updates; or None."""
+        query = [("limit", str(limits.count("limit", limit)))]
+        query += [] if after is None else [("after", after)]
+        found = await self._caller.call(_task(session_id, task_id, "timeline", query=query))
+        return None if found is None else read_timeline(session_id, found)
+
+    async def snapshots(self, session_id: str, task_id: str) -> list[StepSnapshot]:
+        """List the recorded steps of a task in order, without the results."""
+        found = await self._caller.call(_task(session_id, task_id, "snapshots"))
+        return [] if found is None else [read_step(each) for each in found["snapshots"]]
+
+    async def snapshot(self, session_id: str, task_id: str, version: int) -> FullSnapshot | None:
+        """Return one snapshot with its result, or None."""
+        found = await self._caller.call(_task(session_id, task_id, "snapshots", str(version)))
+        return None if found is None else read_full_step(found)
+
+    async def last_checkpoint(self, session_id: str, task_id: str) -> FullSnapshot | None:
+        """Return the newest snapshot that a `checkpoint_step` made, or None."""
+        steps = [each for each in await self.snapshots(session_id, task_id) if each.checkpoint]
+        return await self.snapshot(session_id, task_id, steps[-1].version) if steps else None
+
+    async def compensations(self, session_id: str, task_id: str) -> list[Compensation]:
+        """List what a task's handler registered to be undone, and what became of it."""
+        ask = _task(session_id, task_id, "timeline", query=[("limit", "1")])
+        found = await self._caller.call(ask)
+        return [] if found is None else [read_compensation(each) for each in found["compensations"]]
+
+    async def workers(self) -> list[WorkerInfo]:
+        """List the live worker processes."""
+        found = await self._caller.call(Ask("GET", ("workers",)))
+        return [read_worker(each) for each in found["workers"]]
+
+    async def steer(
+        self,
+        session_id: str,
+        task_id: str,
+        event_type: SteeringEventType,
+        payload: dict[str, Any] | None = None,
+        *,
+        event_id: str | None = None,
+    ) -> SteeringEvent:
+        """Send a steering event to a task that runs or waits. See `TaskClient.steer`.
+
+        The same ``event_id`` of the same caller is the same event. The gateway gives it another id,
+        which the returned event has, and the caller as its source. A pause is decided with
+        `resolve`: APPROVE and REJECT are refused.
+        """
+        key = key_of("event_id", event_id or None)
+        event = SteeringEvent(
+            session_id=session_id,
+            task_id=task_id,
+            event_type=event_type,
+            payload=payload or {},
+            source="",
+            event_id=key,
+        )
+        validate_steering_event(event)
+        body = {"type": event.event_type.value, "payload": event.payload}
+        sent = await self._change(session_id, task_id, "steer", body, key)
+        return event.model_copy(update={"event_id": sent["event_id"], "source": sent["source"]})
+
+    async def cancel(
+        self,
+        session_id: str,
+        task_id: str,
+        *,
+        reason: str | None = None,
+        hard: bool = False,
+        key: str | None = None,
+    ) -> bool:
+        """Cancel a task. See `TaskClient.cancel`."""
+        body: dict[str, Any] = {"hard": hard} | ({"reason": reason} if reason else {})
+        try:
+            await self._change(session_id, task_id, "cancel", body, key_of("key", key))
+        except (TaskUnknown, InvalidTransition):
+            return False
+        return True
+
+    async def retry(self, session_id: str, task_id: str, *, key: str | None = None) -> TaskState:
+        """Reopen a task that is FAILED or CANCELLED. See `TaskClient.retry`. It needs ``read``."""
+        if key is not None and len(key_of("key", key)) > LONGEST_KEY:
+            raise InvalidField("key", f"text of 1 to {LONGEST_KEY} signs is needed")
+        await self._change(session_id, task_id, "retry", {}, key_of("key", key))
+        return await self._must(session_id, task_id)
+
+    async def rerun(
+        self,
+        session_id: str,
+        task_id: str,
+        *,
+        new_task_id: str | None = None,
+        new_session_id: str | None = None,
+        attributes: Attributes | None = None,
+        queue: str | None = None,
+    ) -> str:
+        """Submit a new task with the input and the handler of another. See `TaskClient.rerun`."""
+        body = _given(
+            new_task_id=new_task_id or new_id(),
+            new_session_id=new_session_id or None,
+            attributes=None if attributes is None else dict(attributes),
+            queue=queue,
+        )
+        made = await self._change(session_id, task_id, "rerun", body)
+        return str(made["task_id"])
+
+    async def fork(
+        self,
+        session_id: str,
+        task_id: str,
+        *,
+        before: str | None = None,
+        new_task_id: str | None = None,
+        attributes: Attributes | None = None,
+        queue: str | None = None,
+    ) -> str:
+        """Submit a new task that begins with another one's journal. See `TaskClient.fork`."""
+        body = _given(
+            before=before,
+            new_task_id=new_task_id or new_id(),
+            attributes=None if attributes is None else dict(attributes),
+            queue=queue,
+        )
+        made = await self._change(session_id, task_id, "fork", body)
+        return str(made["task_id"])
+
+    async def bulk(
+        self,
+        action: BulkAction | str,
+        *,
+        dry_run: bool = False,
+        limit: int = MOST_IN_BULK,
+        key: str | None = None,
+        before: str | None = None,
+        reason: str | None = None,
+        **filters: Unpack[TaskFilters],
+    ) -> BulkReport:
+        """Retry, rerun, fork or cancel all tasks that match, the oldest first: 500 at most.
+
+        See `TaskClient.bulk`. Without a ``key`` it is sent once. With one it is repeated if the
+        connection breaks; then the report may lack what the first attempt has changed.
+        """
+        try:
+            action = BulkAction(action)
+        except ValueError:
+            raise InvalidField("action", f"one of {', '.join(BulkAction)} is needed") from None
+        wanted = TaskFilter.read(**filters)
+        chosen: dict[str, Any] = _given(
+            handler=wanted.handler,
+            session_id=wanted.session_id,
+            attributes=dict(wanted.attributes) or None,
+            created_after=_text(wanted.created_after),
+            created_before=_text(wanted.created_before),
+        )
+        if filters.get("status") is not None:
+            chosen["status"] = [status.value for status in wanted.statuses]
+        options = {"dry_run": dry_run, "limit": limits.count("limit", limit)}
+        body = {"action": action.value, "filter": chosen, **options}
+        body |= _given(before=before, reason=reason)
+        repeatable = dry_run or key is not None
+        ask = Ask("POST", ("bulk",), body=body, key=key, repeatable=repeatable)
+        return read_report(await self._caller.call(ask))
+
+    async def _read(self, session_id: str, task_id: str) -> Any:
+        return await self._caller.call(_task(session_id, task_id))
+
+    async def _with_newest(self, session: dict[str, Any]) -> dict[str, Any]:
+        """Add when the newest task was made, if the list has it not."""
+        if session["newest_at"] is not None:
+            return session
+        newest = (await self.find(session_id=session["session_id"], limit=1)).tasks
+        moment = newest[0].created_at if newest else _LONG_AGO
+        return session | {"newest_at": moment.isoformat()}
+
+    async def _must(self, session_id: str, task_id: str) -> TaskState:
+        state = await self.get(session_id, task_id)
+        if state is None:
+            raise TaskUnknown(task_id)
+        return state
+
+    async def _change(
+        self,
+        session_id: str,
+        task_id: str,
+        name: str,
+        body: Mapping[str, Any],
+        key: str | None = None,
+    ) -> Any:
+        """Change a task, under a key or an id of what is made: it may be repeated."""
+        return await self._caller.call(
+            Ask(
+                "POST",
+                _path(session_id, task_id, name),
+                body=body,
+                key=key,
+                missing=lambda: TaskUnknown(task_id),
+            )
+        )
+
+
+def _task(session_id: str, task_id: str, *more: str, query: Sequence[tuple[str, str]] = ()) -> Ask:
+    return Ask("GET", _path(session_id, task_id, *more), query)
+
+
+def _path(session_id: str, task_id: str, *more: str) -> tuple[str, ...]:
+    return ("sessions", _id("session_id", session_id), "tasks", _id("task_id", task_id), *more)
+
+
+def _id(field: str, value: str) -> str:
+    check_id(field, value)
+    return value
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _filters(filters: TaskFilters) -> list[tuple[str, str]]:
+    """Write filters as a query. Errors: InvalidField."""
+    wanted = TaskFilter.read(**filters)
+    query: list[tuple[str, str]] = []
+    if filters.get("status") is not None:
+        query += [("status", status.value) for status in wanted.statuses]
+    for name in ("handler", "session_id"):
+        value = getattr(wanted, name)
+        query += [] if value is None else [(name, value)]
+    for name in ("created_after", "created_before"):
+        value = _text(getattr(wanted, name))
+        query += [] if value is None else [(name, value)]
+    # As JSON a text stays one, also "5".
+    query += [
+        ("attribute", f"{name}={json.dumps(value)}") for name, value in wanted.attributes.items()
+    ]
+    return query
+
+
+def _text(moment: datetime | None) -> str | None:
+    if moment is None:
+        return None
+    # One without a time zone is taken as UTC, as by the direct client.
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat()

@@ -1,0 +1,1 @@
+"""What the adapters of agent frameworks share: where a unit is, and how it becomes a step."""

@@ -1,0 +1,60 @@
+"""A handler in which agents run, and one unit of theirs as a step of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, TypeAlias
+
+from redis_state.integrations.agent_runs.scopes import AgentScope, AgentsOfTask, entered
+from redis_state.integrations.agent_runs.units import ended_by
+from redis_state.worker import Handler, RetryPolicy, TaskContext, retried
+
+Work: TypeAlias = Callable[[], Awaitable[object]]
+
+
+def with_agents(handler: Callable[[TaskContext], Awaitable[Any]]) -> Handler:
+    """Make a handler the scope of the agents that it runs."""
+
+    @wraps(handler)
+    async def run(ctx: TaskContext) -> Any:
+        with entered(AgentScope(AgentsOfTask(ctx))):
+            result = await handler(ctx)
+        # What ended the run may have been handled by a hook of an agent, as an error of its own.
+        ctx.inbox.raise_if_over()
+        return result
+
+    return run
+
+
+async def do_unit(
+    scope: AgentScope,
+    name: str,
+    place: str,
+    work: Work,
+    policy: RetryPolicy | None = None,
+    *,
+    cuts: bool = False,
+) -> tuple[Any, bool]:
+    """Run some work as a step; return what is recorded of it, and whether it ran now.
+
+    With ``cuts`` the work is cancelled as soon as its task is. Errors: the work's own;
+    TaskCancelled, LeaseLost.
+    """
+    ran = False
+
+    async def attempt() -> object:
+        nonlocal ran
+        ran = True
+        # Each attempt counts what is in it from the start.
+        with entered(AgentScope(scope.run, place)):
+            if not cuts:
+                return await work()
+            async with ended_by(scope.ctx.inbox):
+                return await work()
+
+    async with scope.run.units.one():
+        found = await scope.ctx.keyed_step(
+            name, place, attempt if policy is None else retried(attempt, policy)
+        )
+    return found, ran

@@ -1,0 +1,93 @@
+"""What agents do, in the session's log: the text of models, calls of tools and their results.
+
+Text leaves in rows of some 40 ms, see `TaskContext.text`. A request that is made again writes
+another generation of its text, which replaces the first. A tool's call and result are one update
+each, with a key that is the same in every run. So a replay publishes nothing twice.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from agents.items import TResponseStreamEvent
+
+from redis_state.integrations.agent_runs.scopes import joined
+from redis_state.integrations.openai_agents.terms import AgentRun
+from redis_state.models import UpdateType
+from redis_state.serialization import codec
+from redis_state.worker import TextWriter
+
+# Of a tool's result in its update: the whole one is the step's.
+MOST_CHARACTERS = 4_096
+
+_KINDS = {
+    "response.output_text": UpdateType.RESULT,
+    "response.refusal": UpdateType.RESULT,
+    "response.reasoning_text": UpdateType.THINKING,
+    "response.reasoning_summary_text": UpdateType.THINKING,
+}
+
+
+class ResponseTexts:
+    """The texts of one response that are being written, by their place in it."""
+
+    def __init__(self, run: AgentRun) -> None:
+        self._run = run
+        self._open: dict[tuple[object, ...], tuple[AsyncExitStack, TextWriter]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for place in list(self._open):
+            stack, _ = self._open.pop(place)
+            await stack.__aexit__(kind, error, traceback)
+
+    async def show(self, event: TResponseStreamEvent) -> None:
+        """Publish what an event has of a text."""
+        of, _, what = event.type.rpartition(".")
+        if of not in _KINDS or not self._run.terms.publish:
+            return
+        index = getattr(event, "content_index", getattr(event, "summary_index", 0))
+        place = (of, getattr(event, "output_index", 0), index)
+        if what == "delta":
+            await self._write(place, of, str(getattr(event, "delta", "")))
+        elif what == "done" and place in self._open:
+            stack, _ = self._open.pop(place)
+            await stack.aclose()
+
+    async def _write(self, place: tuple[object, ...], of: str, text: str) -> None:
+        if place not in self._open:
+            stack = AsyncExitStack()
+            writer = self._run.scope.ctx.text(self._run.agent, kind=_KINDS[of])
+            self._open[place] = stack, await stack.enter_async_context(writer)
+        self._open[place][1].write(text)
+
+
+async def publish_tool(run: AgentRun, place: str, about: dict[str, Any]) -> None:
+    """Publish the call of a tool at a place, or with a ``result`` its end."""
+    if not run.terms.publish:
+        return
+    kind = "result" if "result" in about else "call"
+    content = {**about, "agent": run.agent}
+    await run.scope.ctx.emit(UpdateType.TOOL_CALL, content, key=joined(place, f"{kind} event"))
+
+
+def arguments_of(text: str | None) -> Any:
+    """Return a call's arguments as a model gave them, which may be no JSON."""
+    try:
+        return codec.decode((text or "null").encode())
+    except (codec.DecodeError, ValueError):
+        return text
+
+
+def shortened(text: str) -> str:
+    """Return a text, or its beginning if it is long."""
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"

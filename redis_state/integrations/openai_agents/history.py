@@ -1,0 +1,92 @@
+"""The session of an agent's run in a task: read once, and written once, when the run has ended.
+
+A replay reads what the first run has read. What the run adds is written as a whole. So two runs of
+a session never interleave in it. A run that fails adds nothing, unless a guardrail or the number of
+turns has ended it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agents import TResponseInputItem
+from agents.memory import Session, SessionABC
+from agents.memory.session_settings import SessionSettings, resolve_session_limit
+
+from redis_state.integrations.agent_runs.running import do_unit
+from redis_state.integrations.agent_runs.scopes import AgentScope
+from redis_state.integrations.openai_agents.session import RedisStateSession
+from redis_state.serialization import codec
+
+
+class RunHistory(SessionABC):
+    """What a run sees of a session: what was there at its start, and its own items."""
+
+    def __init__(self, session: Session, scope: AgentScope) -> None:
+        self.session_id: str = session.session_id
+        self.session_settings: SessionSettings | None = session.session_settings
+        self._session = session
+        self._scope = scope
+        self._before: dict[int | None, list[TResponseInputItem]] = {}
+        self._added: list[TResponseInputItem] = []
+        # Items of before that the run has taken away: so many, or all.
+        self._popped = 0
+        self._cleared = False
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        """Return the newest items, in order."""
+        limit = resolve_session_limit(limit, self.session_settings)
+        before = [] if self._cleared else await self._earlier(limit)
+        items = [*before, *self._added]
+        return items if limit is None else items[-limit:] if limit > 0 else []
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        """Add items, for `save`."""
+        self._added += [codec.plain(item) for item in items]
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Take the newest item away."""
+        if self._added:
+            return self._added.pop()
+        before = [] if self._cleared else await self._earlier(None)
+        if not before:
+            return None
+        self._popped += 1
+        return before[-1]
+
+    async def clear_session(self) -> None:
+        """Take all items away."""
+        self._cleared, self._popped, self._added = True, 0, []
+
+    async def save(self) -> None:
+        """Write what the run has changed, once."""
+        if not (self._cleared or self._popped or self._added):
+            return
+        place = self._scope.place("saved")
+        await do_unit(self._scope, "save the session", place, self._save)
+
+    async def _earlier(self, limit: int | None) -> list[TResponseInputItem]:
+        if limit not in self._before:
+
+            async def read() -> list[TResponseInputItem]:
+                return await self._session.get_items(limit)
+
+            place = self._scope.place("session", str(limit))
+            self._before[limit], _ = await do_unit(self._scope, "load the session", place, read)
+        items = self._before[limit]
+        return items[: len(items) - self._popped]
+
+    async def _save(self) -> None:
+        session: Any = self._session
+        task = self._scope.ctx.task
+        if self._cleared:
+            await session.clear_session()
+        if isinstance(session, RedisStateSession):
+            # A save that is repeated, because its record was lost, changes nothing.
+            name = codec.fingerprint("run", task.session_id, task.task_id, self._scope.path)
+            await session.change_once(name, pops=self._popped, items=self._added)
+            return
+        for _ in range(self._popped):
+            await session.pop_item()
+        if self._added:
+            await session.add_items(self._added)

@@ -1,0 +1,181 @@
+"""The SDK's runner in a task: its agents are durable, and its interruptions are pauses.
+
+`Runner.run` and `Agent.as_tool` call the SDK's default runner. `install` puts this one in front of
+it. Outside of a task it only passes calls on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+from agents import (
+    Agent,
+    InputGuardrailTripwireTriggered,
+    MaxTurnsExceeded,
+    OutputGuardrailTripwireTriggered,
+    RunConfig,
+    RunResult,
+    RunResultStreaming,
+    RunState,
+    TResponseInputItem,
+)
+from agents.models.interface import Model
+from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
+
+from redis_state.errors import InvalidField
+from redis_state.integrations.agent_runs.scopes import AgentScope, current_scope
+from redis_state.integrations.openai_agents.agents import checked, durable_form
+from redis_state.integrations.openai_agents.approvals import decide
+from redis_state.integrations.openai_agents.history import RunHistory
+from redis_state.integrations.openai_agents.models import StepProvider, as_steps
+from redis_state.integrations.openai_agents.terms import (
+    AgentRun,
+    AgentsOfRun,
+    current_agents,
+    current_run,
+    within,
+)
+
+# They end a run in each replay, for reasons that are recorded. The SDK keeps such a run's items.
+_ENDS = (InputGuardrailTripwireTriggered, OutputGuardrailTripwireTriggered, MaxTurnsExceeded)
+# What a run that resumes has in its state already.
+_OF_START = ("previous_response_id", "auto_previous_response_id", "conversation_id")
+
+
+def install() -> None:
+    """Put the durable runner in front of the SDK's default one."""
+    default = get_default_agent_runner()
+    if not isinstance(default, DurableRunner):
+        set_default_agent_runner(DurableRunner(default))
+
+
+class DurableRunner(AgentRunner):
+    """Run agents durably in a task, and as another runner does outside of one."""
+
+    def __init__(self, runner: AgentRunner) -> None:
+        self._runner = runner
+
+    async def run(
+        self,
+        starting_agent: Agent[Any],
+        input: str | list[TResponseInputItem] | RunState[Any],  # noqa: A002 - theirs
+        **options: Any,
+    ) -> RunResult:
+        """Run an agent. In a task it pauses for approvals, and continues once all are decided.
+
+        Errors: those of the SDK; InvalidField; TaskCancelled, LeaseLost.
+        """
+        scope, agents = current_scope(), current_agents()
+        if scope is None or agents is None:
+            return await self._runner.run(starting_agent, input, **options)
+        name = starting_agent.name
+        if (name, None) in scope.running:
+            raise InvalidField(
+                "agent",
+                f"{name!r} runs here already, and which run comes first may be another in a "
+                "replay: give each a branch()",
+            )
+        scope.running.add((name, None))
+        try:
+            return await self._run(scope, agents, starting_agent, input, options)
+        finally:
+            scope.running.discard((name, None))
+
+    async def _run(
+        self,
+        scope: AgentScope,
+        agents: AgentsOfRun,
+        starting_agent: Agent[Any],
+        given: str | list[TResponseInputItem] | RunState[Any],
+        options: dict[str, Any],
+    ) -> RunResult:
+        run, owned = _begin(scope, agents, starting_agent, options)
+        agent = durable_form(starting_agent, agents)
+        # `Agent.as_tool` hands its interruptions to the run that calls it, which pauses for all.
+        waits = not scope.of_call and agents.terms.pauses is not False
+        try:
+            with within(run):
+                result = await self._runner.run(agent, given, **options)
+                while waits and result.interruptions:
+                    state = result.to_state()
+                    await decide(run, state, result.interruptions)
+                    result = await self._runner.run(agent, state, **_resuming(options))
+                if run.history is not None and not result.interruptions:
+                    await run.history.save()
+        except _ENDS:
+            if run.history is not None:
+                with within(run):
+                    await run.history.save()
+            raise
+        else:
+            return result
+        finally:
+            if owned is not None:
+                await owned.aclose()
+
+    def run_sync(
+        self,
+        starting_agent: Agent[Any],
+        input: str | list[TResponseInputItem] | RunState[Any],  # noqa: A002 - theirs
+        **options: Any,
+    ) -> RunResult:
+        """Run an agent outside of an event loop, where no task is."""
+        return self._runner.run_sync(starting_agent, input, **options)
+
+    def run_streamed(
+        self,
+        starting_agent: Agent[Any],
+        input: str | list[TResponseInputItem] | RunState[Any],  # noqa: A002 - theirs
+        **options: Any,
+    ) -> RunResultStreaming:
+        """Run an agent and stream its items. In a task it ends at an approval, as the SDK does.
+
+        Errors: InvalidField for a session, which only `run` writes as a whole.
+        """
+        scope, agents = current_scope(), current_agents()
+        if scope is None or agents is None:
+            return self._runner.run_streamed(starting_agent, input, **options)
+        if options.get("session") is not None:
+            raise InvalidField("session", "is for Runner.run in a task, and not for run_streamed")
+        run, _ = _begin(scope, agents, starting_agent, options)
+        with within(run):
+            return self._runner.run_streamed(durable_form(starting_agent, agents), input, **options)
+
+
+def _begin(
+    scope: AgentScope, agents: AgentsOfRun, agent: Agent[Any], options: dict[str, Any]
+) -> tuple[AgentRun, StepProvider | None]:
+    """Make a run, and change its options; return the provider of models that is the run's own."""
+    path = f"{scope.next(agent.name, kind='run')}~"
+    steers = agents.terms.steering and not scope.of_call
+    run = AgentRun(AgentScope(scope.run, path), agents.terms, agent.name, steers=steers)
+    outer = current_run()
+    if scope.of_call and outer is not None:
+        run.decisions = outer.decisions
+    config, owned = _config(options.get("run_config"))
+    options["run_config"] = config
+    if options.get("session") is not None:
+        run.history = options["session"] = RunHistory(options["session"], run.scope)
+    return run, owned
+
+
+def _config(given: RunConfig | dict[str, Any] | None) -> tuple[RunConfig, StepProvider | None]:
+    config = RunConfig(**(given or {})) if not isinstance(given, RunConfig) else given
+    provider = config.model_provider
+    changes: dict[str, Any] = {}
+    if not isinstance(provider, StepProvider):
+        changes["model_provider"] = StepProvider(provider)
+    if isinstance(config.model, Model):
+        changes["model"] = as_steps(config.model)
+    if config.input_guardrails:
+        changes["input_guardrails"] = [checked(each) for each in config.input_guardrails]
+    if config.output_guardrails:
+        changes["output_guardrails"] = [checked(each) for each in config.output_guardrails]
+    made = replace(config, **changes)
+    is_own = given is None or (isinstance(given, dict) and "model_provider" not in given)
+    return made, cast("StepProvider", made.model_provider) if is_own else None
+
+
+def _resuming(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in _OF_START}

@@ -1,0 +1,259 @@
+"""A `Session` of the SDK in Redis: an append-only log of items, and one run at a time.
+
+An item is a row. A row that takes an item away names it, so both leave in one step and neither is
+lost to another process. All writes are under the session's claim, a lease: a process that stood
+still is refused after another one has taken the session over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import MappingProxyType, TracebackType
+from typing import Any, Self, TypeVar, cast
+
+from agents import TResponseInputItem
+from agents.memory import SessionABC
+from agents.memory.session_settings import (
+    SessionSettings,
+    coerce_session_settings,
+    resolve_session_limit,
+)
+
+from redis_state import RedisStateStore, limits
+from redis_state.errors import InvalidField, LeaseLost, SessionBusy
+from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
+from redis_state.primitives.log import Bounds, Log
+from redis_state.primitives.signal import Row
+from redis_state.scripts import Fence, ReplyCode
+from redis_state.serialization import codec
+from redis_state.serialization.fields import text
+from redis_state.stores.base import ms
+
+T = TypeVar("T")
+
+MOST_ITEMS = 10_000
+_POPPED, _CLEARED = b"pop:", b"clear:"
+_SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.01, 0.2
+
+
+@dataclass(frozen=True)
+class _Claim:
+    lease: HeldLease
+    renewal: Renewal
+    outer: Mapping[tuple[int, str], _Claim]
+
+
+# By the store and the key of the lease. The SDK's asyncio tasks have a copy of the context.
+_CLAIMS: ContextVar[Mapping[tuple[int, str], _Claim]] = ContextVar(
+    "redis_state_openai_sessions", default=MappingProxyType({})
+)
+
+
+class RedisStateSession(SessionABC):
+    """The items of a conversation, for `Runner.run(session=...)`.
+
+    Run an agent in the session's block, ``async with session:``, and no other run is in it
+    meanwhile: entering waits up to ``wait_s`` for its turn. In the block every write is refused
+    once the claim is lost. Outside of it each write takes the claim for itself. A claim of a
+    process that died is free after ``lease_s``.
+
+    The newest ``max_items`` are kept for the store's `memory_ttl` after the last write, encrypted
+    with its `payload_keys`. Two sessions of one id in one namespace are one. Errors: InvalidField.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        store: RedisStateStore,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+        lease_s: float = 30.0,
+        wait_s: float = 60.0,
+        max_items: int = MOST_ITEMS,
+    ) -> None:
+        if not text("session_id", session_id):
+            raise InvalidField("session_id", "must not be empty")
+        settings = SessionSettings() if session_settings is None else session_settings
+        self.session_id: str = session_id
+        self.session_settings: SessionSettings | None = coerce_session_settings(settings)
+        self._duration_ms = round(limits.seconds("lease_s", lease_s) * 1000)
+        self._wait_s = limits.patience("wait_s", wait_s, least=0.0)
+        base, ttl_ms = store.base, ms(store.settings.memory_ttl)
+        self._base = base
+        self._ttl_ms = ttl_ms
+        self._key = base.keys.conversation_lease(session_id)
+        self._place = (id(base), self._key)
+        self._leases = Leases(base.scripts, keep_ms=ttl_ms)
+        bounds = Bounds(limits.count("max_items", max_items), ttl_ms)
+        self._log = Log(base.scripts, base.keys.conversation(session_id), bounds)
+
+    async def __aenter__(self) -> Self:
+        """Claim the session. Errors: SessionBusy if another run has it for all of ``wait_s``."""
+        lease = await self._take()
+        renewal = self._leases.keep(lease, duration_ms=self._duration_ms, on_lost=_refused_later)
+        outer = _CLAIMS.get()
+        _CLAIMS.set({**outer, self._place: _Claim(lease, renewal, outer)})
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        claim = _CLAIMS.get()[self._place]
+        claim.renewal.stop()
+        _CLAIMS.set(claim.outer)
+        await self._leases.release(claim.lease)
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        """Return the newest ``limit`` items in order; all without one.
+
+        A limit of the session's settings holds if none is given. An item that cannot be read is
+        left out, and kept aside. Errors: PayloadUnreadable.
+        """
+        limit = resolve_session_limit(limit, self.session_settings)
+        if limit is not None and limit <= 0:
+            return []
+        return [item for _, item in await self._newest(limit)]
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        """Add items, in order, in one step for each 64. Errors: SessionBusy, LeaseLost."""
+        name = secrets.token_urlsafe(12)
+        await self.change_once(name, items=items)
+
+    async def change_once(
+        self, name: str, *, items: Sequence[TResponseInputItem], pops: int = 0
+    ) -> None:
+        """Take so many items away and add others, once for each name.
+
+        A repetition, after a crash in between too, completes it. Errors: InvalidField for an item
+        that is no object; SessionBusy, LeaseLost.
+        """
+        rows = [
+            (f"{name}:{number}".encode(), self._write(number, item))
+            for number, item in enumerate(items)
+        ]
+        if not rows and not pops:
+            return
+
+        async def change(fence: Fence) -> None:
+            for number in range(pops):
+                await self._pop(fence, mark=f"{name}:pop{number}")
+            if rows:
+                await self._log.append(rows, fence=fence)
+
+        await self._claimed(change)
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Remove the newest item and return it, or None if there is none.
+
+        Of several callers each gets another item. Errors: SessionBusy, LeaseLost.
+        """
+        return await self._claimed(self._pop)
+
+    async def clear_session(self) -> None:
+        """Remove all items. Errors: SessionBusy, LeaseLost."""
+
+        async def clear(fence: Fence) -> None:
+            # Refused under a lost claim, and then nothing is removed.
+            row = _CLEARED + secrets.token_urlsafe(12).encode()
+            await self._log.add((row, b"null"), fence=fence)
+            await self._log.clear()
+
+        await self._claimed(clear)
+
+    async def _pop(self, fence: Fence, *, mark: str = "") -> TResponseInputItem | None:
+        if mark:
+            # A pop that is repeated under its mark has its row, which names what it took.
+            done = await self._log.get(_POPPED + mark.encode())
+            if done is not None:
+                return None
+        for row_id, item in await self._newest(1):
+            if mark:
+                await self._log.add((_POPPED + mark.encode(), row_id), fence=fence)
+            else:
+                await self._log.add((_POPPED + row_id, row_id), fence=fence)
+            return item
+        return None
+
+    async def _newest(self, limit: int | None) -> list[tuple[bytes, TResponseInputItem]]:
+        """Read the newest items with the ids of their rows, oldest first."""
+        count = 0 if limit is None else 2 * limit + 16
+        while True:
+            rows = await self._log.tail(count=count) if count else await self._log.read_all()
+            found = self._standing(rows)
+            if limit is None:
+                return found
+            if len(found) >= limit or len(rows) < count:
+                return found[-limit:]
+            count *= 4
+
+    def _standing(self, rows: Sequence[Row]) -> list[tuple[bytes, TResponseInputItem]]:
+        """Return the items of rows that were not taken away."""
+        popped = {row.data for row in rows if row.id.startswith(_POPPED)}
+        found: list[tuple[bytes, TResponseInputItem]] = []
+        for row in rows:
+            if row.id.startswith(_CLEARED):
+                found = []
+            elif not row.id.startswith(_POPPED) and row.id not in popped:
+                item = self._read(row)
+                if item is not None:
+                    found.append((row.id, item))
+        return found
+
+    def _write(self, number: int, item: TResponseInputItem) -> bytes:
+        if not isinstance(item, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidField("items", f"item {number}: an object is needed")
+        return self._base.payloads.seal(codec.encode(dict(item)))
+
+    def _read(self, row: Row) -> TResponseInputItem | None:
+        of = f"session {self.session_id!r}"
+        data = self._base.payloads.open(row.data, of=of, field="item")
+
+        def read(_: Row) -> TResponseInputItem:
+            item = codec.decode(data)
+            if not isinstance(item, dict):
+                raise codec.DecodeError("an item that is no object")
+            return cast("TResponseInputItem", item)
+
+        return self._base.read_row(self.session_id, "item", row, read)
+
+    async def _claimed(self, change: Callable[[Fence], Awaitable[T]]) -> T:
+        """Change something under the claim of the block, or else under one of its own."""
+        claim = _CLAIMS.get().get(self._place)
+        if claim is not None:
+            return await change(claim.lease.fence)
+        lease = await self._take()
+        try:
+            return await change(lease.fence)
+        finally:
+            await self._leases.release(lease)
+
+    async def _take(self) -> HeldLease:
+        loop, owner = asyncio.get_running_loop(), new_owner()
+        give_up_at, wait_s = loop.time() + self._wait_s, _SHORTEST_WAIT_S
+        while True:
+            reply = await self._base.scripts.acquire_lease(
+                self._key, owner=owner, duration_ms=self._duration_ms, keep_ms=self._ttl_ms
+            )
+            if reply.word is not ReplyCode.HELD:
+                return HeldLease(self._key, owner, int(reply.facts[0]))
+            left_s = give_up_at - loop.time()
+            if left_s <= 0:
+                raise SessionBusy(self.session_id)
+            await asyncio.sleep(min(left_s, wait_s * random.uniform(0.5, 1.0)))
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def __repr__(self) -> str:
+        return f"<RedisStateSession {self.session_id!r}>"
+
+
+def _refused_later(lost: LeaseLost) -> None:
+    """Leave it to the next write, which the server refuses."""
+    del lost

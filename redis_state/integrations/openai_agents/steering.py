@@ -1,0 +1,48 @@
+"""Steering of a running agent: what a person says reaches the model before its next request."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from agents import TResponseInputItem
+
+from redis_state.integrations.openai_agents.terms import AgentRun
+from redis_state.models import SteeringEvent, SteeringEventType
+
+_FOR_MODELS = (
+    SteeringEventType.USER_MESSAGE,
+    SteeringEventType.INJECT_CONTEXT,
+    SteeringEventType.REDIRECT,
+)
+
+
+def take_steering(run: AgentRun) -> list[TResponseInputItem]:
+    """Take what has arrived, as messages. Call it in a step's work, which records them."""
+    if not run.steers:
+        return []
+    events = run.scope.ctx.inbox.take()
+    return [_message(event) for event in events if event.event_type in _FOR_MODELS]
+
+
+def with_steering(
+    run: AgentRun, items: str | list[TResponseInputItem], new: list[TResponseInputItem]
+) -> str | list[TResponseInputItem]:
+    """Return a request's input with what steering has added to it, and to earlier ones."""
+    if not run.steered and not new:
+        return items
+    made = [_user(items)] if isinstance(items, str) else list(items)
+    for number, (place, item) in enumerate(run.steered):
+        made.insert(min(place + number, len(made)), item)
+    return [*made, *new]
+
+
+def _message(event: SteeringEvent) -> TResponseInputItem:
+    payload = event.payload
+    for name in ("text", "message", "content", "instruction"):
+        if isinstance(payload.get(name), str):
+            return _user(payload[name])
+    return _user(event.to_injection())
+
+
+def _user(text: str) -> TResponseInputItem:
+    return cast("TResponseInputItem", {"role": "user", "content": text})

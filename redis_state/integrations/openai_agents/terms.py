@@ -1,0 +1,149 @@
+"""On what terms agents run in a task, and the run of an agent that the caller is in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from agents import Agent, TResponseInputItem
+from agents.items import ToolApprovalItem
+
+from redis_state.errors import InvalidField
+from redis_state.integrations.agent_runs.scopes import AgentScope, entered
+from redis_state.worker import Decision, RetryPolicy
+
+if TYPE_CHECKING:
+    from redis_state.integrations.openai_agents.history import RunHistory
+
+PauseTerms: TypeAlias = (
+    Mapping[str, Any] | Callable[[ToolApprovalItem], Any] | Literal[False] | None
+)
+ToolTerms: TypeAlias = RetryPolicy | Literal[False] | None
+
+# What each pause of a tool call has of its own.
+_OURS = {"reason", "payload", "key", "name", "reveal", "default"}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How the units of agents become steps and pauses. See `durable`."""
+
+    retry: RetryPolicy | None = None
+    tools: Mapping[str, ToolTerms] = field(default_factory=dict[str, ToolTerms])
+    pauses: PauseTerms = None
+    publish: bool = False
+    steering: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse terms that make no sense. Errors: InvalidField."""
+        if self.retry is not None:
+            _check_policy("retry", self.retry)
+        for policy in self.tools.values():
+            if policy is not None and policy is not False:
+                _check_policy("tools", policy)
+        check_pauses(self.pauses)
+
+
+@dataclass
+class AgentsOfRun:
+    """One run of a task: the terms, and the durable form of each agent that ran in it.
+
+    The forms are kept, because the state of an interrupted run refers to them.
+    """
+
+    terms: Terms
+    forms: dict[int, tuple[Agent[Any], Agent[Any]]] = field(
+        default_factory=dict[int, tuple[Agent[Any], Agent[Any]]]
+    )
+
+
+@dataclass
+class AgentRun:
+    """One call of `Runner.run` in a task."""
+
+    scope: AgentScope
+    terms: Terms
+    # The agent whose turn it is: a handoff changes it.
+    agent: str
+    steers: bool
+    history: RunHistory | None = None
+    requests: int = 0
+    # By the id of the call. Of agents in tools, the run that waits for them has the decisions.
+    decisions: dict[str, Decision] = field(default_factory=dict[str, Decision])
+    # What steering has added to the input, with its places.
+    steered: list[tuple[int, TResponseInputItem]] = field(
+        default_factory=list[tuple[int, TResponseInputItem]]
+    )
+
+
+_AGENTS: ContextVar[AgentsOfRun | None] = ContextVar("redis_state_openai_agents", default=None)
+_DECISION: ContextVar[Decision | None] = ContextVar("redis_state_openai_decision", default=None)
+_RUN: ContextVar[AgentRun | None] = ContextVar("redis_state_openai_run", default=None)
+
+
+def current_decision() -> Decision | None:
+    """Return the decision on the tool call that the caller is: for what an approval's value says.
+
+    None for a call that needed no approval, and outside of a task.
+    """
+    return _DECISION.get()
+
+
+@contextmanager
+def decided_by(decision: Decision | None) -> Generator[None, None, None]:
+    """Be in a tool call with this decision for the length of the block."""
+    token = _DECISION.set(decision)
+    try:
+        yield
+    finally:
+        _DECISION.reset(token)
+
+
+def current_agents() -> AgentsOfRun | None:
+    """Return the agents of the task that the caller is in, or None outside of a task."""
+    return _AGENTS.get()
+
+
+def current_run() -> AgentRun | None:
+    """Return the run of an agent that the caller is in, or None."""
+    return _RUN.get()
+
+
+@contextmanager
+def agents_in(agents: AgentsOfRun) -> Generator[None, None, None]:
+    """Make agents durable that begin in the block."""
+    token = _AGENTS.set(agents)
+    try:
+        yield
+    finally:
+        _AGENTS.reset(token)
+
+
+@contextmanager
+def within(run: AgentRun) -> Generator[None, None, None]:
+    """Be in a run for the length of the block."""
+    token = _RUN.set(run)
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(entered(run.scope))
+            yield
+    finally:
+        _RUN.reset(token)
+
+
+def check_pauses(terms: PauseTerms) -> None:
+    """Refuse terms that cannot be those of a pause. Errors: InvalidField."""
+    if terms is None or terms is False or callable(terms):
+        return
+    if not isinstance(terms, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidField("pauses", "options of a pause, a function, or False are needed")
+    if given := _OURS & terms.keys():
+        raise InvalidField("pauses", f"{min(given)!r} is the call's own")
+
+
+def _check_policy(name: str, policy: object) -> None:
+    if not isinstance(policy, RetryPolicy):
+        raise InvalidField(name, f"a RetryPolicy is needed, not {type(policy).__name__}")

@@ -1,0 +1,153 @@
+"""Tools whose calls are steps: each is made once, and a replay gets the recorded result."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
+from typing import Any, TypeAlias, cast
+
+from agents import (
+    ApplyPatchTool,
+    ComputerTool,
+    CustomTool,
+    FunctionTool,
+    LocalShellTool,
+    ShellTool,
+    Tool,
+    ToolOutputFileContent,
+    ToolOutputImage,
+    ToolOutputText,
+)
+from agents.tool_context import ToolContext
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
+
+from redis_state.errors import InvalidField
+from redis_state.integrations.agent_runs.running import do_unit
+from redis_state.integrations.agent_runs.scopes import AgentScope, entered, part
+from redis_state.integrations.openai_agents.events import arguments_of, publish_tool, shortened
+from redis_state.integrations.openai_agents.terms import (
+    AgentRun,
+    ToolTerms,
+    current_run,
+    decided_by,
+)
+from redis_state.serialization import codec
+
+Invoke: TypeAlias = Callable[[ToolContext[Any], str], Awaitable[Any]]
+
+_OUTPUTS = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
+_OUTPUT: TypeAdapter[ToolOutputText | ToolOutputImage | ToolOutputFileContent] = TypeAdapter(
+    ToolOutputText | ToolOutputImage | ToolOutputFileContent
+)
+# They act in this process, by calls that the SDK does not let anybody wrap.
+_UNABLE = (ApplyPatchTool, ComputerTool, LocalShellTool)
+_LONGEST_NAME = 160
+
+
+class StepInvoker:
+    """Invoke a tool as a step of the task that the caller is in."""
+
+    def __init__(self, name: str, invoke: Invoke, *, runs_agent: bool, has_type: bool) -> None:
+        self._name = name
+        self._invoke = invoke
+        self._runs_agent = runs_agent
+        self._has_type = has_type
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the SDK keeps at a tool's function, such as how its arguments are read."""
+        if name == "__agents_bind_function_tool__" or name.startswith("_invoke"):
+            raise AttributeError(name)
+        return getattr(self._invoke, name)
+
+    async def __call__(self, ctx: ToolContext[Any], arguments: str) -> Any:
+        """Call the tool once, or return what is recorded. Errors: the tool's own."""
+        run = current_run()
+        if run is None:
+            return await self._invoke(ctx, arguments)
+        call_id = ctx.tool_call_id
+        place = run.scope.next(call_id, kind="tool")
+        scope = AgentScope(run.scope.run, place, of_call=True)
+        about = {"tool": self._name, "tool_call_id": call_id}
+        # An agent that waits for people is called again with the same id: that is one call.
+        shown = run.scope.place(call_id) if self._runs_agent else place
+        await publish_tool(run, shown, {**about, "arguments": arguments_of(arguments)})
+        with decided_by(run.decisions.get(call_id)):
+            result = await self._called(run, scope, ctx, arguments)
+        if not self._runs_agent or result is not None:
+            await publish_tool(run, shown, {**about, "result": shortened(str(result))})
+        return result
+
+    async def _called(
+        self, run: AgentRun, scope: AgentScope, ctx: ToolContext[Any], arguments: str
+    ) -> Any:
+        policy: ToolTerms = run.terms.tools.get(self._name)
+        if self._runs_agent or policy is False:
+            # What it runs are steps, and its agent's calls may wait for people.
+            with entered(scope):
+                return await self._invoke(ctx, arguments)
+
+        async def work() -> dict[str, Any]:
+            result = await self._invoke(ctx, arguments)
+            # The SDK reads a result of a declared type from JSON too.
+            return {"value": to_jsonable_python(result)} if self._has_type else _write(result)
+
+        name = self._name if len(self._name) <= _LONGEST_NAME else part(self._name)
+        found, _ = await do_unit(scope, name, scope.path, work, policy)
+        return _read(found)
+
+
+def as_step(tool: Tool) -> Tool:
+    """Return a tool whose calls are steps. One that OpenAI runs is a part of the model's request.
+
+    Errors: InvalidField for a tool that acts in this process and cannot be a step.
+    """
+    if isinstance(tool, FunctionTool | CustomTool):
+        if isinstance(tool.on_invoke_tool, StepInvoker):
+            return tool
+        made = copy(tool)
+        invoker = StepInvoker(
+            tool.name,
+            cast("Invoke", tool.on_invoke_tool),
+            runs_agent=_is_agent(tool),
+            has_type=isinstance(tool, FunctionTool) and tool.output_json_schema is not None,
+        )
+        made.on_invoke_tool = cast("Any", invoker)
+        return made
+    if isinstance(tool, _UNABLE) or (isinstance(tool, ShellTool) and tool.executor is not None):
+        raise InvalidField(
+            "tools", f"{tool.name!r} acts outside of steps: put what it does into a function tool"
+        )
+    return tool
+
+
+def _is_agent(tool: Tool) -> bool:
+    # The SDK's own mark of what `Agent.as_tool` makes. It has no public one.
+    return bool(getattr(tool, "_is_agent_tool", False))
+
+
+def _write(result: Any) -> dict[str, Any]:
+    """Write a result: as JSON where that keeps it, else as the text that a model gets of it."""
+    if isinstance(result, _OUTPUTS):
+        return {"output": result.model_dump(mode="json")}
+    if isinstance(result, list | tuple):
+        parts = cast("Sequence[Any]", result)
+        if any(isinstance(each, _OUTPUTS) for each in parts):
+            return {"outputs": [_write(each) for each in parts]}
+    return {"value": _plain(result)}
+
+
+def _plain(result: Any) -> Any:
+    try:
+        plain = codec.decode(codec.encode(result))
+    except (TypeError, ValueError, InvalidField):
+        return str(result)
+    return plain if str(plain) == str(result) else str(result)
+
+
+def _read(found: dict[str, Any]) -> Any:
+    if "output" in found:
+        return _OUTPUT.validate_python(found["output"])
+    if "outputs" in found:
+        return [_read(each) for each in found["outputs"]]
+    return found["value"]

@@ -1,0 +1,124 @@
+"""The command for development: code that changes under a running task, code that is broken."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("uvicorn", reason="needs the gateway extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.testing import eventually
+from redis_state.worker import TaskClient
+from tests.support.commands import begin
+from tests.support.console import Browser, Page
+from tests.support.processes.forkserver import ForkedProcess
+
+_POOL = """
+from redis_state.worker import AgentWorker
+
+async def one():
+    return "step of {version}"
+
+async def work(ctx):
+    first = await ctx.step("one", one)
+    while not await ctx.step("look", look):
+        await ctx.checkpoint()
+    return [first, "end of {version}"]
+
+async def look():
+    import asyncio
+    await asyncio.sleep(0.05)
+    return {done}
+
+worker = AgentWorker({{"work": work}})
+"""
+
+
+@pytest.fixture
+async def development(
+    settings: Settings, tmp_path: Path
+) -> AsyncIterator[tuple[ForkedProcess, dict[str, str]]]:
+    """Start the command on a pool of the folder; return its process, and what it printed."""
+    pytest.importorskip("watchfiles", reason="reloading needs watchfiles")
+    (tmp_path / "own_pool.py").write_text(_POOL.format(version="v1", done="False"))
+    process = await begin(
+        settings,
+        *("dev", "own_pool:worker", "--workers", "1", "--port", "0"),
+        *("--url", settings.url.get_secret_value()),
+        folder=tmp_path,
+    )
+    try:
+        async with asyncio.timeout(40):
+            lines = [(await process.stdout.readline()).decode() for _ in range(3)]
+        yield process, {line.split()[0]: line for line in lines if line.strip()}
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        async with asyncio.timeout(30):
+            await process.wait()
+
+
+@pytest.mark.slow
+async def test_a_running_task_ends_in_the_new_code_and_broken_code_is_shown(
+    development: tuple[ForkedProcess, dict[str, str]],
+    store: RedisStateStore,
+    tmp_path: Path,
+) -> None:
+    process, printed = development
+    assert "own_pool:worker (work)" in printed["Workers"]
+    found = re.search(r"http://\S+", printed["Console"])
+    assert found is not None
+    base, _, token = found[0].partition("/?token=")
+    browser = Browser(None, base=base, over_socket=True)
+    page = await browser.follow(found[0])
+    assert "Overview" in page.text
+    assert token not in page.source
+    assert (await browser.http.get("/console", headers={"host": "evil.test"})).status_code == 421
+    for wrong in ("", token[:-1], f"{token}x", "rsk_dev_0"):
+        stranger = Browser(None, base=base, over_socket=True)
+        assert "Log in" in (await stranger.follow(f"/?token={wrong}")).text
+        assert (await stranger.http.get(f"/v1/queues?token={token}")).status_code == 401
+        await stranger.http.aclose()
+    bearer = {"authorization": f"Bearer {token}"}
+    assert (await browser.http.get("/v1/queues", headers=bearer)).status_code == 200
+    async with TaskClient(store) as client:
+        await client.submit("work", session_id="s", task_id="t")
+
+        async def has_begun() -> bool:
+            return bool(await client.snapshots("s", "t"))
+
+        await eventually(has_begun, "the task has recorded its first step")
+        file = tmp_path / "own_pool.py"
+        file.write_text("import nothing_of_this_name")
+
+        async def shown() -> Page | None:
+            now = await browser.get()
+            return now if "nothing_of_this_name" in now.text else None
+
+        await eventually(shown, "the console shows why the code is not used", timeout_s=40)
+        assert len(await client.workers()) == 1
+        file.write_text(_POOL.format(version="v2", done="True"))
+        state = await client.wait("s", "t", timeout_s=40)
+        assert state.result == ["step of v1", "end of v2"]
+        await eventually(_gone(browser), "the console shows the error no more", timeout_s=40)
+    await browser.http.aclose()
+    process.terminate()
+    async with asyncio.timeout(30):
+        rest, errors = await process.communicate()
+    assert process.returncode == 0
+    # It was printed once, for who has started the command.
+    assert token.encode() not in rest + errors
+    assert b"has changed" in errors
+
+
+def _gone(browser: Browser) -> Callable[[], Awaitable[bool]]:
+    async def gone() -> bool:
+        return "nothing_of_this_name" not in (await browser.get()).text
+
+    return gone

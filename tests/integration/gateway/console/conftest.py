@@ -1,0 +1,47 @@
+"""A gateway with its console, over a real server and a real pool."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeAlias
+
+import pytest
+
+from redis_state import RedisStateStore
+from tests.support.console import Browser, keys_for
+from tests.support.gateway import Served, gateway_of
+
+LogIn: TypeAlias = Callable[[str], Awaitable[Browser]]
+
+SUBJECTS = {
+    "ann": "admin:*",
+    "bob": "resolve:* read:*",
+    "rita": "read:*",
+    "fin": "resolve:tag:finance",
+    "sam": "read:session:s submit:session:s steer:session:s",
+}
+AUTH, KEYS = keys_for(**SUBJECTS)
+
+
+@pytest.fixture
+async def console(store: RedisStateStore) -> AsyncIterator[Served]:
+    """Serve all handlers, and the gateway with its console."""
+    async with gateway_of(store, auth=AUTH, console=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def log_in(console: Served) -> AsyncIterator[LogIn]:
+    """Log subjects in."""
+    browsers: list[Browser] = []
+
+    async def log_in(subject: str) -> Browser:
+        browser = Browser(console.app)
+        browsers.append(browser)
+        page = await browser.log_in(KEYS[subject])
+        assert page.status == 200, page.text
+        return browser
+
+    yield log_in
+    for each in browsers:
+        await each.http.aclose()

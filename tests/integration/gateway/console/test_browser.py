@@ -1,0 +1,332 @@
+"""The console in Chromium: tabs, live parts, keys, the policy. Skipped where there is none.
+
+CONSOLE_PICTURE=docs/guides/console.png in the environment keeps a picture of the overview.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("starlette", reason="needs the gateway extra")
+pytest.importorskip("playwright", reason="no playwright: pip install playwright")
+
+from redis_state import RedisStateStore
+from redis_state.gateway import ConsoleOptions, GatewayLimits, create_gateway
+from redis_state.worker import TaskClient
+from tests.integration.gateway.console.conftest import AUTH, KEYS
+from tests.support import gateway as support
+from tests.support.asgi_servers import serving_asgi
+from tests.support.chromium import CHROMIUM, Chromium, People, chromium_started
+from tests.support.gateway import Served, ends, gateway_of, paused
+from tests.support.hostile import BODIES, hostile_handlers, plant
+from tests.support.processes.pools import queue_of
+from tests.support.processes.worker_processes import begin, stop, worker_process
+from tests.support.servers.faults import Proxy
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium: install it, or set CHROMIUM"),
+]
+# Functions: the policy of the pages lets nobody evaluate a text.
+_LIVE = "() => document.querySelector('[data-connection]').textContent == 'live'"
+_PAYLOADS = len(BODIES)
+_BROKEN = _LIVE.replace("==", "!=")
+_ROWS = "() => [...document.querySelectorAll('.rows li')].map(each => each.innerText)"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Chromium]:
+    """Start one browser for all tests here."""
+    with chromium_started() as started:
+        yield started
+
+
+@pytest.fixture
+async def people(console: Served, chromium: Chromium) -> AsyncIterator[People]:
+    """Serve the console on a port, for people with a browser."""
+    async with (
+        serving_asgi(console.app, stop=console.app.end_streams) as port,
+        chromium.people(console.app, f"http://127.0.0.1:{port}") as people,
+    ):
+        yield people
+
+
+async def test_two_tabs_approve_and_the_later_one_shows_who(
+    console: Served, people: People
+) -> None:
+    await console.client.submit("ask", session_id="s", task_id="t")
+    await paused(console, "s", "t")
+    ann, bob = await people.tab(), await people.tab(KEYS["bob"])
+    await people.go(ann, "/inbox")
+    await people.run(ann.fill("#credential", KEYS["ann"]))
+    await people.run(ann.click("button.primary"))
+    await people.go(bob, "/inbox")
+    await people.run(ann.click("button[value=approve]"))
+    await people.run(ann.wait_for_selector(".said"))
+    await people.run(bob.click("button[value=approve]"))
+    await people.run(bob.wait_for_selector(".problem"))
+    assert "Approved by ann" in await people.run(bob.inner_text("main"))
+    assert (await ends(console, "s", "t")).result["by"] == "ann"
+    assert people.complaints == []
+
+
+async def test_a_page_is_live_however_late_its_scripts_come(
+    console: Served, people: People
+) -> None:
+    rita = await people.tab(KEYS["rita"])
+
+    async def come_late(route: Any) -> None:
+        # All that the page does by then is done.
+        await rita.wait_for_function("() => window.htmx")
+        for _ in range(5):
+            await rita.evaluate("() => new Promise(done => setTimeout(done))")
+        await route.continue_()
+
+    await console.client.submit("echo", session_id="s", task_id="before")
+    await people.run(rita.route("**/hx-sse.min.js", come_late))
+    await people.go(rita, "/session", session="s")
+    await people.sees(rita, _LIVE)
+    await console.client.submit("echo", session_id="s", task_id="t")
+    await people.sees(rita, _ends("t"))
+
+
+@pytest.mark.full
+async def test_an_open_page_follows_its_task_and_keys_move_in_the_inbox(
+    console: Served, people: People
+) -> None:
+    await console.client.submit("ask", session_id="s", task_id="t")
+    pause_id = await paused(console, "s", "t")
+    ann, tail = await people.tab(KEYS["ann"]), await people.tab(KEYS["rita"])
+    await people.go(ann, "/inbox")
+    await people.run(ann.keyboard.press("j"))
+    await people.run(ann.keyboard.press("a"))
+    assert await people.run(ann.evaluate("document.activeElement.value")) == "approve"
+    await people.run(ann.keyboard.press("r"))
+    assert await people.run(ann.evaluate("document.activeElement.name")) == "reason"
+    await people.go(ann, "/task", session="s", task="t")
+    await people.sees(ann, _LIVE)
+    await people.go(tail, "/session", session="s")
+    await people.run(tail.wait_for_selector(".rows li:nth-child(4)"))
+    await console.client.approve(pause_id, actor="zoe")
+    await people.run(ann.wait_for_selector(".status.complete"))
+    assert "approved by zoe" in await people.run(ann.inner_html("main"))
+    await people.sees(tail, f"{_ROWS}.join().includes('COMPLETE')")
+    assert people.complaints == []
+
+
+@pytest.mark.full
+async def test_without_javascript_pages_are_read_and_a_form_decides(
+    console: Served, people: People
+) -> None:
+    await console.client.submit("ask", session_id="s", task_id="t")
+    await paused(console, "s", "t")
+    ann = await people.tab(KEYS["ann"], java_script_enabled=False)
+    for path, words in (
+        ("", "wait for a decision"),
+        ("/find", "PAUSED"),
+        ("/sessions", "1 PAUSED"),
+        ("/session", "PAUSED"),
+        ("/task", "Runs and steps"),
+        ("/workers", "serves"),
+        ("/inbox", "refund?"),
+    ):
+        named = {"session": "s", "task": "t"} if path in ("/session", "/task") else {}
+        await people.go(ann, path, **named)
+        assert words in await people.run(ann.inner_text("main"))
+    await people.run(ann.click("button[value=approve]"))
+    assert "Approved." in await people.run(ann.inner_text(".said"))
+    assert (await ends(console, "s", "t")).result["by"] == "ann"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("offline_s", [0, 30])
+async def test_who_was_offline_catches_up_without_a_gap_or_a_repeat(
+    console: Served, chromium: Chromium, offline_s: float
+) -> None:
+    async with (
+        serving_asgi(console.app, stop=console.app.end_streams) as port,
+        Proxy(f"redis://127.0.0.1:{port}/0") as network,
+        chromium.people(console.app, f"http://127.0.0.1:{network.port}") as people,
+    ):
+        await console.client.submit("echo", session_id="s", task_id="before")
+        rita, other = await people.tab(KEYS["rita"]), await people.tab(KEYS["rita"])
+        await people.go(rita, "/session", session="s")
+        await people.sees(rita, _ends("before"))
+        await people.run(rita.context.set_offline(True))
+        # Offline, a browser keeps what is open already.
+        assert network.cut() > 0
+        await people.sees(rita, _BROKEN)
+        for number in range(10):
+            await console.client.submit("echo", session_id="s", task_id=f"meanwhile-{number}")
+            await ends(console, "s", f"meanwhile-{number}")
+        # As long as is promised.
+        await asyncio.sleep(offline_s)
+        assert "meanwhile" not in str(await people.run(rita.evaluate(_ROWS)))
+        await people.run(rita.context.set_offline(False))
+        await console.client.submit("echo", session_id="s", task_id="after")
+        await people.sees(rita, _ends("after"))
+        await people.go(other, "/session", session="s")
+        await people.sees(other, _ends("after"))
+        rows = await people.run(rita.evaluate(_ROWS))
+        assert rows == await people.run(other.evaluate(_ROWS))
+        assert len(rows) == len(set(rows)) == 12 * 3
+        # The browser says itself that the network is gone.
+        told = ("net::ERR_", "htmx:sse:error")
+        assert [each for each in people.complaints if not any(t in each for t in told)] == []
+
+
+def _ends(task_id: str) -> str:
+    """Write the condition that the tail shows the end of a task."""
+    return f"{_ROWS}.some(each => each.includes('{task_id}') && each.includes('COMPLETE'))"
+
+
+@pytest.mark.full
+async def test_a_worker_is_killed_while_its_waterfall_is_shown(
+    store: RedisStateStore, chromium: Chromium
+) -> None:
+    app = create_gateway(store, auth=AUTH, console=True, queue=queue_of(store.settings))
+    options = {"program": "pool_worker", "lease_s": 1.0}
+    async with (
+        TaskClient(store, queue=queue_of(store.settings)) as client,
+        serving_asgi(app, stop=app.end_streams) as port,
+        chromium.people(app, f"http://127.0.0.1:{port}") as people,
+        worker_process(store.settings, "first", **options) as first,
+    ):
+        task = await begin(client, store, "linger")
+        ann = await people.tab(KEYS["ann"])
+        await people.go(ann, "/task", session="s", task=task)
+        await people.sees(ann, _LIVE)
+        assert await people.run(ann.locator(".waterfall .run").count()) == 1
+        await stop(first, signal.SIGKILL)
+        async with worker_process(store.settings, "second", **options):
+            await people.run(ann.wait_for_selector(".status.complete"))
+        assert await people.run(ann.locator(".waterfall .run").count()) == 2
+        assert await people.run(ann.locator(".waterfall .takeover").count()) == 1
+        table = await people.run(ann.inner_html("details"))
+        assert "first, taken over" in table
+        assert "second" in table
+        assert people.complaints == []
+    await app.aclose()
+
+
+@pytest.mark.full
+async def test_a_browser_runs_no_payload_and_asks_nobody_else(
+    store: RedisStateStore, chromium: Chromium, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handlers = hostile_handlers()
+    for name, each in handlers.items():
+        monkeypatch.setitem(support.HANDLERS, name, each)
+    limits = GatewayLimits(requests_per_s=None)
+    async with (
+        gateway_of(store, handlers=[*handlers], auth=AUTH, console=True, limits=limits) as served,
+        serving_asgi(served.app, stop=served.app.end_streams) as port,
+        chromium.people(served.app, f"http://127.0.0.1:{port}") as people,
+    ):
+        ann = await people.tab(KEYS["ann"])
+        for number in range(_PAYLOADS):
+            planted = await plant(served, number)
+            named = {"session": planted.session, "task": planted.task}
+            await people.go(ann, "/pause", pause=planted.pause_id)
+            await people.go(ann, "/task", **named)
+            await people.go(ann, "/session", session=planted.session)
+            await people.run(ann.wait_for_selector(".rows li:nth-child(6)"))
+            await served.client.schedules.delete(
+                (await served.client.schedules.list())[0].schedule.schedule_id
+            )
+            if number % 10 == 0:
+                for path in ("", "/inbox", "/find", "/sessions", "/schedules"):
+                    await people.go(ann, path)
+            assert people.complaints == [], number
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_axe_finds_nothing_serious(console: Served, people: People, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python", reason="no axe: axe-playwright-python")
+    script = await asyncio.to_thread(
+        Path(axe.__file__).with_name("axe.min.js").read_text, encoding="utf-8"
+    )
+    for handler, task_id in (("fill_in", "t"), ("fail", "f"), ("vote", "v"), ("parent", "p")):
+        await console.client.submit(handler, session_id="s", task_id=task_id)
+    await console.client.submit("echo", "long " * 4_000, session_id="s", task_id="e")
+    await ends(console, "s", "e")
+    pause_id = await paused(console, "s", "t")
+    await paused(console, "s", "v")
+    await ends(console, "s", "f")
+    await ends(console, "s", "p")
+    ann = await people.tab(KEYS["ann"], color_scheme=scheme)
+    plain = ("", "/inbox", "/find", "/sessions", "/workers", "/queues", "/schedules", "/login")
+    paths: list[tuple[str, dict[str, str]]] = [(each, {}) for each in plain]
+    paths += [("/task", {"session": "s", "task": task}) for task in ("t", "f", "p", "e")]
+    paths += [("/session", {"session": "s"}), ("/pause", {"pause": pause_id})]
+    found: list[str] = []
+    for path, query in paths:
+        await people.go(ann, path, **query)
+        await people.run(ann.evaluate(script))
+        result = await people.run(ann.evaluate("axe.run({resultTypes: ['violations']})"))
+        assert len(result["passes"]) > 10
+        found += [
+            f"{path}: {each['impact']} {each['id']} {each['nodes'][0]['html'][:200]}"
+            for each in result["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+    assert found == []
+
+
+@pytest.mark.full
+async def test_a_token_of_the_address_is_nowhere_afterwards(
+    store: RedisStateStore, chromium: Chromium
+) -> None:
+    app = create_gateway(store, auth=AUTH, console=ConsoleOptions(login_by_url=True))
+    async with (
+        serving_asgi(app, stop=app.end_streams) as port,
+        chromium.people(app, f"http://127.0.0.1:{port}") as people,
+    ):
+        ann = await people.tab()
+        await people.run(ann.goto(f"{people.base}/?token={KEYS['ann']}"))
+        for path in ("/find", "/inbox"):
+            await people.run(ann.click(f"nav a[href$='{path}']"))
+            await people.run(ann.wait_for_url(f"**{path}"))
+        kept = "JSON.stringify([location.href, document.referrer, performance.getEntries()])"
+        seen = [await people.run(ann.evaluate(kept)), await people.run(ann.content())]
+        for _ in range(3):
+            await people.run(ann.go_back())
+            seen += [ann.url, await people.run(ann.evaluate(kept))]
+        assert "about:blank" in seen
+        assert KEYS["ann"] not in str(seen)
+        # A script of the page cannot read the cookie either.
+        await people.go(ann, "")
+        assert await people.run(ann.evaluate("document.cookie")) == ""
+        assert people.complaints == []
+    await app.aclose()
+
+
+@pytest.mark.full
+async def test_the_overview_for_a_picture(console: Served, people: People) -> None:
+    for number in range(4):
+        await console.client.submit("ask", session_id=f"customer-{number}", task_id="refund")
+        await console.client.submit("echo", session_id=f"customer-{number}", task_id="report")
+        await paused(console, f"customer-{number}", "refund")
+    for number in range(3):
+        await console.client.submit("fail", session_id="nightly", task_id=f"import-{number}")
+        await ends(console, "nightly", f"import-{number}")
+    ann = await people.tab(KEYS["ann"])
+    await people.go(ann, "")
+    await people.run(ann.wait_for_selector(".cards"))
+    assert "4 wait for a decision" in await people.run(ann.inner_text("main"))
+    wide = "document.documentElement.scrollWidth <= window.innerWidth"
+    assert await people.run(ann.evaluate(wide))
+    taken = await people.run(ann.screenshot())
+    assert taken.startswith(b"\x89PNG")
+    picture = os.environ.get("CONSOLE_PICTURE")
+    if picture:
+        await asyncio.to_thread(Path(picture).write_bytes, taken)
+    assert people.complaints == []

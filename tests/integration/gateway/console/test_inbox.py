@@ -1,0 +1,152 @@
+"""The inbox: forms made from schemas, decisions, votes handed on, and who came too late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("starlette", reason="needs the gateway extra")
+
+from redis_state.gateway.answers import HttpProblem
+from redis_state.gateway.console.forms import fields_of, read_value
+from tests.integration.gateway.console.conftest import LogIn
+from tests.support.gateway import Served, ends, paused
+
+
+async def test_two_approve_in_two_tabs_and_the_later_one_learns_who_and_when(
+    console: Served, log_in: LogIn
+) -> None:
+    await console.client.submit("ask", session_id="s", task_id="t")
+    await paused(console, "s", "t")
+    ann, bob = await log_in("ann"), await log_in("bob")
+    hers, his = await ann.get("/inbox"), await bob.get("/inbox")
+    assert "refund?" in hers.text
+    assert "<b>bob</b>" in hers.text
+    first = await ann.send(hers.form("/decide"), decision="approve", value="fine")
+    assert first.status == 200
+    assert "Approved." in first.text
+    assert (await ends(console, "s", "t")).result == {
+        "approved": True,
+        "value": "fine",
+        "by": "ann",
+    }
+    late = await bob.send(his.form("/decide"), decision="reject", reason="no")
+    assert late.status == 409
+    assert "Too late" in late.text
+    assert "Approved by ann at 20" in late.text
+    assert "fine" in late.text
+    # The same form sent again by the one who was first is the same decision.
+    again = await ann.send(hers.form("/decide"), decision="approve", value="fine")
+    assert again.status == 200
+
+
+async def test_a_form_has_the_fields_of_the_schema_and_says_what_does_not_fit(
+    console: Served, log_in: LogIn
+) -> None:
+    await console.client.submit("fill_in", session_id="s", task_id="t")
+    await paused(console, "s", "t")
+    bob = await log_in("bob")
+    form = (await bob.get("/inbox")).form("/decide")
+    assert "f0" in form.fields
+    for text, words in (("", "limit"), ("many", "limit: is to be of integer"), ("5000", "1000")):
+        page = await bob.send(form, decision="approve", f0=text)
+        assert page.status == 422
+        assert words in page.text
+        # What was typed is still there.
+        assert page.form("/decide").fields["f0"] == text
+    assert (await bob.send(form, decision="approve", f0="500")).status == 200
+    assert (await ends(console, "s", "t")).result == {"limit": 500}
+
+
+async def test_a_rejection_has_a_reason(console: Served, log_in: LogIn) -> None:
+    await console.client.submit("ask", session_id="s", task_id="t")
+    await paused(console, "s", "t")
+    bob = await log_in("bob")
+    form = (await bob.get("/inbox", tag="finance", mine="1")).form("/decide")
+    assert (await bob.send(form, decision="maybe")).status == 422
+    await bob.send(form, decision="reject", reason="too much")
+    result: Any = (await ends(console, "s", "t")).result
+    assert result == {"approved": False, "value": "too much", "by": "bob"}
+
+
+async def test_a_vote_is_handed_on_to_another_person(console: Served, log_in: LogIn) -> None:
+    await console.client.submit("vote", session_id="s", task_id="t")
+    await paused(console, "s", "t")
+    bob, ann = await log_in("bob"), await log_in("ann")
+    assert "Others decide this." in (await bob.get("/inbox")).text
+    page = await ann.send((await ann.get("/inbox")).form("/delegate"), to="bob")
+    assert "handed on" in page.text
+    await bob.send((await bob.get("/inbox")).form("/decide"), decision="approve")
+    assert (await ends(console, "s", "t")).result == "bob"
+
+
+async def test_who_sees_what_and_who_decides_is_as_over_the_api(
+    console: Served, log_in: LogIn
+) -> None:
+    for handler, task_id in (("ask", "t"), ("fill_in", "u")):
+        await console.client.submit(handler, session_id="s", task_id=task_id)
+    asked, limits = await paused(console, "s", "t"), await paused(console, "s", "u")
+    fin, rita, ann = await log_in("fin"), await log_in("rita"), await log_in("ann")
+    page = await fin.get("/inbox")
+    assert "refund?" in page.text
+    assert "limit?" not in page.text
+    assert (await fin.get("/pause", pause=limits)).status == 404
+    seen = await rita.get("/inbox")
+    assert "refund?" in seen.text
+    assert not [each for each in seen.forms if "decide" in each.action]
+    form = (await ann.get("/pause", pause=asked)).form("/decide")
+    own = (await rita.get()).form("/logout").fields["form_token"]
+    assert (await rita.send(form, form_token=own, decision="approve")).status == 403
+    state = await console.client.get("s", "t")
+    assert state is not None
+    assert state.status.value == "PAUSED"
+    # Nobody sees a token.
+    pause = await console.client.pause(asked)
+    assert pause is not None
+    assert pause.token is not None
+    assert pause.token not in (await ann.get("/pause", pause=asked)).source
+
+
+ODD: dict[str, Any] = {
+    "type": "object",
+    "required": ["name", "kind"],
+    "properties": {
+        "name": {"type": "string", "title": "Name"},
+        "kind": {"enum": ["a", 2, None]},
+        "sure": {"type": "boolean", "default": True},
+        "rate": {"type": "number"},
+        "more": {"$ref": "#/$defs/More"},
+        "note": {"type": "string", "maxLength": 5000},
+    },
+    "$defs": {"More": {"type": "object", "title": "More"}},
+}
+
+
+def test_fields_are_read_as_the_types_of_the_schema() -> None:
+    kinds = [each.kind for each in fields_of(ODD)]
+    assert kinds == ["text", "choice", "boolean", "number", "json", "long"]
+    assert fields_of(ODD)[2].value == "yes"
+    given = {"f0": "", "f1": "1", "f2": "no", "f3": "1.5", "f4": '{"a": [1]}', "f5": "x\r\ny"}
+    read = read_value(ODD, given)
+    assert read == {
+        "name": "",
+        "kind": 2,
+        "sure": False,
+        "rate": 1.5,
+        "more": {"a": [1]},
+        "note": "x\ny",
+    }
+    assert read_value(ODD, {"f1": ""}) == {"name": ""}
+    for field, text in (("f1", "9"), ("f1", "-1"), ("f2", "so"), ("f3", "x"), ("f4", "{")):
+        with pytest.raises(HttpProblem):
+            read_value(ODD, {field: text})
+
+
+@pytest.mark.parametrize(
+    "schema", [True, {}, {"type": "array"}, {"type": "object"}, {"properties": 5}, {"enum": 3}]
+)
+def test_what_a_form_cannot_ask_for_is_asked_for_as_json(schema: Any) -> None:
+    assert [each.kind for each in fields_of(schema)] == ["json"]
+    assert read_value(schema, {"value": "[1, 2]"}) == [1, 2]

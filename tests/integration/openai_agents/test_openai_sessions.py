@@ -1,0 +1,270 @@
+"""Sessions of the OpenAI Agents SDK in Redis: items, claims, and the history of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextvars import Context
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("agents", reason="needs the openai-agents extra")
+
+from agents import MaxTurnsExceeded, Runner, function_tool
+from agents.memory import Session
+from cryptography.fernet import Fernet
+from pydantic import SecretStr
+
+from redis_state import RedisStateStore
+from redis_state.errors import InvalidField, LeaseLost, PayloadUnreadable, SessionBusy
+from redis_state.integrations.openai_agents import RedisStateSession, durable, openai_handler
+from redis_state.models import TaskStatus
+from redis_state.primitives.log import Bounds, Log
+from redis_state.worker import TaskContext
+from tests.support.agents.openai_agents import QUIET, agent_of, call, scripted
+from tests.support.processes.pools import SESSION, becomes, pool
+
+pytestmark = pytest.mark.worker
+
+ODD = ["a b", "}{", "ü/\n:*", "x" * 400, "{s}"]
+
+
+def said(text: str) -> Any:
+    """Make an item."""
+    return {"role": "user", "content": text}
+
+
+async def contents(session: Session, limit: int | None = None) -> list[Any]:
+    """Return what stands in a session."""
+    return [item["content"] for item in await session.get_items(limit)]  # type: ignore[typeddict-item]
+
+
+def outside(call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """Call something as another run does, which is not in the block."""
+    return asyncio.create_task(call, context=Context())
+
+
+async def test_items_come_back_in_order_and_are_taken_from_the_end(
+    store: RedisStateStore,
+) -> None:
+    await asyncio.gather(*(used(store, session_id) for session_id in ODD))
+
+
+async def used(store: RedisStateStore, session_id: str) -> None:
+    """Use a session in all ways."""
+    session = RedisStateSession(session_id, store=store)
+    assert isinstance(session, Session)
+    assert await session.get_items() == []
+    assert await session.pop_item() is None
+    await session.add_items([said(str(n)) for n in range(130)])
+    await session.add_items([])
+    odd = {"role": "user", "content": [{"text": "\x00 \ud800 é", "n": 2**70, "none": None}]}
+    await session.add_items([odd])  # type: ignore[list-item]
+    other = RedisStateSession(session_id, store=store)
+    assert await other.pop_item() == odd
+    assert await contents(other) == [str(n) for n in range(130)]
+    assert await contents(other, 2) == ["128", "129"]
+    assert await contents(other, 0) == []
+    taken = [await session.pop_item() for _ in range(20)]
+    assert taken == [said(str(n)) for n in range(129, 109, -1)]
+    assert await contents(other, 1) == ["109"]
+    await session.clear_session()
+    assert await contents(other) == []
+    await session.add_items([said("again")])
+    assert await contents(other) == ["again"]
+    limited = RedisStateSession(session_id, store=store, session_settings={"limit": 0})
+    assert await contents(limited) == []
+    elsewhere = RedisStateSession(f"{session_id}2", store=store)
+    assert await contents(elsewhere) == []
+
+
+async def test_a_change_of_a_name_is_made_once_and_completed_if_it_was_interrupted(
+    store: RedisStateStore,
+) -> None:
+    session = RedisStateSession("s", store=store)
+    await session.add_items([said("a"), said("b"), said("c")])
+    for _ in range(2):
+        await session.change_once("run", items=[said("d"), said("e")], pops=2)
+    assert await contents(session) == ["a", "d", "e"]
+    with pytest.raises(InvalidField, match="items"):
+        await session.add_items(["text"])  # type: ignore[list-item]
+    bounded = RedisStateSession("bounded", store=store, max_items=10)
+    await bounded.add_items([said(str(n)) for n in range(100)])
+    assert (await contents(bounded))[-1] == "99"
+    assert len(await contents(bounded)) <= 11
+
+
+async def test_one_run_at_a_time_is_in_a_session(store: RedisStateStore) -> None:
+    running = 0
+
+    async def chat(number: int) -> None:
+        nonlocal running
+        session = RedisStateSession("chat", store=store)
+        async with session:
+            running += 1
+            assert running == 1
+            model = scripted(lambda items: f"answer {number} to {len(items)}")
+            agent = agent_of(model)
+            await Runner.run(agent, f"question {number}", session=session, run_config=QUIET)
+            running -= 1
+
+    await asyncio.gather(*(chat(number) for number in range(15)))
+    items: Any = await RedisStateSession("chat", store=store).get_items()
+    assert len(items) == 30
+    for place in range(0, 30, 2):
+        number = items[place]["content"].partition(" ")[2]
+        answer = items[place + 1]["content"][0]["text"]
+        assert answer == f"answer {number} to {place + 1}"
+
+
+async def test_forty_sessions_at_once_are_each_their_own(store: RedisStateStore) -> None:
+    async def chat(number: int) -> list[Any]:
+        session = RedisStateSession(f"chat {number}", store=store)
+        for turn in range(2):
+            async with session:
+                agent = agent_of(scripted(lambda items: f"{number}: {len(items)}"))
+                await Runner.run(agent, f"{turn}", session=session, run_config=QUIET)
+        return [item["content"][0]["text"] for item in (await session.get_items())[1::2]]  # type: ignore[typeddict-item, index]
+
+    found = await asyncio.gather(*(chat(number) for number in range(40)))
+    assert found == [[f"{number}: {n}" for n in (1, 3)] for number in range(40)]
+
+
+async def test_who_waits_in_vain_is_told_and_who_lost_the_claim_is_refused(
+    store: RedisStateStore,
+) -> None:
+    first = RedisStateSession("s", store=store, lease_s=60)
+    hasty = RedisStateSession("s", store=store, wait_s=0.05)
+    patient = RedisStateSession("s", store=store)
+    async with first:
+        await first.add_items([said("one")])
+        # What is called in the block belongs to its run.
+        await asyncio.create_task(hasty.add_items([said("of the run")]))
+        with pytest.raises(SessionBusy):
+            await outside(hasty.add_items([said("between")]))
+        with pytest.raises(SessionBusy):
+            async with hasty:
+                pytest.fail("two runs are in a session")
+        # A process that stands still renews nothing. Then another one takes the session over.
+        await store.base.scripts.delete(store.base.keys.conversation_lease("s"))
+        await outside(patient.add_items([said("two")]))
+        with pytest.raises(LeaseLost):
+            await first.add_items([said("late")])
+        with pytest.raises(LeaseLost):
+            await first.pop_item()
+        with pytest.raises(LeaseLost):
+            await first.clear_session()
+    assert await contents(patient) == ["one", "of the run", "two"]
+
+
+async def test_of_several_that_take_items_each_gets_another(store: RedisStateStore) -> None:
+    await RedisStateSession("s", store=store).add_items([said(str(n)) for n in range(20)])
+    takers = [RedisStateSession("s", store=store) for _ in range(25)]
+    found: Any = await asyncio.gather(*(each.pop_item() for each in takers))
+    taken = [item["content"] for item in found if item is not None]
+    assert sorted(taken, key=int) == [str(n) for n in range(20)]
+
+
+async def test_items_are_sealed_and_damaged_ones_are_left_out(store: RedisStateStore) -> None:
+    keys = SecretStr(Fernet.generate_key().decode())
+    settings = store.settings.model_copy(update={"payload_keys": keys})
+    async with RedisStateStore(settings) as sealing:
+        session = RedisStateSession("s", store=sealing)
+        await session.add_items([said("secret")])
+        log = Log(sealing.base.scripts, sealing.base.keys.conversation("s"), Bounds(10, 60_000))
+        (row,) = await log.read_all()
+        assert b"secret" not in row.data
+        assert "secret" not in repr(session)
+        with pytest.raises(PayloadUnreadable):
+            await RedisStateSession("s", store=store).get_items()
+        await log.add((b"damaged", sealing.base.payloads.seal(b"7")))
+        await session.add_items([said("more")])
+        assert await contents(session) == ["secret", "more"]
+        assert await contents(session, 2) == ["secret", "more"]
+        assert len(await sealing.unreadable(session_id="s")) == 1
+        await sealing.base.drop_unreadable("s")
+
+
+async def test_tasks_of_a_session_continue_and_a_replay_adds_nothing_twice(
+    store: RedisStateStore,
+) -> None:
+    @function_tool(needs_approval=True)
+    def pay() -> str:
+        return "paid"
+
+    turns = [call("pay")], "done"
+    model = scripted(lambda items: f"{len(items)}")
+    payer = agent_of(scripted(*turns), "payer", tools=[pay])
+    handlers = {
+        "clerk": openai_handler(agent_of(model), history=True, run_config=QUIET),
+        "payer": openai_handler(payer, history=True, run_config=QUIET),
+    }
+    session = RedisStateSession(SESSION, store=store)
+    async with pool(store, handlers) as client:
+        task = await client.submit("clerk", "one", session_id=SESSION)
+        assert await client.result(SESSION, task, timeout_s=60) == "1"
+        task = await client.submit("payer", "two", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        # Another run of the session, while the first one waits for a person.
+        async with session:
+            agent = agent_of(scripted("three's answer"))
+            await Runner.run(agent, "three", session=session, run_config=QUIET)
+        (pause,) = await client.pauses(SESSION)
+        await client.approve(str(pause.pause_id))
+        assert await client.result(SESSION, task, timeout_s=60) == "done"
+        task = await client.submit("clerk", "four", session_id=SESSION)
+        assert await client.result(SESSION, task, timeout_s=60) == "9"
+    items: Any = await session.get_items()
+    said_by_people = [item["content"] for item in items if item.get("role") == "user"]
+    assert said_by_people == ["one", "three", "two", "four"]
+    calls = [item["call_id"] for item in items if "call_id" in item]
+    assert calls == ["pay", "pay"]
+
+
+async def test_a_run_that_ends_by_its_turns_is_kept_once(store: RedisStateStore) -> None:
+    @function_tool
+    def look() -> str:
+        return "seen"
+
+    agent = agent_of(scripted([call("look")], "done"), tools=[look])
+    session = RedisStateSession(SESSION, store=store)
+
+    async def handler(ctx: TaskContext) -> Any:
+        try:
+            await Runner.run(agent, "go", session=session, max_turns=1, run_config=QUIET)
+        except MaxTurnsExceeded:
+            await ctx.pause(name="again")
+            return "too many"
+
+    async with pool(store, {"clerk": durable(handler)}) as client:
+        task = await client.submit("clerk", "one", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        (pause,) = await client.pauses(SESSION)
+        await client.approve(str(pause.pause_id))
+        assert await client.result(SESSION, task, timeout_s=60) == "too many"
+    kinds = [item.get("type", item.get("role")) for item in await session.get_items()]
+    assert kinds == ["user", "function_call", "function_call_output"]
+
+
+async def test_a_run_that_fails_leaves_the_session_as_it_was(store: RedisStateStore) -> None:
+    handler = openai_handler(agent_of(scripted("x", failing=9)), history=True, run_config=QUIET)
+    async with pool(store, {"clerk": handler}) as client:
+        task = await client.submit("clerk", "one", session_id=SESSION)
+        await becomes(client, task, TaskStatus.FAILED)
+    assert await RedisStateSession(SESSION, store=store).get_items() == []
+
+
+async def test_terms_of_a_session_that_make_no_sense_are_refused(store: RedisStateStore) -> None:
+    refused: list[tuple[Any, dict[str, Any], str]] = [
+        ("", {}, "session_id"),
+        (7, {}, "session_id"),
+        ("s", {"lease_s": 0}, "lease_s"),
+        ("s", {"wait_s": -1}, "wait_s"),
+        ("s", {"max_items": 0}, "max_items"),
+    ]
+    for session_id, options, field in refused:
+        with pytest.raises(InvalidField) as caught:
+            RedisStateSession(session_id, store=store, **options)
+        assert caught.value.field == field

@@ -1,0 +1,136 @@
+"""What agents of the OpenAI Agents SDK publish, and how they are cancelled and steered."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("agents", reason="needs the openai-agents extra")
+
+from agents import Runner, function_tool
+
+from redis_state import RedisStateStore
+from redis_state.integrations.openai_agents import (
+    RedisStateSession,
+    current_task,
+    durable,
+    openai_handler,
+)
+from redis_state.models import SteeringEventType, TaskStatus, UpdateType
+from redis_state.testing import eventually
+from redis_state.worker import TaskContext, TextReader
+from tests.support.agents.openai_agents import QUIET, agent_of, call, scripted
+from tests.support.processes.pools import SESSION, becomes, pool, updates_of
+
+pytestmark = pytest.mark.worker
+
+
+async def test_text_and_tools_are_published_once_whatever_the_runs(
+    store: RedisStateStore,
+) -> None:
+    runs: list[int] = []
+
+    @function_tool
+    async def look(n: int) -> str:
+        # The last call is the first to end, in the first run only.
+        await asyncio.sleep(0.01 * (3 - n) * (len(runs) == 1))
+        return "x" * 10_000
+
+    calls = [call("look", {"n": n}, f"call-{n}") for n in range(3)]
+    model = scripted(calls, "the words of a model")
+    agent = agent_of(model, tools=[look])
+
+    async def handler(ctx: TaskContext) -> Any:
+        runs.append(1)
+        result = await Runner.run(agent, ctx.input, run_config=QUIET)
+        await ctx.pause(name="again")
+        return result.final_output
+
+    async with pool(store, {"clerk": durable(handler, publish=True)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        (pause,) = await client.pauses(SESSION)
+        await client.approve(str(pause.pause_id))
+        assert await client.result(SESSION, task, timeout_s=60) == "the words of a model"
+    assert (len(runs), model.seen) == (2, [0, 1])
+    texts, updates = TextReader(), await updates_of(store, task)
+    for update in updates:
+        texts.feed(update)
+    assert [text.text for text in texts.texts.values()] == ["the words of a model"]
+    tools = [each.content for each in updates if each.update_type is UpdateType.TOOL_CALL]
+    assert sorted(each["tool_call_id"] for each in tools if "arguments" in each) == [
+        f"call-{n}" for n in range(3)
+    ]
+    assert [each["arguments"] for each in tools if each.get("arguments") == {"n": 1}]
+    assert [len(each["result"]) for each in tools if "result" in each] == [4_096] * 3
+    assert {each["agent"] for each in tools} == {"clerk"}
+
+
+@pytest.mark.parametrize("during", ["request", "tool"])
+async def test_a_cancel_stops_a_request_at_once_and_lets_a_tool_end(
+    store: RedisStateStore, during: str
+) -> None:
+    begun, ended, goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def before(_: int) -> None:
+        if during == "request":
+            begun.set()
+            await asyncio.Event().wait()
+
+    @function_tool
+    async def slow() -> str:
+        begun.set()
+        await goes_on.wait()
+        ended.set()
+        return "slow"
+
+    model = scripted([call("slow")], "done", before=before)
+    handler = openai_handler(agent_of(model, tools=[slow]), run_config=QUIET)
+    async with pool(store, {"clerk": handler}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
+        async with asyncio.timeout(30):
+            await begun.wait()
+        await client.cancel(SESSION, task)
+        if during == "tool":
+            goes_on.set()
+        await becomes(client, task, TaskStatus.CANCELLED)
+    assert ended.is_set() == (during == "tool")
+    assert model.seen == [0]
+
+
+async def test_what_a_person_says_reaches_the_model_once_and_stays_in_the_session(
+    store: RedisStateStore,
+) -> None:
+    steered = asyncio.Event()
+
+    @function_tool
+    async def look() -> str:
+        await steered.wait()
+        await current_task().inbox.catch_up()
+        return "seen"
+
+    @function_tool(needs_approval=True)
+    def pay() -> str:
+        return "paid"
+
+    model = scripted([call("look")], [call("pay")], "done")
+    agent = agent_of(model, tools=[look, pay])
+    handler = openai_handler(agent, history=True, run_config=QUIET)
+    async with pool(store, {"clerk": handler}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
+        await eventually(lambda: model.seen == [0], "the first request is made")
+        kind = SteeringEventType.USER_MESSAGE
+        await client.steer(SESSION, task, kind, {"text": "to Ann only"})
+        steered.set()
+        await becomes(client, task, TaskStatus.PAUSED)
+        (pause,) = await client.pauses(SESSION)
+        await client.approve(str(pause.pause_id))
+        assert await client.result(SESSION, task, timeout_s=60) == "done"
+    given = [[item.get("content") for item in items] for items in model.inputs]
+    assert [each.count("to Ann only") for each in given] == [0, 1, 1]
+    assert given[2].index("to Ann only") == given[1].index("to Ann only")
+    items: Any = await RedisStateSession(SESSION, store=store).get_items()
+    assert [item.get("content") for item in items].count("to Ann only") == 1

@@ -1,0 +1,81 @@
+"""A server, a pool and a gateway for tests in another language.
+
+It prints one line of JSON: where the gateway is, and tokens. Then it reads commands, a line each,
+and answers each with a line: ``cut`` aborts all connections, ``down`` refuses new ones as well,
+``up`` takes them again, ``rows N`` publishes N updates of session s and task t. The answer to
+``token`` has one that expires in two seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+from redis_state import Settings
+from redis_state.gateway import create_gateway
+from redis_state.models import StateUpdate, UpdateType
+from redis_state.testing.pool import Pool
+from redis_state.worker import AgentWorker
+from tests.support.asgi_servers import serving_asgi
+from tests.support.gateway import HANDLERS, tokens
+from tests.support.http_gateway import EVERYTHING, url_of
+from tests.support.servers.faults import Proxy
+
+# A row beyond these is gone: a client that comes late is told.
+_MOST_ROWS = 40
+_SHORT = timedelta(seconds=2)
+
+
+async def main() -> None:
+    """Serve until there are no more commands."""
+    worker = AgentWorker(HANDLERS, settings=Settings(max_updates_per_session=_MOST_ROWS))
+    async with Pool(worker) as pool:
+        app = create_gateway(pool.store, auth=tokens)
+        async with (
+            serving_asgi(app, stop=app.end_streams) as port,
+            Proxy(f"redis://127.0.0.1:{port}") as proxy,
+        ):
+            _say(
+                url=url_of(proxy),
+                token=tokens.mint("root", EVERYTHING),
+                ann=tokens.mint("ann", ["resolve:tag:finance"]),
+            )
+            published = 0
+            async for command in _commands():
+                name, _, count = command.partition(" ")
+                if name == "rows":
+                    for number in range(published, published + int(count)):
+                        await pool.store.save_update(_update(number))
+                    published += int(count)
+                elif name != "token":
+                    proxy.refuse(refusing=name == "down")
+                    if name != "up":
+                        proxy.cut()
+                _say(done=command, token=tokens.mint("root", EVERYTHING, ttl=_SHORT))
+        await app.aclose()
+
+
+def _update(number: int) -> StateUpdate:
+    return StateUpdate(
+        session_id="s",
+        task_id="t",
+        update_type=UpdateType.PROGRESS,
+        content={"n": number, "text": "é\N{SNOWMAN}"},
+    )
+
+
+async def _commands() -> AsyncIterator[str]:
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        yield line.strip()
+
+
+def _say(**facts: str) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,115 @@
+"""An error of the library goes through an answer of the gateway, and comes out as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("httpx", reason="needs the http extra")
+pytest.importorskip("starlette", reason="needs the gateway extra")
+
+from redis_state import errors
+from redis_state.errors import RedisStateError
+from redis_state.gateway.answers import HttpProblem, problem_answer, problem_of
+from redis_state.http_client.problems import Problem, read_problem
+from redis_state.http_client.requests import Ask
+
+AT_MS = 1_700_000_000_123
+WHOLE: list[RedisStateError] = [
+    errors.AlreadyVoted("ann", at_ms=AT_MS, approved=True),
+    errors.DelegationRefused("ann", "bob", reason="bob has a vote"),
+    errors.InvalidDecision([("$.limit", "maximum 1000"), ("$.x", "required")]),
+    errors.InvalidField("limit", "must be >= 1"),
+    errors.InvalidField("attributes['a:b']", "text is needed"),
+    errors.InvalidTransition("t/1", current="COMPLETE", wanted="CANCELLED"),
+    errors.LimitReached("steering events", limit=5, code="steering_backlog_full"),
+    errors.NotADecider("ann", delegated_to="bob"),
+    errors.NotADecider("ann"),
+    errors.PayloadTooLarge("input", size=10, limit=5),
+    errors.RetryRefused("t", "it has no handler"),
+    errors.SteeringValidationError(["a", "b"]),
+    errors.TaskInProgress("s", "t", status="RUNNING"),
+    errors.TokenResolved(actor="ann", at_ms=AT_MS, decision={"approved": True, "value": 1}),
+    errors.VersionConflict("schedule 'x'", expected="a", actual="b"),
+]
+READ = Ask("GET", ("tasks",))
+CHANGE = Ask("POST", ("tasks",), body={}, repeatable=False)
+
+
+def _through(problem: HttpProblem) -> Problem:
+    answer = problem_answer(problem)
+    found = read_problem(answer.status_code, answer.headers, bytes(answer.body))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("error", WHOLE, ids=lambda error: type(error).__name__)
+def test_an_error_is_the_same_with_all_its_facts(error: RedisStateError) -> None:
+    found = _through(problem_of(error)).error("http://x", CHANGE)
+    assert type(found) is type(error)
+    assert (str(found), vars(found)) == (str(error), vars(error))
+
+
+@pytest.mark.parametrize(
+    "error", [errors.TaskUnknown("t"), errors.TokenUnknown(expired=False)], ids=str
+)
+def test_what_is_not_there_is_told_as_the_call_knows_it(error: RedisStateError) -> None:
+    asked = Ask("GET", ("tasks",), missing=lambda: error)
+    assert _through(problem_of(error)).error("http://x", asked) is error
+
+
+@pytest.mark.parametrize(
+    ("problem", "ask", "kind"),
+    [
+        (problem_of(errors.OutcomeUnknown("redis:1", "broke")), CHANGE, errors.OutcomeUnknown),
+        (problem_of(errors.BackendUnavailable("r:1", "x")), READ, errors.BackendUnavailable),
+        (HttpProblem(429, "too_many_requests", "too many"), CHANGE, errors.BackendUnavailable),
+        (HttpProblem(500, "internal", "this gateway has failed"), CHANGE, errors.OutcomeUnknown),
+        (HttpProblem(500, "internal", "this gateway has failed"), READ, errors.CommandRefused),
+        (HttpProblem(401, "unauthenticated", "unknown"), READ, errors.AuthenticationFailed),
+        (HttpProblem(403, "forbidden", "no right"), READ, errors.CommandRefused),
+        (HttpProblem(421, "wrong_host", "not here"), READ, errors.CommandRefused),
+        (HttpProblem(409, "of_a_later_version", "lost"), CHANGE, errors.Conflict),
+        (HttpProblem(409, "already_voted", "without facts"), CHANGE, errors.Conflict),
+    ],
+    ids=str,
+)
+def test_trouble_of_the_gateway_is_of_the_kind_that_says_what_to_do(
+    problem: HttpProblem, ask: Ask, kind: type[RedisStateError]
+) -> None:
+    found = _through(problem).error("http://x", ask)
+    assert type(found) is kind
+    assert problem.message in str(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [("delay_s", "delay"), ("filter.attributes.a", "attributes.a"), ("", "body")],
+)
+def test_a_field_of_a_body_is_named_as_the_argument_is(given: str, named: str) -> None:
+    listed = [{"field": given, "problem": "Input should be a number"}]
+    problem = HttpProblem(422, "invalid", "x", facts={"errors": listed})
+    error = _through(problem).error("http://x", CHANGE)
+    assert isinstance(error, errors.InvalidField)
+    assert (error.field, error.problem) == (named, "Input should be a number")
+
+
+def test_an_answer_of_something_else_is_told_as_that() -> None:
+    found = read_problem(404, {}, b"<html>nothing here</html>")
+    assert found is not None
+    assert not found.nothing
+    assert "no gateway has answered: status 404" in str(found.error("http://x", READ))
+    gone = read_problem(502, {"retry-after": "7"}, b"bad gateway")
+    assert gone is not None
+    assert (gone.passing, gone.after_s, gone.maybe(CHANGE), gone.maybe(READ)) == (
+        *(True, 7.0, True),
+        False,
+    )
+    assert read_problem(200, {}, b"{}") is None
+
+
+def test_a_body_that_is_too_large_is_told_with_its_size() -> None:
+    problem = HttpProblem(413, "body_too_large", "a body may have 5 bytes", facts={"limit": 5})
+    error = _through(problem).error("http://x", Ask("POST", ("tasks",), body={"input": "xxx"}))
+    assert isinstance(error, errors.PayloadTooLarge)
+    assert (error.field, error.size, error.limit) == ("body", 15, 5)
