@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import operator
 import os
+import random
 import uuid
 from typing import Annotated, Any, TypedDict
 
@@ -17,8 +18,22 @@ THREADS = 32
 STEPS = 100
 LISTED = 10
 # A conversation that grows, beside documents that stay.
-_DOCUMENTS = [f"{n}" + "d" * 1000 for n in range(8)]
-_MESSAGE = {"role": "user", "content": "x" * 120}
+_WORDS = [f"{n:x}"[::-1] + "aeiou"[n % 5] for n in range(4096)]
+_random = random.Random(7)
+_held: list[Any] = []
+
+
+def _text(length: int) -> str:
+    """Write words: PostgreSQL compresses text, and RedisJSON keeps equal texts once."""
+    return " ".join(_random.choices(_WORDS, k=length // 4))[:length]
+
+
+def _message() -> dict[str, Any]:
+    return {"role": "user", "content": _text(120)}
+
+
+def _documents() -> list[str]:
+    return [_text(1000) for _ in range(8)]
 
 
 class Talk(TypedDict):
@@ -32,6 +47,7 @@ async def prepare(url: str) -> dict[str, Operation]:
     """Give the operations of a saver."""
     saver = await _opened(os.environ["REDIS_STATE_BENCH_SAVER"], url)
     base: Any = importlib.import_module("langgraph.checkpoint.base")
+    messages, documents = [_message() for _ in range(19)], _documents()
     last: dict[int, tuple[Any, dict[str, Any]]] = {}
 
     def thread(number: int) -> Any:
@@ -47,8 +63,8 @@ async def prepare(url: str) -> dict[str, Operation]:
         }
         versions.setdefault("documents", versions["messages"])
         checkpoint["channel_values"] = {
-            "messages": [_MESSAGE] * 20,
-            "documents": _DOCUMENTS,
+            "messages": [*messages, _message()],
+            "documents": documents,
         }
         checkpoint["channel_versions"] = versions
         new = versions if place not in last else {"messages": versions["messages"]}
@@ -72,7 +88,7 @@ async def prepare(url: str) -> dict[str, Operation]:
             "configurable": {"thread_id": f"talk-{uuid.uuid4()}"},
             "recursion_limit": STEPS + 10,
         }
-        await graph.ainvoke({"messages": [_MESSAGE], "documents": _DOCUMENTS}, config)
+        await graph.ainvoke({"messages": [_message()], "documents": _documents()}, config)
 
     return {"save": put, "put": put, "get": get, "list": list_, "run": run}
 
@@ -81,7 +97,7 @@ def _graph(saver: Any) -> Any:
     graphs: Any = importlib.import_module("langgraph.graph")
 
     def step(_: Talk) -> Any:
-        return {"messages": [_MESSAGE]}
+        return {"messages": [_message()]}
 
     def more(state: Talk) -> str:
         # One checkpoint is the input's.
@@ -108,6 +124,8 @@ async def _opened(name: str, url: str) -> Any:
         aws: Any = importlib.import_module("langgraph_checkpoint_aws")
         valkey = url.replace("redis://", "valkey://")
         opened = aws.AsyncValkeySaver.from_conn_string(valkey, pool_size=100)
+        # It closes its pool when it is collected.
+        _held.append(opened)
         return await opened.__aenter__()
     rows: Any = importlib.import_module("psycopg.rows")
     pools: Any = importlib.import_module("psycopg_pool")

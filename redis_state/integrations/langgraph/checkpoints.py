@@ -136,7 +136,9 @@ class Checkpoints:
         left = None if limit is None else limits.count("limit", limit, least=0)
         if left == 0:
             return
-        found = self._all(wanted, before) if config is None else self._of(config, wanted, before)
+        found = (
+            self._all(wanted, before) if config is None else self._of(config, wanted, before, left)
+        )
         async for each in found:
             yield each
             left = None if left is None else left - 1
@@ -195,8 +197,12 @@ class Checkpoints:
         config: RunnableConfig,
         wanted: Filter,
         before: RunnableConfig | None,
+        limit: int | None = None,
     ) -> AsyncGenerator[CheckpointTuple]:
-        """Yield the checkpoints of one thread; of all namespaces the newest first."""
+        """Yield the checkpoints of one thread; of all namespaces the newest first.
+
+        ``limit`` is how many the caller takes at most. It makes the first page.
+        """
         target = target_of(config)
         bound = None
         if before is not None:
@@ -208,7 +214,7 @@ class Checkpoints:
             return
         if target.namespace is not None:
             scope = scope_of(target.namespace)
-            async for found in self._walk(target.thread_id, scope, wanted, bound):
+            async for found in self._walk(target.thread_id, scope, wanted, bound, limit):
                 yield found
             return
         async for found in self._merged(target.thread_id, wanted, bound):
@@ -264,10 +270,11 @@ class Checkpoints:
         scope: str,
         wanted: Filter,
         bound: str | None,
+        limit: int | None = None,
     ) -> AsyncGenerator[CheckpointTuple]:
         """Yield the checkpoints of a namespace, the newest first."""
         of = f"thread {thread_id!r}"
-        size = 1 if not wanted else _PAGE
+        size = _PAGE if wanted else min(limit or 1, _PAGE)
         while page := await self._threads.page(thread_id, scope, before=bound, size=size):
             bound = split_place(page[-1][0])[1]
             places = [
