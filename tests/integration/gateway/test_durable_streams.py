@@ -229,8 +229,8 @@ async def test_who_waits_for_a_stream_that_is_deleted_learns_of_it(app: Gateway)
 async def test_a_caller_has_so_many_streams_at_once(store: RedisStateStore) -> None:
     app = create_gateway(store, auth=tokens, limits=GatewayLimits(streams=2, long_poll_s=60))
     async with caller(app, "ann", *ALL) as http:
-        await make(http, "s")
-        waits = {"offset": "now", "live": "long-poll"}
+        # An offset: "now" would be that of a client that is counted already, and may come later.
+        waits = {"offset": await make(http, "s"), "live": "long-poll"}
         polls = [asyncio.create_task(http.get(at("s"), params=waits)) for _ in range(2)]
         await eventually(lambda: _waiting(app) == 2, "two clients wait")
         refused = await http.get(at("s"), params=waits)
