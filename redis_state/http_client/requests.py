@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import re
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -49,6 +50,7 @@ _NOT_SENT = (
 )
 _UNAUTHORISED = 401
 _LONGEST_PROBLEM = 1 << 16
+_HEADER_TEXT = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +180,16 @@ class GatewayCaller:
         self, ask: Ask, headers: dict[str, str], timeout: httpx.Timeout, *, stream: bool = False
     ) -> httpx.Response | _Failure:
         token = await self._token()
-        while True:
-            found = await self._send_once(ask, headers, timeout, token, stream=stream)
-            if isinstance(found, _Failure) or found.status_code != _UNAUTHORISED:
-                return found
-            # It was refused before anything happened.
-            newer = await self._token()
-            if newer == token:
-                return found
-            await found.aclose()
-            token = newer
+        found = await self._send_once(ask, headers, timeout, token, stream=stream)
+        if isinstance(found, _Failure) or found.status_code != _UNAUTHORISED:
+            return found
+        # It was refused before anything happened. A function that makes tokens has always a newer
+        # one: it is tried once.
+        newer = await self._token()
+        if newer == token:
+            return found
+        await found.aclose()
+        return await self._send_once(ask, headers, timeout, newer, stream=stream)
 
     async def _send_once(
         self,
@@ -223,11 +225,14 @@ class GatewayCaller:
         return f"{self.address}/v1/{path}{query}"
 
     async def _token(self) -> str | None:
-        given = self._credentials
-        if given is None or isinstance(given, str):
+        given: Any = self._credentials
+        if callable(given):
+            given = given()
+            given = await given if isawaitable(given) else given
+        if given is None or (isinstance(given, str) and _HEADER_TEXT.fullmatch(given)):
             return given
-        token = given()
-        return await token if isawaitable(token) else token
+        # Nothing of it is in the error, nor is the error of httpx, which has it.
+        raise InvalidField("token", "is no text that a header may have")
 
 
 def key_of(field: str, given: str | None) -> str:

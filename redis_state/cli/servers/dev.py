@@ -98,7 +98,7 @@ async def run_dev(options: DevOptions) -> None:
 
     with _listening(options.port) as listening:
         async with (
-            _server(options) as (url, words),
+            dev_server(options) as (url, words),
             RedisStateStore.from_url(url) as store,
             TaskClient(store) as client,
         ):
@@ -114,7 +114,7 @@ async def run_dev(options: DevOptions) -> None:
                 try:
                     serves = f"{options.workers} x {target} ({await _listed(pool)})"
                     lines = [
-                        f"Server    {words}   REDIS_STATE_URL={url}",
+                        f"Server    {words}",
                         f"Console   {address}   API /v1/openapi.json",
                         f"Workers   {serves}   {_reloading(reload=options.reload)}",
                     ]
@@ -156,10 +156,11 @@ async def application_closed(application: Gateway) -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def _server(options: DevOptions) -> AsyncGenerator[tuple[str, str]]:
+async def dev_server(options: DevOptions) -> AsyncGenerator[tuple[str, str]]:
     """Start the embedded server for the length of the block, or use the one that was named."""
     if options.url is not None and Address.parse(options.url).scheme != "embedded":
-        yield options.url, "as given"
+        # The address is shown without its password.
+        yield options.url, f"as given   {Address.parse(options.url)}"
         return
     from redis_state.embedded.server import start_embedded  # noqa: PLC0415 - not on Windows
 
@@ -167,7 +168,8 @@ async def _server(options: DevOptions) -> AsyncGenerator[tuple[str, str]]:
     directory = options.data if given is None else Path(given)
     server = await asyncio.to_thread(start_embedded, directory)
     try:
-        yield server.url, f"embedded, version {server.version}, data in {directory}"
+        words = f"embedded, version {server.version}, data in {directory}"
+        yield server.url, f"{words}   REDIS_STATE_URL={server.url}"
     finally:
         await asyncio.to_thread(server.stop)
 

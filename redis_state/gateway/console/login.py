@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from starlette.responses import RedirectResponse, Response
 
 from redis_state.gateway.answers import HttpProblem
@@ -54,7 +56,9 @@ def _back(call: PageCall) -> str:
     back = call.asked("back", "/")
     if not back.startswith(("/", "?")) or not back.isprintable() or "\\" in back:
         raise HttpProblem(400, "malformed", "this is no page of the console")
-    if not back.isascii() or "/../" in f"{back.partition('?')[0]}/":
+    # A browser takes percent-encoded dots for dots.
+    path = re.sub("%2e", ".", back.partition("?")[0], flags=re.IGNORECASE)
+    if not back.isascii() or "/../" in f"{path}/":
         raise HttpProblem(400, "malformed", "this is no page of the console")
     return back
 

@@ -102,12 +102,14 @@ class Logins:
 
 def remember(response: RedirectResponse, request: Request, token: str, lasts: timedelta) -> None:
     """Set the cookie."""
+    local = is_loopback(name_of_host(request.headers.get("host", "")).strip("[]"))
     response.set_cookie(
         COOKIE,
         token,
         max_age=int(lasts / timedelta(seconds=1)),
         path=cookie_path(request),
-        secure=not is_loopback(name_of_host(request.headers.get("host", "")).strip("[]")),
+        # A proxy of this machine may ask by its address what it serves by HTTPS.
+        secure=request.url.scheme == "https" or not local,
         httponly=True,
         samesite="strict",
     )

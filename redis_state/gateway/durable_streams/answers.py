@@ -37,6 +37,8 @@ _TRUE = "true"
 _SAFE = {
     "x-content-type-options": "nosniff",
     "cross-origin-resource-policy": "same-origin",
+    # Who writes a stream chooses its content type: HTML is shown as a page of no origin, and inert.
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
 }
 # The protocol's cursors count intervals from 9 October 2024.
 _EPOCH_S, _INTERVAL_S, _MOST_JITTER_S = 1_728_432_000, 20, 3_600

@@ -65,6 +65,7 @@ async def test_a_schedule_is_triggered_and_backfilled(
     assert (await schedules(settings, *fill, "--limit", "2")).status == 2
 
 
+@pytest.mark.role("any", why="the doctor asks what a worker may not")
 async def test_one_that_nobody_looks_at_is_shown_as_overdue_and_found_by_the_doctor(
     settings: Settings, store: RedisStateStore
 ) -> None:

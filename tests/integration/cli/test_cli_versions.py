@@ -42,6 +42,7 @@ async def leave_parked(client: TaskClient, *tasks: str) -> None:
     await eventually(parked, "all are parked")
 
 
+@pytest.mark.role("any", why="the doctor asks what a worker may not")
 async def test_an_operator_sees_which_version_waits_for_whom(
     store: RedisStateStore, settings: Settings
 ) -> None:

@@ -13,6 +13,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("uvicorn", reason="needs the gateway extra")
 
 from redis_state import RedisStateStore, Settings
+from redis_state.cli.servers.dev import DevOptions, dev_server
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
 from tests.support.commands import begin
@@ -115,6 +116,15 @@ async def test_a_running_task_ends_in_the_new_code_and_broken_code_is_shown(
     # It was printed once, for who has started the command.
     assert token.encode() not in rest + errors
     assert b"has changed" in errors
+
+
+async def test_the_address_of_a_given_server_is_shown_without_its_password(tmp_path: Path) -> None:
+    given = "redis://agent:hunter2@db.test:6379/0"
+    options = DevOptions(None, 1, 0, tmp_path, given, reload=False, open_browser=False)
+    async with dev_server(options) as (url, words):
+        assert url == given
+    assert "db.test:6379" in words
+    assert "hunter2" not in words
 
 
 def _gone(browser: Browser) -> Callable[[], Awaitable[bool]]:

@@ -97,6 +97,17 @@ async def test_who_may_what_with_a_stream(app: Gateway, scopes: list[str], right
             assert allowed.status_code not in (401, 403, 404), name
 
 
+async def test_what_a_writer_calls_a_page_is_an_inert_one_of_no_origin(app: Gateway) -> None:
+    async with caller(app, "ann", *ALL) as http:
+        page = {"content-type": "text/html"}
+        await http.put(at("page"), content="<script>alert(1)</script>", headers=page)
+        read = await http.get(at("page"))
+    assert read.headers["content-type"] == "text/html"
+    rules = read.headers["content-security-policy"].split("; ")
+    assert "sandbox" in rules
+    assert "default-src 'none'" in rules
+
+
 async def test_a_fork_needs_the_right_to_read_its_origin(app: Gateway) -> None:
     async with (
         caller(app, "owner", *ALL) as owner,

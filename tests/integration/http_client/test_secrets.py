@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 import traceback
@@ -47,6 +48,36 @@ async def test_a_token_is_in_no_error_no_text_and_no_log(
         assert (error.__cause__, error.__context__) == (None, None)
     assert SECRET not in caplog.text
     assert "payload" not in caplog.text
+
+
+@pytest.mark.parametrize("token", ["sécret", "secret\n", "sec ret", b"secret", ""])
+async def test_a_token_that_no_header_can_have_is_refused_without_being_told(
+    over: OverHttp, token: Any
+) -> None:
+    for given in (token, lambda: token):
+        async with HttpTaskClient(over.base_url, given) as http:
+            for call in (http.get("s", "t"), anext(http.watch("s", "t"))):
+                with pytest.raises(errors.InvalidField, match="token") as refused:
+                    await call
+                assert "cret" not in str(refused.value)
+                assert (refused.value.__cause__, refused.value.__context__) == (None, None)
+
+
+async def test_a_function_that_makes_tokens_is_asked_once_more_after_a_401(over: OverHttp) -> None:
+    made = 0
+
+    def make() -> str:
+        nonlocal made
+        made += 1
+        return f"{SECRET}-{made}"
+
+    async with HttpTaskClient(over.base_url, make, timeout_s=5) as http:
+        for call in (http.get("s", "t"), anext(http.watch("s", "t"))):
+            made = 0
+            with pytest.raises(errors.AuthenticationFailed):
+                async with asyncio.timeout(5):
+                    await call
+            assert made == 2
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,7 @@ async def test_cancelled_call_that_was_not_sent_is_never_sent(sender: Sender, ke
     assert sender.pending == 0
 
 
+@pytest.mark.role("any", why="it sends INCRBY and EXPIRE")
 async def test_a_lasting_call_is_sent_though_it_was_cancelled(sender: Sender, key: str) -> None:
     for _ in range(2):  # before there is a connection, and on it
         lasting = sender.send("INCRBY", key, 1, repeatable=False, lasting=True)

@@ -19,11 +19,11 @@ from redis_state.worker.recovery.sweeper import Sweeper
 async def meet(store: RedisStateStore, processes: int) -> None:
     """Wait until so many processes are here, so that they really race."""
     sender, key = store.transport.sender, f"{store.settings.namespace}:v1:{{start}}:start"
-    await sender.send("SET", key, 0, "NX", "PX", 60_000, repeatable=True)
-    await sender.send("INCRBY", key, 1, repeatable=False)
+    await sender.send("HINCRBY", key, "here", 1, repeatable=False)
+    await sender.send("PEXPIRE", key, 3_600_000, repeatable=True)
 
     async def all_here() -> bool:
-        return int(await sender.send("GET", key, repeatable=True)) >= processes
+        return int(await sender.send("HGET", key, "here", repeatable=True)) >= processes
 
     await eventually(all_here, "all processes have begun", timeout_s=60)
 

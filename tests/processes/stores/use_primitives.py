@@ -53,11 +53,11 @@ async def follow(scripts: Scripts, keys: Keys, argument: dict[str, Any]) -> list
 async def meet(scripts: Scripts, keys: Keys, processes: int, *, timeout_s: float = 30.0) -> None:
     """Wait until so many processes are here, so that they really race."""
     sender, key = scripts.transport.sender, f"{keys.namespace}:v1:{{start}}:start"
-    await sender.send("SET", key, 0, "NX", "PX", HOUR, repeatable=True)
-    await sender.send("INCRBY", key, 1, repeatable=False)
+    await sender.send("HINCRBY", key, "here", 1, repeatable=False)
+    await sender.send("PEXPIRE", key, 3_600_000, repeatable=True)
 
     async def all_here() -> bool:
-        return int(await sender.send("GET", key, repeatable=True)) >= processes
+        return int(await sender.send("HGET", key, "here", repeatable=True)) >= processes
 
     await eventually(all_here, "all processes have begun", timeout_s=timeout_s)
 

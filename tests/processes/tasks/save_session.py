@@ -20,11 +20,11 @@ async def main(argument: dict[str, Any]) -> dict[str, Any]:
     refused = 0
     async with RedisStateStore.from_url(argument["url"], namespace=argument["namespace"]) as store:
         sender, key = store.transport.sender, f"{argument['namespace']}:v1:{{start}}:start"
-        await sender.send("SET", key, 0, "NX", "PX", 60_000, repeatable=True)
-        await sender.send("INCRBY", key, 1, repeatable=False)
+        await sender.send("HINCRBY", key, "here", 1, repeatable=False)
+        await sender.send("PEXPIRE", key, 3_600_000, repeatable=True)
 
         async def all_here() -> bool:
-            here = int(await sender.send("GET", key, repeatable=True))
+            here = int(await sender.send("HGET", key, "here", repeatable=True))
             return here >= int(argument["processes"])
 
         await eventually(all_here, "all processes have begun", timeout_s=60)

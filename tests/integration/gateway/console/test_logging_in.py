@@ -56,6 +56,14 @@ async def test_on_loopback_the_cookie_is_not_only_for_https(console: Served) -> 
         assert secure is any(each.secure for each in browser.http.cookies.jar)
 
 
+async def test_behind_a_proxy_of_this_machine_the_cookie_is_for_https_where_that_is_used(
+    console: Served,
+) -> None:
+    browser = Browser(console.app, base="https://127.0.0.1:8787")
+    await browser.log_in(KEYS["ann"])
+    assert [each.secure for each in browser.http.cookies.jar] == [True]
+
+
 async def test_a_cookie_ends_with_its_credential(store: RedisStateStore) -> None:
     soon = datetime.now(UTC) + timedelta(seconds=30)
     key, kept = make_api_key("ann", ["read:*"], expires_at=soon)
@@ -82,6 +90,8 @@ async def test_a_page_goes_back_to_itself_only(console: Served) -> None:
         "evil",
         "/\\evil.test",
         "/../../evil",
+        "/%2e%2E/evil",
+        "/.%2e",
         "/a\nb",
         "javascript:1",
     ):
