@@ -47,7 +47,7 @@ async def prepare(url: str) -> dict[str, Operation]:
     """Give the operations of a saver."""
     saver = await _opened(os.environ["REDIS_STATE_BENCH_SAVER"], url)
     base: Any = importlib.import_module("langgraph.checkpoint.base")
-    messages, documents = [_message() for _ in range(19)], _documents()
+    messages, documents = [_message() for _ in range(256)], _documents()
     last: dict[int, tuple[Any, dict[str, Any]]] = {}
 
     def thread(number: int) -> Any:
@@ -63,7 +63,7 @@ async def prepare(url: str) -> dict[str, Operation]:
         }
         versions.setdefault("documents", versions["messages"])
         checkpoint["channel_values"] = {
-            "messages": [*messages, _message()],
+            "messages": messages[number % 230 :][:20],
             "documents": documents,
         }
         checkpoint["channel_versions"] = versions
