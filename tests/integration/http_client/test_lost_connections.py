@@ -281,7 +281,7 @@ async def test_a_token_that_expires_is_replaced_in_calls_and_in_streams(over: Ov
 
     async def token() -> str:
         # The first ones are refused, as an expired one is.
-        mine = "worn out" if len(given) in (0, 2) else tokens.mint("ann", EVERYTHING)
+        mine = "worn-out" if len(given) in (0, 2) else tokens.mint("ann", EVERYTHING)
         given.append(mine)
         return mine
 
@@ -293,11 +293,11 @@ async def test_a_token_that_expires_is_replaced_in_calls_and_in_streams(over: Ov
             await anext(updates)
         await http.approve(pause_id)
     assert len(given) >= 5
-    async with HttpTaskClient(over.base_url, lambda: "worn out") as http:
+    async with HttpTaskClient(over.base_url, lambda: "worn-out") as http:
         for call in (http.get("s", "t"), anext(http.watch("s", "t"))):
             with pytest.raises(errors.AuthenticationFailed) as refused:
                 await call
-            assert "worn out" not in str(refused.value)
+            assert "worn-out" not in str(refused.value)
 
 
 @pytest.mark.full

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("arq", reason="the command line needs the worker extra")
 pytest.importorskip("langgraph")
 
 from cryptography.fernet import Fernet
