@@ -31,7 +31,7 @@ PENGUIFLOW = "penguiflow>=3.11,<4"
 A2A_SDKS = ("1.1", "1.3")  # the oldest and the newest minor version that the extra allows
 # What the suite needs beside the installed wheel: neither redis_state/ nor lua/.
 BESIDE_THE_WHEEL = (
-    *("tests", "workers", "examples", "docs", "tools", "pyproject.toml", "README.md"),
+    *("tests", "workers", "examples", "docs", "tools", "pyproject.toml", "README.md", "LICENSE"),
     *(
         "CONTRIBUTING.md",
         "CHANGELOG.md",

@@ -106,6 +106,7 @@ async def test_many_tasks_write_at_once(scripts: Scripts, keys: Keys) -> None:
     assert sorted(found[1::2]) == sorted(b"%d" % n for n in range(40))
 
 
+@pytest.mark.role("any", why="it measures what a worker has no need to")
 async def test_a_write_behind_many_costs_as_much_as_behind_a_hundred(
     scripts: Scripts, keys: Keys
 ) -> None:
