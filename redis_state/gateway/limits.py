@@ -58,7 +58,8 @@ class CallerUsage:
     """What callers use now, by their subjects."""
 
     def __init__(self, given: GatewayLimits) -> None:
-        self._limits = self.limits = given
+        self.limits: GatewayLimits = given
+        self._limits = given
         # What each caller has left, and when that was; the caller that came last stands last.
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._streams: Counter[str] = Counter()

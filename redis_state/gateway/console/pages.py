@@ -150,7 +150,7 @@ class PageRoute(BaseRoute):
     """The pages of one path."""
 
     def __init__(self, backstage: Backstage, path: str, pages: Sequence[ConsolePage]) -> None:
-        self.path = f"/console{path}"
+        self.path: str = f"/console{path}"
         self._backstage = backstage
         self._pages = {each.method: each for each in pages}
         if "GET" in self._pages:

@@ -49,9 +49,9 @@ class StreamFeed:
     def __init__(self, store: StreamStore, path: str) -> None:
         self.path = path
         self.clients = 0
-        self.left_at = 0.0
+        self.left_at: float = 0.0
         # How often something was heard: what was read before may not be all.
-        self.version = 0
+        self.version: int = 0
         self.error: RedisStateError | None = None
         self._store = store
         self._reads: dict[str, asyncio.Task[SharedPage]] = {}
@@ -127,7 +127,7 @@ class StreamFeeds:
     """The feeds of a process and loop. Use it in ``async with``."""
 
     def __init__(self, store: StreamStore) -> None:
-        self.closing = False
+        self.closing: bool = False
         self._store = store
         self._feeds: dict[str, StreamFeed] = {}
         self._sweeper: asyncio.Task[None] | None = None

@@ -184,7 +184,7 @@ class Sqlite(_Paged):
 class RediSearch(AnySaver):
     """`RedisSaver` and `AsyncRedisSaver` of langgraph-checkpoint-redis: no pages there."""
 
-    limit = _MOST
+    limit: int | None = _MOST
 
     async def threads(self) -> AsyncGenerator[str]:
         """Yield the ids of all threads, each once. A key names one only with its parts."""

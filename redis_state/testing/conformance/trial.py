@@ -73,9 +73,11 @@ class Trial:
         async with AsyncExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="conformance-"))
             self._folder = Path(folder)
-            self.store = await stack.enter_async_context(RedisStateStore(self.settings))
+            self.store: RedisStateStore = await stack.enter_async_context(
+                RedisStateStore(self.settings)
+            )
             stack.push_async_callback(self._drop)
-            self.client = await stack.enter_async_context(TaskClient(self.store))
+            self.client: TaskClient = await stack.enter_async_context(TaskClient(self.store))
             stack.push_async_callback(self._end_workers)
             self._stack = stack.pop_all()
         return self
