@@ -92,7 +92,7 @@ def commands_of(
     if guarantee is not None:
         needed |= set(guarantee.commands)
     if cluster:
-        # Whoever walks through all keys must notice when slots move meanwhile.
+        # Who walks through all keys must notice when slots move meanwhile.
         needed |= {*_CLUSTER, *(("CLUSTER|NODES",) if role is Role.ADMIN else ())}
     return sorted(needed | set(_CONNECT) | set(_SCRIPTS) | set(_LISTEN))
 

@@ -78,7 +78,7 @@ class FolderClaims:
 
     def _write(self, path: Path, place: Path, data: bytes) -> None:
         if place in self._known and not place.is_dir():
-            # What is made anew in its place would be hidden once the folder is back.
+            # What is made again in its place would be hidden once the folder is back.
             raise FileNotFoundError(place)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._known.add(place)

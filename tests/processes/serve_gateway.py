@@ -24,7 +24,7 @@ from tests.support.gateway import HANDLERS, tokens
 from tests.support.http_gateway import EVERYTHING, url_of
 from tests.support.servers.faults import Proxy
 
-# A row beyond these is gone: a client that comes late is told.
+# A row beyond these is gone: a client that comes late hears of it.
 _MOST_ROWS = 40
 _SHORT = timedelta(seconds=2)
 

@@ -67,7 +67,7 @@ async def one_decider_wins(trial: Trial) -> None:
         if isinstance(outcome, BaseException)
     }
     if len(losers) != 1:
-        raise AssertionError(f"of two deciders {2 - len(losers)} were told that they decided")
+        raise AssertionError(f"of two deciders {2 - len(losers)} heard that they decided")
     ((loser, refusal),) = losers.items()
     winner = "bob" if loser == "ann" else "ann"
     if not isinstance(refusal, TokenResolved) or refusal.actor != winner:

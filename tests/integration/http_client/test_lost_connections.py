@@ -226,7 +226,7 @@ async def test_waits_and_watches_go_on_at_another_gateway_when_theirs_is_shut_do
             updates = http.watch("s", "t")
             entries = [await anext(updates)]
             await eventually(lambda: proxy.accepted >= 4, "all of them are connected")
-        # It is gone. What comes now is told by the next one.
+        # It is gone. The next one gets what comes now.
         await store.save_update(_update(0))
         async with _gateway(store) as second:
             proxy.lead_to(second)
