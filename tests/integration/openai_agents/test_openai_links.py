@@ -1,0 +1,81 @@
+"""Sessions of the OpenAI Agents SDK over TLS on links that die, and when history goes back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+pytest.importorskip("agents", reason="needs the openai-agents extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.errors import LeaseLost
+from redis_state.integrations.openai_agents import RedisStateSession
+from tests.support.payloads import KEYS
+from tests.support.servers.faults import Proxy, certificate, tls_server_context
+from tests.support.servers.rollback import rolling_back
+
+CALLERS, ITEMS = 40, 6
+
+
+def said(text: str) -> Any:
+    """Make an item."""
+    return {"role": "user", "content": text}
+
+
+async def contents(session: RedisStateSession) -> list[Any]:
+    """Return what stands in a session."""
+    found: Any = await session.get_items()
+    return [item["content"] for item in found]
+
+
+async def talk(store: RedisStateStore, number: int) -> None:
+    """Add items one by one, and take every second one away."""
+    session = RedisStateSession(f"s {number} {{}}*:%\u00e9", store=store)
+    async with session:
+        for item in range(ITEMS):
+            await session.add_items([said(f"{number}/{item} {'x' * 2_000}")])
+            if item % 2:
+                taken: Any = await session.pop_item()
+                assert taken["content"].startswith(f"{number}/{item} ")
+    left = [each.split(" ")[0] for each in await contents(session)]
+    assert left == [f"{number}/{item}" for item in range(0, ITEMS, 2)]
+
+
+async def test_40_callers_have_their_own_items_though_their_links_die(
+    settings: Settings, tmp_path: Path
+) -> None:
+    cert, key = certificate(tmp_path, "IP:127.0.0.1")
+    tls = tls_server_context(cert, key)
+    async with Proxy(settings.url.get_secret_value(), tls=tls) as proxy:
+        proxy.dribble(700)
+        url = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_certs={cert}"
+        changed: dict[str, Any] = {"url": SecretStr(url), "payload_keys": SecretStr(KEYS[0])}
+        async with RedisStateStore(settings.model_copy(update=changed)) as store:
+            callers = [asyncio.create_task(talk(store, n)) for n in range(CALLERS)]
+            cut = 0
+            while cut < 3 and not all(each.done() for each in callers):
+                await asyncio.wait(callers, timeout=0.1)
+                cut += proxy.half_open()
+            await asyncio.gather(*callers)
+        assert cut
+
+
+async def test_a_claim_of_a_lost_history_writes_nothing_and_the_next_run_goes_on() -> None:
+    async with rolling_back() as server, RedisStateStore.from_url(server.url) as store:
+        session = RedisStateSession("s", store=store)
+        await session.add_items([said("kept")])
+        await server.mark()
+        async with session:
+            await session.add_items([said("lost")])
+            await server.go_back()
+            # The claim was made after the mark: the server does not know it.
+            with pytest.raises(LeaseLost):
+                await session.add_items([said("late")])
+        assert await contents(session) == ["kept"]
+        async with session:
+            await session.add_items([said("new")])
+        assert await contents(session) == ["kept", "new"]
