@@ -34,6 +34,7 @@ from redis_state.testing.conformance.host import (
 )
 from redis_state.testing.conformance.orders import HANDLER, WorkerOrder
 from redis_state.worker import OpenPause, TaskClient
+from redis_state.worker.runs.waiting import shielded
 
 T = TypeVar("T")
 
@@ -83,7 +84,8 @@ class Trial:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
+        # Even if it is cancelled at its end: no worker and no key may be left.
+        await shielded(self._stack.aclose())
 
     async def start(
         self, *, kill: Sequence[str] = (), hold: Sequence[str] = ()
@@ -309,6 +311,7 @@ class Trial:
         for process in self._running:
             with suppress(ProcessLookupError):
                 process.kill()
+        for process in self._running:
             await process.wait()
 
     async def _drop(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,13 +13,16 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("cryptography", reason="needs the crypto extra")
 
-from redis_state import Settings
+from redis_state import RedisStateStore, Settings
 from redis_state.errors import ConfigError, InvalidField
 from redis_state.testing.conformance import CHECKS, CheckResult, conformance, run_check
 from redis_state.testing.conformance.__main__ import main
 from redis_state.testing.conformance.checks import ODD_IDS
+from redis_state.testing.conformance.trial import Trial, open_trial
+from tests.support.conformance import bare
 from tests.support.conformance.broken import BROKEN
 from tests.support.processes import children, forkserver
+from tests.support.servers.nodes import keys_like
 
 pytestmark = [
     pytest.mark.worker,
@@ -139,17 +143,23 @@ async def test_an_unknown_check_is_refused() -> None:
         await run_check(f"{HOSTS}.broken:SKIPS_UNKNOWN", "cancel", url="redis://localhost:1/0")
 
 
-async def test_a_check_leaves_no_key_and_no_process(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[children.Process] = []
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[children.Process]:
+    """Note each process that is started."""
+    noted: list[children.Process] = []
 
     async def noting(*command: str, **options: object) -> children.Process:
         process: children.Process = await forkserver.execute(*command, **options)
-        started.append(process)
+        noted.append(process)
         return process
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", noting)
+    return noted
+
+
+async def test_a_check_leaves_no_process(
+    settings: Settings, started: list[children.Process]
+) -> None:
     url = settings.url.get_secret_value()
     checks = conformance(f"{HOSTS}.bare:HOST", url=url, checks=["elsewhere", "replay"])
     # The second one is under way when the caller has seen enough.
@@ -159,6 +169,31 @@ async def test_a_check_leaves_no_key_and_no_process(
     await checks.aclose()
     assert len(started) >= 3
     assert all(process.returncode is not None for process in started)
+
+
+async def test_a_trial_that_is_cancelled_at_its_end_leaves_no_key_and_no_process(
+    settings: Settings, started: list[children.Process]
+) -> None:
+    url = settings.url.get_secret_value()
+    ending = asyncio.Event()
+    seen: list[Trial] = []
+
+    async def end() -> None:
+        reference, host = f"{HOSTS}.bare:HOST", bare.HOST
+        async with open_trial(reference, host, url=url, payload_keys=None, timeout_s=60) as trial:
+            await asyncio.gather(trial.start(), trial.start())
+            await trial.submit()
+            seen.append(trial)
+            ending.set()
+
+    task = asyncio.create_task(end())
+    await ending.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [process.returncode for process in started] == [-signal.SIGKILL] * 2
+    async with RedisStateStore(seen[0].settings) as store:
+        assert await keys_like(store.transport, f"*{store.settings.namespace}*") == []
 
 
 def test_odd_ids_are_apart_from_each_other() -> None:

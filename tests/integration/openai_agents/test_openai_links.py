@@ -10,6 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 pytest.importorskip("agents", reason="needs the openai-agents extra")
+pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import LeaseLost

@@ -231,6 +231,10 @@ async def _fork(
     try:
         pid = int(await status.readline())
     except BaseException:
+        # As asyncio does if its caller is cancelled: nobody else would end the process.
+        if started := await status.readline():
+            with suppress(ProcessLookupError):
+                os.kill(int(started), signal.SIGKILL)
         connection.close()
         pipes.close()
         raise
