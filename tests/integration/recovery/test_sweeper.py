@@ -220,19 +220,19 @@ async def test_what_a_worker_claimed_and_never_started_is_given_to_another(
     task = await submitted(store)
     await queued_as(store, task)
     await claimed(store, task)
-    sweeper = sweeper_of(store)
+    patient, sweeper = sweeper_of(store, lease_ms=400_000), sweeper_of(store)
     reports: list[SweepReport] = []
 
-    async def released() -> bool:
+    async def released(by: Sweeper = sweeper) -> bool:
         # The worker that claimed it may be about to start it. Its entry is not due all the while.
-        reports.append(await sweeper.run_once())
+        reports.append(await by.run_once())
         return await queued(store) == [f"{SESSION}/{task}:0"]
 
     await make_due(store, watch_entry(SESSION, task))
-    assert not await released()
+    assert not await released(patient)
     in_ms = await entry_in_ms(store, watch_entry(SESSION, task))
     assert in_ms is not None
-    assert in_ms <= 100
+    assert in_ms <= 100_000
     await forget_entry(store, watch_entry(SESSION, task))
     await eventually(released, "its claim is old enough")
     assert sum(report.released for report in reports) == 1
@@ -599,7 +599,8 @@ async def test_a_lost_entry_is_there_again_once_the_task_is_started(
 async def test_a_round_with_nothing_to_do_is_one_turn_and_a_round_is_bounded(
     store: RedisStateStore,
 ) -> None:
-    sweeper = sweeper_of(store, limit=1)
+    # What was looked at is not due again while the test runs.
+    sweeper = sweeper_of(store, limit=1, lease_ms=400_000)
     await sweeper.run_once()
     nodes = await primaries(store.transport)
     before = store.transport.sender.batches
@@ -655,7 +656,8 @@ async def test_sweeping_survives_the_servers_absence_and_says_so_once(
 ) -> None:
     caplog.set_level("WARNING", logger="redis_state.worker.recovery.sweeper")
     async with Proxy(settings.url.get_secret_value()) as proxy:
-        short = {"call_timeout_s": 0.1, "connect_timeout_s": 0.1}
+        # Long enough for a busy machine: it may fail only while connections are refused.
+        short = {"call_timeout_s": 2.0, "connect_timeout_s": 2.0}
         through = settings.model_copy(update={"url": SecretStr(proxy.url), **short})
         async with RedisStateStore(through) as own:
             sweep_on = sweep_regularly(own, queues=[queue_of(settings)], lease_s=0.4)

@@ -208,7 +208,7 @@ async def test_passwords_are_replaced_over_tls(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path, "IP:127.0.0.1")
     async with server() as (url, vault), Proxy(url, tls=tls_server_context(cert, key)) as proxy:
         address = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_certs={cert}"
-        await rotated_under_load(settings_of(address, vault), vault, 4)
+        await rotated_under_load(settings_of(address, vault, call_timeout_s=30.0), vault, 4)
 
 
 @pytest.mark.server
