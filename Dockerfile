@@ -6,14 +6,15 @@ ENV PYTHONDONTWRITEBYTECODE=1 \
     PIP_NO_CACHE_DIR=1 \
     PIP_ROOT_USER_ACTION=ignore
 
-RUN useradd --create-home --uid 1000 agent
+# /keys is for the API keys of a gateway: a volume there is the user's.
+RUN useradd --create-home --uid 1000 agent && install -d -o agent -g agent -m 0700 /keys
 
 WORKDIR /build
 COPY pyproject.toml README.md LICENSE pytest_redis_state.py ./
 COPY requirements requirements
 COPY lua lua
 COPY redis_state redis_state
-RUN pip install '.[worker,cli,http,crypto,otel,prometheus,uvloop]' -c requirements/dev.txt && rm -rf /build
+RUN pip install '.[worker,gateway,forms,cli,http,crypto,otel,prometheus,uvloop]' -c requirements/dev.txt && rm -rf /build
 
 # The command puts the working directory on the import path: the pool needs only this folder beside
 # the installed package.

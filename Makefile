@@ -87,7 +87,7 @@ bench-quick: .venv/.dev ## the same in about three minutes, less exact, and noth
 	@$(BIN)/nox -s bench -- --quick $(ARGS)
 compose-check: ## let docker compose read docker-compose.yml, where it is installed
 	@for compose in "docker compose" docker-compose; do if $$compose version >/dev/null 2>&1; then \
-		$$compose --profile demo config -q && echo "docker-compose.yml is valid"; exit; fi; done; echo "skipped: no docker compose here"
+		$$compose --profile demo --profile gateway config -q && echo "docker-compose.yml is valid"; exit; fi; done; echo "skipped: no docker compose here"
 docs: ## build the site into build/site; a warning is an error
 lock: ## pin the newest versions of all packages in requirements/dev.txt
 docs lock: .venv/.dev

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("uvicorn", reason="needs the gateway extra")
@@ -16,6 +18,9 @@ from redis_state import Settings
 from redis_state.testing import eventually
 from tests.support.commands import begin, cli, end
 from tests.support.gateway import SECRET, links, tokens
+from tests.support.processes import children
+
+COMPOSE = Path(__file__).parents[3] / "docker-compose.yml"
 
 
 @pytest.mark.parametrize(
@@ -123,5 +128,37 @@ async def test_without_auth_it_serves_this_machine_under_its_own_names(
         assert (await http.get("/v1/queues")).status_code == 200
         rebound = await http.get("/v1/queues", headers={"host": "evil.example.com"})
         assert rebound.status_code == 421
+    process.send_signal(signal.SIGTERM)
+    await end(process)
+
+
+async def test_the_command_of_the_compose_file_serves_the_console(
+    settings: Settings, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    if not COMPOSE.is_file():
+        pytest.skip("there is no docker-compose.yml here")
+    service = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]["gateway"]
+    keys = tmp_path / "keys.json"
+    made = await cli(settings, "gateway", "key", "me", "admin:*", "--file", str(keys))
+    command = [str(keys) if word == "/keys/keys.json" else word for word in service["command"][1:]]
+    _, python, code, program = service["healthcheck"]["test"]
+    assert (python, code) == ("python", "-c")
+    probe = [sys.executable, "-c", program.replace("8787", str(unused_tcp_port))]
+    assert children.run(probe, capture_output=True).returncode != 0
+    process = await begin(settings, *command, "--port", str(unused_tcp_port))
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{unused_tcp_port}") as http:
+
+        async def serves() -> bool:
+            try:
+                return (await http.get("/readyz")).status_code == 200
+            except httpx.HTTPError:
+                return False
+
+        await eventually(serves, "the gateway serves")
+        assert children.run(probe).returncode == 0
+        assert (await http.get("/console")).status_code in (303, 307)
+        headers = {"authorization": f"Bearer {made.out.strip()}"}
+        assert (await http.get("/v1/queues", headers=headers)).status_code == 200
+        assert (await http.get("/v1/queues")).status_code == 401
     process.send_signal(signal.SIGTERM)
     await end(process)

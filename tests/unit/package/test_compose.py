@@ -38,7 +38,7 @@ def test_server_has_a_health_check_that_the_others_wait_for(
     services: dict[str, dict[str, Any]],
 ) -> None:
     assert services["redis"]["healthcheck"]["test"]
-    for name in ("worker", "demo"):
+    for name in ("worker", "demo", "gateway"):
         assert services[name]["depends_on"]["redis"]["condition"] == "service_healthy"
         assert services[name]["environment"]["REDIS_STATE_URL"].startswith("redis://redis:")
 
@@ -86,14 +86,25 @@ def test_image_has_the_extras_of_production_and_serves_metrics() -> None:
     text = DOCKERFILE.read_text(encoding="utf-8")
     (extras,) = re.findall(r"pip install '\.\[([a-z,]+)\]' -c requirements/dev\.txt", text)
     assert set(extras.split(",")) == {
-        *("worker", "cli", "http", "crypto", "otel", "prometheus", "uvloop")
+        *("worker", "gateway", "forms", "cli", "http", "crypto", "otel", "prometheus", "uvloop")
     }
     assert "ENV WORKER_METRICS=0.0.0.0:9100" in text
     assert "EXPOSE 9100" in text
 
 
-def test_demo_starts_only_when_asked_for(services: dict[str, dict[str, Any]]) -> None:
+def test_gateway_asks_for_keys_and_keeps_them(services: dict[str, dict[str, Any]]) -> None:
+    command, volumes = services["gateway"]["command"], services["gateway"]["volumes"]
+    keys = Path(command[command.index("--keys") + 1])
+    assert [volume.split(":")[1] for volume in volumes] == [str(keys.parent)]
+    text = COMPOSE.read_text(encoding="utf-8")
+    assert f'redis-state gateway key me "admin:*" --file {keys}' in text
+    folder = rf"install -d -o agent -g agent -m 0700 {keys.parent}\b"
+    assert re.search(folder, DOCKERFILE.read_text(encoding="utf-8"))
+
+
+def test_demo_and_gateway_start_only_when_asked_for(services: dict[str, dict[str, Any]]) -> None:
     assert services["demo"]["profiles"] == ["demo"]
+    assert services["gateway"]["profiles"] == ["gateway"]
     assert "profiles" not in services["redis"]
     assert "profiles" not in services["worker"]
 
