@@ -220,6 +220,8 @@ def typescript(session: nox.Session) -> None:
         session.run("npm", "run", "--silent", "build", external=True)
         session.env["REDIS_STATE_PYTHON"] = sys.executable
         session.run("npm", "run", "--silent", "test", external=True)
+    browser = "tests/integration/gateway/test_typescript_browser.py"
+    session.run(sys.executable, "-m", "pytest", "-q", "-n", "0", browser)
 
 
 # Each peer has an environment of its own where dependencies conflict; a peer that cannot be had is
