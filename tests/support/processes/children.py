@@ -155,6 +155,12 @@ def end_all() -> list[str]:
     return left
 
 
+def is_at_work(pid: int) -> bool:
+    """Tell whether a process has not ended yet."""
+    ran = run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return ran.stdout.strip()[:1] not in ("", "Z")
+
+
 def _kill(group: int) -> None:
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)

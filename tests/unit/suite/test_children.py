@@ -78,11 +78,6 @@ def test_that_leaves_one_without_a_loop():
 '''
 
 
-def is_at_work(pid: int) -> bool:
-    ran = children.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
-    return ran.stdout.strip()[:1] not in ("", "Z")
-
-
 def test_a_test_that_fails_or_times_out_leaves_no_process_and_one_that_passes_may_not(
     tmp_path: Path,
 ) -> None:
@@ -102,7 +97,7 @@ def test_a_test_that_fails_or_times_out_leaves_no_process_and_one_that_passes_ma
     assert "left running" in ran.stdout
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 12
-    assert not [pid for pid in pids if is_at_work(pid)]
+    assert not [pid for pid in pids if children.is_at_work(pid)]
 
 
 def starters_in(text: str) -> list[str]:
