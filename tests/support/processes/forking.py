@@ -40,10 +40,14 @@ _PRELOADED = (
     "agents.testing",
     "redis_state.integrations.langgraph",
     "langgraph.graph",
-    "redis_state.cli.tasks.reading",
-    "redis_state.cli.tasks.control",
+    "redis_state.gateway",
+    "redis_state.gateway.console",
     "redis_state.cli.sessions.session",
     "redis_state.demo.run",
+    "typer.rich_utils",
+    "rich.markdown",
+    "rich.traceback",
+    "examples.review.driver",
     "examples.a2a_server.server",
     "penguiflow.planner",
     "tests.support.servers.faults",
@@ -96,12 +100,16 @@ def _load(collecting: tuple[str, ...]) -> bool:
         # What cannot be imported is reported by each process that tries it again.
         pytest.main([*collecting, "-n0", "--collect-only", "-qq", "--junitxml="])
     else:
-        for name in _PRELOADED:
+        for name in (*_PRELOADED, *_commands()):
             with suppress(ImportError):
                 import_module(name)
     gc.collect()
     gc.freeze()
     return True
+
+
+def _commands() -> list[str]:
+    return [f"redis_state.cli.{name}" for name in import_module("redis_state.cli.main").MODULES]
 
 
 def _wake(number: int, frame: FrameType | None) -> None:
