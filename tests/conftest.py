@@ -27,7 +27,7 @@ from tests.support.hosts import KINDS, Host, open_host
 from tests.support.processes import children, forkserver, nursery
 from tests.support.servers.choice import Admin, TestServer, describe, start_server
 from tests.support.servers.faults import run_server, short_directory
-from tests.support.servers.ports import free_port
+from tests.support.servers.ports import PROCESSES, free_port
 
 # `make fuzz` looks for what nobody has thought of. All other runs are the same for everybody: what
 # decides a test is in the checkout, not in the examples or the order that one run happens to draw.
@@ -121,8 +121,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run seven processes on two cores: tests wait for two thirds of their time."""
-    return (7 * (os.cpu_count() or 1) + 1) // 2
+    """Run ten processes on two cores: tests wait most of their time, and a fork costs little."""
+    return min(5 * (os.cpu_count() or 1), PROCESSES)
 
 
 @pytest.hookimpl(optionalhook=True)

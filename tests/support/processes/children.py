@@ -25,6 +25,9 @@ _GONE_S = 30.0
 Word = str | Path
 
 ROOT = Path(__file__).parents[3]
+# Options of a pytest that a test starts: what other packages bring takes longer than its tests.
+_PLUGINS = ("cacheprovider", "langsmith_plugin", "schemathesis", "valkey", "anyio", "platformdirs")
+LEAN = tuple(word for name in _PLUGINS for word in ("-p", f"no:{name}"))
 
 
 class Process(Protocol):

@@ -82,7 +82,7 @@ def test_a_test_that_fails_or_times_out_leaves_no_process_and_one_that_passes_ma
     tmp_path: Path,
 ) -> None:
     (tmp_path / "test_leaving.py").write_text(LEAVING)
-    own = ("-q", "-p", "no:cacheprovider", "-p", "tests.conftest", "-o", "asyncio_mode=auto")
+    own = ("-q", "-p", "tests.conftest", "-o", "asyncio_mode=auto", *children.LEAN)
     # A traceback that parses the source breaks Python 3.11 ("AST constructor recursion depth
     # mismatch"), if the collector ends what was killed meanwhile. So: native, without columns.
     limits = ("--timeout", "2", "--tb", "native")

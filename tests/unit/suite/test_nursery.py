@@ -48,7 +48,7 @@ def test_that_dies():
 
 
 def command(folder: Path) -> list[str]:
-    own = ("-q", "-p", "no:cacheprovider", "-p", "tests.conftest", "-n", "2")
+    own = ("-q", "-p", "tests.conftest", "-n", "2", *children.LEAN)
     return [sys.executable, "-m", "pytest", *own, "--import-mode=importlib", str(folder)]
 
 
