@@ -8,8 +8,10 @@ import signal
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck
@@ -22,10 +24,10 @@ from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
 from tests.support.hosts import KINDS, Host, open_host
-from tests.support.processes import children, forkserver
+from tests.support.processes import children, forkserver, nursery
 from tests.support.servers.choice import Admin, TestServer, describe, start_server
 from tests.support.servers.faults import run_server, short_directory
-from tests.support.servers.ports import free_port
+from tests.support.servers.ports import PROCESSES, free_port
 
 # `make fuzz` looks for what nobody has thought of. All other runs are the same for everybody: what
 # decides a test is in the checkout, not in the examples or the order that one run happens to draw.
@@ -82,10 +84,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark a test by its folder."""
-    if not item.path.is_relative_to(TESTS):
-        return
-    folders = item.path.relative_to(TESTS).parts
-    if folders[0] != "unit" and SERVER & set(folders):
+    folders = _folders(item.path)
+    if "unit" not in folders and SERVER & folders:
         item.add_marker(pytest.mark.server)
 
 
@@ -95,8 +95,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("full") and not FULL:
             item.add_marker(pytest.mark.skip(reason="make test-full"))
-    others = [item for item in items if not _is_long(item)]
-    long = [item for item in items if _is_long(item)]
+    others: list[pytest.Item] = []
+    long: list[pytest.Item] = []
+    for item in items:
+        is_long = LONG & _folders(item.path) or item.get_closest_marker("slow") is not None
+        (long if is_long else others).append(item)
     # While one process waits, the next ones compute; and none has the long ones left at the end.
     items[:] = chain.from_iterable(
         [*long[place : place + 1], *others[place * BETWEEN : (place + 1) * BETWEEN]]
@@ -104,9 +107,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
 
 
-def _is_long(item: pytest.Item) -> bool:
-    folders = item.path.parent.relative_to(TESTS).parts if item.path.is_relative_to(TESTS) else ()
-    return bool(LONG & set(folders)) or item.get_closest_marker("slow") is not None
+@cache
+def _folders(path: Path) -> frozenset[str]:
+    """Name the folders of a test file below that of all tests."""
+    return frozenset(path.relative_to(TESTS).parts[:-1] if path.is_relative_to(TESTS) else ())
 
 
 def pytest_collection_finish() -> None:
@@ -117,8 +121,15 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run seven processes on two cores: tests wait for two thirds of their time."""
-    return (7 * (os.cpu_count() or 1) + 1) // 2
+    """Run ten processes on two cores: tests wait most of their time, and a fork costs little."""
+    return min(5 * (os.cpu_count() or 1), PROCESSES)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Import the tests once for all processes, unless what is imported is measured."""
+    if config.getoption("numprocesses", None) and not config.getoption("cov_source", None):
+        nursery.raise_processes(config, specs)
 
 
 def pytest_report_header() -> str:

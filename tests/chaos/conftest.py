@@ -27,7 +27,7 @@ _HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every trial."""
     for item in items:
-        if _HERE in item.path.parents and "trial" in getattr(item, "fixturenames", ()):
+        if "trial" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.chaos)
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.timeout(900 if _size().full else 300))

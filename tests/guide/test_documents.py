@@ -73,7 +73,7 @@ def test_the_examples_of_tests_pass(tmp_path: Path) -> None:
     found = re.findall(r"<!-- test: runs under pytest -->\n```python\n(.*?)```", page, re.DOTALL)
     for number, code in enumerate(found):
         (tmp_path / f"test_example_{number}.py").write_text(code, encoding="utf-8")
-    unused = ("-p", "no:cacheprovider", "-p", "no:langsmith_plugin", "-p", "no:randomly")
+    unused = ("-p", "no:randomly", "-p", "no:xdist", "-p", "no:hypothesispytest", *children.LEAN)
     ran = children.run(
         [sys.executable, "-m", "pytest", "-q", *unused],
         capture_output=True,

@@ -10,6 +10,7 @@ import pytest
 
 from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually, leaked_keys
+from tests.support.processes import children
 from tests.support.samples import admin, update
 from tests.support.servers.faults import run_python
 
@@ -77,8 +78,7 @@ sys.meta_path.insert(0, Without)
 """
 # Unset, it is a warning of pytest-asyncio's own.
 LOOPS = "--override-ini=asyncio_default_fixture_loop_scope=function"
-# Plugins of this environment: what they import takes longer than the tests.
-_UNUSED = ("cacheprovider", "randomly", "langsmith_plugin", "hypothesispytest", "xdist")
+_UNUSED = ("randomly", "hypothesispytest", "xdist")
 NAMED = 'pytest_plugins = ["redis_state.testing"]\n'
 
 
@@ -87,7 +87,7 @@ async def run_pytest(folder: Path, *options: str, conftest: str = "", **environm
     (folder / "conftest.py").write_text(conftest)
     (folder / "test_it.py").write_text(TESTS)
     (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
-    quiet = ("-q", *(word for name in _UNUSED for word in ("-p", f"no:{name}")))
+    quiet = ("-q", *(word for name in _UNUSED for word in ("-p", f"no:{name}")), *children.LEAN)
     return await run_python("-m", "pytest", *quiet, *options, str(folder), environment=environment)
 
 

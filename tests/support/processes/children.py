@@ -25,6 +25,9 @@ _GONE_S = 30.0
 Word = str | Path
 
 ROOT = Path(__file__).parents[3]
+# Options of a pytest that a test starts: what other packages bring takes longer than its tests.
+_PLUGINS = ("cacheprovider", "langsmith_plugin", "schemathesis", "valkey", "anyio", "platformdirs")
+LEAN = tuple(word for name in _PLUGINS for word in ("-p", f"no:{name}"))
 
 
 class Process(Protocol):
@@ -153,6 +156,12 @@ def end_all() -> list[str]:
         time.sleep(0.01)
     _groups.clear()
     return left
+
+
+def is_at_work(pid: int) -> bool:
+    """Tell whether a process has not ended yet."""
+    ran = run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return ran.stdout.strip()[:1] not in ("", "Z")
 
 
 def _kill(group: int) -> None:

@@ -21,7 +21,7 @@ import pytest
 from tests.support.processes import forkserver
 
 _TICKS_S = 1 / os.sysconf("SC_CLK_TCK")
-_TASKS = Path(f"/proc/{os.getpid()}/task")
+_TASKS = Path("/proc/self/task")
 # While a child ends, the kernel may leave out another one: a child once seen is read to its end.
 _seen: set[str] = set()
 

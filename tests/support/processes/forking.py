@@ -1,10 +1,12 @@
 """The fork server: it imports the packages at its first request, and forks a process for each.
 
 ``python -m tests.support.processes.forking <number>`` serves the listening socket of that number
-until its standard input ends. Each request is a connection: it brings the three standard streams
-and a JSON document, and gets two lines back. The first is the id of the process, the second tells
-how it ended and the CPU seconds that it took. `tests/support/processes/forkserver.py` makes the
-requests.
+until its standard input ends. Arguments of pytest may follow: then it imports the tests that they
+name, for processes that run tests (`tests/support/processes/nursery.py`).
+
+Each request is a connection: it brings the three standard streams and a JSON document, and gets two
+lines back. The first is the id of the process, the second tells how it ended and the CPU seconds
+that it took. `tests/support/processes/forkserver.py` makes the requests.
 """
 
 from __future__ import annotations
@@ -38,17 +40,21 @@ _PRELOADED = (
     "agents.testing",
     "redis_state.integrations.langgraph",
     "langgraph.graph",
-    "redis_state.cli.tasks.reading",
-    "redis_state.cli.tasks.control",
+    "redis_state.gateway",
+    "redis_state.gateway.console",
     "redis_state.cli.sessions.session",
     "redis_state.demo.run",
+    "typer.rich_utils",
+    "rich.markdown",
+    "rich.traceback",
+    "examples.review.driver",
     "examples.a2a_server.server",
     "penguiflow.planner",
     "tests.support.servers.faults",
 )
 
 
-def serve(number: int) -> None:
+def serve(number: int, *collecting: str) -> None:
     """Fork a process for each request, and report how each ended, until standard input ends."""
     listener = socket.socket(fileno=number)
     woken, wake = os.pipe()
@@ -68,7 +74,7 @@ def serve(number: int) -> None:
                 os.read(woken, 1 << 10)
             if number in ready:
                 request, _ = listener.accept()
-                loaded = loaded or _load()
+                loaded = loaded or _load(collecting)
                 theirs, document = _read(request)
                 pid = os.fork()
                 if pid == 0:
@@ -87,13 +93,23 @@ def serve(number: int) -> None:
             os.killpg(pid, signal.SIGKILL)
 
 
-def _load() -> bool:
-    for name in _PRELOADED:
-        with suppress(ImportError):
-            import_module(name)
+def _load(collecting: tuple[str, ...]) -> bool:
+    if collecting:
+        import pytest  # noqa: PLC0415 - the other processes do without
+
+        # What cannot be imported is reported by each process that tries it again.
+        pytest.main([*collecting, "-n0", "--collect-only", "-qq", "--junitxml="])
+    else:
+        for name in (*_PRELOADED, *_commands()):
+            with suppress(ImportError):
+                import_module(name)
     gc.collect()
     gc.freeze()
     return True
+
+
+def _commands() -> list[str]:
+    return [f"redis_state.cli.{name}" for name in import_module("redis_state.cli.main").MODULES]
 
 
 def _wake(number: int, frame: FrameType | None) -> None:
@@ -189,4 +205,4 @@ def _exit(status: Any) -> NoReturn:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve(int(sys.argv[1]), *sys.argv[2:])

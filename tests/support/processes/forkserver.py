@@ -21,8 +21,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,26 +38,35 @@ _begin_interpreter = asyncio.create_subprocess_exec
 def launch() -> Callable[[], None]:
     """Start the fork server of this process and of those that it starts; return how to end it."""
     with ExitStack() as undo:
-        folder = tempfile.mkdtemp(prefix="rs-", dir="/tmp")
-        undo.callback(shutil.rmtree, folder, ignore_errors=True)
-        listener = undo.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind(f"{folder}/fork.sock")
-        listener.listen(128)
-        path = os.pathsep.join([str(children.ROOT), *filter(None, sys.path)])
-        undo.enter_context(
-            children.popen(
-                [sys.executable, "-m", "tests.support.processes.forking", str(listener.fileno())],
-                pass_fds=[listener.fileno()],
-                stdin=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": path},
-            )
-        )
+        address = undo.enter_context(serving())
         global _own_child  # noqa: PLW0603 - one server for the process
         _own_child = True
-        os.environ[_ADDRESS] = f"{folder}/fork.sock"
+        os.environ[_ADDRESS] = address
         undo.callback(os.environ.pop, _ADDRESS)
         return undo.pop_all().close
     raise AssertionError
+
+
+@contextmanager
+def serving(*collecting: str, **options: Any) -> Generator[str]:
+    """Run a fork server and give its socket. With arguments of pytest it imports those tests."""
+    folder = tempfile.mkdtemp(prefix="rs-", dir="/tmp")
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"{folder}/fork.sock")
+            listener.listen(128)
+            path = os.pathsep.join([str(children.ROOT), *filter(None, sys.path)])
+            command = ["-m", "tests.support.processes.forking", str(listener.fileno())]
+            with children.popen(
+                [sys.executable, *command, *collecting],
+                pass_fds=[listener.fileno()],
+                stdin=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": path},
+                **options,
+            ):
+                yield f"{folder}/fork.sock"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def ended_s() -> float:

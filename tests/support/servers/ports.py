@@ -11,7 +11,9 @@ import socket
 from contextlib import suppress
 from itertools import count
 
-_FIRST, _EACH, _PROCESSES = 10_000, 600, 16
+_FIRST, _EACH = 10_000, 600
+# So many test processes have ports of their own.
+PROCESSES = 16
 # The bus of a cluster's node. No node's own port is that high.
 _BUS = 10_000
 
@@ -21,7 +23,7 @@ _turns = count(os.getpid())
 
 def free_port() -> int:
     """Find a port that is free, and 10000 higher too. Each call gives another one."""
-    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _PROCESSES
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PROCESSES
     for _ in range(_EACH):
         port = _FIRST + process * _EACH + next(_turns) % _EACH
         with socket.socket() as here, socket.socket() as bus, suppress(OSError):

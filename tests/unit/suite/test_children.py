@@ -78,16 +78,11 @@ def test_that_leaves_one_without_a_loop():
 '''
 
 
-def is_at_work(pid: int) -> bool:
-    ran = children.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
-    return ran.stdout.strip()[:1] not in ("", "Z")
-
-
 def test_a_test_that_fails_or_times_out_leaves_no_process_and_one_that_passes_may_not(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "test_leaving.py").write_text(LEAVING)
-    own = ("-q", "-p", "no:cacheprovider", "-p", "tests.conftest", "-o", "asyncio_mode=auto")
+    own = ("-q", "-p", "tests.conftest", "-o", "asyncio_mode=auto", *children.LEAN)
     # A traceback that parses the source breaks Python 3.11 ("AST constructor recursion depth
     # mismatch"), if the collector ends what was killed meanwhile. So: native, without columns.
     limits = ("--timeout", "2", "--tb", "native")
@@ -102,7 +97,7 @@ def test_a_test_that_fails_or_times_out_leaves_no_process_and_one_that_passes_ma
     assert "left running" in ran.stdout
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 12
-    assert not [pid for pid in pids if is_at_work(pid)]
+    assert not [pid for pid in pids if children.is_at_work(pid)]
 
 
 def starters_in(text: str) -> list[str]:
