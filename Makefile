@@ -60,7 +60,8 @@ wheel: .venv/.dev ## build dist/: the sdist, and the wheel from that sdist
 	@rm -rf dist; $(BIN)/python -m build --outdir dist . >build.log 2>&1 || { cat build.log; exit 1; }
 	@rm -f build.log; ls dist/*
 test-wheel: wheel ## run the suite against the built wheel in a clean environment
-test-redis7 test-redis8: ## run the suite on this redis-py, without arq
+test-redis7: ## run the suite on redis-py 7, without arq
+test-redis8: ## run the suite on redis-py 8, without arq
 test-asap: ## run the tests with ASAP's own package, which needs Python 3.13 (ASAP_PYTHON=...)
 test-a2a: ## run the A2A tests with the oldest and the newest SDK
 test-savers: ## import threads from the real LangGraph savers of Redis, Postgres, SQLite and AWS

@@ -85,19 +85,22 @@ async def _jobs_of(store: RedisStateStore, queue: Queue, name: str) -> Finding:
     left = await asyncio.gather(*(commands.zscore(key, member) for key, member, _ in gone))
     orphans = [each for each, place in zip(gone, left, strict=True) if place is not None]
     if not orphans:
-        return Finding(name, "jobs", Verdict.SOUND, f"all of {len(listed)} have their task")
+        return Finding(
+            name, "jobs", Verdict.SOUND, f"each of {len(listed)} that were read has its task"
+        )
     session, task = orphans[0][2]
     permits = sum(key == keys.claims for key, _, _ in orphans)
     return Finding(
         name,
         "jobs",
         Verdict.FINDING,
-        f"{len(orphans)} of {len(listed)} are of tasks that are gone, for example {task!r} of "
-        f"session {session!r}" + (f"; {permits} of them are claimed" if permits else ""),
-        "they count as waiting or running until a worker drops them: its record was deleted, has "
-        "expired, or was lost by its server",
-        "nothing if workers are alive: they drop a job when it is due, and a claim within a lease; "
-        "else start one, and find out who deletes tasks",
+        f"{len(orphans)} of {len(listed)} that were read are of tasks that are gone, for example "
+        f"{task!r} of session {session!r}"
+        + (f"; {permits} of them are claimed" if permits else ""),
+        "the records were deleted, have expired or were lost; a job counts in the backlog, and a "
+        "claim as a permit, until a worker drops it",
+        "start a worker if none is alive: a job is dropped when it is due, an old claim within a "
+        "lease; find out who deletes tasks",
     )
 
 

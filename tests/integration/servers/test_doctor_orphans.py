@@ -49,7 +49,7 @@ async def test_jobs_and_old_claims_of_tasks_that_are_gone_are_found(own_url: str
             await client.submit("work", session_id=ODD, task_id=task, key=key)
         await client.submit("work", session_id="x" * 500, task_id="its id is a digest")
         (sound,) = await asked(own_url, "jobs")
-        assert (sound.state, sound.says) == (Verdict.SOUND, "all of 4 have their task")
+        assert (sound.state, sound.says) == (Verdict.SOUND, "each of 4 that were read has its task")
         claim = queue.claim_of(ODD, "claimed")
         await send("ZREM", queue.keys().queue, f"{claim}:0", repeatable=True)
         await send("ZADD", queue.keys().claims, 1, claim, repeatable=True)
@@ -57,10 +57,11 @@ async def test_jobs_and_old_claims_of_tasks_that_are_gone_are_found(own_url: str
             await send("DEL", KEYS.task(ODD, task), repeatable=True)
         (found,) = await asked(own_url, "jobs")
     assert found.state is Verdict.FINDING
-    assert found.says.startswith("3 of 4 are of tasks that are gone, for example 'gone'")
+    assert found.says.startswith("3 of 4 that were read are of tasks that are gone")
     assert found.says.endswith("; 1 of them are claimed")
-    assert "a worker drops them" in found.means
-    assert "start one" in found.do
+    assert f"'gone' of session {ODD!r}" in found.says
+    assert "until a worker drops it" in found.means
+    assert "start a worker" in found.do
 
 
 async def test_an_unfinished_task_that_nothing_leads_to_is_found_and_a_follower_saves_it(
