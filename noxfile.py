@@ -77,9 +77,16 @@ def suite(session: nox.Session, *arguments: str) -> None:
 
 
 @nox.session
+def redis7(session: nox.Session) -> None:
+    """Run the suite on redis-py 7, without arq: tests that need it skip themselves."""
+    install(session, "-e", ".[test,pool]", "redis>=7,<8", free="redis")
+    suite(session)
+
+
+@nox.session
 def redis8(session: nox.Session) -> None:
-    """Run the suite on redis-py 8, without arq: the worker tests skip themselves."""
-    install(session, "-e", ".[test]", "redis>=8,<9", free="redis")
+    """Run the suite on redis-py 8, without arq: tests that need it skip themselves."""
+    install(session, "-e", ".[test,pool]", "redis>=8,<9", free="redis")
     suite(session)
 
 
@@ -110,7 +117,7 @@ def savers(session: nox.Session) -> None:
     """Import threads from the savers of other packages, each on its real store."""
     install(
         session,
-        *("-e", ".[test]", "stamina", *PEERS["langgraph"]),
+        *("-e", ".[test,pool]", *PEERS["langgraph"]),
         *("langgraph-checkpoint-sqlite>=3,<4", "moto[dynamodb,server]>=5"),
         free="redis",
     )
@@ -147,7 +154,7 @@ def matrix(session: nox.Session, row: Row) -> None:
     if PYTHONS[row.python] is None:
         session.skip(f"no Python {row.python} here")
     server = server_of(session, row)
-    install(session, "-e", ".[test]", "stamina", CLIENTS[row.client], free="redis")
+    install(session, "-e", ".[test,pool]", CLIENTS[row.client], free="redis")
     # Its metadata says redis<6. It works with later ones: this is what shows it.
     session.install("--no-deps", "arq", "-c", str(VERSIONS))
     session.env["REDIS_STATE_SERVER_BIN"] = str(server)

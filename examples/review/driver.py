@@ -104,7 +104,7 @@ async def _run(options: Options, url: str, view: View) -> Outcome:
         try:
             async with pool:
                 view.say(f"started {options.workers} workers: {', '.join(pool.names)}")
-                return await _Driver(options, store, client, pool, view).run()
+                return await ReviewDriver(options, store, client, pool, view).run()
         finally:
             with suppress(RedisStateError):
                 await Flow(client, queue, limit=_LIMIT).tidy()
@@ -119,8 +119,8 @@ async def _tidy(store: RedisStateStore, client: TaskClient) -> None:
     await store.clear_session(_SESSION)
 
 
-class _Driver:
-    """One run."""
+class ReviewDriver:
+    """One run: submits, follows, steers and decides."""
 
     def __init__(
         self,
@@ -141,6 +141,8 @@ class _Driver:
         self._flow = Flow(client, pool.queue, limit=_LIMIT)
         self._seen: list[str] = []
         self._actions: set[asyncio.Task[None]] = set()
+        # Set once a task was steered. A decision before that could end the task unsteered.
+        self._steered = {task_id: asyncio.Event() for task_id in self._reviews}
         self._problems: list[str] = []
         self._trouble: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._retired: str | None = None
@@ -236,6 +238,10 @@ class _Driver:
                 self._trouble.set_result(None)
 
     async def _steer(self, review: Review) -> None:
+        await self._steer_by_role(review)
+        self._steered[review.task_id].set()
+
+    async def _steer_by_role(self, review: Review) -> None:
         match review.role:
             case Role.INFORMED:
                 self._view.say(f"steering {review.name}: INJECT_CONTEXT")
@@ -278,6 +284,7 @@ class _Driver:
                 self._view.say(f"started worker {fresh} in its place")
             decision = await self._view.ask(review) if self._options.ask else True
             review.decision = decision
+        await self._steered[review.task_id].wait()
         if decision:
             await self._client.approve(review.token, actor="driver")
         else:

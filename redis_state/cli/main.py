@@ -9,6 +9,7 @@ _EXTRAS = {
     "typer": "cli",
     "rich": "cli",
     "arq": "worker",
+    "stamina": "worker",
     "cronsim": "worker",
     "starlette": "gateway",
     "uvicorn": "gateway",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from redis_state.doctor.finding import Finding
+from redis_state.doctor.orphans import orphan_findings
 from redis_state.doctor.pool import (
     queue_findings,
     queue_settings,
@@ -31,6 +32,7 @@ async def examine(settings: Settings) -> list[Finding]:
             found += await Examination(settings, address, Diagnostics(sender)).all()
         found += await _of_the_queues_own(settings, {each.server for each in found})
         found += [answer async for answer in queue_findings(store)]
+        found += [answer async for answer in orphan_findings(store)]
         found += [answer async for answer in version_findings(store)]
         return [*found, *[answer async for answer in schedule_findings(store)]]
 

@@ -10,6 +10,8 @@ from redis_state.doctor import Finding, Verdict, examine
 from redis_state.migration.side import Side
 
 _CLOCK_MS = 1_000
+# A target may have a part of what is copied: these say nothing of it.
+_OF_CONTENT = ("queue", "jobs", "tasks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ async def make_plan(source: Side, target: Side) -> Plan:
         [
             *[found async for found in _compared(source, target)],
             *[each for each in await examine(source.settings) if each.question == "queue"],
-            *[each for each in await examine(target.settings) if each.question != "queue"],
+            *[each for each in await examine(target.settings) if each.question not in _OF_CONTENT],
         ],
     )
 

@@ -111,6 +111,11 @@ class WatchList:
             self._shard(entry), entry=entry, delay_ms=delay_ms, stands="sooner"
         )
 
+    async def has(self, entry: bytes) -> bool:
+        """Return whether an entry is on the list."""
+        commands = self._scripts.transport.commands
+        return await commands.zscore(self._shard(entry), entry) is not None
+
     async def covering(
         self,
         entry: bytes,

@@ -19,6 +19,7 @@ COMMANDS = (
     *("EXISTS", "GET", "GETEX", "HEXISTS", "HGET", "HGETALL", "HMGET", "INFO", "PING", "PTTL"),
     *("SCAN", "SET", "TIME", "UNLINK", "XLEN", "XRANGE", "ZRANGE", "ZRANGEBYLEX"),
     *("ZRANGEBYSCORE", "ZREVRANGE", "ZREVRANGEBYLEX", "ZREVRANGEBYSCORE"),
+    "ZSCORE",
 )
 # Those that change nothing, here or in a script.
 READING = frozenset(
@@ -89,6 +90,10 @@ class Commands:
     def zrange_scored(self, key: str, start: int, stop: int) -> asyncio.Future[Any]:
         """List members of a sorted set by rank, each followed by its score."""
         return self._send("ZRANGE", key, start, stop, "WITHSCORES")
+
+    def zscore(self, key: str, member: Argument) -> asyncio.Future[Any]:
+        """Read a member's score, or None."""
+        return self._send("ZSCORE", key, member)
 
     def zrevrange(self, key: str, start: int, stop: int) -> asyncio.Future[Any]:
         """List members of a sorted set by rank, the highest first."""

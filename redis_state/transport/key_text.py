@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote_to_bytes
 from redis_state.errors import InvalidField
 
 _LONGEST = 120
+_DIGEST = "%~"
 # Caches of escaped ids keep no longer ones.
 LONGEST_REMEMBERED = 240
 _LONGEST_ENTRY = 64
@@ -37,8 +38,13 @@ def _escaped(value: str) -> str:
     raw = value.encode("utf-8", "surrogatepass")
     written = quote(raw, safe="")
     if len(written) > _LONGEST:
-        return "%~" + hashlib.sha256(raw).hexdigest()
+        return _DIGEST + hashlib.sha256(raw).hexdigest()
     return written
+
+
+def is_digest(part: str) -> bool:
+    """Return whether `escape` wrote the digest of a text that was too long."""
+    return part.startswith(_DIGEST)
 
 
 def unescape(part: str) -> str:

@@ -44,11 +44,13 @@ DOCUMENTS = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    # Without names the review takes documents beside its folder too: there are none of other tests.
+    here = tmp_path / "here"
     for name, text in DOCUMENTS.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
+        path = here / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    return tmp_path
+    return here
 
 
 async def begin(folder: Path, *arguments: str, **options: Any) -> ForkedProcess:

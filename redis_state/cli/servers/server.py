@@ -75,8 +75,9 @@ def doctor(url: Url = None, as_json: AsJson = False) -> None:
     """Ask each server whether it is fit to keep state, and say what to do.
 
     Asks for version, role, memory, persistence, replicas, slots, certificate, clock, keys without a
-    lifetime and rights. Asks for the queue, which may have a server of its own. Writes nothing.
-    What the user may not ask is *unknown*.
+    lifetime and rights. Asks for the queue, which may have a server of its own. Looks for orphans
+    in samples: jobs of tasks that are gone, and unfinished tasks that nobody will run. Writes
+    nothing. What the user may not ask is *unknown*.
 
     Status 0 if nothing was found, 1 for findings, 5 if a server cannot be reached.
     """

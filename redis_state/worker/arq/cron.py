@@ -7,18 +7,20 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol
-
-from arq.cron import CronJob, cron
+from typing import TYPE_CHECKING, Any, Protocol
 
 from redis_state.errors import BackendError, ConfigError
 from redis_state.primitives.lease import Leases, new_owner
 from redis_state.store import RedisStateStore
 from redis_state.worker.arq.job_format import CRON_PREFIX
 
+if TYPE_CHECKING:
+    from arq.cron import CronJob
+
 log: logging.Logger = logging.getLogger(__name__)
 
 
+NEEDS_ARQ = "{} needs arq: pip install 'redis_state[worker]'"
 # How long it is remembered that a worker has a moment of a cron job: clocks differ by less.
 _REMEMBERED_MS = 3_600_000
 # How long a cron job that sets no limit may take.
@@ -49,8 +51,12 @@ def cleanup_cron(
     It runs daily at 2:00. ``hour=None`` runs it each hour. Use it for ``AgentWorker(crons=…)`` and
     for arq's own ``cron_jobs``. All workers may have it: each time one of them runs it. If several
     did, each task would still be removed once. A failed run is left to the next. Several in one
-    worker need a name each. Errors: ConfigError.
+    worker need a name each. Errors: ConfigError, also without arq.
     """
+    try:
+        from arq.cron import cron  # noqa: PLC0415 - workers do without arq
+    except ImportError as error:
+        raise ConfigError(NEEDS_ARQ.format("a cron job")) from error
     length = isinstance(older_than, timedelta)  # pyright: ignore[reportUnnecessaryIsInstance]
     if not length or older_than < timedelta(0):
         raise ConfigError("older_than: a timedelta from 0 is needed")
@@ -75,8 +81,14 @@ def cleanup_cron(
 def copies(jobs: Sequence[CronJob]) -> list[CronJob]:
     """Copy cron jobs for one worker, which notes in them when they are due.
 
-    Errors: ConfigError for what is no cron job that the queue would know again.
+    Errors: ConfigError for what is no cron job that the queue would know again, and without arq.
     """
+    if not jobs:
+        return []
+    try:
+        from arq.cron import CronJob  # noqa: PLC0415 - workers do without arq
+    except ImportError as error:
+        raise ConfigError(NEEDS_ARQ.format("crons")) from error
     for job in jobs:
         if not isinstance(job, CronJob):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError("crons: each needs to be made by cleanup_cron() or arq's cron()")

@@ -14,8 +14,6 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from arq.cron import CronJob
-
 from redis_state.errors import BackendError, CommandRefused, ConfigError, NoConnection
 from redis_state.primitives.lease import Leases
 from redis_state.settings import Settings
@@ -35,6 +33,8 @@ from redis_state.worker.schedules.runner import run_schedules
 from redis_state.worker.tasks.execution.steps import StepPolicy
 
 if TYPE_CHECKING:
+    from arq.cron import CronJob
+
     from redis_state.worker.observe.metrics import Served
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -11,10 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from time import monotonic
-from typing import Any
-
-from arq.cron import CronJob
-from arq.worker import Retry
+from typing import TYPE_CHECKING, Any
 
 from redis_state import limits
 from redis_state.errors import (
@@ -27,9 +24,8 @@ from redis_state.errors import (
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore, process_name
 from redis_state.transport.connections.address import Address
-from redis_state.worker.arq.cron import copies
+from redis_state.worker.arq.cron import NEEDS_ARQ, copies
 from redis_state.worker.arq.job_format import RUN_TASK, deserialize, serialize
-from redis_state.worker.arq.settings import arq_server
 from redis_state.worker.handler.guards import Guard
 from redis_state.worker.handler.versions import lanes_of, versions_of
 from redis_state.worker.observe import tracing
@@ -44,6 +40,9 @@ from redis_state.worker.runs.config import Handler
 from redis_state.worker.runs.run_task import run_task
 from redis_state.worker.tasks.execution.steps import StepPolicy
 from redis_state.worker.tasks.transitions import MAX_CRASHES
+
+if TYPE_CHECKING:
+    from arq.cron import CronJob
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -133,9 +132,13 @@ class AgentWorker:
         namespaces' jobs too, so the queue must belong to one. On SIGTERM running tasks may continue
         for ``grace_s``, rounded up to whole seconds, and are then handed off.
 
-        Errors: ConfigError for more than one queue or a queue limit, and for options of the queue's
-        URL that arq cannot pass on. `run` and `serve` can.
+        Errors: ConfigError without arq, for more than one queue or a queue limit, and for options
+        of the queue's URL that arq cannot pass on. `run` and `serve` can.
         """
+        try:
+            from redis_state.worker.arq.settings import arq_server  # noqa: PLC0415 - needs arq
+        except ImportError as error:
+            raise ConfigError(NEEDS_ARQ.format("arq's own runner")) from error
         queue, *others = self.queue_names
         if others or self.queue_limits:
             raise ConfigError("arq's own runner serves one queue: use run() or redis-state worker")
@@ -289,6 +292,8 @@ class AgentWorker:
                 await _end_well(process)
 
         async def run(ctx: dict[Any, Any], stated: Any) -> None:
+            from arq.worker import Retry  # noqa: PLC0415 - it runs this
+
             job = JobPayload.read(stated)
             if job is None:
                 log.warning("a job that names no task is dropped")

@@ -9,14 +9,12 @@ from typing import Any, NamedTuple, cast
 
 from redis_state.models import TaskStatus
 from redis_state.stores.sessions.task_status import TaskStatusView
-from redis_state.transport.key_text import escape, unescape
+from redis_state.transport.key_text import escape, is_digest, unescape
 from redis_state.worker.observe.tracing import carried
 
 # One point of priority is worth as much as having been queued a minute earlier.
 _SENIORITY_MS = 60_000
 _HIGHEST_PRIORITY = 100_000
-# What is kept of an id that is too long: it does not say which.
-_HASHED = "%~"
 _UNTRACED: Mapping[str, str] = MappingProxyType({})
 
 
@@ -139,7 +137,7 @@ def task_of(job_id: bytes) -> JobPayload | None:
 def names_of(claim: str) -> tuple[str, str] | None:
     """Read which task a claim names: session and task. As `task_of`. Errors: ValueError."""
     _, session, task = claim.split("/")
-    if session.startswith(_HASHED) or task.startswith(_HASHED):
+    if is_digest(session) or is_digest(task):
         return None
     return unescape(session), unescape(task)
 

@@ -238,8 +238,8 @@ main()
     [
         ("typer", "cli", ["--help"]),
         ("rich", "cli", ["version"]),
-        ("arq", "worker", ["demo"]),
-        ("arq", "worker", ["worker", "x:y"]),
+        ("stamina", "worker", ["demo"]),
+        ("stamina", "worker", ["worker", "x:y"]),
     ],
 )
 def test_without_its_extra_a_command_says_what_to_install(
@@ -253,5 +253,5 @@ def test_without_its_extra_a_command_says_what_to_install(
     assert "Traceback" not in ran.stderr
 
 
-def test_what_needs_no_worker_works_without_arq() -> None:
-    assert without("arq", "version").stdout.strip() == __version__
+def test_what_needs_no_worker_works_without_its_extra() -> None:
+    assert without("stamina", "version").stdout.strip() == __version__

@@ -23,7 +23,7 @@ from redis_state import RedisStateStore
 from redis_state.models import StateUpdate, UpdateType
 from tests.support.asgi_servers import serving_asgi
 from tests.support.chromium import CHROMIUM, Chromium, People, chromium_started
-from tests.support.gateway import Served, gateway_of, paused, tokens
+from tests.support.gateway import Served, ends, gateway_of, paused, tokens
 from tests.support.servers.faults import Proxy
 
 CLIENT = Path(__file__).parents[3] / "clients" / "typescript"
@@ -190,7 +190,5 @@ async def test_the_second_page_to_decide_learns_who_was_first(
     assert sorted(status for status, _ in told) == [200, 409]
     (winner,) = {by for _, by in told}
     assert ["ann", "bob"][[status for status, _ in told].index(200)] == winner
-    ended = await served.client.wait("s", "t", timeout_s=30)
-    assert ended is not None
-    assert ended.result["by"] == winner
+    assert (await ends(served, "s", "t")).result["by"] == winner
     assert people.complaints == []

@@ -89,6 +89,9 @@ async def do_all(settings: Settings) -> None:
         for call in CALLS.values():
             await call(store.base.scripts, store.base.keys)
         await store.health()
+        async with RedisStateStore(settings.model_copy(update={"max_rows_per_stream": 1})) as short:
+            await short.streams.create("trimmed", data=b"first")
+            await short.streams.append("trimmed", b"second")
         for command in (
             *(("GETEX", "t:x"), ("ZRANGEBYLEX", "t:x", "-", "+"), ("ZREVRANGE", "t:x", 0, 1)),
             *(

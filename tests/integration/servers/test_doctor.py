@@ -61,7 +61,7 @@ async def test_a_sound_server_has_no_finding_and_an_answer_to_each_question(
     assert {each.state for each in found} == {Verdict.SOUND}
     assert {each.question for each in found} == {
         *("version", "role", "memory", "persistence", "replicas", "clock", "lifetimes"),
-        *("rights", "queue"),
+        *("rights", "queue", "jobs", "tasks"),
     }
 
 
@@ -132,7 +132,7 @@ async def test_what_a_user_may_not_ask_is_unknown_and_what_it_lacks_is_named(
     narrow = own_url.replace("unix://", f"unix://{user}:pw@")
     states = {each.question: each.state for each in await examine(settings_of(narrow))}
     unknown = {question for question, state in states.items() if state is Verdict.UNKNOWN}
-    assert unknown == {"persistence", "lifetimes"}
+    assert unknown == {"persistence", "lifetimes", "tasks"}
     assert Verdict.FINDING not in states.values()
     for less, named in (
         (("-hset",), "not use HSET"),

@@ -23,7 +23,7 @@ from tests.support.servers.ports import free_port
 
 _PATIENCE_S = 60
 # With replicas a lost primary is to be replaced soon. Without, a busy machine must not seem lost.
-_NODE_TIMEOUT_MS, _PATIENT_TIMEOUT_MS = 2_000, 15_000
+NODE_TIMEOUT_MS, _PATIENT_TIMEOUT_MS = 2_000, 15_000
 
 
 class Cluster:
@@ -45,7 +45,7 @@ class Cluster:
         self.ids: dict[int, str] = {}
         self._primaries = primaries
         self._wanted = primaries * (1 + replicas)
-        self._timeout_ms = _NODE_TIMEOUT_MS if replicas else _PATIENT_TIMEOUT_MS
+        self._timeout_ms = NODE_TIMEOUT_MS if replicas else _PATIENT_TIMEOUT_MS
         self._stack = stack
         self._directory = directory
         self._options: list[str] = list(options)
@@ -137,6 +137,23 @@ class Cluster:
                 rows = await self.ask(port, "CLUSTER", "SLOTS")
                 return sorted({int(row[2][1]) for row in rows})
         raise AssertionError("no node answers")
+
+    async def given_up(self, port: int) -> None:
+        """Wait until the other nodes agree that a node is lost."""
+        others = [each for each in self.ports if each != port]
+
+        async def agreed() -> bool:
+            for other in others:
+                with suppress(RedisError, OSError):
+                    nodes: str = await self.ask(other, "CLUSTER", "NODES")
+                    if f"{self.ids[port]} " in nodes:
+                        (line,) = (
+                            each for each in nodes.splitlines() if each.startswith(self.ids[port])
+                        )
+                        return "fail" in line.split()[2].split(",")
+            return False
+
+        await eventually(agreed, "the nodes agree that it is lost", timeout_s=_PATIENCE_S)
 
     async def failed_over(self, port: int) -> None:
         """Wait until a node that was lost has no slot by what the others know."""
@@ -260,6 +277,10 @@ class Cluster:
         """Kill a node."""
         self._processes[port].kill()
         self._processes[port].wait()
+
+    def status(self, port: int) -> int | None:
+        """Return how a node's process ended, None while it runs."""
+        return self._processes[port].returncode
 
     def stop(self, port: int) -> None:
         """Have a node stand still, with its connections open."""

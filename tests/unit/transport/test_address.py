@@ -220,6 +220,7 @@ def test_tls_is_checked_alike_by_every_version_of_the_client() -> None:
 
 
 def test_arqs_own_runner_is_refused_a_set_of_servers() -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
     worker = pytest.importorskip("redis_state.worker", reason="needs the worker extra")
     for url in ("redis+sentinel://:s3cret@h/m", "redis+cluster://:s3cret@h"):
         settings = Settings(url=SecretStr(url))
