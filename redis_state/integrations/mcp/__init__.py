@@ -45,6 +45,7 @@ from redis_state.integrations.mcp.inputs import (
     read_form,
 )
 from redis_state.integrations.mcp.principals import current_principal
+from redis_state.integrations.mcp.steady import SteadyTransport
 from redis_state.integrations.mcp.tasks import TASKS, RedisTasks
 from redis_state.integrations.mcp.tools import DurableTool, durable_tool, mcp_handlers
 
@@ -55,6 +56,7 @@ __all__ = [
     "RedisSubscriptionBus",
     "RedisTasks",
     "SessionEventStore",
+    "SteadyTransport",
     "TaskFollower",
     "ask_client",
     "current_principal",

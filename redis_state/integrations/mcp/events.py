@@ -19,7 +19,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import JSONRPCMessage
 
 from redis_state import RedisStateStore, limits
-from redis_state.errors import ConfigError, CursorGap, LeaseLost
+from redis_state.errors import ConfigError, CursorGap, InvalidField, LeaseLost
 from redis_state.integrations.mcp.messages import MessageLog, SentMessage
 from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
 from redis_state.primitives.log import Bounds
@@ -117,7 +117,7 @@ class RedisEventStore(EventStore):
         Errors: InvalidField for an id that is no text, or empty.
         """
         if not text("session_id", session_id):
-            raise ConfigError("session_id must not be empty")
+            raise InvalidField("session_id", "must not be empty")
         return SessionEventStore(
             self, SessionScope(codec.fingerprint("mcp session", session_id), "")
         )

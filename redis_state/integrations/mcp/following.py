@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
-import httpx2
+import anyio
 from mcp.client.context import ClientRequestContext
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.shared.exceptions import MCPError
@@ -23,7 +24,6 @@ from mcp_types import (
     ErrorData,
     InputRequest,
     Request,
-    RequestParams,
     Result,
 )
 
@@ -34,6 +34,8 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 _SHORTEST_S = 0.02
 _DEFAULT_S = 1.0
+_AGAIN_S = 0.2
+_CANCEL_S = 5.0
 _CANCELLED = -32800
 
 
@@ -46,7 +48,7 @@ class CreatedTask(Result):
     poll_interval_ms: int | None = None
 
 
-class FoundTask(Result):
+class ReportedTask(Result):
     """A task as it is now."""
 
     task_id: str
@@ -81,9 +83,9 @@ class CancelTask(Request[TaskParams, Literal["tasks/cancel"]]):
 class TaskFollower(ClientExtension):
     """Wait for tasks in ``Client(extensions=[TaskFollower()])``.
 
-    A server that cannot be reached is asked again for ``patience_s``. A call that is cancelled
-    cancels its task. Errors of the call: MCPError, if the task failed or was cancelled, or no
-    server was reached. Errors: InvalidField.
+    On a `SteadyTransport`, a server that cannot be reached is asked again for ``patience_s``. A
+    call that is cancelled cancels its task. Errors of the call: MCPError, if the task failed or was
+    cancelled, or no server was reached. Errors: InvalidField.
     """
 
     identifier = TASKS
@@ -100,9 +102,8 @@ class TaskFollower(ClientExtension):
             return await self._result(created, context)
         except asyncio.CancelledError:
             cancelling = CancelTask(params=TaskParams(task_id=created.task_id))
-            sending = asyncio.ensure_future(context.session.send_request(cancelling, EmptyResult))
-            await asyncio.wait({sending}, timeout=_DEFAULT_S)
-            sending.cancel()
+            with anyio.move_on_after(_CANCEL_S, shield=True), suppress(MCPError):
+                await context.session.send_request(cancelling, EmptyResult)
             raise
 
     async def _result(self, created: CreatedTask, context: ClaimContext) -> CallToolResult:
@@ -110,7 +111,7 @@ class TaskFollower(ClientExtension):
         pause_ms = created.poll_interval_ms
         answered: set[str] = set()
         while True:
-            found = await self._send(context, GetTask(params=params), FoundTask)
+            found = await self._send(context, GetTask(params=params), ReportedTask)
             if found.status == "completed":
                 return CallToolResult.model_validate(found.result)
             if found.status == "failed":
@@ -150,13 +151,10 @@ class TaskFollower(ClientExtension):
                 return await context.session.send_request(
                     request, kind, request_read_timeout_seconds=context.read_timeout_seconds
                 )
-            except (MCPError, httpx2.TransportError, httpx2.HTTPStatusError) as error:
-                code = error.error.code if isinstance(error, MCPError) else CONNECTION_CLOSED
-                if code not in _SILENT or loop.time() >= give_up_at:
+            except MCPError as error:
+                if error.error.code not in _SILENT or loop.time() >= give_up_at:
                     raise
-            await asyncio.sleep(min(_DEFAULT_S, 0.2))
+            await asyncio.sleep(_AGAIN_S)
 
 
 _SILENT = frozenset({CONNECTION_CLOSED, REQUEST_TIMEOUT})
-
-__all__ = ["CreatedTask", "FoundTask", "RequestParams", "TaskFollower"]

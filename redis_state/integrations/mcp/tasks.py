@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import anyio
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding, ToolBinding
 from mcp.server.mcpserver.server import require_client_extension
@@ -60,6 +61,8 @@ _ENDS = {
     TaskStatus.CANCELLED: "cancelled",
 }
 _UNKNOWN = "Unknown task"
+_GONE = "its caller has gone"
+_CANCEL_S = 5.0
 _ACK: dict[str, Any] = {"resultType": "complete"}
 
 
@@ -194,7 +197,8 @@ class RedisTasks(Extension):
         try:
             state = await self.client.wait(session_id, task_id)
         except BaseException:
-            await self.client.cancel(session_id, task_id, reason="its caller has gone", hard=True)
+            with anyio.move_on_after(_CANCEL_S, shield=True):
+                await self.client.cancel(session_id, task_id, reason=_GONE, hard=self._hard)
             raise
         if state.status is TaskStatus.COMPLETE:
             return CallToolResult.model_validate(state.result)
