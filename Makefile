@@ -30,7 +30,7 @@ NOT_OVER_HTTP = damaged or one_trace or dies_behind or death_at_any or too_long_
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-demo: .venv/.$(or $(filter penguiflow pydantic_ai openai_agents,$(EXAMPLE)),demo) ## run an example (EXAMPLE=review, pydantic_ai, openai_agents, penguiflow, langgraph or a2a_server; ARGS=... are passed on)
+demo: .venv/.$(or $(filter penguiflow pydantic_ai openai_agents mcp,$(EXAMPLE)),demo) ## run an example (EXAMPLE=review, pydantic_ai, openai_agents, penguiflow, langgraph, mcp or a2a_server; ARGS=... are passed on)
 	@$(BIN)/python -m examples.$(EXAMPLE) $(ARGS)
 test: .venv/.dev ## run the whole suite (PYTEST_ARGS=..., JOBS=0 for one process)
 	@$(BIN)/python $(PYTEST)

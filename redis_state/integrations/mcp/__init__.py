@@ -10,7 +10,7 @@ extra ``mcp``.
 
 - A call of a tool becomes a task (SEP-2663): see `tasks`. It outlives server and worker.
 - What a tool asks its client is a pause: see `inputs`.
-- `TaskFollower` is the other side: the SDK's client waits for such a task, whoever serves it.
+- `TaskFollower` is the other side: the SDK's client waits for such a task, on any replica.
 - `RedisEventStore` keeps what a client of Streamable HTTP missed (wires up to 2025-11-25).
 - `RedisSubscriptionBus` carries changes of lists and resources (wire 2026-07-28).
 

@@ -1,7 +1,7 @@
 """The SDK's SubscriptionBus on Redis: a change that one replica publishes reaches all listeners.
 
-Changes are rows of a short log. So a replica that was cut off gets what it missed. One that was
-away for longer tells its listeners that every list may have changed.
+Changes are rows of a short log. So a replica that was cut off gets what it missed. The listeners
+of one that was away for longer hear that every list may have changed.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ class RedisSubscriptionBus:
             await asyncio.wait({following})
 
     async def publish(self, event: ServerEvent) -> None:
-        """Tell the listeners of all replicas, in the order of the calls. Errors: BackendError.
+        """Publish a change to the listeners of all replicas, in the order of the calls.
 
-        A listener of this process is called when the change comes back from the server.
+        A listener of this process is called when the change comes back from the server. Errors:
+        BackendError.
         """
         data = [type(event).__name__]
         if isinstance(event, ResourceUpdated):

@@ -1,7 +1,7 @@
 """The SDK's EventStore on Redis: a client that reconnects gets what it missed, from any replica.
 
-The SDK gives one event store to all sessions of a server, and names streams by the ids of
-requests, which each client counts from 0. So a session has a scope here, a random text that its
+The SDK gives one event store to all sessions of a server. It names streams by the ids of requests,
+which each client counts from 0. So a session has a scope here, a random text that its
 clients learn as part of the ids of events only. `RedisEventStore.attach` sees to it.
 """
 
@@ -100,7 +100,7 @@ class RedisEventStore(EventStore):
             await self._leases.release(held)
 
     def attach(self, manager: StreamableHTTPSessionManager) -> None:
-        """Tell the sessions of a manager apart, and resume here those of other replicas.
+        """Separate the sessions of a manager, and resume here those of other replicas.
 
         Call it once, before the manager serves. It is behind the SDK's authentication. Errors:
         ConfigError for a manager that was made without this event store.

@@ -8,7 +8,7 @@ goes to the client's callbacks for elicitation, sampling and roots.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
@@ -83,21 +83,27 @@ class CancelTask(Request[TaskParams, Literal["tasks/cancel"]]):
 class TaskFollower(ClientExtension):
     """Wait for tasks in ``Client(extensions=[TaskFollower()])``.
 
-    On a `SteadyTransport`, a server that cannot be reached is asked again for ``patience_s``. A
-    call that is cancelled cancels its task. Errors of the call: MCPError, if the task failed or was
-    cancelled, or no server was reached. Errors: InvalidField.
+    On a `SteadyTransport`, it repeats its requests for ``patience_s`` while no server answers. A
+    call that is cancelled cancels its task. ``on_task`` is called with the id of each task, once
+    the client knows it: from then on the call outlives its server. Errors of the call: MCPError, if
+    the task failed or was cancelled, or no server was reached. Errors: InvalidField.
     """
 
     identifier = TASKS
 
-    def __init__(self, *, patience_s: float = 60.0) -> None:
+    def __init__(
+        self, *, patience_s: float = 60.0, on_task: Callable[[str], object] | None = None
+    ) -> None:
         self._patience_s = limits.patience("patience_s", patience_s)
+        self._on_task = on_task
 
     def claims(self) -> Sequence[ResultClaim[Any]]:
         """Take results that are tasks, for the SDK."""
         return [ResultClaim(result_type="task", model=CreatedTask, resolve=self._follow)]
 
     async def _follow(self, created: CreatedTask, context: ClaimContext) -> CallToolResult:
+        if self._on_task is not None:
+            self._on_task(created.task_id)
         try:
             return await self._result(created, context)
         except asyncio.CancelledError:

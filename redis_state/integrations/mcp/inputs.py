@@ -1,6 +1,6 @@
 """What a tool on a worker asks its client: a pause that the client's answer decides.
 
-The task is `input_required` until all that it has asked is answered, and its worker is free. Other
+The task is `input_required` until all its questions are answered, and its worker is free. Other
 pauses of a task, such as an approval by an operator, are not shown to the client.
 """
 

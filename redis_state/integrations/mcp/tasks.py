@@ -2,7 +2,7 @@
 
 | MCP | here |
 | --- | --- |
-| ``working`` | PENDING, RUNNING, or PAUSED for somebody else |
+| ``working`` | PENDING, RUNNING, or PAUSED for an operator |
 | ``input_required`` | open pauses that `open_input` made |
 | ``completed``, ``failed``, ``cancelled`` | COMPLETE, FAILED, CANCELLED |
 
@@ -73,7 +73,7 @@ class TaskParams(RequestParams):
 
 
 class TaskUpdateParams(TaskParams):
-    """Which task, and the answers to what it has asked."""
+    """Which task, and the answers to its questions."""
 
     input_responses: dict[str, Any]
 
@@ -98,7 +98,7 @@ class RedisTasks(Extension):
     worker all the same. Any replica answers for any task.
 
     ``principal`` says who calls; by default the user of the SDK's authentication, and the same for
-    all without one. Then who knows a task's id, 128 random bits, has the task. Clients are told to
+    all without one. Then who knows a task's id, 128 random bits, has the task. Clients
     ask again after ``poll_s``. ``hard_cancel`` also cancels a tool between two of its checkpoints.
     Errors: InvalidField.
     """

@@ -166,7 +166,7 @@ def task_input(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def task_error(text: str | None) -> ErrorData:
-    """Read the error of a failed task of a tool. What no tool has said to a client stays here."""
+    """Read the error of a failed task: only what its tool raised for the client."""
     named = _NAMED_ERROR.fullmatch(text or "")
     if named is not None:
         return ErrorData(code=int(named.group(1)), message=named.group(2))

@@ -70,12 +70,14 @@ async def test_a_call_outlives_its_server_and_its_worker(
         server, port = await started(stack, settings, "server")
         _, second = await started(stack, settings, "server")
         worker, _ = await started(stack, settings, "worker")
+        begun: list[str] = []
+        follower = TaskFollower(on_task=begun.append)
         proxy = await stack.enter_async_context(Proxy(f"redis://127.0.0.1:{port}"))
         client = await stack.enter_async_context(
-            mcp_client(proxy.port, extensions=[TaskFollower()], elicitation_callback=elicit)
+            mcp_client(proxy.port, extensions=[follower], elicitation_callback=elicit)
         )
         calling = asyncio.create_task(client.call_tool("trip", {"folder": str(tmp_path)}))
-        await eventually(lambda: done()["hold"] == 1, "the tool holds", timeout_s=30)
+        await eventually(lambda: begun and done()["hold"] == 1, "the tool holds", timeout_s=30)
         await killed(server)
         await killed(worker)
         proxy.refuse()
