@@ -12,6 +12,9 @@ from pydantic import SecretStr
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("mcp.server.extension", reason="needs the mcp extra")
 
+from mcp.client.client import Client
+from mcp.server.mcpserver import MCPServer
+from mcp.server.streamable_http import EventMessage
 from mcp.server.subscriptions import (
     PromptsListChanged,
     ResourcesListChanged,
@@ -19,11 +22,23 @@ from mcp.server.subscriptions import (
     ServerEvent,
     ToolsListChanged,
 )
+from mcp.shared.exceptions import MCPError
+from mcp_types import ErrorData, JSONRPCNotification
 
 from redis_state import RedisStateStore, Settings
-from redis_state.integrations.mcp import RedisEventStore, RedisSubscriptionBus, SteadyTransport
+from redis_state.integrations.mcp import (
+    RedisEventStore,
+    RedisSubscriptionBus,
+    RedisTasks,
+    SteadyTransport,
+    TaskFollower,
+    mcp_handlers,
+)
+from redis_state.integrations.mcp.events import SCOPE, new_scope
 from redis_state.serialization.codec import DecodeError
 from redis_state.testing import eventually
+from tests.support.mcp.tools import TOOLS
+from tests.support.processes.pools import pool
 from tests.support.servers.faults import Proxy
 
 pytestmark = pytest.mark.worker
@@ -95,6 +110,48 @@ async def test_a_damaged_message_is_no_gap_to_step_over(store: RedisStateStore) 
         await events.begin()
         await events.aclose()
         await events.aclose()
+
+
+async def test_what_a_session_asks_of_the_store_is_about_that_session(
+    store: RedisStateStore,
+) -> None:
+    heard: list[Any] = []
+
+    async def take(event: EventMessage) -> None:
+        heard.append(event.message)
+
+    said = JSONRPCNotification(jsonrpc="2.0", method="notifications/x")
+    async with RedisEventStore(store) as events:
+        token = SCOPE.set(new_scope("ann"))
+        try:
+            first = await events.store_event("1", None)
+            await events.store_event("1", said)
+            assert await events.replay_events_after(first, take) == "1"
+            SCOPE.set(new_scope("ann"))
+            assert await events.replay_events_after(first, take) is None
+        finally:
+            SCOPE.reset(token)
+    assert heard == [said]
+
+
+async def test_a_call_fails_with_what_its_client_or_an_operator_did(
+    store: RedisStateStore,
+) -> None:
+    async def refuse(context: Any, params: Any) -> ErrorData:
+        del context, params
+        return ErrorData(code=-1, message="the user is not there")
+
+    async with pool(store, mcp_handlers(*TOOLS)) as tasks:
+        server = MCPServer("x", extensions=[RedisTasks(tasks, TOOLS)], log_level="CRITICAL")
+        follower = TaskFollower()
+        async with Client(server, extensions=[follower], elicitation_callback=refuse) as client:
+            with pytest.raises(MCPError, match="the user is not there"):
+                await client.call_tool("ask_twice", {})
+            calling = asyncio.create_task(client.call_tool("approve", {}))
+            pause = (await eventually(tasks.pauses, "an operator is asked"))[0]
+            await tasks.cancel(pause.session_id, pause.task_id)
+            with pytest.raises(MCPError, match="was cancelled"):
+                await calling
 
 
 async def _nothing(event: Any) -> None:
