@@ -25,12 +25,12 @@ HTTP_CLIENT_TESTS ?= tests/integration/worker tests/integration/schedules tests/
 # A gateway hides what is damaged, has no span for its caller, does not die with it, and has limits of its own.
 NOT_OVER_HTTP = damaged or one_trace or dies_behind or death_at_any or too_long_to_judge or any_characters or taken_over
 .PHONY: help demo test test-full fuzz chaos soak check types mypy pyright coverage wheel test-wheel test-redis7 test-redis8 \
-	test-redis-server test-acl test-cluster test-matrix test-asap test-a2a test-savers test-durable-streams \
+	test-redis-server test-acl test-cluster test-matrix test-asap test-a2a test-savers test-durable-streams test-mcp-conformance \
 	test-typescript test-http-client bench bench-quick compose-check docs lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-demo: .venv/.$(or $(filter penguiflow pydantic_ai openai_agents,$(EXAMPLE)),demo) ## run an example (EXAMPLE=review, pydantic_ai, openai_agents, penguiflow, langgraph or a2a_server; ARGS=... are passed on)
+demo: .venv/.$(or $(filter penguiflow pydantic_ai openai_agents mcp,$(EXAMPLE)),demo) ## run an example (EXAMPLE=review, pydantic_ai, openai_agents, penguiflow, langgraph, mcp or a2a_server; ARGS=... are passed on)
 	@$(BIN)/python -m examples.$(EXAMPLE) $(ARGS)
 test: .venv/.dev ## run the whole suite (PYTEST_ARGS=..., JOBS=0 for one process)
 	@$(BIN)/python $(PYTEST)
@@ -72,6 +72,8 @@ test-matrix: .venv/.dev
 	@$(BIN)/nox -s "matrix$(if $(ROW),($(ROW)))" -- $(PYTEST)
 test-durable-streams: .venv/.dev ## run the published tests of the Durable Streams protocol; needs Node and a network
 	@$(BIN)/python -m tools.durable_streams.run
+test-mcp-conformance: .venv/.dev ## run the official conformance scenarios of MCP that apply; needs npm and a network
+	@$(BIN)/python -m tools.mcp.run
 test-typescript: .venv/.dev ## check the TypeScript client and run its tests; needs Node 20 or later
 	@$(BIN)/nox -s typescript
 test-http-client: .venv/.dev ## run the tests of tasks with a client that calls a gateway

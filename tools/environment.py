@@ -34,6 +34,7 @@ PURPOSES: dict[str, list[tuple[str, ...]]] = {
     "penguiflow": [("-e", ".[examples]"), ("jsonschema>=4.0", "pyyaml>=6.0"), PENGUIFLOW],
     "pydantic_ai": [("-e", ".[examples,pydantic-ai,forms]")],
     "openai_agents": [("-e", ".[examples,openai-agents,forms]")],
+    "mcp": [("-e", ".[examples,mcp]")],
     "dev": [("-e", ".[dev]"), PENGUIFLOW],
 }
 

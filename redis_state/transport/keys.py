@@ -585,6 +585,27 @@ class Keys:
         """text: what the page tokens of A2A lists are signed with. 30 days after its last use."""
         return f"{self.namespace}:v1:{{a2a-pages}}:a2a-page-secret"
 
+    def mcp_messages(self, mcp_session: str) -> LogKeys:
+        """stream: what an MCP server sent in one session; ``:ids`` hash: row id -> n; ``:live``
+        channel. What the event store says, an hour by default, trimmed by append.
+        """
+        place = f"mcp-session/{escape('mcp_session', mcp_session)}"
+        return self._log_at(f"{self.namespace}:v1:{{{place}}}:mcp-messages")
+
+    def mcp_server(self, server: str) -> str:
+        """hash: owner, claim, epoch, expires, length: the lease by which an MCP server is known to
+        live. As long as its messages.
+        """
+        place = f"mcp-server/{escape('server', server)}"
+        return f"{self.namespace}:v1:{{{place}}}:mcp-server"
+
+    def mcp_changes(self, bus: str) -> LogKeys:
+        """stream: changes that MCP servers announce to their subscribers; ``:ids`` hash: row id ->
+        n; ``:live`` channel. One day, trimmed by append.
+        """
+        place = f"mcp-changes/{escape('bus', bus)}"
+        return self._log_at(f"{self.namespace}:v1:{{{place}}}:mcp-changes")
+
     def a2a_watch(self, shard: int) -> str:
         """zset: A2A task -> when its owner's lease may have run out, in ms; ``:clock`` string: the
         server's time at its last change. 400 days after a write.

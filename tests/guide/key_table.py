@@ -76,6 +76,9 @@ def _shape(name: str) -> str:
         "item_space": "I",
         "item_key": "X",
         "path": "Y",
+        "mcp_session": "M",
+        "server": "M",
+        "bus": "M",
         "original": Keys("rs").tasks("S"),
     }
     method = getattr(Keys("rs"), name)
@@ -116,6 +119,9 @@ def _shape(name: str) -> str:
         "watch-00": "watch-NN",
         "{a2a/N/O}": "{a2a/tenant/owner}",
         "/T}": "/task}",
+        "{mcp-session/M}": "{mcp-session/session}",
+        "{mcp-server/M}": "{mcp-server/server}",
+        "{mcp-changes/M}": "{mcp-changes/bus}",
     }.items():
         key = key.replace(mark, part)
     return str(key)

@@ -55,6 +55,8 @@ async def test_an_example_runs_as_it_stands(code: str, tmp_path: Path, *, fresh:
         pytest.importorskip("pydantic_ai", reason="needs the pydantic-ai extra")
     if "from agents import" in code:
         pytest.importorskip("agents", reason="needs the openai-agents extra")
+    if "from mcp" in code:
+        pytest.importorskip("mcp.server.extension", reason="needs the mcp extra")
     if "from penguiflow" in code:
         pytest.importorskip("penguiflow.state", reason="needs the published package")
     program = tmp_path / "example.py"

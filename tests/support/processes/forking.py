@@ -38,6 +38,8 @@ _PRELOADED = (
     "pydantic_ai.models.function",
     "redis_state.integrations.openai_agents",
     "agents.testing",
+    "redis_state.integrations.mcp",
+    "uvicorn",
     "redis_state.integrations.langgraph",
     "langgraph.graph",
     "redis_state.gateway",

@@ -1,0 +1,1 @@
+"""An MCP server whose calls of tools outlive it: ``python -m examples.mcp``."""
