@@ -133,5 +133,5 @@ def _parts(server: BenchServer) -> Counter[str]:
     for key in server.redis.scan_iter(match="*{paused-000001}*", count=1000):
         kind = key.decode().partition("}:")[2]
         name = ":".join(part for part in kind.split(":") if len(part) < 20)
-        found[name] += server.redis.memory_usage(key)
+        found[name] += server.redis.memory_usage(key, samples=0)
     return found

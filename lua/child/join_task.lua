@@ -1,6 +1,6 @@
 -- Make a running task wait for the end of one of its children, and free its worker; not if the child
--- has ended.
--- KEYS task                     hash: version, write, order, status, waits_for, pause_entry, pause_token,
+-- has ended. A repetition finds its write, and changes nothing.
+-- KEYS task                     hash: version, write, order, status, waits_for, crashes, pause_entry, pause_token,
 --   pause_write and the fields given
 -- KEYS tasks                    zset: task_id -> expiry in us
 -- KEYS lease                    hash: owner, claim, epoch, expires
@@ -45,6 +45,7 @@ if finished == '1' then return { 'AGAIN' } end
 announce(announcement, task_id, now_ms())
 -- No decision of an earlier pause, nor its deadline, is what the task waits for now.
 local waits = { 'waits_for', child.task_id, 'pause_entry', '', 'pause_token', '', 'pause_write', write }
+redis.call('HDEL', task, 'crashes')
 for _, field in ipairs(waits) do fields[#fields + 1] = field end
 local version = record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
 redis.call('PEXPIRE', journal, ttl_ms)

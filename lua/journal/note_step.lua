@@ -19,24 +19,32 @@
 --   {'REWOUND', entries}  the server has fewer entries than the run knows; nothing was written
 --   {'MISSING'}      no such task
 -- @include now_ms
--- @include journal_fence
--- @include journal_count
+-- @include fence
+-- @include journal_rewound
 -- @each
 -- @lasting
 
-local lost = journal_fence(lease, mark, journal)
+local lost = fence(lease, mark)
+if lost then return lost end
+local left_over = 'part:' .. chunks .. ':' .. entry
+local note, entries, versions, part = unpack(redis.call('HMGET', journal, entry, 'entries', 'versions', left_over))
+lost = journal_rewound(mark, entries)
 if lost then return lost end
 local ends = redis.call('PEXPIRETIME', task)
 if ends < 0 then return { 'MISSING' } end
-local note, entries = unpack(redis.call('HMGET', journal, entry, 'entries'))
+entries = tonumber(entries or 0)
 if not note then
-  local version = redis.call('HINCRBY', journal, 'versions', 1)
-  local epoch = string.match(mark, '^%d+')
+  local version, epoch = tonumber(versions or 0) + 1, string.match(mark, '^%d+')
   note = string.format('[1,%d,%s,%.0f,%s,', version, epoch, now_ms(), tostring(checkpoint)) .. about .. ',' .. result .. ']'
-  redis.call('HSET', journal, entry, note)
-  entries = journal_count(journal, lane.entry, lane.state)
+  entries = entries + 1
+  local written = { entry, note, 'versions', string.format('%.0f', version), 'entries', string.format('%.0f', entries) }
+  if lane.entry ~= '' then written[7], written[8] = lane.entry, lane.state end
+  redis.call('HSET', journal, unpack(written))
   -- An earlier attempt may have died after more chunks than this one has.
-  while redis.call('HDEL', journal, 'part:' .. chunks .. ':' .. entry) == 1 do chunks = chunks + 1 end
+  while part and redis.call('HDEL', journal, left_over) == 1 do
+    chunks = chunks + 1
+    left_over = 'part:' .. chunks .. ':' .. entry
+  end
 end
 redis.call('PEXPIREAT', journal, ends)
-return { 'OK', note, tonumber(entries or 0) }
+return { 'OK', note, entries }

@@ -1,6 +1,7 @@
 -- Have a running task wait for one of its open pauses, and free its worker; not if that is decided.
--- KEYS task                     hash: version, write, order, status, pause_entry, pause_token, pause_write and the
---   fields given
+-- A repetition finds its write, and changes nothing.
+-- KEYS task                     hash: version, write, order, status, pause_entry, pause_token, pause_write,
+--   crashes, waits_for and the fields given
 -- KEYS tasks                    zset: task_id -> expiry in us
 -- KEYS lease                    hash: owner, claim, epoch, expires
 -- KEYS announcement.rows        stream of the session's updates
@@ -46,6 +47,8 @@ local now = now_ms()
 local left_ms = tonumber(held[2]) - now
 if left_ms <= 0 then return { 'EXPIRED' } end
 announce(announcement, task_id, now)
+-- What is not there takes no memory: no worker has died, and it waits for no child.
+redis.call('HDEL', task, 'crashes', 'waits_for')
 for _, field in ipairs({ 'pause_entry', entry, 'pause_token', token, 'pause_write', write }) do
   fields[#fields + 1] = field
 end

@@ -1,5 +1,6 @@
 -- Move a task from one state to another and publish that in its session's updates, in one step. The end
--- of a child is recorded in its parent's journal, for as long as the parent may need it.
+-- of a child is recorded in its parent's journal, for as long as the parent may need it. A repetition finds its
+-- write, or another status: it changes nothing.
 -- KEYS task                     hash: version, write, order, status, finished, crashes, parent_order and the fields
 --   given
 -- KEYS tasks                    zset: task_id -> expiry in us
@@ -44,7 +45,7 @@ if lost then return lost end
 if not string.find(from_states, ' ' .. was[1] .. ' ', 1, true) then return { 'DENIED', was[1] } end
 announce(announcement, task_id, now_ms())
 -- Its worker lives, so those that died before are forgotten, unless the fields say otherwise.
-if release then redis.call('HSET', task, 'crashes', 0) end
+if release then redis.call('HDEL', task, 'crashes') end
 local version = record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
 redis.call('PEXPIRE', journal, ttl_ms)
 if release and current > 0 then redis.call('HSET', lease, 'owner', '', 'expires', 0) end

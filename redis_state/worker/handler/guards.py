@@ -132,10 +132,9 @@ class BudgetMeter:
 
     def fields(self) -> dict[str, bytes]:
         """Write it as fields of the task's record, for the next run."""
-        return {
-            "spent_ms": str(round(self.seconds * 1000)).encode(),
-            "spent_updates": str(self.updates).encode(),
-        }
+        spent = {"spent_ms": b"%d" % round(self.seconds * 1000)}
+        # It only grows: a task without updates has had none.
+        return spent | {"spent_updates": b"%d" % self.updates} if self.updates else spent
 
 
 class GuardChecks:

@@ -154,7 +154,8 @@ def is_active() -> bool:
     return api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
 
 
-def _may_trace() -> bool:
+def may_trace() -> bool:
+    """Return whether a tracer is set. Never raises."""
     try:
         return is_active()
     except Exception as error:  # noqa: BLE001 - no failure of tracing may stop a task
@@ -164,7 +165,7 @@ def _may_trace() -> bool:
 
 def submitting(handler: str, session_id: str, task_id: str, queue: str) -> Traced:
     """Trace the submission of a task."""
-    if not _may_trace():
+    if not may_trace():
         return _UNTRACED
     return Traced(
         f"submit {handler}",
@@ -191,9 +192,9 @@ def running(
     return Traced(f"run {handler}", "consumer", about, parent=parent or {}, link=again)
 
 
-def stepping(name: str) -> Traced:
-    """Trace a step that is really done."""
-    if not _may_trace():
+def stepping(name: str, *, traced: bool) -> Traced:
+    """Trace a step that is really done, if a tracer was set when its run began."""
+    if not traced:
         return _UNTRACED
     return Traced(f"step {name}", "internal", {"step": name})
 

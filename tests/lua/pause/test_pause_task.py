@@ -50,6 +50,16 @@ async def test_a_running_task_waits_for_its_pause(scripts: Scripts, keys: Keys) 
     assert await pause(scripts, keys, task, token_key(keys, "y")) == no(ReplyCode.DENIED, b"PAUSED")
 
 
+async def test_a_waiting_task_keeps_nothing_of_earlier_deaths_and_children(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task, token = await opened(scripts, keys)
+    # As a worker of an earlier version writes them.
+    await ask(scripts, "HSET", task.task, "crashes", 0, "waits_for", "")
+    assert await pause(scripts, keys, task, token) == ok(3)
+    assert not {"crashes", "waits_for"} & (await fields(scripts, task.task)).keys()
+
+
 async def test_a_repetition_after_the_decision_is_still_a_repetition(
     scripts: Scripts, keys: Keys
 ) -> None:

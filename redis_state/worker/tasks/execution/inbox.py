@@ -35,7 +35,7 @@ from redis_state.worker.tasks.recorded.replay import Lane, Replay, SteeringRow
 log: logging.Logger = logging.getLogger(__name__)
 
 _AGAIN_S = 1.0
-# A run that ends before, without a checkpoint, need not subscribe.
+# A run that ends before need not subscribe.
 _FOLLOW_AFTER_S = 0.05
 
 # True in the asyncio task that runs compensations: what has ended the handler does not end it.
@@ -191,13 +191,11 @@ class Inbox:
             if rehearsal is not None:
                 rehearsal.move()
             return
-        if self._follower is None:
-            self._follow_now()
         self.raise_if_over()
-        await self._open.wait()
-        if self._recording:
+        if self._recording or not self._open.is_set():
+            await self._open.wait()
             await self._recorded()
-        self.raise_if_over()
+            self.raise_if_over()
         if self.guarding is not None:
             await self.guarding(steps, updates)
             self.raise_if_over()
@@ -239,7 +237,7 @@ class Inbox:
                 return
 
     def begin_following(self) -> None:
-        """Receive what arrives from now on: after a moment, or from the first checkpoint on."""
+        """Receive what arrives from now on, after a moment. Who waits for it receives at once."""
         self._starting = asyncio.get_running_loop().call_later(_FOLLOW_AFTER_S, self._follow_now)
 
     async def end_following(self) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
 from contextvars import ContextVar
 from copy import copy
 from typing import Any, Self
@@ -37,14 +36,15 @@ class NameScope:
         self.depth: int = depth
         # The asyncio task in which it was begun.
         self.home: object = running_in()
-        self._counts: Counter[str] = Counter()
+        self._counts: dict[str, int] = {}
         self._callers: dict[str, object] = {}
 
     def ask(self, kind: str, name: str) -> str:
         """Count a name, and return its place. Errors: InvalidField."""
         place = self.peek(kind, name)
         self._check_caller(kind, name)
-        self._counts[f"{kind}:{name}"] += 1
+        counted = f"{kind}:{name}"
+        self._counts[counted] = self._counts.get(counted, 0) + 1
         return place
 
     def peek(self, kind: str, name: str) -> str:
@@ -53,7 +53,7 @@ class NameScope:
             raise InvalidField("name", f"text is needed, not {type(name).__name__}")
         # Doubled, so that a single one is always ours, and no two places are the same text.
         escaped = name.replace("#", "##")
-        return f"{self.path}{escaped}#{self._counts[f'{kind}:{name}'] + 1}"
+        return f"{self.path}{escaped}#{self._counts.get(f'{kind}:{name}', 0) + 1}"
 
     def keyed(self, kind: str, name: str, key: str) -> str:
         """Return the place of a name that a key identifies, not counting."""
@@ -98,13 +98,20 @@ class CallNames:
 
     def ask_keyed(self, entry: str, *, counted: bool = False) -> str:
         """Return an entry that is found without counting, and mark it as used."""
+        self.use(entry, counted=counted)
+        return entry
+
+    def use(self, entry: str, *, counted: bool = False) -> Lane:
+        """Mark an entry as used, and return the lane that uses it."""
         self._requested.add(entry)
-        if WORKING.get() is None and entry.startswith(CALLS):
-            self._started.order.begin(entry, own=self._root.home is running_in(), counted=counted)
-        lane = self.lane(entry)
+        working = WORKING.get()
+        own = (working or self._root).home is running_in()
+        if working is None and entry.startswith(CALLS):
+            self._started.order.begin(entry, own=own, counted=counted)
+        lane = self._lane_in(working, own=own, first=entry)
         lane.advance()
         self._places[entry] = lane.order
-        return entry
+        return lane
 
     def pass_over(self, entry: str) -> None:
         """Take an entry of an earlier run as used."""
@@ -120,12 +127,18 @@ class CallNames:
 
     def lane(self, first: Any = None, *, emits: bool = False) -> Lane:
         """Return the lane of the running asyncio task, which is about to do ``first``."""
-        working = WORKING.get() or self._root
-        branch = "" if self._scope is self._root else self._scope.path
-        own = working.home is running_in()
-        if working is self._root and not own:
+        working = WORKING.get()
+        own = (working or self._root).home is running_in()
+        return self._lane_in(working, own=own, first=first, emits=emits)
+
+    def _lane_in(
+        self, working: NameScope | None, *, own: bool, first: Any, emits: bool = False
+    ) -> Lane:
+        if working is None and not own:
             self._started.order.sequential = False
-        scope = working.attempt if emits else working.entry
+        within = working or self._root
+        branch = "" if self._scope is self._root else self._scope.path
+        scope = within.attempt if emits else within.entry
         return self._started.replay.lane(scope, own=own, branch=branch, first=first)
 
     def check_same(self, entry: str, asks: str) -> None:

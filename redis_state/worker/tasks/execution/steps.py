@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -76,9 +75,11 @@ class Steps(CallNames):
         self._keys = store.tasks.keys(started.state.session_id, started.state.task_id)
         self._recorded = dict(started.journal)
         self._doing: dict[str, asyncio.Lock] = {}
-        self._attempts: Counter[str] = Counter()
+        self._attempts: dict[str, int] = {}
+        # A tracer that is set meanwhile gets the steps of the next runs.
+        self._traced = telemetry.may_trace()
         # The steps that run, until they are recorded.
-        self._working: Counter[str] = Counter()
+        self._working: set[str] = set()
         self._running = RunningSteps(self._show_running)
         self._patches = Patches(started, inbox)
         self._calling: dict[str, asyncio.Task[Any]] = {}
@@ -107,11 +108,11 @@ class Steps(CallNames):
         checkpoint: bool = False,
     ) -> Coroutine[Any, Any, Any]:
         """Give a step its number now, in call order; do it once the coroutine is awaited."""
-        entry = self.ask("step", name)
+        entry = f"step:{self._here.ask('step', name)}"
+        lane = self.use(entry, counted=True)
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         once = partial(work, *arguments, **options)
-        doing = self._do(entry, name, once, policy, self.lane(), checkpoint=checkpoint)
-        return self._counted(entry, doing)
+        return self._do(entry, name, once, policy, lane, checkpoint=checkpoint)
 
     async def do_keyed(
         self,
@@ -122,11 +123,12 @@ class Steps(CallNames):
         options: dict[str, Any],
     ) -> Any:
         """Do a step that is found by its key; who asks for it meanwhile waits for its result."""
-        entry = self.ask_keyed(f"step:{self._here.keyed('step', name, key)}")
+        entry = f"step:{self._here.keyed('step', name, key)}"
+        lane = self.use(entry)
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         async with self._doing.setdefault(entry, asyncio.Lock()):
             once = partial(work, *arguments, **options)
-            return await self._counted(entry, self._do(entry, name, once, policy, self.lane()))
+            return await self._do(entry, name, once, policy, lane)
 
     def patched(self, name: str) -> bool:
         """Return whether this point is new to the task. See `TaskContext.patched`."""
@@ -152,7 +154,7 @@ class Steps(CallNames):
     def others_work(self) -> bool:
         """Whether a step runs, other than those in whose work the caller is."""
         working = WORKING.get()
-        return self._working.total() > (0 if working is None else working.depth)
+        return len(self._working) > (0 if working is None else working.depth)
 
     @property
     def in_work(self) -> bool:
@@ -239,13 +241,6 @@ class Steps(CallNames):
         log.warning("%s", changed)
         await self.report("changed", {"notice": "handler_changed", "entries": missed})
 
-    async def _counted(self, entry: str, doing: Coroutine[Any, Any, T]) -> T:
-        self._working[entry] += 1
-        try:
-            return await doing
-        finally:
-            self._working[entry] -= 1
-
     async def _do(
         self,
         entry: str,
@@ -256,6 +251,7 @@ class Steps(CallNames):
         *,
         checkpoint: bool = False,
     ) -> Any:
+        self._working.add(entry)
         caller = asyncio.current_task()
         if caller is not None:
             self._calling[entry] = caller
@@ -265,6 +261,7 @@ class Steps(CallNames):
             self.failed(entry, error)
             raise
         finally:
+            self._working.discard(entry)
             self._calling.pop(entry, None)
             self._started.order.end(entry)
 
@@ -284,13 +281,13 @@ class Steps(CallNames):
             return await self._journals.result(self._keys, entry, note)
         await self.check_call(entry)
         await self.rehearsed(entry)
-        once, began_s = partial(self._once, entry, name, work), monotonic()
+        began_s = monotonic()
         if policy is None or policy.attempts == 1:
-            found = await once()
+            found = await self._once(entry, name, work)
         else:
             found = await try_by(
                 policy,
-                once,
+                partial(self._once, entry, name, work),
                 waiting=self._next_attempt,
                 failed=partial(self._attempt_failed, entry, policy.attempts),
             )
@@ -315,15 +312,15 @@ class Steps(CallNames):
     async def _once(self, entry: str, name: str, work: Callable[[], Any]) -> Any:
         # A scope for each attempt: steps inside of it have the same names in each.
         path = entry.partition(":")[2]
-        self._attempts[entry] += 1
-        attempt = f"{entry}!{self._attempts[entry]}"
+        number = self._attempts[entry] = self._attempts.get(entry, 0) + 1
+        attempt = f"{entry}!{number}"
         outer = WORKING.get()
         depth = 1 if outer is None else outer.depth + 1
         scope = NameScope(f"{path}/", name=name, entry=entry, attempt=attempt, depth=depth)
         token = WORKING.set(scope)
-        self._running.begin(entry, self._attempts[entry])
+        self._running.begin(entry, number)
         try:
-            with telemetry.stepping(name):
+            with telemetry.stepping(name, traced=self._traced):
                 outcome = work()
                 return await outcome if isawaitable(outcome) else outcome
         finally:

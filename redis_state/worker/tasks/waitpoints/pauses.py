@@ -157,9 +157,7 @@ class TaskPauses:
         write = new_write_id()
         reply = await self._scripts.pause_task(
             self._keys(state),
-            move_fields(TaskStatus.PAUSED)
-            | {"crashes": b"0", "waits_for": b""}
-            | started.meter.fields(),
+            move_fields(TaskStatus.PAUSED) | started.meter.fields(),
             mark=started.replay.mark,
             token=key,
             entry=entry,
