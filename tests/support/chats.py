@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis_state.worker import TaskContext
+from redis_state.worker import RetryPolicy, TaskContext, retried
 
 
 async def talk(ctx: TaskContext) -> Any:
@@ -44,6 +44,13 @@ async def approve(ctx: TaskContext) -> Any:
     return None
 
 
+async def blurt(ctx: TaskContext) -> Any:
+    """Ask, and tell everybody the token."""
+    pause = await ctx.open_pause("refund?", {"link": "none"})
+    await ctx.result(f"https://example.com/decide?token={pause.token}")
+    await ctx.wait_for(pause)
+
+
 async def say(ctx: TaskContext) -> Any:
     """Return a text."""
     return f"you said {ctx.input['messages'][-1]['content']}"
@@ -56,7 +63,26 @@ async def fail(ctx: TaskContext) -> Any:
         raise RuntimeError("no luck")
 
 
+async def again(ctx: TaskContext) -> Any:
+    """Fail in the middle of a text once, and write it again."""
+    tries = 0
+
+    async def write() -> None:
+        nonlocal tries
+        tries += 1
+        async with ctx.text("answer") as out:
+            out.write("first" if tries == 1 else "second try")
+            await out.flush()
+            if tries == 1:
+                raise ConnectionError
+
+    policy = RetryPolicy(attempts=2, on=ConnectionError, wait_initial_s=0.01, wait_jitter_s=0)
+    await ctx.step("write", retried(write, policy))
+
+
 HANDLERS = {
+    "again": again,
+    "blurt": blurt,
     "talk": talk,
     "wait": wait_in_text,
     "approve": approve,

@@ -1,6 +1,6 @@
 """What a task's updates say to a chat: texts, thoughts, calls of tools, state, pauses. No I/O.
 
-The same rows make the same parts under the same ids, whoever reads them and however often. So a
+The same rows make the same parts under the same ids, in each process and each time. So a
 protocol's stream can be made again up to any row, and continued behind it.
 """
 
@@ -100,7 +100,7 @@ class StateChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PauseAsked:
     """A pause was opened that callers may decide."""
 
     pause_id: str
@@ -110,7 +110,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class PauseDecided:
     """A pause that was opened is decided."""
 
     pause_id: str
@@ -124,7 +124,7 @@ class Halted:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class OtherUpdate:
     """An update of which a chat has no part of its own."""
 
     kind: str
@@ -142,15 +142,15 @@ Part: TypeAlias = (
     | StepEnded
     | StateGiven
     | StateChanged
-    | Asked
-    | Decided
+    | PauseAsked
+    | PauseDecided
     | Halted
-    | Told
+    | OtherUpdate
 )
 
 
 @dataclass(slots=True)
-class Text:
+class ShownMessage:
     """A text as far as it is known."""
 
     text_id: str
@@ -160,7 +160,7 @@ class Text:
 
 
 @dataclass(slots=True)
-class Call:
+class ShownCall:
     """A tool's call as far as it is known."""
 
     call_id: str
@@ -173,7 +173,7 @@ class TaskParts:
     """Read the rows of one task in order, each once, and keep what a client that joins needs."""
 
     def __init__(self, task_id: str, state: Any = None) -> None:
-        self.shown: dict[str, Text | Call] = {}
+        self.shown: dict[str, ShownMessage | ShownCall] = {}
         self.state: Any = state
         self.has_state: bool = False
         self.step: str | None = None
@@ -188,9 +188,11 @@ class TaskParts:
         self._asked: list[tuple[str, str]] = []
 
     @property
-    def open_texts(self) -> list[Text]:
+    def open_texts(self) -> list[ShownMessage]:
         """The texts that have begun and not ended."""
-        return [each for each in self.shown.values() if isinstance(each, Text) and each.is_open]
+        return [
+            each for each in self.shown.values() if isinstance(each, ShownMessage) and each.is_open
+        ]
 
     def feed(self, update: StateUpdate) -> list[Part]:
         """Read a row; return what it says."""
@@ -248,7 +250,7 @@ class TaskParts:
         kind: TextKind = "reasoning" if row.update_type is UpdateType.THINKING else "text"
         part_id, text = self._text_id(known), str(content["text"])
         shown = self.shown.get(part_id)
-        if not isinstance(shown, Text) or not shown.is_open:
+        if not isinstance(shown, ShownMessage) or not shown.is_open:
             if not text:
                 return
             yield TextBegan(part_id, kind)
@@ -260,7 +262,7 @@ class TaskParts:
     def _drop(self, before: ShownText) -> Iterator[Part]:
         part_id = self._text_id(before)
         shown = self.shown.get(part_id)
-        if isinstance(shown, Text):
+        if isinstance(shown, ShownMessage):
             if shown.is_open:
                 yield TextEnded(part_id, shown.kind)
             yield TextDropped(part_id, shown.kind)
@@ -279,7 +281,7 @@ class TaskParts:
         known = self.shown.get(call_id)
         # A call without an id has both in one row, and no result if that is None.
         returned = "result" in more and (more["result"] is not None or call_id == given)
-        if returned and not (isinstance(known, Call) and known.returned):
+        if returned and not (isinstance(known, ShownCall) and known.returned):
             failed = more.get("outcome") in ("failed", "denied")
             yield ToolReturned(call_id, more["result"], failed=failed)
 
@@ -300,7 +302,7 @@ class TaskParts:
                 if self.step is not None:
                     yield StepEnded(self.step)
                 yield StepBegan(name)
-        yield Told("progress", content)
+        yield OtherUpdate("progress", content)
 
     def _asks(self, content: dict[str, Any]) -> Iterator[Part]:
         if content.get("reason") == _SLEEP and content.get("payload") is None:
@@ -308,7 +310,7 @@ class TaskParts:
         pause_id, name = content["pause_id"], content["pause"]
         self._asked.append((name, pause_id))
         self.asked.add(pause_id)
-        yield Asked(pause_id, name, content.get("payload"), content)
+        yield PauseAsked(pause_id, name, content.get("payload"), content)
 
     def _told(self, kind: UpdateType, content: Any) -> Iterator[Part]:
         match content:
@@ -317,7 +319,7 @@ class TaskParts:
             case {"pause": str(name), "approved": bool(approved), "actor": str(actor)}:
                 yield from self._decided(name, actor, approved=approved)
             case _:
-                yield Told(kind.value.lower(), content)
+                yield OtherUpdate(kind.value.lower(), content)
 
     def _moved(self, content: Mapping[str, Any]) -> Iterator[Part]:
         match content:
@@ -325,7 +327,7 @@ class TaskParts:
                 yield from self._decided(name, actor, approved=approved)
             case _:
                 pass
-        yield Told("status_change", content)
+        yield OtherUpdate("status_change", content)
         status = content["status"]
         if status == TaskStatus.PAUSED.value:
             yield Halted()
@@ -336,17 +338,17 @@ class TaskParts:
         found = next((each for each in self._asked if each[0] == name), None)
         if found is not None:
             self._asked.remove(found)
-            yield Decided(found[1], approved, actor)
+            yield PauseDecided(found[1], approved, actor)
 
     def _keep(self, part: Part) -> None:
         match part:
             case TextBegan() | TextAdded() | TextEnded() | TextDropped():
                 self._keep_text(part)
             case ToolCalled(call_id, tool, arguments):
-                self.shown[call_id] = Call(call_id, tool, arguments)
+                self.shown[call_id] = ShownCall(call_id, tool, arguments)
             case ToolReturned(call_id):
                 called = self.shown.get(call_id)
-                if isinstance(called, Call):
+                if isinstance(called, ShownCall):
                     called.returned = part
             case StateGiven(state):
                 self.state, self.has_state = state, True
@@ -366,8 +368,8 @@ class TaskParts:
             del self.shown[part.text_id]
             return
         text = self.shown.get(part.text_id)
-        if not isinstance(text, Text):
-            text = self.shown[part.text_id] = Text(part.text_id, part.kind)
+        if not isinstance(text, ShownMessage):
+            text = self.shown[part.text_id] = ShownMessage(part.text_id, part.kind)
         text.is_open = not isinstance(part, TextEnded)
         if isinstance(part, TextAdded):
             text.text += part.text

@@ -26,7 +26,7 @@ _LONGEST = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EventPlace:
     """A place: behind so many events at a cursor; None for all events of its row."""
 
     cursor: str
@@ -37,12 +37,12 @@ class Place:
         return self.cursor if self.sent is None else f"{self.cursor}{self.within}{self.sent}"
 
 
-def read_place(given: str) -> Place:
+def read_place(given: str) -> EventPlace:
     """Read the id of an event. Errors: InvalidField."""
     found = _ID.fullmatch(given) if len(given) <= _LONGEST else None
     if found is None:
         raise InvalidField("after", "must be the id of an event of this stream, or 0 for all")
     cursor, within, sent = found.groups()
     if within is None:
-        return Place(cursor)
-    return Place(cursor, cast("Within", within), int(sent))
+        return EventPlace(cursor)
+    return EventPlace(cursor, cast("Within", within), int(sent))

@@ -21,7 +21,7 @@ _PAGE = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TaskRow:
     """One update as a caller may see it, and the cursor after it."""
 
     cursor: str
@@ -29,14 +29,14 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class StreamNotice:
     """What is no row: ``resync``, ``end`` or ``expired``."""
 
     name: str
     data: dict[str, Any] = field(repr=False)
 
 
-Heard: TypeAlias = Row | Notice | bytes
+Heard: TypeAlias = TaskRow | StreamNotice | bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,12 @@ class TaskRows:
         """Return the cursor after the session's newest row."""
         return await self.hub.store.updates.cursor(self.session_id, None) or "0-0"
 
-    async def past(self, until: str) -> AsyncGenerator[Row]:
+    async def check(self, after: str) -> None:
+        """Refuse a place whose next rows are missing. Errors: CursorGap; those of the store."""
+        if position(after)[0]:
+            await self.hub.store.read_updates(self.session_id, after=after, limit=1)
+
+    async def past(self, until: str) -> AsyncGenerator[TaskRow]:
         """Give the rows that are kept, up to a cursor. Errors: those of the store."""
         writer, after, last = FrameWriter(self.session_id), None, position(until)
         while True:
@@ -78,7 +83,7 @@ class TaskRows:
                 if shown is not update:
                     (cut,) = read_events(writer.row(entry.cursor, shown))
                     shown = StateUpdate.model_validate(cut.data)
-                yield Row(entry.cursor, shown)
+                yield TaskRow(entry.cursor, shown)
             if page.at_end or position(page.cursor)[0] >= last[0]:
                 return
             after = page.cursor
@@ -106,9 +111,9 @@ async def _heard(chunks: AsyncIterator[bytes]) -> AsyncGenerator[Heard]:
         found = read_events(chunk)
         for each in found:
             if each.cursor is None:
-                yield Notice(each.name, each.data)
+                yield StreamNotice(each.name, each.data)
             else:
-                yield Row(each.cursor, StateUpdate.model_validate(each.data))
+                yield TaskRow(each.cursor, StateUpdate.model_validate(each.data))
         if not found:
             # Without an id: that of the hub is no place of this stream.
             lines = [line for line in chunk.split(b"\n") if not line.startswith(b"id:")]

@@ -11,7 +11,7 @@ from redis_state.errors import InvalidField, RedisStateError
 from redis_state.gateway.answers import HttpProblem, forbidden
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall
-from redis_state.gateway.chat.places import Place
+from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.rows import TaskRows
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import pause_document
@@ -26,7 +26,7 @@ _SLEEP = "sleep"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PauseAnswer:
     """What a client answers to a pause. ``value`` is None beside a decision without one."""
 
     pause_id: str
@@ -49,7 +49,7 @@ class ChatTask:
         visible = None if services.visible is None else partial(services.visible, principal)
         return TaskRows(services.hub, self.session_id, self.task_id, visible, principal.expires_at)
 
-    async def submit(self, handler: str, task_input: Any) -> Place:
+    async def submit(self, handler: str, task_input: Any) -> EventPlace:
         """Submit it, or find it if it is there. Errors: HttpProblem for one of another handler."""
         view = await self.call.client.inspect(self.session_id, self.task_id)
         if view is not None:
@@ -63,11 +63,11 @@ class ChatTask:
         await self.call.client.submit(
             handler, task_input, session_id=self.session_id, task_id=self.task_id
         )
-        return Place(end, "^", 0)
+        return EventPlace(end, "^", 0)
 
-    async def joined(self) -> Place:
+    async def joined(self) -> EventPlace:
         """Return the place of a client that knows nothing of the task yet."""
-        return Place(await self.rows.end(), "~", 0)
+        return EventPlace(await self.rows.end(), "~", 0)
 
     async def state(self) -> TaskState | None:
         """Read it."""
@@ -94,8 +94,8 @@ class ChatTask:
 
 
 async def answer_pauses(
-    call: ApiCall, session_id: str, answers: Sequence[Answer], *, claim: str
-) -> tuple[ChatTask, Place]:
+    call: ApiCall, session_id: str, answers: Sequence[PauseAnswer], *, claim: str
+) -> tuple[ChatTask, EventPlace]:
     """Decide pauses of one task; return it, and where its reader is.
 
     The same answers under the same claim are a repetition: then the client joins what came of them.
@@ -115,10 +115,10 @@ async def answer_pauses(
         own = codec.fingerprint(call.principal.subject, claim, each.pause_id)
         subject = call.principal.subject
         await decide(call, pause, approved=approved, value=value, actor=subject, claim=own)
-    return task, Place(end, "^", 0) if fresh else await task.joined()
+    return task, EventPlace(end, "^", 0) if fresh else await task.joined()
 
 
-def _decision(given: Answer, *, has_form: bool) -> tuple[bool, Any]:
+def _decision(given: PauseAnswer, *, has_form: bool) -> tuple[bool, Any]:
     if given.cancelled:
         return False, given.payload
     match given.payload:

@@ -10,22 +10,22 @@ from datetime import UTC
 from typing import Any, Final, TypeAlias
 
 from redis_state.gateway.chat.parts import (
-    Asked,
-    Call,
-    Decided,
+    OtherUpdate,
     Part,
+    PauseAsked,
+    PauseDecided,
+    ShownCall,
+    ShownMessage,
     StateChanged,
     StateGiven,
     StepBegan,
     StepEnded,
     TaskParts,
-    Text,
     TextAdded,
     TextBegan,
     TextDropped,
     TextEnded,
     TextKind,
-    Told,
     ToolCalled,
     ToolReturned,
 )
@@ -147,12 +147,12 @@ class RunEvents:
 
     def _custom(self, part: Part) -> Iterator[AgUiEvent]:
         match part:
-            case Asked(about=about):
+            case PauseAsked(about=about):
                 yield self.told("pause", about)
-            case Decided(pause_id, approved, actor):
+            case PauseDecided(pause_id, approved, actor):
                 decided = {"pause_id": pause_id, "approved": approved, "actor": actor}
                 yield self.told("decision", decided)
-            case Told(kind, content):
+            case OtherUpdate(kind, content):
                 yield self.told(kind, content)
             case _:
                 pass
@@ -193,12 +193,12 @@ def at_ms(event: AgUiEvent, moment: Any) -> AgUiEvent:
     return {**event, "timestamp": round(moment.astimezone(UTC).timestamp() * 1000)}
 
 
-def _message(shown: Text | Call) -> Iterator[dict[str, Any]]:
+def _message(shown: ShownMessage | ShownCall) -> Iterator[dict[str, Any]]:
     match shown:
-        case Text(text_id, kind, text):
+        case ShownMessage(text_id, kind, text):
             role = "reasoning" if kind == "reasoning" else "assistant"
             yield {"id": text_id, "role": role, "content": text}
-        case Call(call_id, tool, arguments, returned):
+        case ShownCall(call_id, tool, arguments, returned):
             function = {"name": tool, "arguments": _text(arguments)}
             call = {"id": call_id, "type": "function", "function": function}
             yield {"id": call_id, "role": "assistant", "toolCalls": [call]}

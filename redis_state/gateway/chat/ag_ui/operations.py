@@ -1,4 +1,4 @@
-"""Runs over HTTP: begin or join one, answer what it has asked, and connect again."""
+"""Runs over HTTP: begin or join one, answer its interrupts, and connect again."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.bodies import Id
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.chat.ag_ui.stream import RunStream
-from redis_state.gateway.chat.places import BEGINNING, Place, read_place
+from redis_state.gateway.chat.places import BEGINNING, EventPlace, read_place
 from redis_state.gateway.chat.sending import begin_chat, check_reader, counted_stream
-from redis_state.gateway.chat.tasks import Answer, ChatTask, InputForm, answer_pauses, objects_of
+from redis_state.gateway.chat.tasks import (
+    ChatTask,
+    InputForm,
+    PauseAnswer,
+    answer_pauses,
+    objects_of,
+)
 from redis_state.gateway.streaming import events
 from redis_state.gateway.streaming.response import read_after
 
@@ -99,17 +105,17 @@ async def connect_run(call: ApiCall) -> Response:
         if after is None:
             place = await task.joined()
         else:
-            place = Place(BEGINNING, "^", 0) if after == events.ALL else read_place(after)
+            place = EventPlace(BEGINNING, "^", 0) if after == events.ALL else read_place(after)
         given = await task.given()
         known = [each for each in objects_of(given.get("messages")) if "id" in each]
         stream = RunStream(task, query.run_id or task.task_id, known, given.get("state"))
         return await begin_chat(stream.chunks(place), stack.pop_all())
 
 
-async def _begun(call: ApiCall, body: RunAgentBody, form: InputForm) -> tuple[ChatTask, Place]:
+async def _begun(call: ApiCall, body: RunAgentBody, form: InputForm) -> tuple[ChatTask, EventPlace]:
     if body.resume:
         answers = [
-            Answer(each.interrupt_id, each.status == "cancelled", each.payload)
+            PauseAnswer(each.interrupt_id, each.status == "cancelled", each.payload)
             for each in body.resume
         ]
         return await answer_pauses(call, body.thread_id, answers, claim=body.run_id)
@@ -157,7 +163,7 @@ OPERATIONS = (
         connect_run,
         "Connect to a run of AG-UI",
         query=ConnectQuery,
-        answers=(204, 404),
+        answers=(204, 400, 404, 410),
         media_type="text/event-stream",
     ),
 )

@@ -1,7 +1,7 @@
 """A run as a client gets it: from its place, through what it has seen, to the run's end.
 
 What the client has seen is read from the log again, without a word, and the run continues behind
-it. So an event comes once, with the same id, whichever process sends it.
+it. So an event comes once, with the same id, from any process.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from redis_state.errors import RedisStateError
 from redis_state.gateway.chat.ag_ui.events import AgUiEvent, RunEvents, at_ms
 from redis_state.gateway.chat.parts import TaskParts
-from redis_state.gateway.chat.places import Place, Within
-from redis_state.gateway.chat.rows import Heard, Notice, Row
+from redis_state.gateway.chat.places import EventPlace, Within
+from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
 from redis_state.gateway.chat.tasks import ChatTask
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.streaming import events
@@ -32,10 +32,11 @@ class RunStream:
     history: Sequence[dict[str, Any]]
     state: Any = None
 
-    async def chunks(self, place: Place, *, is_new: bool = False) -> AsyncGenerator[bytes]:
+    async def chunks(self, place: EventPlace, *, is_new: bool = False) -> AsyncGenerator[bytes]:
         """Give the events behind a place; a new task has none before it.
 
-        Errors: those of the store, before the first events.
+        Errors: CursorGap if rows behind the place are missing; those of the store. All of them
+        before the first events.
         """
         parts = TaskParts(self.task.task_id, self.state)
         run = RunEvents(parts, self.task.session_id, self.run_id, self.history)
@@ -56,9 +57,10 @@ class RunStream:
             except RedisStateError:
                 yield events.come_back()
 
-    async def _pass_over(self, parts: TaskParts, run: RunEvents, place: Place) -> list[bytes]:
+    async def _pass_over(self, parts: TaskParts, run: RunEvents, place: EventPlace) -> list[bytes]:
         """Read what the client has seen; return the rest of a row that it has seen a part of."""
         rest: list[bytes] = []
+        await self.task.rows.check(place.cursor)
         async with aclosing(self.task.rows.past(place.cursor)) as past:
             async for row in past:
                 told = parts.feed(row.update)
@@ -69,7 +71,7 @@ class RunStream:
         return rest
 
     async def _begin(
-        self, parts: TaskParts, run: RunEvents, place: Place, rest: list[bytes]
+        self, parts: TaskParts, run: RunEvents, place: EventPlace, rest: list[bytes]
     ) -> bool:
         """Add what opens the stream; return whether that closes it too."""
         cursor, within, sent = place.cursor, place.within, place.sent or 0
@@ -97,17 +99,17 @@ class RunStream:
     ) -> AsyncGenerator[bytes]:
         async for heard in coming:
             match heard:
-                case Row():
+                case TaskRow():
                     cursor = heard.cursor
                     chunk = b"".join(_row_events(heard, run.write(parts.feed(heard.update))))
                     if parts.halted and (pauses := await self.task.open_pauses()):
                         yield chunk + b"".join(_write(run.interrupted(pauses), cursor, "!"))
                         return
                     yield chunk
-                case Notice(name="end"):
+                case StreamNotice(name="end"):
                     ended = self._ended(run, await self.task.state())
                     yield b"".join(_write(ended, cursor, "!"))
-                case Notice(name=name, data=data):
+                case StreamNotice(name=name, data=data):
                     yield _event(run.told(name, data))
                 case _:
                     yield heard
@@ -126,7 +128,7 @@ async def _first(coming: AsyncGenerator[Heard]) -> bytes:
     return first if isinstance(first, bytes) else b""
 
 
-def _row_events(row: Row, told: Sequence[AgUiEvent], sent: int = 0) -> list[bytes]:
+def _row_events(row: TaskRow, told: Sequence[AgUiEvent], sent: int = 0) -> list[bytes]:
     moment = row.update.created_at
     return _write([at_ms(each, moment) for each in told], row.cursor, ".", sent, whole=True)
 
@@ -139,10 +141,12 @@ def _write(
     written: list[bytes] = []
     for number, each in enumerate(told[sent:], start=sent + 1):
         last = whole and number == len(told)
-        written.append(_event(each, Place(cursor) if last else Place(cursor, within, number)))
+        written.append(
+            _event(each, EventPlace(cursor) if last else EventPlace(cursor, within, number))
+        )
     return written
 
 
-def _event(told: AgUiEvent, place: Place | None = None) -> bytes:
+def _event(told: AgUiEvent, place: EventPlace | None = None) -> bytes:
     head = b"" if place is None else b"id: %s\n" % str(place).encode()
     return b"%sdata: %s\n\n" % (head, codec.encode(told))

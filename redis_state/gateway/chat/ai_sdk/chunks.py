@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from redis_state.gateway.chat.parts import (
-    Asked,
-    Decided,
+    OtherUpdate,
     Part,
+    PauseAsked,
+    PauseDecided,
     StateChanged,
     StateGiven,
     TaskParts,
@@ -20,7 +21,6 @@ from redis_state.gateway.chat.parts import (
     TextBegan,
     TextDropped,
     TextEnded,
-    Told,
     ToolCalled,
     ToolReturned,
 )
@@ -91,23 +91,23 @@ class MessageChunks:
                 yield _data("state", state, "state")
             case StateChanged(key, value):
                 yield _data("value", {"key": key, "value": value}, f"value:{key}")
-            case Asked():
+            case PauseAsked():
                 yield from self._asked(part)
-            case Decided():
+            case PauseDecided():
                 yield from self._decided(part)
-            case Told(kind, content) if kind not in _UNTOLD:
+            case OtherUpdate(kind, content) if kind not in _UNTOLD:
                 yield _data(kind, content)
             case _:
                 pass
 
-    def _asked(self, part: Asked) -> Iterator[Chunk]:
+    def _asked(self, part: PauseAsked) -> Iterator[Chunk]:
         yield _data("pause", {**part.about, "state": "open"}, part.pause_id)
         if self._approvals:
             yield from _called(part.pause_id, part.name, part.payload)
             asked = {"approvalId": part.pause_id, "toolCallId": part.pause_id}
             yield {"type": "tool-approval-request", **asked}
 
-    def _decided(self, part: Decided) -> Iterator[Chunk]:
+    def _decided(self, part: PauseDecided) -> Iterator[Chunk]:
         decided = {"approved": part.approved, "by": part.actor}
         about = {"pause_id": part.pause_id, "state": "resolved", **decided}
         yield _data("pause", about, part.pause_id)

@@ -12,9 +12,15 @@ from redis_state.gateway.answers import answer
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.chat.ai_sdk.stream import MessageStream
-from redis_state.gateway.chat.places import Place
+from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.sending import NOTHING, begin_chat, check_reader, counted_stream
-from redis_state.gateway.chat.tasks import Answer, ChatTask, InputForm, answer_pauses, objects_of
+from redis_state.gateway.chat.tasks import (
+    ChatTask,
+    InputForm,
+    PauseAnswer,
+    answer_pauses,
+    objects_of,
+)
 from redis_state.gateway.results import MovedResult
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
@@ -36,8 +42,11 @@ class ChatBody(BaseModel):
     message_id: Annotated[str | None, Field(alias="messageId")] = None
 
 
-class StreamQuery(BaseModel):
-    """How a pause is shown."""
+class ChatQuery(BaseModel):
+    """How a pause is shown, and how a handler gets what the client has sent.
+
+    A transport adds the same query to all of its calls.
+    """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -46,11 +55,6 @@ class StreamQuery(BaseModel):
         description="A pause is a tool that asks for approval and a data part, or only the latter: "
         "AI SDK 5 has no approvals.",
     )
-
-
-class ChatQuery(StreamQuery):
-    """How a handler gets what the client has sent."""
-
     input: InputForm = Field(
         default="conversation",
         description="The task's input: the object that was sent, or the text of the last message.",
@@ -81,13 +85,13 @@ async def resume_chat(call: ApiCall) -> Response:
     """Stream the message that a chat's newest unfinished task writes, from its begin. 204: there is
     none.
     """
-    query = call.asked(StreamQuery)
+    query = call.asked(ChatQuery)
     with counted_stream(call) as stack:
         task = await _newest(call)
         if task is None:
             return _nothing()
         stream = MessageStream(task, approvals=query.approvals == "tool")
-        place: Place = await task.joined()
+        place: EventPlace = await task.joined()
         return await begin_chat(stream.chunks(place), stack.pop_all(), _HEADER)
 
 
@@ -135,9 +139,9 @@ def _task_id(call: ApiCall, body: ChatBody) -> str:
     return codec.fingerprint("chat", call.path["handler"], body.id, asked, *named)
 
 
-def _answers(message: dict[str, Any]) -> list[Answer]:
-    """Return the decisions in a message: its tools that were asked about, and are not done yet."""
-    found: list[Answer] = []
+def _answers(message: dict[str, Any]) -> list[PauseAnswer]:
+    """Return the decisions in a message: its tools that wait for what was approved or denied."""
+    found: list[PauseAnswer] = []
     for part in objects_of(message.get("parts")):
         match part:
             case {
@@ -145,7 +149,7 @@ def _answers(message: dict[str, Any]) -> list[Answer]:
                 "toolCallId": str(call_id),
                 "approval": {"id": str(pause_id), "approved": bool(approved), **more},
             } if state == _ANSWERED and call_id == pause_id:
-                found.append(Answer(pause_id, not approved, more.get("reason")))
+                found.append(PauseAnswer(pause_id, not approved, more.get("reason")))
             case _:
                 pass
     return found
@@ -182,7 +186,7 @@ OPERATIONS = (
         f"{_CHAT}/{{session}}/stream",
         resume_chat,
         "Resume a message of the AI SDK",
-        query=StreamQuery,
+        query=ChatQuery,
         answers=(204, 404),
         media_type="text/event-stream",
     ),
@@ -191,6 +195,7 @@ OPERATIONS = (
         f"{_CHAT}/{{session}}/stop",
         stop_chat,
         "Stop a message of the AI SDK",
+        query=ChatQuery,
         right=Right.STEER,
         result=MovedResult,
         status=202,

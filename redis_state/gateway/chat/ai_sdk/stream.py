@@ -9,9 +9,9 @@ from typing import Final
 
 from redis_state.errors import RedisStateError
 from redis_state.gateway.chat.ai_sdk.chunks import Chunk, MessageChunks
-from redis_state.gateway.chat.parts import Decided, Part, TaskParts, TextDropped
-from redis_state.gateway.chat.places import Place
-from redis_state.gateway.chat.rows import Heard, Notice, Row
+from redis_state.gateway.chat.parts import Part, PauseDecided, TaskParts, TextDropped
+from redis_state.gateway.chat.places import EventPlace
+from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
 from redis_state.gateway.chat.tasks import ChatTask
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.models import TaskState
@@ -32,7 +32,7 @@ class MessageStream:
     approvals: bool = True
     since: frozenset[str] = frozenset()
 
-    async def chunks(self, place: Place, *, is_new: bool = False) -> AsyncGenerator[bytes]:
+    async def chunks(self, place: EventPlace, *, is_new: bool = False) -> AsyncGenerator[bytes]:
         """Give the message behind a place; all of it, if the client is to join.
 
         Errors: those of the store, before the first chunk.
@@ -57,13 +57,17 @@ class MessageStream:
                 # An end without a word is that of a broken connection: the client resumes.
                 return
 
-    async def _past(self, parts: TaskParts, message: MessageChunks, place: Place) -> list[Chunk]:
+    async def _past(
+        self, parts: TaskParts, message: MessageChunks, place: EventPlace
+    ) -> list[Chunk]:
         """Write the rows up to a place, without texts that were replaced since."""
         told: list[Chunk] = []
         async with aclosing(self.task.rows.past(place.cursor)) as past:
             async for row in past:
                 said: Sequence[Part] = parts.feed(row.update)
-                if any(isinstance(part, Decided) and part.pause_id in self.since for part in said):
+                if any(
+                    isinstance(part, PauseDecided) and part.pause_id in self.since for part in said
+                ):
                     told = []
                 for part in said:
                     if isinstance(part, TextDropped):
@@ -78,16 +82,16 @@ class MessageStream:
     ) -> AsyncGenerator[bytes]:
         async for heard in coming:
             match heard:
-                case Row():
+                case TaskRow():
                     chunk = _write(message.write(parts.feed(heard.update)))
                     if await self._is_halted(parts):
                         yield chunk + _write(message.halted()) + DONE
                         return
                     if chunk:
                         yield chunk
-                case Notice(name="end"):
+                case StreamNotice(name="end"):
                     yield _write(self._ended(message, await self.task.state())) + DONE
-                case Notice(name=name, data=data):
+                case StreamNotice(name=name, data=data):
                     yield _write([{"type": f"data-{name}", "data": data, "transient": True}])
                 case _:
                     yield heard

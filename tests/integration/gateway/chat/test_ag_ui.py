@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -17,6 +19,7 @@ import httpx
 
 from redis_state import RedisStateStore
 from redis_state.gateway import GatewayLimits, create_gateway
+from redis_state.testing import eventually
 from tests.support.ag_ui import AgUiClient, run_input
 from tests.support.asgi_servers import serving_asgi
 from tests.support.chats import HANDLERS
@@ -210,6 +213,51 @@ async def test_a_cancelled_task_is_a_cancelled_run(chat: Served) -> None:
         await chat.client.cancel("s", "t")
         late = await AgUiClient(ann.http).connect("s", "t")
         assert late.events[-1]["outcome"] == {"type": "cancelled"}
+
+
+async def test_forty_clients_of_one_run_have_the_same_events(chat: Served) -> None:
+    async with client(chat) as ann:
+        async with ann.running("wait", run_input("s", "t")) as events:
+            await anext(events)
+        others = [AgUiClient(ann.http) for _ in range(40)]
+        reading = [
+            asyncio.create_task(each.connect("s", "t", params={"after": "0"})) for each in others
+        ]
+        await eventually(lambda: all(each.events for each in others), "all of them read")
+        await chat.client.signal("s", "t", "go")
+        await asyncio.gather(*reading)
+        # What is said twice is encoded once for each, under the same ids.
+        assert {tuple(each.ids) for each in others} == {tuple(others[0].ids)}
+        assert all(list(each.text().values()) == ["one two"] for each in others)
+
+
+async def test_a_place_that_the_log_has_lost_is_refused_and_joining_works(
+    store: RedisStateStore,
+) -> None:
+    bounded = store.settings.model_copy(update={"max_updates_per_session": 8})
+    async with RedisStateStore(bounded) as small:
+        app = create_gateway(small, auth=tokens, queue=queue_of(bounded))
+        async with serving(agent(bounded, HANDLERS)), client_of(small) as tasks:
+            async with client(Served(app, tasks, small)) as ann:
+                await ann.run("talk", run_input("s", "t"))
+                for number in range(8):
+                    await ann.http.post("/v1/ag-ui/say", json=run_input("s", f"u{number}"))
+                url, lost = "/v1/sessions/s/tasks/t/ag-ui", {"last-event-id": ann.ids[3]}
+                refused = await ann.http.get(url, headers=lost)
+                assert refused.status_code == 410
+                assert refused.json()["error"]["code"] == "cursor_gap"
+                late = await AgUiClient(ann.http).connect("s", "t")
+                assert late.events[-1]["outcome"] == {"type": "success"}
+            await app.aclose()
+
+
+async def test_no_token_of_a_pause_is_in_a_stream(chat: Served) -> None:
+    async with client(chat) as ann:
+        await ann.run("blurt", run_input("s", "t"))
+        (pause,) = await chat.client.pauses("s")
+        assert pause.token is not None
+        assert pause.token not in json.dumps(ann.events)
+        assert "[token]" in json.dumps(ann.events)
 
 
 async def test_who_may_not_read_or_submit_gets_nothing(chat: Served) -> None:

@@ -173,6 +173,19 @@ async def test_an_approval_in_the_last_message_decides_the_pause(chat: Served) -
         assert late.status_code == 409
 
 
+async def test_a_text_that_is_written_again_is_marked_and_not_in_a_resumed_message(
+    chat: Served,
+) -> None:
+    async with client(chat) as http:
+        chunks = await read(http, "POST", "/v1/ai-sdk/again", json=sent("s"))
+        (dropped,) = (each for each in chunks if each["type"] == "data-dropped")
+        begun = [each["id"] for each in chunks if each["type"] == "text-start"]
+        assert dropped["data"]["id"] == begun[0]
+        resumed = await read(http, "POST", "/v1/ai-sdk/again", json=sent("s"))
+        assert text_of(resumed) == "second try"
+        assert "data-dropped" not in kinds(resumed)
+
+
 async def test_a_task_that_fails_is_an_error(chat: Served) -> None:
     async with client(chat) as http:
         chunks = await read(http, "POST", "/v1/ai-sdk/fail", json=sent("s"))
