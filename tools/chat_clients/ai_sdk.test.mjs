@@ -3,12 +3,13 @@ import assert from "node:assert/strict"
 import { test } from "node:test"
 import * as newest from "ai"
 import * as five from "ai5"
+import * as six from "ai6"
 
 const gateway = process.env.GATEWAY_URL
 const headers = { Authorization: `Bearer ${process.env.GATEWAY_TOKEN}` }
 const unique = () => crypto.randomUUID()
 
-for (const [name, ai, query] of [["7", newest, ""], ["5", five, "?approvals=data"]]) {
+for (const [name, ai, query] of [["7", newest, ""], ["6", six, ""], ["5", five, "?approvals=data"]]) {
   const transport = (handler) => new ai.DefaultChatTransport({
     api: `${gateway}/v1/ai-sdk/${handler}`,
     headers,
