@@ -26,7 +26,7 @@ HTTP_CLIENT_TESTS ?= tests/integration/worker tests/integration/schedules tests/
 NOT_OVER_HTTP = damaged or one_trace or dies_behind or death_at_any or too_long_to_judge or any_characters or taken_over
 .PHONY: help demo test test-full fuzz chaos soak check types mypy pyright coverage wheel test-wheel test-redis7 test-redis8 \
 	test-redis-server test-acl test-cluster test-matrix test-asap test-a2a test-savers test-durable-streams test-mcp-conformance \
-	test-typescript test-http-client bench bench-quick compose-check docs lock clean
+	test-typescript test-chat-clients test-http-client bench bench-quick compose-check docs lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,8 @@ test-mcp-conformance: .venv/.dev ## run the official conformance scenarios of MC
 	@$(BIN)/python -m tools.mcp.run
 test-typescript: .venv/.dev ## check the TypeScript client and run its tests; needs Node 20 or later
 	@$(BIN)/nox -s typescript
+test-chat-clients: .venv/.dev ## run the official clients of AG-UI and the AI SDK against the gateway; needs Node and a network
+	@$(BIN)/python -m tools.chat_clients.run
 test-http-client: .venv/.dev ## run the tests of tasks with a client that calls a gateway
 	@REDIS_STATE_TEST_CLIENT=http $(BIN)/python $(PYTEST) -k "not ($(NOT_OVER_HTTP))" $(HTTP_CLIENT_TESTS)
 test-cluster: .venv/.dev ## run the suite on a Redis Cluster of three primaries

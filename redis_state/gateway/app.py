@@ -30,6 +30,8 @@ from redis_state.gateway.auth.hook_links import HookLinks
 from redis_state.gateway.auth.open import LOCAL_NAMES, has_loopback
 from redis_state.gateway.auth.principal import Authenticator, Principal, Unauthenticated
 from redis_state.gateway.calls import Operation, Over, RawRoute
+from redis_state.gateway.chat.ag_ui import operations as ag_ui
+from redis_state.gateway.chat.ai_sdk import operations as ai_sdk
 from redis_state.gateway.console.app import ConsolePages
 from redis_state.gateway.console.options import ConsoleOptions
 from redis_state.gateway.durable_streams import answers as stream_answers
@@ -70,6 +72,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *workers.OPERATIONS,
     *schedules.OPERATIONS,
     *hooks.OPERATIONS,
+    *ag_ui.OPERATIONS,
+    *ai_sdk.OPERATIONS,
     *health.OPERATIONS,
 )
 # What a caller may see of an update: the update, a changed copy, or None.

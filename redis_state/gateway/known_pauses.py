@@ -14,7 +14,7 @@ from redis_state.transport.keys import is_pause_id
 from redis_state.worker.tasks.waitpoints.pause_model import name_of, token_of
 from redis_state.worker.tasks.waitpoints.pause_tokens import token_key
 
-_FIELDS = ("task", "state", "payload", "actor", "at", "decision")
+_FIELDS = ("task", "state", "payload", "actor", "at", "decision", "schema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class KnownPause:
     tags: list[str]
     is_open: bool
     revealed: bool
+    has_form: bool
     decides: str = field(repr=False)
     actor: str | None = None
     at: datetime | None = None
@@ -44,7 +45,8 @@ async def read_known(
     if not is_pause_id(pause_id):
         return None
     key = token_key(store, pause_id)
-    owner, state, about, actor, at, decision = await store.transport.commands.hmget(key, *_FIELDS)
+    found = await store.transport.commands.hmget(key, *_FIELDS)
+    owner, state, about, actor, at, decision, form = found
     if not owner:
         return None
     session_id, task_id, entry = codec.decode(owner)
@@ -67,6 +69,7 @@ async def read_known(
             tags=[str(tag) for tag in facts.get("tags", ())],
             is_open=state == b"open",
             revealed=revealed,
+            has_form=form is not None,
             decides=decides,
             actor=None if actor is None else actor.decode("utf-8", "surrogatepass"),
             at=None if at is None else datetime.fromtimestamp(int(at) / 1000, UTC),

@@ -148,7 +148,9 @@ def _responses(operation: Operation) -> dict[str, Any]:
     if operation.name == "decide_hook":
         statuses |= {422, 429}
     for status in sorted(statuses):
-        if status < HTTPStatus.BAD_REQUEST:
+        if status == HTTPStatus.NO_CONTENT:
+            found[status] = {"description": _phrase(status)}
+        elif status < HTTPStatus.BAD_REQUEST:
             found[status] = good | {"description": _phrase(status)}
         else:
             found[status] = _error(operation, status)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Self
 
 from starlette.responses import Response
@@ -21,19 +20,10 @@ from redis_state.gateway.console.operations import STREAM_EVENTS
 from redis_state.gateway.console.pages import PageCall
 from redis_state.gateway.routes.events import BegunStream, Streamed, begin_stream
 from redis_state.gateway.streaming import events
-from redis_state.serialization import codec
+from redis_state.gateway.streaming.reading import LiveEvent, read_events
 
 _LINES = re.compile(r"\r\n|\r|\n")
 _PASSED = frozenset({"end", "expired"})
-
-
-@dataclass(frozen=True, slots=True)
-class LiveEvent:
-    """An event of a stream. ``cursor`` is that of a row; other events have none."""
-
-    name: str
-    cursor: str | None
-    data: Any
 
 
 Write = Callable[[list[LiveEvent]], Awaitable[str]]
@@ -73,18 +63,6 @@ class _Rendered(AsyncIterator[bytes]):
 
     async def aclose(self) -> None:
         await self._chunks.aclose()
-
-
-def read_events(chunk: bytes) -> list[LiveEvent]:
-    """Read whole events, as `redis_state.gateway.streaming.events` writes them."""
-    found: list[LiveEvent] = []
-    for part in chunk.split(b"\n\n"):
-        fields = dict(line.split(b": ", 1) for line in part.split(b"\n") if b": " in line)
-        if b"event" in fields and b"data" in fields:
-            cursor = fields.get(b"id")
-            text = None if cursor is None else cursor.decode()
-            found.append(LiveEvent(fields[b"event"].decode(), text, codec.decode(fields[b"data"])))
-    return found
 
 
 def write_message(html: str, cursor: str | None) -> bytes:

@@ -8,10 +8,11 @@ from typing import Any
 from starlette.responses import Response
 
 from redis_state.gateway.answers import not_found
-from redis_state.gateway.console.live import LiveEvent, stream_part
+from redis_state.gateway.console.live import stream_part
 from redis_state.gateway.console.operations import LIST_SESSIONS, READ_SESSION, READ_TREES
 from redis_state.gateway.console.pages import ConsolePage, PageCall
 from redis_state.gateway.console.rendering import render
+from redis_state.gateway.streaming.reading import LiveEvent
 from redis_state.models import UpdateType
 
 _PAGE = 100

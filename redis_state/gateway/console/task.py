@@ -11,7 +11,7 @@ from starlette.responses import Response
 from redis_state.gateway.answers import HttpProblem
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.console.inbox import with_form
-from redis_state.gateway.console.live import LiveEvent, stream_part
+from redis_state.gateway.console.live import stream_part
 from redis_state.gateway.console.operations import (
     CANCEL_TASK,
     FORK_TASK,
@@ -24,6 +24,7 @@ from redis_state.gateway.console.operations import (
 from redis_state.gateway.console.pages import ConsolePage, PageCall, problem_page
 from redis_state.gateway.console.rendering import render
 from redis_state.gateway.console.waterfall import read_waterfall
+from redis_state.gateway.streaming.reading import LiveEvent
 from redis_state.models import SteeringEventType
 from redis_state.serialization import codec
 

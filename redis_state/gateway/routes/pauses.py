@@ -48,7 +48,7 @@ async def list_pauses(call: ApiCall) -> Response:
 
 async def read_pause(call: ApiCall) -> Response:
     """Read a pause: an open one with what it asks, a resolved one with who decided it."""
-    known = await _seen(call)
+    known = await _seen(call, call.path["pause"])
     pause = await call.client.pause(known.pause_id) if known.is_open else None
     if pause is not None:
         return answer(pause_document(pause))
@@ -71,7 +71,7 @@ async def read_pause(call: ApiCall) -> Response:
 async def decide_pause(call: ApiCall) -> Response:
     """Decide a pause, once. Every later caller gets 409, with who decided it, when and how."""
     body = call.given(DecisionBody)
-    known = await _decidable(call)
+    known = await decidable_pause(call, call.path["pause"])
     return await decide(
         call,
         known,
@@ -107,12 +107,22 @@ async def decide(
 async def delegate_pause(call: ApiCall) -> Response:
     """Hand the caller's vote on a pause to another actor."""
     body, actor = call.given(DelegateBody), call.principal.subject
-    known = await _decidable(call)
+    known = await decidable_pause(call, call.path["pause"])
     if not known.is_open and known.actor is not None and known.at is not None:
         decision = cut_tokens(known.session_id, known.decision)
         raise already_resolved(known.actor, round(known.at.timestamp() * 1000), decision)
     await call.client.delegate(known.decides, body.to, actor=actor)
     return answer({"pause_id": known.pause_id, "by": actor, "to": body.to})
+
+
+async def decidable_pause(call: ApiCall, pause_id: str) -> KnownPause:
+    """Return a pause that the caller may decide. Errors: HttpProblem, 403 or 404."""
+    if not call.principal.has_any(Right.RESOLVE):
+        raise forbidden()
+    known = await _seen(call, pause_id)
+    if not call.principal.may_decide(Right.RESOLVE, known.session_id, known.tags):
+        raise forbidden()
+    return known
 
 
 async def _listed(call: ApiCall, query: PausesQuery) -> list[OpenPause]:
@@ -150,24 +160,15 @@ def _place(written: bytes) -> list[str]:
     return cast("list[str]", place)
 
 
-async def _seen(call: ApiCall) -> KnownPause:
+async def _seen(call: ApiCall, pause_id: str) -> KnownPause:
     """Return a pause that the caller sees. One that is not there, and one that is not for the
     caller to see, are alike.
     """
     if not call.principal.has_any(*_OWN_RIGHTS):
         raise not_found()
-    known = await read_known(call.store, call.path["pause"])
+    known = await read_known(call.store, pause_id)
     if known is None or not call.principal.sees_pause(known.session_id, known.tags):
         raise not_found()
-    return known
-
-
-async def _decidable(call: ApiCall) -> KnownPause:
-    if not call.principal.has_any(Right.RESOLVE):
-        raise forbidden()
-    known = await _seen(call)
-    if not call.principal.may_decide(Right.RESOLVE, known.session_id, known.tags):
-        raise forbidden()
     return known
 
 

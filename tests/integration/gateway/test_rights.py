@@ -27,6 +27,8 @@ ROLES: dict[str, tuple[str, ...]] = {
 # What a caller without any right over it may learn of a thing: nothing.
 HIDDEN = (401, 403, 404)
 BODIES: dict[str, Any] = {
+    "run_agent": {"threadId": "theirs", "runId": "planted", "messages": []},
+    "chat": {"id": "theirs", "messages": [{"id": "m", "role": "user", "parts": []}]},
     "submit_task": {"handler": "echo", "session_id": "theirs", "task_id": "planted"},
     "steer_task": {"type": "USER_MESSAGE", "payload": {"text": "x"}},
     "change_all": {"action": "cancel", "filter": {"session_id": "theirs"}, "dry_run": False},
@@ -56,6 +58,7 @@ async def _others(served: Served) -> dict[str, str]:
         "pause": pause_id,
         "queue": "tasks",
         "schedule": "s",
+        "handler": "ask",
         "link": links.mint(pause_id, actor="bob")[:-2] + "xx",
     }
 

@@ -1,0 +1,152 @@
+"""A run as a client gets it: from its place, through what it has seen, to the run's end.
+
+What the client has seen is read from the log again, without a word, and the run continues behind
+it. So an event comes once, with the same id, from any process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from redis_state.errors import RedisStateError
+from redis_state.gateway.chat.ag_ui.events import AgUiEvent, RunEvents, at_ms
+from redis_state.gateway.chat.parts import TaskParts
+from redis_state.gateway.chat.places import EventPlace, Within
+from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
+from redis_state.gateway.chat.tasks import ChatTask
+from redis_state.gateway.cutting import cut_tokens
+from redis_state.gateway.streaming import events
+from redis_state.models import TaskState
+from redis_state.serialization import codec
+
+
+@dataclass(slots=True)
+class RunStream:
+    """One client's stream of a run. ``history`` are the messages before those of the task."""
+
+    task: ChatTask
+    run_id: str
+    history: Sequence[dict[str, Any]]
+    state: Any = None
+
+    async def chunks(self, place: EventPlace, *, is_new: bool = False) -> AsyncGenerator[bytes]:
+        """Give the events behind a place; a new task has none before it.
+
+        Errors: CursorGap if rows behind the place are missing; those of the store. All of them
+        before the first events.
+        """
+        parts = TaskParts(self.task.task_id, self.state)
+        run = RunEvents(parts, self.task.session_id, self.run_id, self.history)
+        rest = [] if is_new else await self._pass_over(parts, run, place)
+        coming = self.task.rows.coming(place.cursor)
+        async with aclosing(coming):
+            # From here on an error is one of an open stream.
+            first = await _first(coming)
+            closed = await self._begin(parts, run, place, rest)
+            if closed and not rest:
+                return
+            yield first + b"".join(rest)
+            if closed:
+                return
+            try:
+                async for chunk in self._live(parts, run, place.cursor, coming):
+                    yield chunk
+            except RedisStateError:
+                yield events.come_back()
+
+    async def _pass_over(self, parts: TaskParts, run: RunEvents, place: EventPlace) -> list[bytes]:
+        """Read what the client has seen; return the rest of a row that it has seen a part of."""
+        rest: list[bytes] = []
+        await self.task.rows.check(place.cursor)
+        async with aclosing(self.task.rows.past(place.cursor)) as past:
+            async for row in past:
+                told = parts.feed(row.update)
+                if row.cursor == place.cursor and place.within == "." and place.sent is not None:
+                    rest = _row_events(row, run.write(told), place.sent)
+                else:
+                    run.pass_over(told)
+        return rest
+
+    async def _begin(
+        self, parts: TaskParts, run: RunEvents, place: EventPlace, rest: list[bytes]
+    ) -> bool:
+        """Add what opens the stream; return whether that closes it too."""
+        cursor, within, sent = place.cursor, place.within, place.sent or 0
+        if within == "^":
+            rest += _write(run.started(), cursor, "^", sent)
+            return False
+        if within == "~":
+            rest += _write(run.joined(), cursor, "~", sent)
+            sent = 0
+        if parts.halted and (pauses := await self.task.open_pauses()):
+            rest += _write(run.interrupted(pauses), cursor, "!", sent)
+            return True
+        if within != "!":
+            return False
+        state = await self.task.state()
+        if not parts.halted and (state is None or state.status.is_terminal):
+            rest += _write(self._ended(run, state), cursor, "!", sent)
+            return True
+        # The run that the client knows is over; the task runs again, or did.
+        rest += _write(run.started(), cursor, "^")
+        return False
+
+    async def _live(
+        self, parts: TaskParts, run: RunEvents, cursor: str, coming: AsyncGenerator[Heard]
+    ) -> AsyncGenerator[bytes]:
+        async for heard in coming:
+            match heard:
+                case TaskRow():
+                    cursor = heard.cursor
+                    chunk = b"".join(_row_events(heard, run.write(parts.feed(heard.update))))
+                    if parts.halted and (pauses := await self.task.open_pauses()):
+                        yield chunk + b"".join(_write(run.interrupted(pauses), cursor, "!"))
+                        return
+                    yield chunk
+                case StreamNotice(name="end"):
+                    ended = self._ended(run, await self.task.state())
+                    yield b"".join(_write(ended, cursor, "!"))
+                case StreamNotice(name=name, data=data):
+                    yield _event(run.told(name, data))
+                case _:
+                    yield heard
+
+    def _ended(self, run: RunEvents, state: TaskState | None) -> list[AgUiEvent]:
+        if state is None:
+            return run.ended(None, None, None)
+        session_id = self.task.session_id
+        result, error = cut_tokens(session_id, state.result), cut_tokens(session_id, state.error)
+        return run.ended(state.status, result, error)
+
+
+async def _first(coming: AsyncGenerator[Heard]) -> bytes:
+    """Return the first word of the hub, which says when to connect again."""
+    first = await anext(coming, b"")
+    return first if isinstance(first, bytes) else b""
+
+
+def _row_events(row: TaskRow, told: Sequence[AgUiEvent], sent: int = 0) -> list[bytes]:
+    moment = row.update.created_at
+    return _write([at_ms(each, moment) for each in told], row.cursor, ".", sent, whole=True)
+
+
+def _write(
+    told: Sequence[AgUiEvent], cursor: str, within: Within, sent: int = 0, *, whole: bool = False
+) -> list[bytes]:
+    """Write events behind those that were sent. The last one of a row has the row's own cursor."""
+    # An empty chunk would end the stream, and an id of no event is never sent.
+    written: list[bytes] = []
+    for number, each in enumerate(told[sent:], start=sent + 1):
+        last = whole and number == len(told)
+        written.append(
+            _event(each, EventPlace(cursor) if last else EventPlace(cursor, within, number))
+        )
+    return written
+
+
+def _event(told: AgUiEvent, place: EventPlace | None = None) -> bytes:
+    head = b"" if place is None else b"id: %s\n" % str(place).encode()
+    return b"%sdata: %s\n\n" % (head, codec.encode(told))

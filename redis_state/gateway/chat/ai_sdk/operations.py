@@ -1,0 +1,204 @@
+"""A chat over HTTP, as the AI SDK's `useChat` calls it: send, resume, and a stop that stops."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from redis_state.errors import InvalidField
+from redis_state.gateway.answers import answer
+from redis_state.gateway.auth.principal import Right
+from redis_state.gateway.calls import ApiCall, Operation, Over
+from redis_state.gateway.chat.ai_sdk.stream import MessageStream
+from redis_state.gateway.chat.places import EventPlace
+from redis_state.gateway.chat.sending import NOTHING, begin_chat, check_reader, counted_stream
+from redis_state.gateway.chat.tasks import (
+    ChatTask,
+    InputForm,
+    PauseAnswer,
+    answer_pauses,
+    objects_of,
+)
+from redis_state.gateway.results import MovedResult
+from redis_state.models import TaskStatus
+from redis_state.serialization import codec
+
+_HEADER = ((b"x-vercel-ai-ui-message-stream", b"v1"),)
+_UNFINISHED = (TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.PAUSED)
+_ANSWERED = "approval-responded"
+
+
+class ChatBody(BaseModel):
+    """What `DefaultChatTransport` sends. The chat is the session, a new message is a task."""
+
+    # A page adds what its handler is to have.
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
+
+    id: Annotated[str, Field(min_length=1, max_length=1_000)]
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=10_000)]
+    trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
+    message_id: Annotated[str | None, Field(alias="messageId")] = None
+
+
+class ChatQuery(BaseModel):
+    """How a pause is shown, and how a handler gets what the client has sent.
+
+    A transport adds the same query to all of its calls.
+    """
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    approvals: Literal["tool", "data"] = Field(
+        default="tool",
+        description="A pause is a tool that asks for approval and a data part, or only the latter: "
+        "AI SDK 5 has no approvals.",
+    )
+    input: InputForm = Field(
+        default="conversation",
+        description="The task's input: the object that was sent, or the text of the last message.",
+    )
+
+
+async def chat(call: ApiCall) -> Response:
+    """Answer the last message of a chat by a task, and stream what it says. The same message again
+    is the same task. Approvals in the last message decide pauses, and their task continues.
+    """
+    body, query = call.given(ChatBody), call.asked(ChatQuery)
+    check_reader(call, body.id)
+    with counted_stream(call) as stack:
+        answers = _answers(body.messages[-1])
+        if answers:
+            claim = codec.fingerprint("approvals", *(each.pause_id for each in answers))
+            task, place = await answer_pauses(call, body.id, answers, claim=claim)
+        else:
+            task = ChatTask(call, body.id, _task_id(call, body))
+            place = await task.submit(call.path["handler"], _given(body, query.input))
+        since = frozenset(each.pause_id for each in answers)
+        stream = MessageStream(task, approvals=query.approvals == "tool", since=since)
+        is_new = place.within == "^" and not answers
+        return await begin_chat(stream.chunks(place, is_new=is_new), stack.pop_all(), _HEADER)
+
+
+async def resume_chat(call: ApiCall) -> Response:
+    """Stream the message that a chat's newest unfinished task writes, from its begin. 204: there is
+    none.
+    """
+    query = call.asked(ChatQuery)
+    with counted_stream(call) as stack:
+        task = await _newest(call)
+        if task is None:
+            return _nothing()
+        stream = MessageStream(task, approvals=query.approvals == "tool")
+        place: EventPlace = await task.joined()
+        return await begin_chat(stream.chunks(place), stack.pop_all(), _HEADER)
+
+
+async def stop_chat(call: ApiCall) -> Response:
+    """Cancel a chat's newest unfinished task: at once if it waits, at its next checkpoint if it
+    runs. 204: there is none.
+    """
+    task = await _newest(call)
+    if task is None:
+        return _nothing()
+    await call.client.cancel(task.session_id, task.task_id, reason="stopped")
+    state = await task.state()
+    if state is None:
+        return _nothing()
+    document = {"session_id": task.session_id, "task_id": task.task_id}
+    return answer({**document, "status": state.status.value}, 202)
+
+
+def _nothing() -> Response:
+    return Response(status_code=NOTHING, headers={"cache-control": "no-store"})
+
+
+async def _newest(call: ApiCall) -> ChatTask | None:
+    session_id = call.path["session"]
+    page = await call.client.find(
+        newest_first=True,
+        limit=1,
+        status=_UNFINISHED,
+        handler=call.path["handler"],
+        session_id=session_id,
+    )
+    return ChatTask(call, session_id, page.tasks[0].task_id) if page.tasks else None
+
+
+def _task_id(call: ApiCall, body: ChatBody) -> str:
+    """Return the id of a message's task: that of a repeated request is the same."""
+    key = call.idempotency_key()
+    if key is not None:
+        return key
+    last = next((each for each in reversed(body.messages) if each.get("role") == "user"), None)
+    asked = None if last is None else last.get("id")
+    if not isinstance(asked, str) or not asked:
+        raise InvalidField("messages", "need a last message of the user with an id")
+    named = [body.trigger, body.message_id] if body.trigger == "regenerate-message" else []
+    return codec.fingerprint("chat", call.path["handler"], body.id, asked, *named)
+
+
+def _answers(message: dict[str, Any]) -> list[PauseAnswer]:
+    """Return the decisions in a message: its tools that wait for what was approved or denied."""
+    found: list[PauseAnswer] = []
+    for part in objects_of(message.get("parts")):
+        match part:
+            case {
+                "state": state,
+                "toolCallId": str(call_id),
+                "approval": {"id": str(pause_id), "approved": bool(approved), **more},
+            } if state == _ANSWERED and call_id == pause_id:
+                found.append(PauseAnswer(pause_id, not approved, more.get("reason")))
+            case _:
+                pass
+    return found
+
+
+def _given(body: ChatBody, form: InputForm) -> Any:
+    if form == "conversation":
+        return body.model_dump(by_alias=True, exclude_none=True)
+    parts = objects_of(body.messages[-1].get("parts"))
+    text = "".join(str(each.get("text", "")) for each in parts if each.get("type") == "text")
+    if not text:
+        raise InvalidField("messages", "need a last message with text")
+    return text
+
+
+_CHAT = "/v1/ai-sdk/{handler}"
+
+OPERATIONS = (
+    Operation(
+        "POST",
+        _CHAT,
+        chat,
+        "Send a message of the AI SDK",
+        right=Right.SUBMIT,
+        over=Over.OWN,
+        query=ChatQuery,
+        body=ChatBody,
+        answers=(403, 404, 409, 413),
+        key="The task's id; else it follows from the last message of the user.",
+        media_type="text/event-stream",
+    ),
+    Operation(
+        "GET",
+        f"{_CHAT}/{{session}}/stream",
+        resume_chat,
+        "Resume a message of the AI SDK",
+        query=ChatQuery,
+        answers=(204, 404),
+        media_type="text/event-stream",
+    ),
+    Operation(
+        "POST",
+        f"{_CHAT}/{{session}}/stop",
+        stop_chat,
+        "Stop a message of the AI SDK",
+        query=ChatQuery,
+        right=Right.STEER,
+        result=MovedResult,
+        status=202,
+        answers=(204, 403, 404),
+    ),
+)

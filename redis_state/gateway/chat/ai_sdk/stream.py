@@ -1,0 +1,123 @@
+"""A message as a client gets it: a resumed one from its begin, as the client expects it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+from redis_state.errors import RedisStateError
+from redis_state.gateway.chat.ai_sdk.chunks import Chunk, MessageChunks
+from redis_state.gateway.chat.parts import Part, PauseDecided, TaskParts, TextDropped
+from redis_state.gateway.chat.places import EventPlace
+from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
+from redis_state.gateway.chat.tasks import ChatTask
+from redis_state.gateway.cutting import cut_tokens
+from redis_state.models import TaskState
+from redis_state.serialization import codec
+
+DONE: Final = b"data: [DONE]\n\n"
+_DELTAS = ("text-delta", "reasoning-delta")
+
+
+@dataclass(slots=True)
+class MessageStream:
+    """One client's stream of a message, which is a task.
+
+    ``since`` are pauses: a client that has decided them has what came before.
+    """
+
+    task: ChatTask
+    approvals: bool = True
+    since: frozenset[str] = frozenset()
+
+    async def chunks(self, place: EventPlace, *, is_new: bool = False) -> AsyncGenerator[bytes]:
+        """Give the message behind a place; all of it, if the client is to join.
+
+        Errors: those of the store, before the first chunk.
+        """
+        parts = TaskParts(self.task.task_id)
+        message = MessageChunks(parts, self.task.task_id, approvals=self.approvals)
+        told: list[Chunk] = []
+        if not is_new:
+            told = await self._past(parts, message, place)
+        told = [*message.started(), *(told if place.within == "~" else [])]
+        coming = self.task.rows.coming(place.cursor)
+        async with aclosing(coming):
+            await anext(coming, b"")
+            halted = place.within == "~" and await self._is_halted(parts)
+            yield _write([*told, *message.halted()]) + DONE if halted else _write(told)
+            if halted:
+                return
+            try:
+                async for chunk in self._live(parts, message, coming):
+                    yield chunk
+            except RedisStateError:
+                # An end without a word is that of a broken connection: the client resumes.
+                return
+
+    async def _past(
+        self, parts: TaskParts, message: MessageChunks, place: EventPlace
+    ) -> list[Chunk]:
+        """Write the rows up to a place, without texts that were replaced since."""
+        told: list[Chunk] = []
+        async with aclosing(self.task.rows.past(place.cursor)) as past:
+            async for row in past:
+                said: Sequence[Part] = parts.feed(row.update)
+                if any(
+                    isinstance(part, PauseDecided) and part.pause_id in self.since for part in said
+                ):
+                    told = []
+                for part in said:
+                    if isinstance(part, TextDropped):
+                        told = [each for each in told if each.get("id") != part.text_id]
+                kept = [part for part in said if not isinstance(part, TextDropped)]
+                dropped = {part.text_id for part in said if isinstance(part, TextDropped)}
+                told += [each for each in message.write(kept) if each.get("id") not in dropped]
+        return _joined(told)
+
+    async def _live(
+        self, parts: TaskParts, message: MessageChunks, coming: AsyncGenerator[Heard]
+    ) -> AsyncGenerator[bytes]:
+        async for heard in coming:
+            match heard:
+                case TaskRow():
+                    chunk = _write(message.write(parts.feed(heard.update)))
+                    if await self._is_halted(parts):
+                        yield chunk + _write(message.halted()) + DONE
+                        return
+                    if chunk:
+                        yield chunk
+                case StreamNotice(name="end"):
+                    yield _write(self._ended(message, await self.task.state())) + DONE
+                case StreamNotice(name=name, data=data):
+                    yield _write([{"type": f"data-{name}", "data": data, "transient": True}])
+                case _:
+                    yield heard
+
+    async def _is_halted(self, parts: TaskParts) -> bool:
+        return parts.halted and bool(await self.task.open_pauses())
+
+    def _ended(self, message: MessageChunks, state: TaskState | None) -> list[Chunk]:
+        if state is None:
+            return message.ended(None, None, None)
+        session_id = self.task.session_id
+        result, error = cut_tokens(session_id, state.result), cut_tokens(session_id, state.error)
+        return message.ended(state.status, result, error)
+
+
+def _joined(told: Sequence[Chunk]) -> list[Chunk]:
+    """Join the deltas of a text that follow one another."""
+    joined: list[Chunk] = []
+    for each in told:
+        last = joined[-1] if joined else {"type": "", "id": ""}
+        if each["type"] in _DELTAS and (last["type"], last.get("id")) == (each["type"], each["id"]):
+            joined[-1] = {**last, "delta": last["delta"] + each["delta"]}
+        else:
+            joined.append(each)
+    return joined
+
+
+def _write(told: Sequence[Chunk]) -> bytes:
+    return b"".join(b"data: %s\n\n" % codec.encode(each) for each in told)

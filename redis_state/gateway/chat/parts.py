@@ -1,0 +1,382 @@
+"""What a task's updates say to a chat: texts, thoughts, calls of tools, state, pauses. No I/O.
+
+The same rows make the same parts under the same ids, in each process and each time. So a
+protocol's stream can be made again up to any row, and continued behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from redis_state.models import StateUpdate, TaskStatus, UpdateType
+from redis_state.worker import ShownText, TextReader
+
+TextKind: TypeAlias = Literal["text", "reasoning"]
+
+_SLEEP: Final = "sleep"
+_ENDS: Final = frozenset(status.value for status in TaskStatus if status.is_terminal)
+
+
+@dataclass(frozen=True, slots=True)
+class TextBegan:
+    """A text begins, or continues after its end."""
+
+    text_id: str
+    kind: TextKind
+
+
+@dataclass(frozen=True, slots=True)
+class TextAdded:
+    """More of a text that has begun."""
+
+    text_id: str
+    kind: TextKind
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TextEnded:
+    """A text that has begun ends."""
+
+    text_id: str
+    kind: TextKind
+
+
+@dataclass(frozen=True, slots=True)
+class TextDropped:
+    """A text that was shown is not valid: its run died, or its step is retried."""
+
+    text_id: str
+    kind: TextKind
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalled:
+    """A tool is called."""
+
+    call_id: str
+    tool: str
+    arguments: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReturned:
+    """A tool that was called has returned."""
+
+    call_id: str
+    result: Any = field(repr=False)
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepBegan:
+    """A numbered step of the task's progress begins."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    """The step that has begun ends."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateGiven:
+    """The whole state."""
+
+    state: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """One name of the state."""
+
+    key: str
+    value: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PauseAsked:
+    """A pause was opened that callers may decide."""
+
+    pause_id: str
+    name: str
+    payload: Any = field(repr=False)
+    about: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PauseDecided:
+    """A pause that was opened is decided."""
+
+    pause_id: str
+    approved: bool
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Halted:
+    """The task waits: for a pause if one is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherUpdate:
+    """An update of which a chat has no part of its own."""
+
+    kind: str
+    content: Any = field(repr=False)
+
+
+Part: TypeAlias = (
+    TextBegan
+    | TextAdded
+    | TextEnded
+    | TextDropped
+    | ToolCalled
+    | ToolReturned
+    | StepBegan
+    | StepEnded
+    | StateGiven
+    | StateChanged
+    | PauseAsked
+    | PauseDecided
+    | Halted
+    | OtherUpdate
+)
+
+
+@dataclass(slots=True)
+class ShownMessage:
+    """A text as far as it is known."""
+
+    text_id: str
+    kind: TextKind
+    text: str = field(default="", repr=False)
+    is_open: bool = True
+
+
+@dataclass(slots=True)
+class ShownCall:
+    """A tool's call as far as it is known."""
+
+    call_id: str
+    tool: str
+    arguments: Any = field(repr=False)
+    returned: ToolReturned | None = None
+
+
+class TaskParts:
+    """Read the rows of one task in order, each once, and keep what a client that joins needs."""
+
+    def __init__(self, task_id: str, state: Any = None) -> None:
+        self.shown: dict[str, ShownMessage | ShownCall] = {}
+        self.state: Any = state
+        self.has_state: bool = False
+        self.step: str | None = None
+        # Whether the task waits for something, by its last row.
+        self.halted: bool = False
+        self.wrote_text: bool = False
+        # The ids of all pauses that were opened.
+        self.asked: set[str] = set()
+        self._task_id = task_id
+        self._texts = TextReader()
+        # Names and ids of open pauses, the oldest first.
+        self._asked: list[tuple[str, str]] = []
+
+    @property
+    def open_texts(self) -> list[ShownMessage]:
+        """The texts that have begun and not ended."""
+        return [
+            each for each in self.shown.values() if isinstance(each, ShownMessage) and each.is_open
+        ]
+
+    def feed(self, update: StateUpdate) -> list[Part]:
+        """Read a row; return what it says."""
+        parts = list(self._read(update))
+        for part in parts:
+            self._keep(part)
+        return parts
+
+    def close(self) -> list[Part]:
+        """End what is open, as a run of a protocol ends."""
+        parts: list[Part] = [TextEnded(each.text_id, each.kind) for each in self.open_texts]
+        if self.step is not None:
+            parts.append(StepEnded(self.step))
+        for part in parts:
+            self._keep(part)
+        return parts
+
+    def last_text(self, result: Any) -> list[Part]:
+        """Show a task's result, if it is text and the task has written none."""
+        if self.wrote_text or not isinstance(result, str) or not result:
+            return []
+        parts = list(self._whole(f"{self._task_id}:result", "text", result))
+        for part in parts:
+            self._keep(part)
+        return parts
+
+    def _read(self, row: StateUpdate) -> Iterator[Part]:
+        self.halted = False
+        match row.update_type, row.content:
+            case _, {"text": str(), "text_id": str(), "generation": str(), "part": int()}:
+                yield from self._written(row)
+            case UpdateType.THINKING, {"text": str(text)}:
+                yield from self._whole(self._own(row), "reasoning", text)
+            case UpdateType.RESULT, str(text):
+                yield from self._whole(self._own(row), "text", text)
+            case UpdateType.TOOL_CALL, {"tool": str()}:
+                yield from self._tool(row, row.content)
+            case UpdateType.PROGRESS, content:
+                yield from self._progress(row, content)
+            case UpdateType.CHECKPOINT, {"pause": str(), "pause_id": str()}:
+                yield from self._asks(row.content)
+            case UpdateType.STATUS_CHANGE, {"status": str()}:
+                yield from self._moved(row.content)
+            case kind, content:
+                yield from self._told(kind, content)
+
+    def _written(self, row: StateUpdate) -> Iterator[Part]:
+        content: dict[str, Any] = row.content
+        before = self._texts.texts.get(content["text_id"])
+        if before is not None and before.generation != content["generation"]:
+            yield from self._drop(before)
+        known = self._texts.feed(row)
+        if known is None:
+            return
+        kind: TextKind = "reasoning" if row.update_type is UpdateType.THINKING else "text"
+        part_id, text = self._text_id(known), str(content["text"])
+        shown = self.shown.get(part_id)
+        if not isinstance(shown, ShownMessage) or not shown.is_open:
+            if not text:
+                return
+            yield TextBegan(part_id, kind)
+        if text:
+            yield TextAdded(part_id, kind, text)
+        if known.ended:
+            yield TextEnded(part_id, kind)
+
+    def _drop(self, before: ShownText) -> Iterator[Part]:
+        part_id = self._text_id(before)
+        shown = self.shown.get(part_id)
+        if isinstance(shown, ShownMessage):
+            if shown.is_open:
+                yield TextEnded(part_id, shown.kind)
+            yield TextDropped(part_id, shown.kind)
+
+    def _whole(self, part_id: str, kind: TextKind, text: str) -> Iterator[Part]:
+        if text:
+            yield TextBegan(part_id, kind)
+            yield TextAdded(part_id, kind, text)
+            yield TextEnded(part_id, kind)
+
+    def _tool(self, row: StateUpdate, more: Mapping[str, Any]) -> Iterator[Part]:
+        given = more.get("tool_call_id")
+        call_id = given if isinstance(given, str) and given else self._own(row)
+        if call_id not in self.shown:
+            yield ToolCalled(call_id, more["tool"], more.get("arguments"))
+        known = self.shown.get(call_id)
+        # A call without an id has both in one row, and no result if that is None.
+        returned = "result" in more and (more["result"] is not None or call_id == given)
+        if returned and not (isinstance(known, ShownCall) and known.returned):
+            failed = more.get("outcome") in ("failed", "denied")
+            yield ToolReturned(call_id, more["result"], failed=failed)
+
+    def _progress(self, row: StateUpdate, content: Any) -> Iterator[Part]:
+        match content:
+            case {"graph": "values", "namespace": [], "data": data}:
+                yield StateGiven(data)
+                return
+            case _:
+                pass
+        if row.step_index is not None:
+            match content:
+                case {"message": str(message)} if message:
+                    name = message
+                case _:
+                    name = f"step {row.step_index}"
+            if name != self.step:
+                if self.step is not None:
+                    yield StepEnded(self.step)
+                yield StepBegan(name)
+        yield OtherUpdate("progress", content)
+
+    def _asks(self, content: dict[str, Any]) -> Iterator[Part]:
+        if content.get("reason") == _SLEEP and content.get("payload") is None:
+            return
+        pause_id, name = content["pause_id"], content["pause"]
+        self._asked.append((name, pause_id))
+        self.asked.add(pause_id)
+        yield PauseAsked(pause_id, name, content.get("payload"), content)
+
+    def _told(self, kind: UpdateType, content: Any) -> Iterator[Part]:
+        match content:
+            case {"notice": "value", "key": str(key), "value": value}:
+                yield StateChanged(key, value)
+            case {"pause": str(name), "approved": bool(approved), "actor": str(actor)}:
+                yield from self._decided(name, actor, approved=approved)
+            case _:
+                yield OtherUpdate(kind.value.lower(), content)
+
+    def _moved(self, content: Mapping[str, Any]) -> Iterator[Part]:
+        match content:
+            case {"pause": str(name), "approved": bool(approved), "actor": str(actor)}:
+                yield from self._decided(name, actor, approved=approved)
+            case _:
+                pass
+        yield OtherUpdate("status_change", content)
+        status = content["status"]
+        if status == TaskStatus.PAUSED.value:
+            yield Halted()
+        elif status in _ENDS:
+            yield from [TextEnded(each.text_id, each.kind) for each in self.open_texts]
+
+    def _decided(self, name: str, actor: str, *, approved: bool) -> Iterator[Part]:
+        found = next((each for each in self._asked if each[0] == name), None)
+        if found is not None:
+            self._asked.remove(found)
+            yield PauseDecided(found[1], approved, actor)
+
+    def _keep(self, part: Part) -> None:
+        match part:
+            case TextBegan() | TextAdded() | TextEnded() | TextDropped():
+                self._keep_text(part)
+            case ToolCalled(call_id, tool, arguments):
+                self.shown[call_id] = ShownCall(call_id, tool, arguments)
+            case ToolReturned(call_id):
+                called = self.shown.get(call_id)
+                if isinstance(called, ShownCall):
+                    called.returned = part
+            case StateGiven(state):
+                self.state, self.has_state = state, True
+            case StateChanged(key, value):
+                given: object = self.state
+                kept = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+                self.state, self.has_state = {**kept, key: value}, True
+            case StepBegan(name):
+                self.step = name
+            case StepEnded():
+                self.step = None
+            case _:
+                self.halted = self.halted or isinstance(part, Halted)
+
+    def _keep_text(self, part: TextBegan | TextAdded | TextEnded | TextDropped) -> None:
+        if isinstance(part, TextDropped):
+            del self.shown[part.text_id]
+            return
+        text = self.shown.get(part.text_id)
+        if not isinstance(text, ShownMessage):
+            text = self.shown[part.text_id] = ShownMessage(part.text_id, part.kind)
+        text.is_open = not isinstance(part, TextEnded)
+        if isinstance(part, TextAdded):
+            text.text += part.text
+        self.wrote_text = self.wrote_text or part.kind == "text"
+
+    def _own(self, row: StateUpdate) -> str:
+        return f"{self._task_id}:{row.update_id}"
+
+    def _text_id(self, text: ShownText) -> str:
+        return f"{self._task_id}:{text.text_id}:{text.generation}"

@@ -1,0 +1,120 @@
+"""The rows of one task for a chat: those that were published, then those that come."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from redis_state.errors import CursorGap
+from redis_state.gateway.streaming import events
+from redis_state.gateway.streaming.events import FrameWriter, position
+from redis_state.gateway.streaming.hub import Hub
+from redis_state.gateway.streaming.reading import read_events
+from redis_state.models import StateUpdate
+
+Visible: TypeAlias = Callable[[StateUpdate], StateUpdate | None]
+
+_PAGE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """One update as a caller may see it, and the cursor after it."""
+
+    cursor: str
+    update: StateUpdate = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamNotice:
+    """What is no row: ``resync``, ``end`` or ``expired``."""
+
+    name: str
+    data: dict[str, Any] = field(repr=False)
+
+
+Heard: TypeAlias = TaskRow | StreamNotice | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRows:
+    """The rows of one task, cut for one caller."""
+
+    hub: Hub
+    session_id: str
+    task_id: str
+    visible: Visible | None = None
+    expires_at: datetime | None = None
+
+    async def end(self) -> str:
+        """Return the cursor after the session's newest row."""
+        return await self.hub.store.updates.cursor(self.session_id, None) or "0-0"
+
+    async def check(self, after: str) -> None:
+        """Refuse a place whose next rows are missing. Errors: CursorGap; those of the store."""
+        if position(after)[0]:
+            await self.hub.store.read_updates(self.session_id, after=after, limit=1)
+
+    async def past(self, until: str) -> AsyncGenerator[TaskRow]:
+        """Give the rows that are kept, up to a cursor. Errors: those of the store."""
+        writer, after, last = FrameWriter(self.session_id), None, position(until)
+        while True:
+            try:
+                page = await self.hub.store.read_updates(
+                    self.session_id, after=after, limit=_PAGE, task_id=self.task_id
+                )
+            except CursorGap as gap:
+                after = gap.resume_after
+                continue
+            for entry in page.entries:
+                frame = writer.frame(entry)
+                if frame.n > last[0]:
+                    return
+                if not frame.data:
+                    continue
+                # Read back, so that tokens are cut as in every other stream.
+                update = frame.update()
+                shown = update if self.visible is None else self.visible(update)
+                if shown is None:
+                    continue
+                if shown is not update:
+                    (cut,) = read_events(writer.row(entry.cursor, shown))
+                    shown = StateUpdate.model_validate(cut.data)
+                yield TaskRow(entry.cursor, shown)
+            if page.at_end or position(page.cursor)[0] >= last[0]:
+                return
+            after = page.cursor
+
+    async def coming(self, after: str) -> AsyncGenerator[Heard]:
+        """Give the rows behind a cursor as they come, until the task is terminal.
+
+        Bytes are what keeps a connection open, or says when to connect again. Errors: TaskUnknown,
+        and those of the store.
+        """
+        chunks = self.hub.frames(
+            self.session_id,
+            after=events.ALL if position(after)[0] == 0 else after,
+            task_id=self.task_id,
+            visible=self.visible,
+            expires_at=self.expires_at,
+        )
+        async with aclosing(chunks):
+            async for heard in _heard(chunks):
+                yield heard
+
+
+async def _heard(chunks: AsyncIterator[bytes]) -> AsyncGenerator[Heard]:
+    async for chunk in chunks:
+        found = read_events(chunk)
+        for each in found:
+            if each.cursor is None:
+                yield StreamNotice(each.name, each.data)
+            else:
+                yield TaskRow(each.cursor, StateUpdate.model_validate(each.data))
+        if not found:
+            # Without an id: that of the hub is no place of this stream.
+            lines = [line for line in chunk.split(b"\n") if not line.startswith(b"id:")]
+            yield b"\n".join(lines)

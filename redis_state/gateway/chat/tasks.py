@@ -1,0 +1,134 @@
+"""The tasks behind a chat: submitted once by their ids, joined, and decided by who resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, TypeAlias, cast
+
+from redis_state.errors import InvalidField, RedisStateError
+from redis_state.gateway.answers import HttpProblem, forbidden
+from redis_state.gateway.auth.principal import Right
+from redis_state.gateway.calls import ApiCall
+from redis_state.gateway.chat.places import EventPlace
+from redis_state.gateway.chat.rows import TaskRows
+from redis_state.gateway.cutting import cut_tokens
+from redis_state.gateway.documents import pause_document
+from redis_state.gateway.routes.pauses import decidable_pause, decide
+from redis_state.models import TaskState
+from redis_state.serialization import codec
+from redis_state.worker.tasks.operate.copies import Copies
+
+# What a handler gets as its input: all that the client sent, or the text of its last message.
+InputForm: TypeAlias = Literal["conversation", "text"]
+_SLEEP = "sleep"
+
+
+@dataclass(frozen=True, slots=True)
+class PauseAnswer:
+    """What a client answers to a pause. ``value`` is None beside a decision without one."""
+
+    pause_id: str
+    cancelled: bool
+    payload: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTask:
+    """A task as one caller reads it."""
+
+    call: ApiCall
+    session_id: str
+    task_id: str
+
+    @property
+    def rows(self) -> TaskRows:
+        """Its rows as this caller may see them."""
+        services, principal = self.call.services, self.call.principal
+        visible = None if services.visible is None else partial(services.visible, principal)
+        return TaskRows(services.hub, self.session_id, self.task_id, visible, principal.expires_at)
+
+    async def submit(self, handler: str, task_input: Any) -> EventPlace:
+        """Submit it, or find it if it is there. Errors: HttpProblem for one of another handler."""
+        view = await self.call.client.inspect(self.session_id, self.task_id)
+        if view is not None:
+            if view.handler != handler:
+                message = "the id is that of a task of another handler"
+                raise HttpProblem(409, "task_exists", message)
+            return await self.joined()
+        if not self.call.principal.may(Right.SUBMIT, self.session_id):
+            raise forbidden()
+        end = await self.rows.end()
+        await self.call.client.submit(
+            handler, task_input, session_id=self.session_id, task_id=self.task_id
+        )
+        return EventPlace(end, "^", 0)
+
+    async def joined(self) -> EventPlace:
+        """Return the place of a client that knows nothing of the task yet."""
+        return EventPlace(await self.rows.end(), "~", 0)
+
+    async def state(self) -> TaskState | None:
+        """Read it."""
+        return await self.call.client.get(self.session_id, self.task_id)
+
+    async def given(self) -> dict[str, Any]:
+        """Return the input that it was submitted with, if that is a conversation."""
+        try:
+            source = await Copies(self.call.store).source(self.session_id, self.task_id)
+        except RedisStateError:
+            return {}
+        found = cut_tokens(self.session_id, source.task_input)
+        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+    async def open_pauses(self) -> list[dict[str, Any]]:
+        """Return the documents of what the task asks, the oldest first. A sleep asks nothing."""
+        return [
+            pause_document(each)
+            for each in await self.call.client.pauses(self.session_id)
+            if each.task_id == self.task_id
+            and each.pause_id is not None
+            and (each.reason != _SLEEP or each.payload is not None)
+        ]
+
+
+async def answer_pauses(
+    call: ApiCall, session_id: str, answers: Sequence[PauseAnswer], *, claim: str
+) -> tuple[ChatTask, EventPlace]:
+    """Decide pauses of one task; return it, and where its reader is.
+
+    The same answers under the same claim are a repetition: then the client joins what came of them.
+    Errors: those of a decision; InvalidField.
+    """
+    known = [await decidable_pause(call, each.pause_id) for each in answers]
+    tasks = {(each.session_id, each.task_id) for each in known}
+    if len(tasks) != 1 or len({each.pause_id for each in answers}) != len(answers):
+        raise InvalidField("resume", "answers each pause of one task once")
+    if known[0].session_id != session_id:
+        raise InvalidField("resume", "answers pauses of another session")
+    task = ChatTask(call, session_id, known[0].task_id)
+    fresh = all(each.is_open for each in known)
+    end = await task.rows.end()
+    for each, pause in zip(answers, known, strict=True):
+        approved, value = _decision(each, has_form=pause.has_form)
+        own = codec.fingerprint(call.principal.subject, claim, each.pause_id)
+        subject = call.principal.subject
+        await decide(call, pause, approved=approved, value=value, actor=subject, claim=own)
+    return task, EventPlace(end, "^", 0) if fresh else await task.joined()
+
+
+def _decision(given: PauseAnswer, *, has_form: bool) -> tuple[bool, Any]:
+    if given.cancelled:
+        return False, given.payload
+    match given.payload:
+        case {"approved": bool(approved), **more} if not has_form and not more.keys() - {"value"}:
+            return approved, more.get("value")
+        case payload:
+            return True, payload
+
+
+def objects_of(given: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list; none of anything else."""
+    items: list[Any] = cast("Any", given) if isinstance(given, list) else []
+    return [cast("Any", each) for each in items if isinstance(each, dict)]
