@@ -17,6 +17,7 @@ from arq.cron import CronJob
 from arq.worker import Retry
 
 from redis_state import limits
+from redis_state.archive import open_archive
 from redis_state.errors import (
     BackendError,
     BackendUnavailable,
@@ -342,6 +343,8 @@ class AgentWorker:
     def _worker_config(self) -> WorkerConfig:
         if self.metrics_port is not None or self.metrics_registry is not None:
             need_prometheus()
+        if self.settings is not None and self.settings.archive_url is not None:
+            open_archive(self.settings)
         return WorkerConfig(
             settings=self.settings or Settings(),
             handlers=self.handlers,
