@@ -1,4 +1,4 @@
-"""Read through: what Redis still has, else what the archive has. Models and cursors are the same."""
+"""Read through: what Redis still has, else what the archive has, with the same cursors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What waits to be archived: two watch lists, in the slots of the tasks' watch list.
 
-A task comes onto the list before the sweeper removes it from the tasks' watch list, on which it
-stands from before it is made. Both entries are in one slot, so they go back together. So no task
+A task is on the tasks' watch list from before it is made. The sweeper puts it on this list before
+it removes it from that one. Both entries are in one slot, so they go back together. So no task
 that has ended is on neither list before it is archived, whatever dies, and while nothing is
 archived nothing is written.
 """
@@ -45,7 +45,7 @@ class ArchiveList:
         )
 
     async def enlist(self, session_id: str, task_id: str) -> None:
-        """Have a task archived that has ended. One write; a repetition changes nothing."""
+        """Put a task on the list that has ended. One write; a repetition changes nothing."""
         entry = watch_entry(session_id, task_id)
         await asyncio.gather(
             self._scripts.note_member(
@@ -62,7 +62,7 @@ class ArchiveList:
         await asyncio.gather(*(self._scripts.zrem(key, *some) for key, some in grouped.items()))
 
     async def enlist_session(self, session_id: str, *, delay_ms: int) -> None:
-        """Have a session's updates archived after a while, unless it is on the list."""
+        """Put a session on its list, due after a while, unless it is there."""
         await self.sessions.put_back(session_entry(session_id), delay_ms=delay_ms)
 
     async def backlog(self) -> ArchiveBacklog:

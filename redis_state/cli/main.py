@@ -9,6 +9,7 @@ _EXTRAS = {
     "typer": "cli",
     "rich": "cli",
     "arq": "worker",
+    "psycopg": "postgres",
     "cronsim": "worker",
     "starlette": "gateway",
     "uvicorn": "gateway",
@@ -21,7 +22,7 @@ _EXTRAS = {
 MODULES = (
     *("demo", "tasks.reading", "tasks.control", "tasks.messages", "pool.queues", "pool.schedules"),
     *("tasks.finding", "tasks.operate", "tasks.replay", "servers.server", "servers.migrate"),
-    *("pool.versions", "servers.gateway", "servers.dev", "servers.langgraph"),
+    *("pool.versions", "servers.gateway", "servers.dev", "servers.langgraph", "servers.archive"),
 )
 
 

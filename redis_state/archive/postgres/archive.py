@@ -211,7 +211,7 @@ class PostgresArchive:
 
     @asynccontextmanager
     async def _using(self, action: str) -> AsyncGenerator[AsyncConnection[Any]]:
-        """Give the connection, made anew if it is lost. Errors: ArchiveUnavailable."""
+        """Return the connection; open another one if it is lost. Errors: ArchiveUnavailable."""
         async with self._lock:
             try:
                 async with asyncio.timeout(self._timeout_s):

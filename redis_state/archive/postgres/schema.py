@@ -1,7 +1,7 @@
-"""The tables, and how they come to be: each migration once, whoever comes first.
+"""The tables, and how they come to be: each migration is applied once.
 
 Everything stands in the schema ``redis_state``. Tasks are partitioned by the month of their
-creation, updates by the month in which they were appended, both by the time of Redis' server.
+creation, updates by the month in which they were appended. Both times are of Redis' server.
 """
 
 from __future__ import annotations

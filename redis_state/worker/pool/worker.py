@@ -343,10 +343,12 @@ class AgentWorker:
     def _worker_config(self) -> WorkerConfig:
         if self.metrics_port is not None or self.metrics_registry is not None:
             need_prometheus()
-        if self.settings is not None and self.settings.archive_url is not None:
-            open_archive(self.settings)
+        settings = self.settings or Settings()
+        if settings.archive_url is not None:
+            # It raises for wrong settings, before anything runs.
+            open_archive(settings)
         return WorkerConfig(
-            settings=self.settings or Settings(),
+            settings=settings,
             handlers=self.handlers,
             about=WorkerIdentity(
                 name=self.name or process_name(),

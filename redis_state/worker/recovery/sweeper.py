@@ -268,7 +268,7 @@ class Sweeper:
     async def _enlist(
         self, claim: WatchClaim, fate: int | Fate, status_view: TaskStatusView
     ) -> None:
-        """Have a task archived before its entry is removed, so that it is on one of the lists."""
+        """Put a task on the archive's list before its entry is removed from this one."""
         if self._archive is None or fate is not Fate.OUT or not claim.again:
             return
         if status_view.ours:

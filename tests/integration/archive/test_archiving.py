@@ -38,9 +38,8 @@ async def test_what_has_ended_is_archived_by_a_pool_and_read_as_it_was(
         updates = await live.list_updates(SESSION)
 
         async def archived() -> bool:
-            return await live.transport.commands.hexists(
-                live.base.keys.task(SESSION, task), "archived"
-            )
+            key = live.base.keys.task(SESSION, task)
+            return bool(await live.transport.commands.hexists(key, "archived"))
 
         await eventually(archived, "it is archived")
         await eventually(lambda: _nothing_waits(live), "nothing waits")

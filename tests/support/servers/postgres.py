@@ -66,7 +66,7 @@ class OwnPostgres:
             )
         )
         deadline = time.monotonic() + _START_S
-        asking = [self._programs / "pg_isready", "-q", "-h", self._folder]
+        asking: list[str | Path] = [self._programs / "pg_isready", "-q", "-h", self._folder]
         while children.run(asking).returncode:
             assert self._process.poll() is None, "PostgreSQL has ended"
             assert time.monotonic() < deadline, "PostgreSQL did not start"
