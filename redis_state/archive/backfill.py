@@ -12,16 +12,18 @@ _PAGE = 200
 _ENDED = "cfx"
 
 
-async def backfill(store: RedisStateStore) -> int:
+async def backfill(store: RedisStateStore, *, again: bool = False) -> int:
     """Put all ended tasks that the index lists on the archive's list; return their number.
 
-    Those that are archived are taken off it when they are looked at. It may be repeated, also after
-    a crash, and while a pool works.
+    Those that are archived are taken off it when they are looked at. With ``again`` their marks are
+    removed first: an archive that went back to an earlier state may lack them. It may be repeated,
+    also after a crash, and while a pool works.
     """
-    return sum(await asyncio.gather(*(_shard(store, shard) for shard in range(WATCH_SHARDS))))
+    shards = (_shard(store, shard, again=again) for shard in range(WATCH_SHARDS))
+    return sum(await asyncio.gather(*shards))
 
 
-async def _shard(store: RedisStateStore, shard: int) -> int:
+async def _shard(store: RedisStateStore, shard: int, *, again: bool) -> int:
     waiting, keys = ArchiveList(store), store.base.keys.task_index(shard)
     low, found = b"[", 0
     while True:
@@ -38,8 +40,11 @@ async def _shard(store: RedisStateStore, shard: int) -> int:
             wanted=(),
         )
         more, last, *listed = reply.facts
-        named = list(zip(listed[2::5], listed[3::5], strict=True))
-        await asyncio.gather(*(waiting.enlist(_text(s), _text(t)) for s, t in named))
+        named = [(_text(s), _text(t)) for s, t in zip(listed[2::5], listed[3::5], strict=True)]
+        if again:
+            records = [store.tasks.keys(*task).task for task in named]
+            await asyncio.gather(*(store.base.scripts.hdel(key, "archived") for key in records))
+        await asyncio.gather(*(waiting.enlist(*task) for task in named))
         found += len(named)
         if not more:
             return found

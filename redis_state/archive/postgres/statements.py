@@ -28,13 +28,13 @@ VALUES ({", ".join(["%s"] * len(TASK_COLUMNS))})
 ON CONFLICT (namespace, session_id, task_id, born) DO UPDATE SET
     {", ".join(f"{column} = excluded.{column}" for column in _CHANGING)}, archived_at = now()
 WHERE kept.version < excluded.version OR (kept.version, kept.write) = (%s::bigint, %s::text)
-"""  # noqa: S608 - of the columns above
+""".encode()  # noqa: S608 - of the columns above
 
 INSERT_ROW: Final = f"""
 INSERT INTO redis_state.updates ({", ".join(ROW_COLUMNS)})
 VALUES ({", ".join(["%s"] * len(ROW_COLUMNS))})
 ON CONFLICT DO NOTHING
-"""  # noqa: S608 - of the columns above
+""".encode()  # noqa: S608 - of the columns above
 
 NEW_SESSION: Final = """
 INSERT INTO redis_state.sessions (namespace, session_id, last_at, last_n, long_ids)

@@ -129,6 +129,10 @@ def archive_now(
     backfill: Annotated[
         bool, typer.Option("--backfill", help="Also tasks that ended before all was archived.")
     ] = False,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Also what is marked: for a PostgreSQL from a backup."),
+    ] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -139,7 +143,8 @@ def archive_now(
 
     async def work() -> dict[str, Any]:
         async with _reading(url) as (store, reader):
-            enlisted = await backfill_tasks(store) if backfill else 0
+            all_ended = backfill or again
+            enlisted = await backfill_tasks(store, again=again) if all_ended else 0
             archiver, total = Archiver(store, reader.archive), ArchiveReport()
             while True:
                 report = await archiver.run_once()

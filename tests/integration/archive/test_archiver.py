@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,9 @@ from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveUnavailable, ConfigError
 from redis_state.models import TaskStatus
+from redis_state.testing import eventually
+from redis_state.worker.observe.stats import WorkerStats
+from redis_state.worker.recovery.archiving import archive_regularly
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.moves import watch_entry
 from tests.support.processes.pools import SESSION
@@ -133,6 +137,23 @@ async def test_a_late_archiver_does_not_bring_an_older_end_back(
     assert await archived(archive) == await expected(live, task)
 
 
+async def test_a_worker_counts_what_it_archives_and_what_waits(
+    live: RedisStateStore, archiving: Settings, archive: PostgresArchive
+) -> None:
+    task = await ended(live)
+    stats = WorkerStats()
+    await ArchiveList(live).enlist(SESSION, task)
+    own = open_archive(archiving)
+    running = asyncio.create_task(archive_regularly(live, own, stats=stats))
+    await eventually(lambda: stats.archived["tasks"] == 1, "it is archived")
+    assert stats.archived["updates"] == len(await live.list_updates(SESSION))
+    assert stats.archive_backlog is not None
+    assert stats.archive_backlog[0] == 1
+    running.cancel()
+    await asyncio.wait({running})
+    assert await archived(archive) == await expected(live, task)
+
+
 def _of_session() -> ArchiveQuery:
 
     return ArchiveQuery(session_id=SESSION)
@@ -163,6 +184,22 @@ async def test_what_is_damaged_in_the_archive_is_not_marked(
     archive.write = write  # type: ignore[method-assign]
     await archive_all(live, archive, archiver)
     assert await archived(archive) == await expected(live, task)
+
+
+async def test_an_archive_that_was_restored_gets_what_it_lacks(
+    live: RedisStateStore, archive: PostgresArchive
+) -> None:
+    tasks = [await ended(live), await ended(live)]
+    assert await backfill(live) == 2
+    await archive_all(live, archive)
+    assert await archive.forget(SESSION) is not None
+    assert await backfill(live) == 2
+    await archive_all(live, archive)
+    assert await archived(archive) == {}
+    assert await backfill(live, again=True) == 2
+    await archive_all(live, archive)
+    assert await archived(archive) == await expected(live, *tasks)
+    assert await archived_rows(archive) == await live_rows(live)
 
 
 async def test_archivers_that_work_at_once_copy_nothing_twice(
@@ -209,9 +246,7 @@ async def test_migrators_that_come_together_make_the_tables_once(postgres: OwnPo
         {"archive_url": SecretStr("postgresql://u:secret@h/d"), "finished_task_ttl": 60},
     ],
 )
-def test_what_cannot_be_an_archive_is_refused(
-    settings: Settings, options: dict[str, object]
-) -> None:
+def test_what_cannot_be_an_archive_is_refused(settings: Settings, options: dict[str, Any]) -> None:
     given = Settings(**{**settings.model_dump(), **options})
     with pytest.raises(ConfigError) as refused:
         open_archive(given)

@@ -19,9 +19,13 @@ from tests.support.processes.pools import SESSION, pool
 pytestmark = pytest.mark.worker
 
 
+def add(n: int) -> int:
+    return n + 1
+
+
 async def count(ctx: TaskContext) -> int:
     for n in range(3):
-        await ctx.step("add", lambda n=n: n + 1)
+        await ctx.step("add", add, n)
         await ctx.emit(UpdateType.PROGRESS, {"n": n})
     if ctx.input == "fail":
         raise ValueError("no")

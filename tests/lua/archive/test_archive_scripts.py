@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from redis_state.scripts import ReplyCode, Scripts, TaskKeys
+from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
 from tests.support.scripts import HOUR, append, ask, fields, lives, no, ok, task_keys
 
@@ -24,9 +24,7 @@ async def put(scripts: Scripts, task: TaskKeys, status: str = "COMPLETE") -> Non
         await ask(scripts, "PEXPIRE", key, HOUR)
 
 
-async def read(
-    scripts: Scripts, task: TaskKeys, *, least_ms: int = 0, whole: bool = True
-) -> object:
+async def read(scripts: Scripts, task: TaskKeys, *, least_ms: int = 0, whole: bool = True) -> Reply:
     return await scripts.read_ended(task, least_ms=least_ms, hold_ms=10 * DAY, whole=whole)
 
 
@@ -45,8 +43,8 @@ async def test_a_task_is_read_whole_and_kept_only_if_little_of_its_life_is_left(
 ) -> None:
     await put(scripts, task)
     reply = await read(scripts, task, least_ms=HOUR // 2)
-    assert reply.word is ReplyCode.OK  # type: ignore[attr-defined]
-    stamp, record, journal = reply.facts  # type: ignore[attr-defined]
+    assert reply.word is ReplyCode.OK
+    stamp, record, journal = reply.facts
     assert stamp == b"3 w"
     assert dict(zip(record[::2], record[1::2], strict=True))[b"status"] == b"COMPLETE"
     assert journal == [b"step:a#1", b"1"]
@@ -72,7 +70,7 @@ async def test_a_task_that_is_marked_expires_when_it_would_have(
     assert await read(scripts, task) == no(ReplyCode.COUNTED, b"3 w")
     # A retry ends it again, as another version.
     await ask(scripts, "HSET", task.task, "version", "7")
-    assert (await read(scripts, task)).word is ReplyCode.OK  # type: ignore[attr-defined]
+    assert (await read(scripts, task)).word is ReplyCode.OK
 
 
 async def test_a_lifetime_that_was_changed_while_it_was_kept_stays(
