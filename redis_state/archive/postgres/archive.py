@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor
+from psycopg.pq import TransactionStatus
 from pydantic import SecretStr
 
 from redis_state import limits
@@ -223,7 +224,8 @@ class PostgresArchive:
             except psycopg.Error as error:
                 # A partition that another process has dropped is made again.
                 self._months.clear()
-                if self._connection is not None and self._connection.broken:
+                # Without a state it is the connection's error, not an answer of the server.
+                if error.sqlstate is None or not self._is_idle():
                     await self._drop()
                 # Its text may quote what was to be written.
                 refused = (error.sqlstate or "").startswith(_REFUSED)
@@ -235,12 +237,24 @@ class PostgresArchive:
 
     async def _connected(self) -> AsyncConnection[Any]:
         if self._connection is None or self._connection.closed:
-            self._connection = await AsyncConnection.connect(
+            opened = await AsyncConnection.connect(
                 self._url.get_secret_value(), autocommit=True, application_name="redis-state"
             )
-            for statement in sqls.SESSION_SETTINGS:
-                await self._connection.execute(statement)
+            try:
+                for statement in sqls.SESSION_SETTINGS:
+                    await opened.execute(statement)
+            except BaseException:
+                with suppress(psycopg.Error, OSError):
+                    await opened.close()
+                raise
+            self._connection = opened
         return self._connection
+
+    def _is_idle(self) -> bool:
+        """Return whether the next call may use the connection: nothing is under way on it."""
+        if self._connection is None or self._connection.closed:
+            return False
+        return self._connection.info.transaction_status is TransactionStatus.IDLE
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +75,29 @@ class OwnPostgres:
     def kill(self) -> None:
         """Kill all of its processes (SIGKILL). Safe to repeat."""
         if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            self.signal(signal.SIGSTOP)
+            gone = self.signal(signal.SIGKILL)
             self._process.wait()
+            # None of them may write while the next server reads the files.
+            deadline = time.monotonic() + _START_S
+            while any(_lives(pid) for pid in gone):
+                assert time.monotonic() < deadline, "PostgreSQL does not end"
+                time.sleep(0.005)
         if self._running is not None:
             self._running.close()
         # What a killed server leaves keeps the next one from starting at once.
         (self._folder / "data" / "postmaster.pid").unlink(missing_ok=True)
+
+    def signal(self, number: signal.Signals) -> list[int]:
+        """Send a signal to the server and its processes, each of which leads a group of its own."""
+        assert self._process is not None
+        pid = self._process.pid
+        begun = Path(f"/proc/{pid}/task/{pid}/children")
+        pids = [pid, *map(int, begun.read_text().split())] if begun.exists() else [pid]
+        for each in pids:
+            with suppress(ProcessLookupError):
+                os.kill(each, number)
+        return pids
 
     def close(self) -> None:
         """End it, and remove its files."""
@@ -89,6 +106,15 @@ class OwnPostgres:
 
     def _as_user(self) -> dict[str, Any]:
         return {"cwd": self._folder, **({} if self._user is None else {"user": self._user})}
+
+
+def _lives(pid: int) -> bool:
+    """Return whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state != "Z"
 
 
 def programs() -> Path:
