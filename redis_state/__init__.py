@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import (
     AlreadyVoted,
+    ArchiveUnavailable,
     AuthenticationFailed,
     BackendError,
     BackendUnavailable,
@@ -81,6 +82,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AgentWorker",
     "AlreadyVoted",
+    "ArchiveUnavailable",
     "AuthenticationFailed",
     "BackendError",
     "BackendUnavailable",

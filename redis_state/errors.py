@@ -57,6 +57,7 @@
         ├── CommandRefused         the server refused the command for another reason
         ├── PayloadUnreadable      a payload is encrypted, and this process lacks the key
         ├── PayloadStoreUnavailable    the store of large payloads cannot be used now
+        ├── ArchiveUnavailable     the archive cannot be used now
         └── CorruptState           the stored data is damaged
             └── PayloadLost            a large payload is gone from its store, or damaged there
 
@@ -642,6 +643,17 @@ class PayloadStoreUnavailable(BackendError):
 
     def __init__(self, action: str, problem: str) -> None:
         super().__init__(f"the store of large payloads: cannot {action} an object: {problem}")
+
+
+class ArchiveUnavailable(BackendError):
+    """The archive cannot be used now. What was not verified there stays in Redis.
+
+    ``refused`` if it can be reached, and does not take what it was given.
+    """
+
+    def __init__(self, action: str, problem: str, *, refused: bool = False) -> None:
+        super().__init__(f"the archive: cannot {action}: {problem}")
+        self.refused = refused
 
 
 class PayloadLost(CorruptState):

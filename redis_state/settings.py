@@ -180,6 +180,11 @@ class Settings(BaseSettings):
     """
     claim_check_store: Annotated[Any, Field(repr=False)] = None
     """A store of claims of your own: a `ClaimStore`, or `package.module:name` of one."""
+    archive_url: SecretStr | None = None
+    """Where the tasks that have ended, and their sessions' updates, are kept: `postgresql://…`.
+
+    All workers of a pool need it. None: nothing is archived. See the guide to the archive.
+    """
     oauth_token_keys: SecretStr | None = None
     """Fernet keys that encrypt OAuth tokens, separated by commas.
 

@@ -13,6 +13,7 @@ import typer
 from pydantic import ValidationError
 
 from redis_state.errors import (
+    ArchiveUnavailable,
     CallerError,
     LostRace,
     NoConnection,
@@ -69,7 +70,7 @@ def complain(problem: object) -> None:
 
 def _status_of(error: RedisStateError) -> ExitCode:
     match error:
-        case NoConnection():
+        case NoConnection() | ArchiveUnavailable():
             return ExitCode.UNAVAILABLE
         case CallerError():
             return ExitCode.USAGE

@@ -10,6 +10,7 @@ _EXTRAS = {
     "rich": "cli",
     "arq": "worker",
     "stamina": "worker",
+    "psycopg": "postgres",
     "cronsim": "worker",
     "starlette": "gateway",
     "uvicorn": "gateway",
@@ -22,7 +23,7 @@ _EXTRAS = {
 MODULES = (
     *("demo", "tasks.reading", "tasks.control", "tasks.messages", "pool.queues", "pool.schedules"),
     *("tasks.finding", "tasks.operate", "tasks.replay", "servers.server", "servers.migrate"),
-    *("pool.versions", "servers.gateway", "servers.dev", "servers.langgraph"),
+    *("pool.versions", "servers.gateway", "servers.dev", "servers.langgraph", "servers.archive"),
 )
 
 

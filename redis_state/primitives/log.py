@@ -263,6 +263,11 @@ class Log:
             return _NOWHERE, 0
         return int(found.group(1)), int(found.group(2))
 
+    def place_of(self, cursor: str) -> tuple[int, int] | None:
+        """Return the number and the time of the row before a cursor; None for no cursor of this."""
+        n, ms = self._position(cursor)
+        return None if n == _NOWHERE else (n, ms)
+
     def position(self, page: Page) -> tuple[int, int]:
         """Return the number and the time of the row before a page's cursor."""
         return self._position(page.cursor)

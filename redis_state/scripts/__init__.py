@@ -20,6 +20,7 @@ from redis_state.scripts.primitives.watch import WatchScripts
 from redis_state.scripts.runner import Reply, ReplyCode
 from redis_state.scripts.stores.a2a import A2AScripts
 from redis_state.scripts.stores.agents import AgentScripts
+from redis_state.scripts.stores.archive import ArchiveScripts
 from redis_state.scripts.stores.contexts import ContextScripts, PatchKeys
 from redis_state.scripts.stores.graphs import GraphKeys, GraphListing, GraphScripts
 from redis_state.scripts.stores.groups import GroupKeys, GroupScripts
@@ -73,6 +74,7 @@ class Scripts(
     TurnScripts,
     GatheringScripts,
     GraphScripts,
+    ArchiveScripts,
 ):
     """The scripts, run through one transport."""
 

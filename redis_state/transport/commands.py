@@ -17,7 +17,7 @@ from redis_state.transport.wire.resp import Argument, PackedCommand, packed_comm
 # What they are, for the rights of a user.
 COMMANDS = (
     *("EXISTS", "GET", "GETEX", "HEXISTS", "HGET", "HGETALL", "HMGET", "INFO", "PING", "PTTL"),
-    *("SCAN", "SET", "TIME", "UNLINK", "XLEN", "XRANGE", "ZRANGE", "ZRANGEBYLEX"),
+    *("SCAN", "SET", "TIME", "UNLINK", "XLEN", "XRANGE", "ZCARD", "ZRANGE", "ZRANGEBYLEX"),
     *("ZRANGEBYSCORE", "ZREVRANGE", "ZREVRANGEBYLEX", "ZREVRANGEBYSCORE"),
     "ZSCORE",
 )
@@ -82,6 +82,10 @@ class Commands:
     def hexists(self, key: str, field: Argument) -> asyncio.Future[Any]:
         """Return 1 if a hash has the field, else 0."""
         return self._send("HEXISTS", key, field)
+
+    def zcard(self, key: str) -> asyncio.Future[Any]:
+        """Count the members of a sorted set."""
+        return self._send("ZCARD", key)
 
     def zrange(self, key: str, start: int, stop: int) -> asyncio.Future[Any]:
         """List members of a sorted set by rank, the lowest first."""

@@ -475,6 +475,27 @@ class Keys:
         """
         return _watch_key(self.namespace, shard)
 
+    def archive_watch(self, shard: int) -> str:
+        """zset: task -> when it must be archived, in ms; ``:clock`` string: the server's time at
+        its last change. In the slot of the tasks' watch list. 400 days after a write.
+        """
+        return f"{self._watch_slot(shard)}:archive"
+
+    def archive_sessions(self, shard: int) -> str:
+        """zset: session -> when its updates must be archived, in ms; ``:clock`` string: the
+        server's time at its last change. 400 days after a write.
+        """
+        return f"{self._watch_slot(shard)}:archive-sessions"
+
+    def archive_since(self, shard: int) -> str:
+        """zset: task that is to be archived -> 400 days after its end, in us. As long as the last
+        one.
+        """
+        return f"{self._watch_slot(shard)}:archive-since"
+
+    def _watch_slot(self, shard: int) -> str:
+        return f"{self.namespace}:v1:{{watch-{shard:02d}}}"
+
     def test_clock(self) -> str:
         """string: how far a test's clock is ahead of the server's, in ms. Only in namespaces of
         tests. 400 days after a move.

@@ -322,6 +322,15 @@ CALLS: dict[str, Call] = {
     "count_tasks": lambda scripts, keys: scripts.count_tasks(
         keys.task_index(0), kind="s", statuses="pr", values=[b"\x00", b"b"]
     ),
+    "read_ended": lambda scripts, keys: scripts.read_ended(
+        task_keys(keys, SESSION), least_ms=HOUR, hold_ms=HOUR, whole=True
+    ),
+    "mark_archived": lambda scripts, keys: scripts.mark_archived(
+        task_keys(keys, SESSION), stamp="1 w"
+    ),
+    "keep_rows": lambda scripts, keys: scripts.keep_rows(
+        keys.updates(SESSION), least_ms=HOUR, hold_ms=HOUR
+    ),
     "drop_copy": lambda scripts, keys: scripts.drop_copy(_copied(keys), digest=b"d"),
     "read_part": lambda scripts, keys: scripts.read_part(_copied(keys), after=b"", limit=9),
     "write_part": lambda scripts, keys: scripts.write_part(

@@ -114,6 +114,7 @@ class WorkerMetrics(Collector):
                 stats.swept.copy(),
                 "what",
             )
+        yield from self._of_archive()
         if self.pauses:
             ages = {f"{age:g}": count for age, count in self.pauses.items()}
             yield self._gauge(
@@ -121,6 +122,25 @@ class WorkerMetrics(Collector):
                 "Pauses that are open for longer than the label.",
                 ages,
                 "older_than_s",
+            )
+
+    def _of_archive(self) -> Iterator[Metric]:
+        stats, backlog = self.stats, self.stats.archive_backlog
+        if stats.archived:
+            yield self._counter(
+                "archived",
+                "What the archiver did, by kind: tasks, updates, missed rows, postponed, refused.",
+                stats.archived.copy(),
+                "what",
+            )
+        if backlog is not None:
+            yield self._gauge(
+                "archive_backlog", "Ended tasks that are not archived yet.", {(): backlog[0]}
+            )
+            yield self._gauge(
+                "archive_backlog_age_seconds",
+                "Seconds that the first of them waits.",
+                {(): backlog[1]},
             )
 
     def _gauge(

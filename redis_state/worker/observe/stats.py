@@ -90,6 +90,9 @@ class WorkerStats:
         self.runs: dict[tuple[str, RunOutcome], Histogram] = {}
         self.waits: dict[str, Histogram] = {}
         self.swept: Counter[str] = Counter()
+        self.archived: Counter[str] = Counter()
+        # Tasks that wait to be archived, and for how many seconds the first of them.
+        self.archive_backlog: tuple[int, float] | None = None
         self._running: dict[int, RunningTask] = {}
 
     @property

@@ -14,6 +14,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from redis_state.archive import open_archive
 from redis_state.errors import BackendError, CommandRefused, ConfigError, NoConnection
 from redis_state.primitives.lease import Leases
 from redis_state.settings import Settings
@@ -27,6 +28,7 @@ from redis_state.worker.observe.stats import Polls, WorkerStats, stale_writes_re
 from redis_state.worker.pool.heartbeat import Heartbeat, HeartbeatThread
 from redis_state.worker.queue.parked import queue_parked
 from redis_state.worker.queue.queue import Queue
+from redis_state.worker.recovery.archiving import archive_regularly
 from redis_state.worker.recovery.sweeper import sweep_regularly
 from redis_state.worker.runs.config import Handler, RunConfig
 from redis_state.worker.schedules.runner import run_schedules
@@ -141,6 +143,8 @@ class WorkerProcess:
     def _loops(self) -> dict[str, Loop]:
         """Return the background loops of a worker process. Each runs until it is cancelled."""
         loops: dict[str, Loop] = {"sweeper": self._sweep} if self._config.sweeps else {}
+        if self._config.settings.archive_url is not None:
+            loops["archive"] = self._archive
         if self._thread is None:
             loops["presence"] = self.worker_record.keep
         # arq's own runner has cron jobs of its own.
@@ -179,7 +183,11 @@ class WorkerProcess:
             # arq's own runner does not list its claims.
             often=self.stats.polls is None,
             claiming=self.queue,
+            archiving=config.settings.archive_url is not None,
         )
+
+    async def _archive(self) -> None:
+        await archive_regularly(self.store, open_archive(self._config.settings), stats=self.stats)
 
     def _metrics(self) -> dict[str, Loop]:
         config = self._config

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from redis_state import limits
+from redis_state.archive import open_archive
 from redis_state.errors import (
     BackendError,
     BackendUnavailable,
@@ -347,8 +348,12 @@ class AgentWorker:
     def _worker_config(self) -> WorkerConfig:
         if self.metrics_port is not None or self.metrics_registry is not None:
             need_prometheus()
+        settings = self.settings or Settings()
+        if settings.archive_url is not None:
+            # It raises for wrong settings, before anything runs.
+            open_archive(settings)
         return WorkerConfig(
-            settings=self.settings or Settings(),
+            settings=settings,
             handlers=self.handlers,
             about=WorkerIdentity(
                 name=self.name or process_name(),

@@ -30,6 +30,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any, Self
 
+from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import BackendError
 from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList
@@ -114,7 +115,8 @@ class Sweeper:
     within its length and two seconds. ``limit`` bounds a round: so many entries of each of 16
     shards. A task goes to the queue that it was submitted to; ``queue`` names that of a task which
     does not say. The claims of ``queues`` are inspected. With ``often``, each task that waits is
-    inspected as often as that: for workers whose claims are not listed, arq's own. ``claiming`` is
+    inspected as often as that: for workers whose claims are not listed, arq's own. ``archiving``
+    puts tasks that have ended on the archive's list. ``claiming`` is
     the queue of the process's claims, which knows where jobs were parked. ``history`` notices when
     the queues' server has lost jobs: so tasks that wait for long are inspected seldom.
     """
@@ -131,6 +133,7 @@ class Sweeper:
         often: bool = False,
         claiming: Queue | None = None,
         history: QueueHistory | None = None,
+        archiving: bool = False,
     ) -> None:
         self.totals: SweepReport = SweepReport()
         self._store = store
@@ -152,6 +155,7 @@ class Sweeper:
         self._turns = Turns(store, queue)
         self._claiming = claiming
         self._history = history
+        self._archive = ArchiveList(store) if archiving else None
 
     @property
     def pause_s(self) -> float:
@@ -256,9 +260,19 @@ class Sweeper:
         # Only an entry whose task is in the index as it ended is removed.
         if fate is Fate.OUT and claim.again and not indexed:
             return _AGAIN_MS
+        await self._enlist(claim, fate, status_view)
         if status_view.ours and (fate is Fate.OUT or status_view.status is TaskStatus.PAUSED):
             idle.append((claim, task, status_view))
         return fate
+
+    async def _enlist(
+        self, claim: WatchClaim, fate: int | Fate, status_view: TaskStatusView
+    ) -> None:
+        """Put a task on the archive's list before its entry is removed from this one."""
+        if self._archive is None or fate is not Fate.OUT or not claim.again:
+            return
+        if status_view.ours:
+            await self._archive.enlist(status_view.session_id, status_view.task_id)
 
     async def _inspect(
         self,
@@ -379,6 +393,7 @@ async def sweep_regularly(
     stats: WorkerStats | None = None,
     often: bool = False,
     claiming: Queue | None = None,
+    archiving: bool = False,
 ) -> None:
     """Sweep until cancelled. Any trouble with the servers is survived."""
     jobs = Queue(store, name=queues[0])
@@ -392,6 +407,7 @@ async def sweep_regularly(
         often=often,
         claiming=claiming,
         history=history,
+        archiving=archiving,
     )
     failing = False
     try:

@@ -18,7 +18,7 @@ LAYERS = (
     ("primitives",),
     ("stores", "agents"),
     ("store",),
-    ("memory", "telemetry", "rights"),
+    ("memory", "telemetry", "rights", "archive"),
     ("worker", "integrations"),
     ("documents",),
     ("gateway", "http_client"),

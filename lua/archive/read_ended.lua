@@ -1,0 +1,28 @@
+-- Read a terminal task and its journal for the archive, and keep both from expiring before they are archived.
+-- A repetition reads and keeps the same.
+-- KEYS task      hash: the task's record; archive_hold, archived
+-- KEYS tasks     zset: task_id -> expiry in us
+-- KEYS journal   hash: entry -> JSON
+-- ARGV task_id   the task's id
+-- ARGV least_ms  int: a lifetime that is shorter is extended
+-- ARGV hold_ms   int: how long it is then
+-- ARGV whole     flag: also read what there is
+-- Returns
+--   {'OK', stamp, record, journal}  version and write; names and values, in turn; both empty unless whole
+--   {'COUNTED', stamp}  it is archived as it is
+--   {'DENIED', status}  it is not terminal
+--   {'MISSING'}         no such task
+-- @include now_ms
+-- @include archive_hold
+
+local was = redis.call('HMGET', task, 'status', 'version', 'write', 'archived')
+if not was[1] then return { 'MISSING' } end
+if was[1] ~= 'COMPLETE' and was[1] ~= 'FAILED' and was[1] ~= 'CANCELLED' then return { 'DENIED', was[1] } end
+local stamp, now = (was[2] or '0') .. ' ' .. (was[3] or ''), now_ms()
+if was[4] == stamp then return { 'COUNTED', stamp } end
+if archive_hold(task, { journal }, least_ms, hold_ms, now) == 1 then
+  redis.call('ZADD', tasks, 'XX', 'GT', string.format('%.0f', (now + hold_ms) * 1000), task_id)
+  redis.call('PEXPIRE', tasks, hold_ms, 'GT')
+end
+if not whole then return { 'OK', stamp, {}, {} } end
+return { 'OK', stamp, redis.call('HGETALL', task), redis.call('HGETALL', journal) }

@@ -1,0 +1,22 @@
+-- Keep a record and what lives with it from expiring: if less than `least_ms` is left, all of them live for
+-- `hold_ms` from now. The record's `archive_hold` says until when they lived before, and until when they do now.
+local function archive_hold(record, others, least_ms, hold_ms, now)
+  local left = redis.call('PTTL', record)
+  if left < 0 or left >= least_ms then return 0 end
+  local before, held = string.format('%.0f', now + left), string.format('%.0f', now + hold_ms)
+  redis.call('HSET', record, 'archive_hold', before .. ' ' .. held)
+  redis.call('PEXPIREAT', record, held)
+  for _, key in ipairs(others) do redis.call('PEXPIREAT', key, held, 'GT') end
+  return 1
+end
+
+-- Undo that, unless something else has changed the record's lifetime since; a minute is left at least.
+local function archive_release(record, others, now)
+  local before, held = string.match(redis.call('HGET', record, 'archive_hold') or '', '^(%d+) (%d+)$')
+  if not before then return end
+  redis.call('HDEL', record, 'archive_hold')
+  if redis.call('PEXPIRETIME', record) ~= tonumber(held) then return end
+  local ends = string.format('%.0f', math.max(tonumber(before), now + 60000))
+  redis.call('PEXPIREAT', record, ends)
+  for _, key in ipairs(others) do redis.call('PEXPIREAT', key, ends, 'LT') end
+end

@@ -1,0 +1,28 @@
+"""The archive: what has ended leaves Redis, and stays readable.
+
+The archiver runs in every worker that has `archive_url`. `docs/design.md` lists its crash points.
+"""
+
+from __future__ import annotations
+
+from redis_state.archive.model import (
+    ArchivedSession,
+    ArchivedTask,
+    ArchiveQuery,
+    ArchiveStatus,
+)
+from redis_state.archive.opening import open_archive
+from redis_state.archive.protocol import Archive
+from redis_state.archive.reader import ArchiveReader
+from redis_state.archive.waiting import ArchiveBacklog
+
+__all__ = [
+    "Archive",
+    "ArchiveBacklog",
+    "ArchiveQuery",
+    "ArchiveReader",
+    "ArchiveStatus",
+    "ArchivedSession",
+    "ArchivedTask",
+    "open_archive",
+]

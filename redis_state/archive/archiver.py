@@ -1,0 +1,315 @@
+"""The archiver: copies what has ended, verifies it, marks it, and lets it expire.
+
+    a task has ended       its record and journal, and its session's updates, are copied
+    it has not, or is gone it is no longer on the list; an unfinished task is on the tasks' list
+    it is marked           likewise
+    a session has updates  what was appended since is copied, until its log has expired
+    the archive is away    lifetimes are extended, and the entry is postponed
+
+Every step may be repeated, by any process: the archive has primary keys, and the mark names the
+version that was verified.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Self
+
+from redis_state.archive.copying import UpdateCopies
+from redis_state.archive.model import ArchiveBatch, ArchivedTask
+from redis_state.archive.protocol import Archive
+from redis_state.archive.waiting import ArchiveList, session_of_entry, task_of_entry
+from redis_state.errors import ArchiveUnavailable
+from redis_state.primitives.watchlist import WatchClaim
+from redis_state.scripts import Reply, ReplyCode
+from redis_state.store import RedisStateStore
+from redis_state.stores.base import ms
+from redis_state.transport.keys import WATCH_SHARDS
+
+log: logging.Logger = logging.getLogger(__name__)
+
+_HOLD_MS = 120_000
+_DAY_MS = 86_400_000
+# For how long something is kept that could not be archived, from the last look at it.
+_KEEP_MS = 400 * _DAY_MS
+_AGAIN_MS = 1_000
+_TROUBLE_MS = 3_600_000
+_FIRST_BACKOFF_MS, _LONGEST_BACKOFF_MS = 2_000, 600_000
+_SLICE_BYTES = 4 << 20
+
+Settled = dict[bytes, int | None]
+
+
+@dataclass(slots=True)
+class ArchiveReport:
+    """The result of one round. ``missed`` rows were trimmed before they were archived.
+
+    ``postponed`` tasks and sessions wait for the archive; ``refused`` tasks it does not take.
+    """
+
+    looked: int = 0
+    tasks: int = 0
+    updates: int = 0
+    missed: int = 0
+    postponed: int = 0
+    refused: int = 0
+
+    def __iadd__(self, other: ArchiveReport) -> Self:
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    claim: WatchClaim
+    task: ArchivedTask
+
+
+class Archiver:
+    """Archive what is due on the lists of a store. ``limit`` bounds a round, for each shard."""
+
+    def __init__(self, store: RedisStateStore, archive: Archive, *, limit: int = 8) -> None:
+        self._store = store
+        self._archive = archive
+        self._limit = limit
+        self._list = ArchiveList(store)
+        self._copies = UpdateCopies(store, archive)
+        # A session is looked at this often: long before its updates would expire.
+        self._session_ms = min(max(ms(store.settings.updates_ttl) // 8, _AGAIN_MS), 3_600_000)
+        self._failures = 0
+        self._prepared = False
+
+    @property
+    def full(self) -> int:
+        """From how many entries on a round is a full one, with more to come."""
+        return self._limit * WATCH_SHARDS // 2
+
+    async def run_once(self) -> ArchiveReport:
+        """Archive what is due, once. Errors: BackendError, except ArchiveUnavailable.
+
+        With an archive that is away it extends lifetimes and postpones.
+        """
+        report = ArchiveReport()
+        tasks, sessions = await asyncio.gather(
+            self._list.tasks.claim_due(limit=self._limit, hold_ms=_HOLD_MS),
+            self._list.sessions.claim_due(limit=self._limit, hold_ms=_HOLD_MS),
+        )
+        report.looked = len(tasks) + len(sessions)
+        if not tasks and not sessions:
+            return report
+        settled: Settled = {}
+        try:
+            await self._archive_all(tasks, sessions, settled, report)
+            self._failures = 0
+        except ArchiveUnavailable as error:
+            if not self._failures:
+                log.warning("%s; what has ended stays in Redis", error)
+            self._failures += 1
+            await self._keep(tasks, sessions, settled, report)
+        finally:
+            await self._settle(tasks, sessions, settled)
+        return report
+
+    async def _archive_all(
+        self,
+        tasks: Sequence[WatchClaim],
+        sessions: Sequence[WatchClaim],
+        settled: Settled,
+        report: ArchiveReport,
+    ) -> None:
+        if not self._prepared:
+            await self._archive.prepare()
+            self._prepared = True
+        ended = await self._read(tasks, settled, report)
+        named = {each.entry: session_of_entry(each.entry) for each in sessions}
+        of_tasks = {each.task.session_id for each in ended}
+        wanted = sorted(of_tasks | {each for each in named.values() if each is not None})
+        last = await self._archive.last_rows(wanted)
+        copied = await self._copies.copy({each: last.get(each) for each in wanted})
+        report.updates += copied.rows
+        report.missed += copied.missed
+        whole = [each for each in ended if each.task.session_id in copied.whole]
+        settled |= {each.claim.entry: _AGAIN_MS for each in ended}
+        for some in _slices(whole):
+            await self._archive_tasks(some, settled, report)
+        await self._let_expire(copied.whole)
+        await asyncio.gather(
+            *(
+                self._list.enlist_session(each, delay_ms=self._session_ms)
+                for each in of_tasks & copied.whole
+            )
+        )
+        for entry, session_id in named.items():
+            settled[entry] = await self._next_look(session_id, copied.whole)
+
+    async def _read(
+        self, claims: Sequence[WatchClaim], settled: Settled, report: ArchiveReport
+    ) -> list[_Ended]:
+        replies = await self._look(claims, least_ms=_DAY_MS, whole=True)
+        found: list[_Ended] = []
+        for claim, reply in zip(claims, replies, strict=True):
+            task = task_of_entry(claim.entry)
+            if task is None or reply is None or reply.word is not ReplyCode.OK:
+                settled[claim.entry] = None
+                continue
+            try:
+                ended = ArchivedTask.of(*task, reply.facts[1], reply.facts[2])
+            except (ValueError, KeyError, TypeError) as error:
+                log.error("a record cannot be archived: %s", type(error).__name__)  # noqa: TRY400
+                report.refused += 1
+                settled[claim.entry] = _TROUBLE_MS
+                continue
+            found.append(_Ended(claim, ended))
+        return found
+
+    async def _look(
+        self, claims: Sequence[WatchClaim], *, least_ms: int, whole: bool
+    ) -> list[Reply | None]:
+        async def one(claim: WatchClaim) -> Reply | None:
+            task = task_of_entry(claim.entry)
+            if task is None:
+                return None
+            return await self._store.base.scripts.read_ended(
+                self._store.tasks.keys(*task), least_ms=least_ms, hold_ms=_KEEP_MS, whole=whole
+            )
+
+        return list(await asyncio.gather(*map(one, claims)))
+
+    async def _archive_tasks(
+        self, some: Sequence[_Ended], settled: Settled, report: ArchiveReport
+    ) -> None:
+        batch = ArchiveBatch(tasks=[each.task for each in some])
+        try:
+            await self._archive.write(batch)
+        except ArchiveUnavailable as error:
+            if not error.refused:
+                raise
+            if len(some) > 1:
+                for each in some:
+                    await self._archive_tasks([each], settled, report)
+                return
+            log.error("a task cannot be archived: %s", error)  # noqa: TRY400 - the text says all
+            report.refused += 1
+            await self._look([each.claim for each in some], least_ms=_KEEP_MS // 2, whole=False)
+            settled[some[0].claim.entry] = _TROUBLE_MS
+            return
+        other = (await self._archive.verify(batch)).tasks
+        there = [each for each in some if each.task.key not in other]
+        if other:
+            there += await self._correct([each for each in some if each.task.key in other], other)
+        marked = await asyncio.gather(*map(self._mark, there))
+        for each, word in zip(there, marked, strict=True):
+            # One that has changed since is due again.
+            if word is not ReplyCode.STALE:
+                report.tasks += word is ReplyCode.OK
+                settled[each.claim.entry] = None
+
+    async def _correct(
+        self, some: Sequence[_Ended], other: Mapping[tuple[str, str, int], str | None]
+    ) -> list[_Ended]:
+        """Replace what the archive has instead, if Redis still has what was read.
+
+        After a rollback of the server a task may have ended otherwise, and at a lower version.
+        """
+        replies = await self._look([each.claim for each in some], least_ms=_DAY_MS, whole=False)
+        same = [
+            each
+            for each, reply in zip(some, replies, strict=True)
+            if reply is not None
+            and reply.word is ReplyCode.OK
+            and reply.text(0) == each.task.stamp
+            and other[each.task.key] is not None
+        ]
+        if not same:
+            return []
+        batch = ArchiveBatch(tasks=[each.task for each in same])
+        named = {each.task.key: other[each.task.key] or "" for each in same}
+        await self._archive.write(batch, replaces=named)
+        left = (await self._archive.verify(batch)).tasks
+        return [each for each in same if each.task.key not in left]
+
+    async def _mark(self, ended: _Ended) -> ReplyCode:
+        task = ended.task
+        keys = self._store.tasks.keys(task.session_id, task.task_id)
+        reply = await self._store.base.scripts.mark_archived(keys, stamp=task.stamp)
+        return reply.word
+
+    async def _next_look(self, session_id: str | None, whole: set[str]) -> int | None:
+        """Return when a session is looked at again; None once its log has expired."""
+        if session_id is None:
+            return None
+        if session_id not in whole:
+            return _AGAIN_MS
+        rows = self._store.updates.keys(session_id).rows
+        return self._session_ms if await self._store.transport.commands.exists(rows) else None
+
+    async def _let_expire(self, sessions: Iterable[str]) -> None:
+        await self._keep_rows(sessions, least_ms=0)
+
+    async def _keep_rows(self, sessions: Iterable[str], *, least_ms: int) -> None:
+        scripts, updates = self._store.base.scripts, self._store.updates
+        await asyncio.gather(
+            *(
+                scripts.keep_rows(updates.keys(each), least_ms=least_ms, hold_ms=_KEEP_MS)
+                for each in sessions
+            )
+        )
+
+    async def _keep(
+        self,
+        tasks: Sequence[WatchClaim],
+        sessions: Sequence[WatchClaim],
+        settled: Settled,
+        report: ArchiveReport,
+    ) -> None:
+        """Keep from expiring what could not be archived, and postpone it."""
+        left = [each for each in tasks if settled.get(each.entry, 0) is not None]
+        replies = await self._look(left, least_ms=_KEEP_MS // 2, whole=False)
+        kept = {session_of_entry(each.entry) for each in sessions}
+        for claim, reply in zip(left, replies, strict=True):
+            task = task_of_entry(claim.entry)
+            if task is None or reply is None or reply.word is not ReplyCode.OK:
+                settled[claim.entry] = None
+                continue
+            kept.add(task[0])
+            settled[claim.entry] = self._backoff_ms()
+            report.postponed += 1
+        await self._keep_rows([each for each in kept if each is not None], least_ms=_KEEP_MS // 2)
+        for claim in sessions:
+            settled[claim.entry] = self._backoff_ms()
+            report.postponed += 1
+
+    def _backoff_ms(self) -> int:
+        longest = min(_FIRST_BACKOFF_MS << min(self._failures, 16), _LONGEST_BACKOFF_MS)
+        return round(longest * random.uniform(0.5, 1.0))
+
+    async def _settle(
+        self, tasks: Sequence[WatchClaim], sessions: Sequence[WatchClaim], settled: Settled
+    ) -> None:
+        """Settle what was decided. What was not is due again when its claim runs out."""
+        over = [each for each in tasks if settled.get(each.entry, 0) is None and each.again]
+        await self._list.strike(each.entry for each in over)
+        for watch, claims in ((self._list.tasks, tasks), (self._list.sessions, sessions)):
+            await watch.settle(
+                (each, settled[each.entry]) for each in claims if each.entry in settled
+            )
+
+
+def _slices(ended: Sequence[_Ended]) -> Iterable[Sequence[_Ended]]:
+    """Divide tasks into slices of some 4 MB."""
+    some: list[_Ended] = []
+    size = 0
+    for each in ended:
+        task = each.task
+        size += sum(map(len, [*task.record.values(), *task.journal.values()]))
+        some.append(each)
+        if size >= _SLICE_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some

@@ -1,0 +1,115 @@
+"""Copy the updates of sessions: what follows the archive's last row of each, in pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
+from redis_state.archive.protocol import Archive
+from redis_state.errors import CursorGap
+from redis_state.primitives.log import Log, Page
+from redis_state.store import RedisStateStore
+
+_PAGE = 500
+Place = tuple[int, int]
+
+
+@dataclass(slots=True)
+class CopiedUpdates:
+    """What was copied. ``whole`` are the sessions of which the archive has all rows.
+
+    ``missed`` counts rows that were trimmed before they were archived.
+    """
+
+    rows: int = 0
+    missed: int = 0
+    whole: set[str] = field(default_factory=set[str])
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    found: SessionRows
+    missed: int
+    at_end: bool
+
+
+class UpdateCopies:
+    """Copy the updates of sessions of one store to one archive."""
+
+    def __init__(self, store: RedisStateStore, archive: Archive) -> None:
+        self._store = store
+        self._archive = archive
+
+    async def copy(self, last: Mapping[str, Place | None]) -> CopiedUpdates:
+        """Copy what follows the last row of each session, as it is when it is read.
+
+        Each page is verified before the next is read. A session whose page is not there as it was
+        sent is left: another archiver has written it meanwhile. Errors: ArchiveUnavailable.
+        """
+        copied, left = CopiedUpdates(), dict(last)
+        while left:
+            pages = await asyncio.gather(*(self._read(*each) for each in left.items()))
+            read = {page.found.session_id: page for page in pages if page is not None}
+            news = [
+                page.found
+                for page in read.values()
+                if page.found.rows or page.found.lost_behind is not None
+            ]
+            other = await self._keep(news)
+            following: dict[str, Place | None] = {}
+            for session_id, page in read.items():
+                if session_id in other:
+                    continue
+                rows = page.found.rows
+                copied.rows += len(rows)
+                copied.missed += page.missed
+                if page.at_end:
+                    copied.whole.add(session_id)
+                else:
+                    following[session_id] = rows[-1].n, rows[-1].ms
+            left = following
+        return copied
+
+    def log(self, session_id: str) -> Log:
+        """Return the log of a session's updates."""
+        updates = self._store.updates
+        return Log(self._store.base.scripts, updates.keys(session_id), updates.bounds, named=True)
+
+    async def _keep(self, news: Sequence[SessionRows]) -> frozenset[str]:
+        if not news:
+            return frozenset()
+        batch = ArchiveBatch(sessions=news)
+        await self._archive.write(batch)
+        return (await self._archive.verify(batch)).sessions
+
+    async def _read(self, session_id: str, after: Place | None) -> _Read | None:
+        """Read a page; None if the log changes its history while it is read."""
+        log = self.log(session_id)
+        try:
+            try:
+                cursor = None if after is None else f"{after[0]}-{after[1]}"
+                page, missed, lost = await log.read(after=cursor, count=_PAGE), 0, None
+            except CursorGap as gap:
+                if gap.reason == "ahead":
+                    return _Read(SessionRows(session_id, after, ()), 0, at_end=True)
+                page, missed, lost = await _read_behind(log, gap)
+        except CursorGap:
+            return None
+        rows = [ArchivedRow(*row) for row in page.rows]
+        return _Read(SessionRows(session_id, after, rows, lost), missed, page.at_end)
+
+
+async def _read_behind(log: Log, gap: CursorGap) -> tuple[Page, int, Place | None]:
+    """Read on behind a gap: also how many rows it has, and behind which row rows were lost.
+
+    A log that has expired begins again with its first row. What the archive has is before it.
+    """
+    if gap.reason == "foreign":
+        return await log.read(count=_PAGE), 0, None
+    page = await log.read(after=gap.resume_after, count=_PAGE)
+    if gap.reason == "rewound":
+        n, ms, *_ = gap.resume_after.split("-")
+        return page, 0, (int(n), int(ms))
+    return page, gap.missed or 0, None

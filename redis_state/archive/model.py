@@ -1,0 +1,288 @@
+"""What an archive holds: tasks as their records, rows of sessions, and their digests. No I/O.
+
+Everything is kept as it is stored, byte for byte. So what is encrypted stays encrypted, and a
+reader makes the same models of it. One thing is left out: a task's secret, from which the tokens of
+its pauses are derived. A reader of the archive must not be able to decide a pause.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+
+from redis_state.models import TaskStatus
+from redis_state.models.version import Version
+from redis_state.primitives.record import Stored
+from redis_state.serialization.rows import as_object
+from redis_state.stores.sessions.tasks import read_updated
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# What the archive itself writes into a record.
+_OWN = (b"archived", b"archive_hold")
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedTask:
+    """A terminal task. ``born_us`` distinguishes it from a later task of its id.
+
+    ``version`` and ``write`` say which end it is: a task that was retried ends more than once.
+    ``record`` and ``journal`` are the fields as they were stored.
+    """
+
+    session_id: str
+    task_id: str
+    born_us: int
+    version: int
+    write: str
+    status: TaskStatus
+    handler: str
+    queue: str | None
+    trace_id: str | None
+    parent: str | None
+    created_at: datetime
+    ended_at: datetime
+    attributes: Mapping[str, Any]
+    record: Mapping[bytes, bytes] = field(repr=False)
+    journal: Mapping[bytes, bytes] = field(repr=False)
+
+    @classmethod
+    def of(
+        cls, session_id: str, task_id: str, record: Sequence[bytes], journal: Sequence[bytes]
+    ) -> Self:
+        """Make one of names and values in turn. Errors: ValueError, KeyError, TypeError."""
+        fields = dict(zip(record[::2], record[1::2], strict=True))
+        for own in _OWN:
+            fields.pop(own, None)
+        job = as_object(fields[b"job"])
+        fields[b"job"] = _without_secret(fields[b"job"], job.get("secret"))
+        return cls._read(
+            session_id,
+            task_id,
+            fields,
+            dict(zip(journal[::2], journal[1::2], strict=True)),
+        )
+
+    @classmethod
+    def stored(cls, session_id: str, task_id: str, record: str, journal: str) -> Self:
+        """Make one of what an archive has. Errors: ValueError, KeyError, TypeError."""
+        return cls._read(session_id, task_id, fields_of(record), fields_of(journal))
+
+    @classmethod
+    def _read(
+        cls,
+        session_id: str,
+        task_id: str,
+        fields: Mapping[bytes, bytes],
+        journal: Mapping[bytes, bytes],
+    ) -> Self:
+        def text(name: bytes) -> str | None:
+            return fields.get(name, b"").decode("utf-8", "surrogatepass") or None
+
+        named = {name.decode("utf-8", "replace"): value for name, value in fields.items()}
+        document = as_object(fields[b"document"])
+        return cls(
+            session_id,
+            task_id,
+            born_us=int(fields[b"order"]),
+            version=int(fields[b"version"]),
+            write=text(b"write") or "",
+            status=TaskStatus(fields[b"status"].decode()),
+            handler=str(as_object(fields[b"job"])["handler"]),
+            queue=text(b"queue"),
+            trace_id=document.get("trace_id"),
+            parent=text(b"parent"),
+            created_at=datetime.fromisoformat(document["created_at"]),
+            ended_at=read_updated(named),
+            attributes=as_object(fields.get(b"attributes") or b"{}"),
+            record=fields,
+            journal=journal,
+        )
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Return what it is known by: session, task and birth."""
+        return self.session_id, self.task_id, self.born_us
+
+    @property
+    def stamp(self) -> str:
+        """Return which end of the task it is, as the record says it."""
+        return f"{self.version} {self.write}"
+
+    @property
+    def as_stored(self) -> Stored:
+        """Return it as the record that a store reads."""
+        fields = {name.decode(): value for name, value in self.record.items()}
+        return Stored(Version(self.version, self.write), self.born_us, fields)
+
+    def digest(self) -> str:
+        """Return the digest of its record and its journal."""
+        made = hashlib.sha256(json_of(self.record).encode())
+        made.update(b"\n" + json_of(self.journal).encode())
+        return made.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedRow:
+    """A row of a session's updates: its number, the server's time, and its bytes."""
+
+    n: int
+    ms: int
+    id: bytes
+    topic: str | None
+    data: bytes = field(repr=False)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return its place in the order of all rows that a session ever had."""
+        return self.ms, self.n
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRows:
+    """Rows of one session that follow ``after``, the last row that the archive has of it.
+
+    ``lost_behind`` is there if the server has lost rows that the archive has: the number and time
+    of the last one that both have.
+    """
+
+    session_id: str
+    after: tuple[int, int] | None
+    rows: Sequence[ArchivedRow]
+    lost_behind: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveBatch:
+    """What is written to an archive in one step, and then verified."""
+
+    tasks: Sequence[ArchivedTask] = ()
+    sessions: Sequence[SessionRows] = ()
+
+    @property
+    def rows(self) -> int:
+        """Count the rows."""
+        return sum(len(each.rows) for each in self.sessions)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveVerdict:
+    """What an archive was found not to have as it is. Empty: all of a batch is there.
+
+    ``tasks`` are keys, each with the stamp that the archive has instead, None without any.
+    """
+
+    tasks: Mapping[tuple[str, str, int], str | None]
+    sessions: frozenset[str]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all is there, as it was sent."""
+        return not self.tasks and not self.sessions
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedSession:
+    """What an archive has of a session. ``last`` is the number and time of its last row."""
+
+    session_id: str
+    tasks: int
+    updates: int
+    last: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveStatus:
+    """What an archive holds of a namespace."""
+
+    sessions: int
+    tasks: int
+    updates: int
+    bytes: int
+    oldest: datetime | None
+    newest: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveQuery:
+    """Which tasks are wanted, the last that ended first. None wants any."""
+
+    session_id: str | None = None
+    task_id: str | None = None
+    handler: str | None = None
+    trace_id: str | None = None
+    statuses: Sequence[TaskStatus] = ()
+    ended_after: datetime | None = None
+    ended_before: datetime | None = None
+    limit: int = 100
+
+
+def rows_digest(rows: Iterable[ArchivedRow]) -> str:
+    """Return the digest of rows of one session, in their order."""
+    made = hashlib.sha256()
+    for row in sorted(rows, key=lambda row: row.place):
+        head = f"{plain_text(row_id(row))}\n{plain_text(row.topic or '')}\n".encode()
+        made.update(hashlib.sha256(head + row.data).digest())
+    return made.hexdigest()
+
+
+def row_id(row: ArchivedRow) -> str:
+    """Return a row's id as text; bytes that are no text are surrogates in it."""
+    return row.id.decode("utf-8", "surrogateescape")
+
+
+def json_of(fields: Mapping[bytes, bytes]) -> str:
+    """Write fields as one ASCII JSON object; bytes that are no text are surrogates in it."""
+    named = {_text(name): _text(value) for name, value in fields.items()}
+    return json.dumps(named, sort_keys=True, separators=(",", ":"))
+
+
+def fields_of(text: str) -> dict[bytes, bytes]:
+    """Read what `json_of` wrote. Errors: ValueError."""
+    return {_bytes(name): _bytes(value) for name, value in json.loads(text).items()}
+
+
+def plain_text(value: str) -> str:
+    """Write any text as one that a database takes: without NUL, without lone surrogates.
+
+    A backslash is written twice, so no two texts are written alike.
+    """
+    if value.isascii() and value.isprintable() and "\\" not in value:
+        return value
+    return "".join(_sign(sign) for sign in value)
+
+
+def moment_of_us(us: int) -> datetime:
+    """Return a moment of the server's, counted in microseconds."""
+    return _EPOCH + timedelta(microseconds=us)
+
+
+def moment_of_ms(ms: int) -> datetime:
+    """Return a moment of the server's, counted in milliseconds."""
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def _sign(sign: str) -> str:
+    if sign == "\\":
+        return "\\\\"
+    if sign == "\0" or "\ud800" <= sign <= "\udfff":
+        return f"\\u{ord(sign):04x}"
+    return sign
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _bytes(value: str) -> bytes:
+    return value.encode("utf-8", "surrogateescape")
+
+
+def _without_secret(job: bytes, secret: Any) -> bytes:
+    """Take a task's secret out of its job. It is random, so nothing else there equals it."""
+    if not isinstance(secret, str) or not secret:
+        return job
+    return job.replace(b'"' + secret.encode() + b'"', b'""')

@@ -1,0 +1,42 @@
+"""Which archive the settings name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from redis_state.errors import ConfigError
+from redis_state.settings import Settings
+
+if TYPE_CHECKING:
+    from redis_state.archive.protocol import Archive
+
+_SCHEMES = ("postgresql", "postgres")
+_LEAST_S = 2 * 3600
+
+
+def open_archive(settings: Settings) -> Archive:
+    """Make the archive that `archive_url` names. No I/O.
+
+    Errors: ConfigError without one, for an unknown scheme, without the extra, and for lifetimes
+    below two hours: what has ended must be there when a worker comes to archive it.
+    """
+    if settings.archive_url is None:
+        raise ConfigError("archive_url is not set")
+    url = settings.archive_url.get_secret_value()
+    if url.partition("://")[0] not in _SCHEMES:
+        raise ConfigError(f"archive_url: known are {', '.join(f'{s}://' for s in _SCHEMES)}")
+    for name in ("finished_task_ttl", "updates_ttl"):
+        if getattr(settings, name).total_seconds() < _LEAST_S:
+            raise ConfigError(f"{name}: an archive needs 2 hours at least")
+    try:
+        import_module("psycopg")
+    except ImportError:
+        raise ConfigError(
+            "an archive in PostgreSQL needs the extra: pip install redis_state[postgres]"
+        ) from None
+    from redis_state.archive.postgres.archive import (  # noqa: PLC0415 - needs the extra
+        PostgresArchive,
+    )
+
+    return PostgresArchive(settings.archive_url, namespace=settings.namespace)

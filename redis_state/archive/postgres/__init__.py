@@ -1,0 +1,1 @@
+"""The archive in PostgreSQL. Needs the extra ``postgres``."""

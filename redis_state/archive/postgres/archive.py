@@ -1,0 +1,275 @@
+"""The archive in PostgreSQL: plain tables, for anyone to read with SQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, AsyncCursor
+from psycopg.pq import TransactionStatus
+from pydantic import SecretStr
+
+from redis_state import limits
+from redis_state.archive.model import (
+    ArchiveBatch,
+    ArchivedRow,
+    ArchivedSession,
+    ArchivedTask,
+    ArchiveQuery,
+    ArchiveStatus,
+    ArchiveVerdict,
+    SessionRows,
+    moment_of_ms,
+    moment_of_us,
+    plain_text,
+)
+from redis_state.archive.postgres import statements as sqls
+from redis_state.archive.postgres.rows import (
+    id_text,
+    long_ids,
+    ms_of,
+    row_of,
+    row_values,
+    task_of,
+    task_values,
+)
+from redis_state.archive.postgres.schema import make_months, migrate, month_of
+from redis_state.archive.postgres.verifying import verify_rows, verify_tasks
+from redis_state.errors import ArchiveUnavailable
+
+_NONE = (0, 0)
+# Classes of errors: of data, of constraints, of limits of the program.
+_REFUSED = ("22", "23", "54")
+
+
+class PostgresArchive:
+    """What one namespace has in a PostgreSQL database, over one connection.
+
+    ``timeout_s`` is the deadline of each call, its connection included. No I/O when it is made.
+    """
+
+    def __init__(
+        self, url: str | SecretStr, *, namespace: str = "rs", timeout_s: float = 30.0
+    ) -> None:
+        self._url = url if isinstance(url, SecretStr) else SecretStr(url)
+        self._namespace = plain_text(namespace)
+        self._timeout_s = limits.seconds("timeout_s", timeout_s)
+        self._connection: AsyncConnection[Any] | None = None
+        self._lock = asyncio.Lock()
+        self._months: set[tuple[str, tuple[int, int]]] = set()
+
+    def __repr__(self) -> str:
+        return f"<PostgresArchive namespace={self._namespace!r}>"
+
+    async def prepare(self) -> None:
+        """Make the tables, unless they are there. Several processes may call it at once."""
+        async with self._using("prepare") as connection:
+            await migrate(connection)
+
+    async def write(
+        self, batch: ArchiveBatch, *, replaces: Mapping[tuple[str, str, int], str] | None = None
+    ) -> None:
+        """Write a batch in one transaction. What is there already is not written again.
+
+        Rows of a session are written only if its last row in the archive is the one that they
+        follow: so what was read before the server lost rows never comes after it.
+        """
+        async with self._using("write") as connection:
+            await self._make_months(connection, batch)
+            async with connection.transaction(), connection.cursor() as cursor:
+                for rows in sorted(batch.sessions, key=lambda each: id_text(each.session_id)):
+                    await self._write_rows(cursor, rows)
+                await self._write_tasks(cursor, batch.tasks, replaces or {})
+
+    async def verify(self, batch: ArchiveBatch) -> ArchiveVerdict:
+        """Compare a batch with what is kept, by count and by digests that the server makes."""
+        async with self._using("verify") as connection, connection.cursor() as cursor:
+            tasks = await verify_tasks(cursor, self._namespace, batch.tasks)
+            sessions = await verify_rows(cursor, self._namespace, batch.sessions)
+            return ArchiveVerdict(tasks, sessions)
+
+    async def last_rows(self, session_ids: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+        """Return number and time of the last row that was written of each session, if any."""
+        by_text = {id_text(each): each for each in session_ids}
+        async with self._using("read") as connection:
+            found = await connection.execute(sqls.LAST_ROWS, [self._namespace, list(by_text)])
+            return {
+                by_text[session]: (n, ms_of(at))
+                for session, at, n in await found.fetchall()
+                if n or ms_of(at)
+            }
+
+    async def session(self, session_id: str) -> ArchivedSession | None:
+        """Return what there is of a session, or None."""
+        async with self._using("read") as connection:
+            return await self._session(connection, session_id)
+
+    async def tasks(self, query: ArchiveQuery) -> list[ArchivedTask]:
+        """Return tasks, the last that ended first. An id that was used again has several."""
+        limits.count("limit", query.limit)
+        conditions, values = sqls.conditions(self._namespace, query)
+        statement = f"{sqls.TASKS} WHERE {' AND '.join(conditions)} {sqls.NEWEST_FIRST}"
+        async with self._using("read") as connection:
+            found = await connection.execute(statement.encode(), [*values, query.limit])
+            return [task_of(row) for row in await found.fetchall()]
+
+    async def rows(
+        self, session_id: str, *, after: tuple[int, int] | None, count: int
+    ) -> list[ArchivedRow] | None:
+        """Return rows behind a row's number and time, the oldest first.
+
+        Rows that the server has lost are left out. None if that row is not kept, and the next one
+        does not follow it by its number.
+        """
+        limits.count("count", count)
+        n, ms = after or _NONE
+        place = [self._namespace, id_text(session_id), moment_of_ms(ms), n]
+        async with self._using("read") as connection:
+            found = await connection.execute(sqls.ROWS_AFTER, [*place, count])
+            rows = [row_of(row) for row in await found.fetchall()]
+            if after is None or (rows and rows[0].n == n + 1):
+                return rows
+            found = await connection.execute(sqls.HAS_ROW, place)
+            return None if await found.fetchone() is None else rows
+
+    async def status(self) -> ArchiveStatus:
+        """Count what is kept. It reads all of the namespace's keys."""
+        async with self._using("read") as connection:
+            found = await connection.execute(sqls.STATUS, {"namespace": self._namespace})
+            row: Any = await found.fetchone()
+            return ArchiveStatus(*row)
+
+    async def forget(self, session_id: str) -> ArchivedSession | None:
+        """Erase a session in one transaction; return what there was of it, or None."""
+        async with self._using("forget") as connection, connection.transaction():
+            was = await self._session(connection, session_id)
+            for statement in sqls.FORGET:
+                await connection.execute(statement, [self._namespace, id_text(session_id)])
+            return was
+
+    async def aclose(self) -> None:
+        """Disconnect."""
+        async with self._lock:
+            await self._drop()
+
+    async def _session(
+        self, connection: AsyncConnection[Any], session_id: str
+    ) -> ArchivedSession | None:
+        found = await connection.execute(
+            sqls.SESSION, {"namespace": self._namespace, "session": id_text(session_id)}
+        )
+        row: Any = await found.fetchone()
+        tasks, updates, last_at, last_n = row
+        if not tasks and last_at is None:
+            return None
+        last = None if last_at is None or not last_n else (last_n, ms_of(last_at))
+        return ArchivedSession(session_id, tasks, updates, last)
+
+    async def _make_months(self, connection: AsyncConnection[Any], batch: ArchiveBatch) -> None:
+        wanted = {("tasks", month_of(moment_of_us(task.born_us))) for task in batch.tasks} | {
+            ("updates", month_of(moment_of_ms(row.ms)))
+            for rows in batch.sessions
+            for row in rows.rows
+        }
+        missing = wanted - self._months
+        for table in sorted({table for table, _ in missing}):
+            await make_months(connection, table, {month for of, month in missing if of == table})
+        self._months |= missing
+
+    async def _write_rows(self, cursor: AsyncCursor[Any], rows: SessionRows) -> None:
+        session = [self._namespace, id_text(rows.session_id)]
+        await cursor.execute(sqls.NEW_SESSION, [*session, long_ids(rows.session_id)])
+        await cursor.execute(sqls.LOCK_SESSION, session)
+        found: Any = await cursor.fetchone()
+        if found is None or (found[1], ms_of(found[0])) != (rows.after or _NONE):
+            return
+        if rows.lost_behind is not None:
+            n, ms = rows.lost_behind
+            await cursor.execute(sqls.LOSE_ROWS, [*session, moment_of_ms(ms), n])
+        if rows.rows:
+            values = [row_values(self._namespace, rows.session_id, row) for row in rows.rows]
+            await cursor.executemany(sqls.INSERT_ROW, values)
+        last = (rows.rows[-1].n, rows.rows[-1].ms) if rows.rows else rows.lost_behind
+        if last is not None:
+            await cursor.execute(sqls.MOVE_SESSION, [moment_of_ms(last[1]), last[0], *session])
+
+    async def _write_tasks(
+        self,
+        cursor: AsyncCursor[Any],
+        tasks: Sequence[ArchivedTask],
+        replaces: Mapping[tuple[str, str, int], str],
+    ) -> None:
+        if not tasks:
+            return
+        values = [
+            [*task_values(self._namespace, task), *_replaced(replaces.get(task.key))]
+            for task in sorted(tasks, key=lambda each: each.key)
+        ]
+        await cursor.executemany(sqls.INSERT_TASK, values)
+
+    @asynccontextmanager
+    async def _using(self, action: str) -> AsyncGenerator[AsyncConnection[Any]]:
+        """Return the connection; open another one if it is lost. Errors: ArchiveUnavailable."""
+        async with self._lock:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    connection = await self._connected()
+                    yield connection
+            except TimeoutError:
+                await self._drop()
+                raise ArchiveUnavailable(action, f"no answer in {self._timeout_s:g} s") from None
+            except psycopg.Error as error:
+                # A partition that another process has dropped is made again.
+                self._months.clear()
+                # Without a state it is the connection's error, not an answer of the server.
+                if error.sqlstate is None or not self._is_idle():
+                    await self._drop()
+                # Its text may quote what was to be written.
+                refused = (error.sqlstate or "").startswith(_REFUSED)
+                raise ArchiveUnavailable(action, _problem(error), refused=refused) from None
+            except BaseException:
+                # In the middle of a call: nobody knows what the connection would say next.
+                await self._drop()
+                raise
+
+    async def _connected(self) -> AsyncConnection[Any]:
+        if self._connection is None or self._connection.closed:
+            opened = await AsyncConnection.connect(
+                self._url.get_secret_value(), autocommit=True, application_name="redis-state"
+            )
+            try:
+                for statement in sqls.SESSION_SETTINGS:
+                    await opened.execute(statement)
+            except BaseException:
+                with suppress(psycopg.Error, OSError):
+                    await opened.close()
+                raise
+            self._connection = opened
+        return self._connection
+
+    def _is_idle(self) -> bool:
+        """Return whether the next call may use the connection: nothing is under way on it."""
+        if self._connection is None or self._connection.closed:
+            return False
+        return self._connection.info.transaction_status is TransactionStatus.IDLE
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(psycopg.Error, OSError):
+                await connection.close()
+
+
+def _replaced(stamp: str | None) -> tuple[int | None, str | None]:
+    """Return version and write of a stamp, None for none."""
+    if stamp is None:
+        return None, None
+    version, _, write = stamp.partition(" ")
+    return int(version), plain_text(write)
+
+
+def _problem(error: psycopg.Error) -> str:
+    return " ".join(filter(None, (type(error).__name__, error.sqlstate)))

@@ -1,0 +1,123 @@
+"""Tasks and rows as the tables have them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from redis_state.archive.model import (
+    ArchivedRow,
+    ArchivedTask,
+    json_of,
+    moment_of_ms,
+    moment_of_us,
+    plain_text,
+    row_id,
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+# An index takes no more than some 2,700 bytes of all its columns.
+_LONGEST_ID = 400
+_ESCAPED = re.compile(r"\\(\\|u([0-9a-f]{4}))")
+
+TASK_COLUMNS = (
+    *("namespace", "session_id", "task_id", "born", "version", "write", "status", "handler"),
+    *("queue", "trace_id", "parent", "created_at", "ended_at", "attributes", "record", "journal"),
+    "long_ids",
+)
+ROW_COLUMNS = (*("namespace", "session_id", "at", "n", "task_id", "row_id", "data", "long_ids"),)
+
+
+def id_text(value: str) -> str:
+    """Write an id as a column has it: itself, or the start and the digest of a long one."""
+    text = plain_text(value)
+    if len(text.encode()) <= _LONGEST_ID:
+        return text
+    # No text that was not shortened has this sign behind a backslash.
+    return f"{text[:60]}\\~{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def long_ids(*ids: str) -> str | None:
+    """Write ids as JSON if any is shortened in its column, else None."""
+    if all("\\~" not in id_text(each) for each in ids):
+        return None
+    return json.dumps([plain_text(each) for each in ids])
+
+
+def id_of(column: str, whole: Any, place: int) -> str:
+    """Read an id from its column, or from all ids of a row that has a long one."""
+    text = column if whole is None else str(whole[place])
+    return _ESCAPED.sub(_unescaped, text)
+
+
+def task_values(namespace: str, task: ArchivedTask) -> list[Any]:
+    """Write a task as the values of `TASK_COLUMNS`."""
+
+    def text(value: str | None) -> str | None:
+        return None if value is None else id_text(value)
+
+    return [
+        plain_text(namespace),
+        id_text(task.session_id),
+        id_text(task.task_id),
+        moment_of_us(task.born_us),
+        task.version,
+        plain_text(task.write),
+        task.status.value,
+        id_text(task.handler),
+        text(task.queue),
+        text(task.trace_id),
+        text(task.parent),
+        task.created_at if task.created_at.tzinfo else task.created_at.replace(tzinfo=UTC),
+        task.ended_at if task.ended_at.tzinfo else task.ended_at.replace(tzinfo=UTC),
+        json.dumps(task.attributes),
+        json_of(task.record),
+        json_of(task.journal),
+        long_ids(task.session_id, task.task_id),
+    ]
+
+
+def task_of(row: Any) -> ArchivedTask:
+    """Read a task of session, task, long ids, record and journal. Errors: ValueError, KeyError."""
+    session, task, whole, record, journal = row
+    return ArchivedTask.stored(id_of(session, whole, 0), id_of(task, whole, 1), record, journal)
+
+
+def row_values(namespace: str, session_id: str, row: ArchivedRow) -> list[Any]:
+    """Write a row as the values of `ROW_COLUMNS`."""
+    return [
+        plain_text(namespace),
+        id_text(session_id),
+        moment_of_ms(row.ms),
+        row.n,
+        id_text(row.topic or ""),
+        plain_text(row_id(row)),
+        row.data,
+        long_ids(session_id, row.topic or ""),
+    ]
+
+
+def row_of(found: Any) -> ArchivedRow:
+    """Read a row of its time, number, task, id, data and long ids."""
+    at, n, task, written, data, whole = found
+    topic = id_of(task, whole, 1)
+    return ArchivedRow(
+        n,
+        ms_of(at),
+        id_of(written, None, 0).encode("utf-8", "surrogateescape"),
+        topic or None,
+        bytes(data),
+    )
+
+
+def ms_of(at: datetime) -> int:
+    """Count a moment in milliseconds."""
+    return (at - _EPOCH) // _MS
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return "\\" if found.group(2) is None else chr(int(found.group(2), 16))

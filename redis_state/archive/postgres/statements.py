@@ -1,0 +1,137 @@
+"""The statements of the archive in PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import Any, Final, LiteralString
+
+from redis_state.archive.model import ArchiveQuery
+from redis_state.archive.postgres.rows import ROW_COLUMNS, TASK_COLUMNS, id_text
+
+# Of each connection. A commit must be on the disk; what asks for more than that stays.
+SESSION_SETTINGS: Final[tuple[LiteralString, ...]] = (
+    "SET TIME ZONE 'UTC'",
+    """
+    SELECT set_config('synchronous_commit', 'on', false)
+    WHERE current_setting('synchronous_commit') IN ('off', 'local')
+    """,
+    "SET statement_timeout = '60s'",
+    "SET lock_timeout = '20s'",
+    "SET idle_in_transaction_session_timeout = '60s'",
+)
+
+# What of a task may change: all but its key and its long ids.
+_CHANGING: Final = TASK_COLUMNS[4:-1]
+
+INSERT_TASK: Final = f"""
+INSERT INTO redis_state.tasks AS kept ({", ".join(TASK_COLUMNS)})
+VALUES ({", ".join(["%s"] * len(TASK_COLUMNS))})
+ON CONFLICT (namespace, session_id, task_id, born) DO UPDATE SET
+    {", ".join(f"{column} = excluded.{column}" for column in _CHANGING)}, archived_at = now()
+WHERE kept.version < excluded.version OR (kept.version, kept.write) = (%s::bigint, %s::text)
+""".encode()  # noqa: S608 - of the columns above
+
+INSERT_ROW: Final = f"""
+INSERT INTO redis_state.updates ({", ".join(ROW_COLUMNS)})
+VALUES ({", ".join(["%s"] * len(ROW_COLUMNS))})
+ON CONFLICT DO NOTHING
+""".encode()  # noqa: S608 - of the columns above
+
+NEW_SESSION: Final = """
+INSERT INTO redis_state.sessions (namespace, session_id, last_at, last_n, long_ids)
+VALUES (%s, %s, 'epoch', 0, %s) ON CONFLICT DO NOTHING
+"""
+LOCK_SESSION: Final = """
+SELECT last_at, last_n FROM redis_state.sessions
+WHERE namespace = %s AND session_id = %s FOR UPDATE
+"""
+MOVE_SESSION: Final = """
+UPDATE redis_state.sessions SET last_at = %s, last_n = %s WHERE namespace = %s AND session_id = %s
+"""
+LOSE_ROWS: Final = """
+UPDATE redis_state.updates SET lost = true
+WHERE namespace = %s AND session_id = %s AND (at, n) > (%s, %s) AND NOT lost
+"""
+
+LAST_ROWS: Final = """
+SELECT session_id, last_at, last_n FROM redis_state.sessions
+WHERE namespace = %s AND session_id = ANY(%s)
+"""
+HAS_ROW: Final = """
+SELECT 1 FROM redis_state.updates
+WHERE namespace = %s AND session_id = %s AND at = %s AND n = %s AND NOT lost
+"""
+ROWS_AFTER: Final = """
+SELECT at, n, task_id, row_id, data, long_ids FROM redis_state.updates
+WHERE namespace = %s AND session_id = %s AND (at, n) > (%s, %s) AND NOT lost
+ORDER BY at, n LIMIT %s
+"""
+
+TASKS: Final = """
+SELECT session_id, task_id, long_ids, record::text, journal::text FROM redis_state.tasks
+"""
+NEWEST_FIRST: Final = "ORDER BY ended_at DESC, session_id, task_id, born DESC LIMIT %s"
+
+SESSION: Final = """
+SELECT
+    (SELECT count(*) FROM redis_state.tasks
+        WHERE namespace = %(namespace)s AND session_id = %(session)s),
+    (SELECT count(*) FROM redis_state.updates
+        WHERE namespace = %(namespace)s AND session_id = %(session)s AND NOT lost),
+    last_at, last_n
+FROM (VALUES (1)) AS one
+LEFT JOIN redis_state.sessions ON namespace = %(namespace)s AND session_id = %(session)s
+"""
+STATUS: Final = """
+SELECT
+    (SELECT count(*) FROM redis_state.sessions WHERE namespace = %(namespace)s),
+    count(*),
+    (SELECT count(*) FROM redis_state.updates WHERE namespace = %(namespace)s AND NOT lost),
+    (SELECT coalesce(sum(pg_total_relation_size(relid)), 0)::bigint FROM (
+        SELECT relid FROM pg_partition_tree('redis_state.tasks')
+        UNION ALL SELECT relid FROM pg_partition_tree('redis_state.updates')) AS parts),
+    min(ended_at), max(ended_at)
+FROM redis_state.tasks WHERE namespace = %(namespace)s
+"""
+FORGET: Final[tuple[LiteralString, ...]] = (
+    "DELETE FROM redis_state.sessions WHERE namespace = %s AND session_id = %s",
+    "DELETE FROM redis_state.updates WHERE namespace = %s AND session_id = %s",
+    "DELETE FROM redis_state.tasks WHERE namespace = %s AND session_id = %s",
+)
+
+# What the server has, by its own digests of what it would return to a reader.
+TASK_DIGESTS: Final = """
+SELECT kept.session_id, kept.task_id, kept.born, kept.version, kept.write,
+    encode(sha256(convert_to(kept.record::text || E'\\n' || kept.journal::text, 'UTF8')), 'hex')
+FROM unnest(%s::text[], %s::text[], %s::timestamptz[]) AS wanted (session_id, task_id, born)
+JOIN redis_state.tasks AS kept ON kept.namespace = %s AND kept.session_id = wanted.session_id
+    AND kept.task_id = wanted.task_id AND kept.born = wanted.born
+"""
+ROW_DIGESTS: Final = """
+SELECT count(*), encode(sha256(coalesce(string_agg(
+    sha256(convert_to(kept.row_id || E'\\n'
+        || coalesce(kept.long_ids->>1, kept.task_id) || E'\\n', 'UTF8') || kept.data),
+    ''::bytea ORDER BY kept.at, kept.n), ''::bytea)), 'hex')
+FROM unnest(%s::timestamptz[], %s::bigint[]) AS wanted (at, n)
+JOIN redis_state.updates AS kept ON kept.namespace = %s AND kept.session_id = %s
+    AND kept.at = wanted.at AND kept.n = wanted.n AND NOT kept.lost
+"""
+
+
+def conditions(namespace: str, query: ArchiveQuery) -> tuple[list[str], list[Any]]:
+    """Write what is wanted as conditions and their values."""
+    found: list[tuple[str, Any]] = [("namespace = %s", namespace)]
+    for column, value in (
+        ("session_id", query.session_id),
+        ("task_id", query.task_id),
+        ("handler", query.handler),
+        ("trace_id", query.trace_id),
+    ):
+        if value is not None:
+            found.append((f"{column} = %s", id_text(value)))
+    if query.statuses:
+        found.append(("status = ANY(%s)", [status.value for status in query.statuses]))
+    if query.ended_after is not None:
+        found.append(("ended_at >= %s", query.ended_after))
+    if query.ended_before is not None:
+        found.append(("ended_at < %s", query.ended_before))
+    return [text for text, _ in found], [value for _, value in found]

@@ -1,0 +1,76 @@
+"""What an archive must be able to do. Each call has a deadline; all may be repeated.
+
+Errors of every call: ArchiveUnavailable if the archive cannot be reached, refuses the call, or says
+nothing by the deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from redis_state.archive.model import (
+    ArchiveBatch,
+    ArchivedRow,
+    ArchivedSession,
+    ArchivedTask,
+    ArchiveQuery,
+    ArchiveStatus,
+    ArchiveVerdict,
+)
+
+
+class Archive(Protocol):
+    """A place where what has ended is kept, for one namespace."""
+
+    async def prepare(self) -> None:
+        """Make what the archive needs, unless it is there. Several processes may call it."""
+        ...
+
+    async def write(
+        self, batch: ArchiveBatch, *, replaces: Mapping[tuple[str, str, int], str] | None = None
+    ) -> None:
+        """Write a batch: all of it, or nothing. What is there already is not written again.
+
+        A later version of a task replaces an earlier one; never the other way round, except for
+        one that ``replaces`` names by its stamp.
+        """
+        ...
+
+    async def verify(self, batch: ArchiveBatch) -> ArchiveVerdict:
+        """Compare a batch with what is kept, by count and by digest of what is read there."""
+        ...
+
+    async def last_rows(self, session_ids: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+        """Return number and time of the last row that was written of each session, if any."""
+        ...
+
+    async def session(self, session_id: str) -> ArchivedSession | None:
+        """Return what there is of a session, or None."""
+        ...
+
+    async def tasks(self, query: ArchiveQuery) -> list[ArchivedTask]:
+        """Return tasks, the last that ended first. An id that was used again has several."""
+        ...
+
+    async def rows(
+        self, session_id: str, *, after: tuple[int, int] | None, count: int
+    ) -> list[ArchivedRow] | None:
+        """Return rows behind a row's number and time, the oldest first.
+
+        Rows that the server has lost are left out. None if that row is not kept, and the next one
+        does not follow it by its number.
+        """
+        ...
+
+    async def status(self) -> ArchiveStatus:
+        """Count what is kept."""
+        ...
+
+    async def forget(self, session_id: str) -> ArchivedSession | None:
+        """Erase a session; return what there was of it, or None."""
+        ...
+
+    async def aclose(self) -> None:
+        """Disconnect."""
+        ...

@@ -1,0 +1,222 @@
+"""Read through: what Redis still has, else what the archive has, with the same cursors."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Self
+
+from redis_state.archive.copying import UpdateCopies
+from redis_state.archive.model import ArchivedRow, ArchivedSession, ArchivedTask, ArchiveQuery
+from redis_state.archive.opening import open_archive
+from redis_state.archive.protocol import Archive
+from redis_state.errors import CursorGap, InvalidField
+from redis_state.models import StateUpdate, TaskState, TaskStatus
+from redis_state.primitives.log import Log
+from redis_state.primitives.signal import Row
+from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.session_log import Entry, EntryPage
+
+_PAGE = 100
+_START = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    log: Log
+    session_id: str
+    limit: int
+    task_id: str | None
+
+
+class ArchiveReader:
+    """Read sessions and tasks of a store and of its archive, by default that of its settings.
+
+    Errors of every call: ArchiveUnavailable, and those of the store. Nothing is written. Payloads
+    are opened by the store's codec. An object of the store of claims is read from there.
+    """
+
+    def __init__(self, store: RedisStateStore, archive: Archive | None = None) -> None:
+        self._store = store
+        self._own = archive is None
+        self.archive: Archive = open_archive(store.settings) if archive is None else archive
+        self._copies = UpdateCopies(store, self.archive)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Disconnect from an archive of its own."""
+        if self._own:
+            await self.archive.aclose()
+
+    async def session(self, session_id: str) -> ArchivedSession | None:
+        """Return what the archive has of a session, or None."""
+        return await self.archive.session(session_id)
+
+    async def task(self, session_id: str, task_id: str) -> TaskState | None:
+        """Return a task from Redis, else its last archived end; None if neither has it."""
+        live = await self._store.tasks.load(session_id, task_id)
+        if live is not None:
+            return live
+        found = await self.archive.tasks(
+            ArchiveQuery(session_id=session_id, task_id=task_id, limit=_PAGE)
+        )
+        newest = max(found, key=lambda task: task.born_us, default=None)
+        return None if newest is None else await self.state_of(newest)
+
+    async def tasks(self, session_id: str, *, limit: int = 1000) -> list[TaskState]:
+        """Return a session's tasks in the order of their creation, of Redis and the archive.
+
+        A task that Redis has is as Redis has it. ``limit`` bounds those from the archive: the last
+        that ended.
+        """
+        live = {state.task_id: state for state in await self._store.list_tasks(session_id)}
+        archived = await self.archive.tasks(ArchiveQuery(session_id=session_id, limit=limit))
+        newest: dict[str, ArchivedTask] = {}
+        for task in sorted(archived, key=lambda task: task.born_us):
+            newest[task.task_id] = task
+        found = [
+            (task.created_at, await self.state_of(task))
+            for task in newest.values()
+            if task.task_id not in live
+        ]
+        found += [(state.created_at, state) for state in live.values()]
+        return [state for _, state in sorted(found, key=lambda each: each[0].timestamp())]
+
+    async def find(
+        self,
+        *,
+        session_id: str | None = None,
+        handler: str | None = None,
+        trace_id: str | None = None,
+        status: Sequence[TaskStatus] = (),
+        ended_after: datetime | None = None,
+        ended_before: datetime | None = None,
+        limit: int = 100,
+    ) -> list[ArchivedTask]:
+        """Find archived tasks, the last that ended first. `state_of` makes a task's state."""
+        return await self.archive.tasks(
+            ArchiveQuery(
+                session_id=session_id,
+                handler=handler,
+                trace_id=trace_id,
+                statuses=tuple(status),
+                ended_after=ended_after,
+                ended_before=ended_before,
+                limit=limit,
+            )
+        )
+
+    async def state_of(self, task: ArchivedTask) -> TaskState:
+        """Return an archived task as a store does. Errors: PayloadLost, PayloadUnreadable."""
+        tasks = self._store.tasks
+        return await tasks.whole(tasks.read(task.session_id, task.task_id, task.as_stored))
+
+    async def updates(
+        self,
+        session_id: str,
+        *,
+        after: str | None = None,
+        limit: int = _PAGE,
+        task_id: str | None = None,
+    ) -> EntryPage[StateUpdate]:
+        """Return up to ``limit`` updates after a cursor, oldest first, from archive or Redis.
+
+        Cursors are the store's own: one from here continues there, and the other way round. A page
+        has rows of one of the two, so it may be short before the end. With ``task_id`` it may be
+        empty before the end. Errors: CursorGap if neither has what follows the cursor.
+        """
+        if limit < 1:
+            raise InvalidField("limit", "must be at least 1")
+        wanted = _Wanted(self._copies.log(session_id), session_id, limit, task_id)
+        if after is None:
+            page = await self._archived(wanted, None)
+            return page or await self._live(wanted, None)
+        try:
+            return await self._live(wanted, after)
+        except CursorGap as gap:
+            place = wanted.log.place_of(after)
+            if place is None:
+                raise
+            page = await self._archived(wanted, place)
+            return page or await self._behind(wanted, place, gap)
+
+    async def all_updates(
+        self, session_id: str, *, after: str | None = None, task_id: str | None = None
+    ) -> AsyncGenerator[Entry[StateUpdate]]:
+        """Yield all updates after a cursor, oldest first, to the end of what Redis has now."""
+        at_end = False
+        while not at_end:
+            page = await self.updates(session_id, after=after, limit=500, task_id=task_id)
+            for entry in page.entries:
+                yield entry
+            after, at_end = page.cursor, page.at_end
+
+    async def _live(self, wanted: _Wanted, after: str | None) -> EntryPage[StateUpdate]:
+        return await self._store.updates.page(
+            wanted.session_id, after=after, limit=wanted.limit, task_id=wanted.task_id
+        )
+
+    async def _archived(
+        self, wanted: _Wanted, place: tuple[int, int] | None
+    ) -> EntryPage[StateUpdate] | None:
+        """Return a page of the archive; None if it has nothing there. Errors: CursorGap."""
+        after = None if place == _START else place
+        rows = await self.archive.rows(wanted.session_id, after=after, count=wanted.limit)
+        if not rows:
+            return None
+        log, whole = wanted.log, _up_to_gap(rows, None if place is None else place[0])
+        if not whole:
+            n, ms = place or _START
+            raise CursorGap(
+                log.cursor_at(n, ms),
+                reason="trimmed",
+                missed=rows[0].n - 1 - n,
+                # There is no such row. What follows it has the next number.
+                resume_after=log.cursor_at(rows[0].n - 1, rows[0].ms),
+            )
+        entries = [
+            Entry(log.cursor_at(row.n, row.ms), value, row.data)
+            for row in whole
+            if wanted.task_id in (None, row.topic)
+            and (value := self._update_of(wanted.session_id, row)) is not None
+        ]
+        return EntryPage(entries, log.cursor_at(whole[-1].n, whole[-1].ms), at_end=False)
+
+    async def _behind(
+        self, wanted: _Wanted, place: tuple[int, int], gap: CursorGap
+    ) -> EntryPage[StateUpdate]:
+        """Read on in Redis behind the archive's last row, if the log has expired since.
+
+        Then it is empty, or began again with its first row.
+        """
+        last = (await self.archive.last_rows([wanted.session_id])).get(wanted.session_id)
+        if last != place or gap.reason not in ("ahead", "foreign"):
+            raise gap
+        head = await wanted.log.read(count=1)
+        if not head.rows:
+            return EntryPage([], wanted.log.cursor_at(*place), at_end=True)
+        if head.rows[0].n != 1 or head.rows[0].ms < place[1]:
+            raise gap
+        return await self._live(wanted, None)
+
+    def _update_of(self, session_id: str, row: ArchivedRow) -> StateUpdate | None:
+        read = partial(self._store.updates.read, session_id)
+        stored = Row(row.n, row.ms, row.id, row.topic, row.data)
+        return self._store.base.read_row(session_id, "update", stored, read)
+
+
+def _up_to_gap(rows: Sequence[ArchivedRow], before: int | None) -> Sequence[ArchivedRow]:
+    """Return the rows that follow one another. A log that began again begins with number 1."""
+    expected = before
+    for place, row in enumerate(rows):
+        if expected is not None and row.n not in (expected + 1, 1):
+            return rows[:place]
+        expected = row.n
+    return rows

@@ -1,0 +1,114 @@
+"""What waits to be archived: two watch lists, in the slots of the tasks' watch list.
+
+A task is on the tasks' watch list from before it is made. The sweeper puts it on this list before
+it removes it from that one. Both entries are in one slot, so they go back together. So no task
+that has ended is on neither list before it is archived, whatever dies, and while nothing is
+archived nothing is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from redis_state.primitives.watchlist import WatchList
+from redis_state.scripts import topic_text
+from redis_state.serialization import codec
+from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_status import watch_entry
+from redis_state.transport.clock import ms_of
+from redis_state.transport.keys import WATCH_SHARDS
+
+_LISTED_MS = 34_560_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveBacklog:
+    """How many tasks wait to be archived, and for how long the first of them, in seconds."""
+
+    tasks: int
+    oldest_s: float
+
+
+class ArchiveList:
+    """The tasks and the sessions that are to be archived."""
+
+    def __init__(self, store: RedisStateStore) -> None:
+        scripts, self._keys = store.base.scripts, store.base.keys
+        self._scripts = scripts
+        self.tasks: WatchList = WatchList(scripts, self._keys, key_of=self._keys.archive_watch)
+        self.sessions: WatchList = WatchList(
+            scripts, self._keys, key_of=self._keys.archive_sessions
+        )
+
+    async def enlist(self, session_id: str, task_id: str) -> None:
+        """Put a task on the list that has ended. One write; a repetition changes nothing."""
+        entry = watch_entry(session_id, task_id)
+        await asyncio.gather(
+            self._scripts.note_member(
+                self._since(entry), member=topic_text(entry) or "", ttl_ms=_LISTED_MS
+            ),
+            self.tasks.put_back(entry, delay_ms=0),
+        )
+
+    async def strike(self, entries: Iterable[bytes]) -> None:
+        """Forget since when tasks wait, before their entries are removed."""
+        grouped: defaultdict[str, list[bytes]] = defaultdict(list)
+        for entry in entries:
+            grouped[self._since(entry)].append(entry)
+        await asyncio.gather(*(self._scripts.zrem(key, *some) for key, some in grouped.items()))
+
+    async def enlist_session(self, session_id: str, *, delay_ms: int) -> None:
+        """Put a session on its list, due after a while, unless it is there."""
+        await self.sessions.put_back(session_entry(session_id), delay_ms=delay_ms)
+
+    async def backlog(self) -> ArchiveBacklog:
+        """Count what waits. One read for each shard."""
+        commands, keys = self._scripts.transport.commands, self._keys
+        shards = range(WATCH_SHARDS)
+        counts, firsts, now = await asyncio.gather(
+            asyncio.gather(*(commands.zcard(keys.archive_watch(shard)) for shard in shards)),
+            asyncio.gather(
+                *(commands.zrange_scored(keys.archive_since(shard), 0, 0) for shard in shards)
+            ),
+            commands.time(),
+        )
+        since_ms = [float(first[1]) / 1000 - _LISTED_MS for first in firsts if first]
+        oldest_s = (ms_of(now) - min(since_ms)) / 1000 if since_ms else 0.0
+        return ArchiveBacklog(sum(counts), max(oldest_s, 0.0))
+
+    def _since(self, entry: bytes) -> str:
+        return self._keys.archive_since(zlib.crc32(entry) % WATCH_SHARDS)
+
+
+def session_entry(session_id: str) -> bytes:
+    """Return a session's entry for its watch list."""
+    return codec.encode(["session", session_id])
+
+
+def task_of_entry(entry: bytes) -> tuple[str, str] | None:
+    """Return the task of an entry; None if it is none."""
+    match _decoded(entry):
+        case ["task", str(session_id), str(task_id)]:
+            return session_id, task_id
+        case _:
+            return None
+
+
+def session_of_entry(entry: bytes) -> str | None:
+    """Return the session of an entry; None if it is none."""
+    match _decoded(entry):
+        case ["session", str(session_id)]:
+            return session_id
+        case _:
+            return None
+
+
+def _decoded(entry: bytes) -> object:
+    try:
+        return codec.decode(entry)
+    except codec.DecodeError:
+        return None

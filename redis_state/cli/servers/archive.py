@@ -1,0 +1,174 @@
+"""The commands of the archive: what is there, what waits to be, and archiving by hand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from redis_state import RedisStateStore
+from redis_state.archive import ArchivedTask, ArchiveReader
+from redis_state.archive.archiver import Archiver, ArchiveReport
+from redis_state.archive.backfill import backfill as backfill_tasks
+from redis_state.archive.waiting import ArchiveList
+from redis_state.cli.commands import AsJson, Url, app
+from redis_state.cli.exit_codes import run
+from redis_state.cli.output import (
+    age,
+    brief,
+    coloured,
+    harmless,
+    print_json,
+    print_line,
+    print_table,
+)
+from redis_state.documents import task_document, update_document
+from redis_state.errors import ArchiveUnavailable, TaskUnknown
+from redis_state.models import TaskStatus
+
+archive: typer.Typer = typer.Typer(
+    name="archive",
+    help="What has ended, in the archive of REDIS_STATE_ARCHIVE_URL.",
+    no_args_is_help=True,
+)
+app.add_typer(archive)
+
+Session = Annotated[str | None, typer.Option("--session", help="Only this session.")]
+
+
+@asynccontextmanager
+async def _reading(url: str | None) -> AsyncGenerator[tuple[RedisStateStore, ArchiveReader]]:
+    async with RedisStateStore.from_url(url) as store, ArchiveReader(store) as reader:
+        await reader.archive.prepare()
+        yield store, reader
+
+
+@archive.command()
+def status(url: Url = None, as_json: AsJson = False) -> None:
+    """Count what is archived, and what waits for it.
+
+    Bytes are those of all namespaces.
+    """
+
+    async def look() -> dict[str, Any]:
+        async with _reading(url) as (store, reader):
+            held = await reader.archive.status()
+            backlog = await ArchiveList(store).backlog()
+            return asdict(held) | {"waiting": backlog.tasks, "waiting_s": backlog.oldest_s}
+
+    found = run(look())
+    if as_json:
+        print_json(found)
+    else:
+        print_table(("what", "is"), [(name, found[name]) for name in found], none="")
+
+
+@archive.command()
+def tasks(
+    session: Session = None,
+    handler: Annotated[str | None, typer.Option(help="Only of this handler.")] = None,
+    status: Annotated[list[TaskStatus] | None, typer.Option(help="May be repeated.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List archived tasks, the last that ended first."""
+
+    async def look() -> list[ArchivedTask]:
+        async with _reading(url) as (_, reader):
+            return await reader.find(
+                session_id=session, handler=handler, status=status or (), limit=limit
+            )
+
+    found = run(look())
+    if as_json:
+        print_json([_summary(task) for task in found])
+        return
+    rows = [
+        (task.session_id, task.task_id, coloured(task.status), task.handler, age(task.ended_at))
+        for task in found
+    ]
+    print_table(("session", "task", "status", "handler", "ended"), rows, none="no archived tasks")
+
+
+@archive.command()
+def show(
+    session: Annotated[str, typer.Argument(metavar="SESSION")],
+    task: Annotated[str, typer.Argument(metavar="TASK")],
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a task, from Redis or the archive, and its updates."""
+
+    async def look() -> dict[str, Any]:
+        async with _reading(url) as (_, reader):
+            state = await reader.task(session, task)
+            if state is None:
+                raise TaskUnknown(task)
+            updates = [
+                update_document(entry.value, entry.cursor)
+                async for entry in reader.all_updates(session, task_id=task)
+            ]
+            return task_document(state) | {"updates": updates}
+
+    found = run(look())
+    if as_json:
+        print_json(found)
+        return
+    told = found.pop("updates")
+    print_table(("what", "is"), list(found.items()), none="")
+    rows = [(each["at"], each["type"], brief(each["content"])) for each in told]
+    print_table(("at", "update", "content"), rows, none="no updates")
+
+
+@archive.command(name="run")
+def archive_now(
+    backfill: Annotated[
+        bool, typer.Option("--backfill", help="Also tasks that ended before all was archived.")
+    ] = False,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Also what is marked: for a PostgreSQL from a backup."),
+    ] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Archive what waits, and return once nothing of it is due.
+
+    Workers do so by themselves. Status 5 if the archive is away.
+    """
+
+    async def work() -> dict[str, Any]:
+        async with _reading(url) as (store, reader):
+            all_ended = backfill or again
+            enlisted = await backfill_tasks(store, again=again) if all_ended else 0
+            archiver, total = Archiver(store, reader.archive), ArchiveReport()
+            while True:
+                report = await archiver.run_once()
+                total += report
+                if report.postponed:
+                    raise ArchiveUnavailable("write", "see the log")
+                if not report.tasks:
+                    return asdict(total) | {"enlisted": enlisted}
+
+    found = run(work())
+    if as_json:
+        print_json(found)
+    else:
+        print_line(harmless(", ".join(f"{name} {count}" for name, count in found.items())))
+
+
+def _summary(task: ArchivedTask) -> dict[str, Any]:
+    return {
+        "session_id": task.session_id,
+        "task_id": task.task_id,
+        "status": task.status.value,
+        "handler": task.handler,
+        "created_at": task.created_at.isoformat(),
+        "ended_at": task.ended_at.isoformat(),
+        "attributes": dict(task.attributes),
+        "trace_id": task.trace_id,
+    }

@@ -1,0 +1,26 @@
+"""What leaves for the archive: read, kept until it is there, and marked."""
+
+from __future__ import annotations
+
+from redis_state.scripts.binding import script
+from redis_state.scripts.runner import PendingReply, ScriptRunner
+from redis_state.scripts.values import TaskKeys
+from redis_state.transport.key_groups import LogKeys
+
+
+class ArchiveScripts(ScriptRunner):
+    """What leaves for the archive: read, kept until it is there, and marked."""
+
+    @script
+    def read_ended(
+        self, keys: TaskKeys, *, least_ms: int, hold_ms: int, whole: bool
+    ) -> PendingReply:
+        """OK stamp record journal | COUNTED stamp | DENIED status | MISSING."""
+
+    @script
+    def mark_archived(self, keys: TaskKeys, *, stamp: str) -> PendingReply:
+        """OK | STALE stamp | MISSING."""
+
+    @script
+    def keep_rows(self, log: LogKeys, *, least_ms: int, hold_ms: int) -> PendingReply:
+        """OK changed."""

@@ -1,0 +1,260 @@
+"""What an archiver does when things are not as they should be."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+pytest.importorskip("psycopg", reason="needs the postgres extra")
+pytest.importorskip("arq", reason="needs the worker extra")
+
+import psycopg
+from pydantic import SecretStr
+
+from redis_state import RedisStateStore, Settings
+from redis_state.archive import ArchiveQuery, open_archive
+from redis_state.archive.archiver import Archiver
+from redis_state.archive.backfill import backfill
+from redis_state.archive.model import ArchiveBatch
+from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.waiting import ArchiveList
+from redis_state.errors import ArchiveUnavailable, ConfigError
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
+from redis_state.worker.observe.stats import WorkerStats
+from redis_state.worker.recovery.archiving import archive_regularly
+from redis_state.worker.recovery.sweeper import Sweeper
+from redis_state.worker.tasks.moves import watch_entry
+from tests.support.processes.pools import SESSION
+from tests.support.servers.postgres import OwnPostgres
+from tests.support.tasks.archives import (
+    all_due,
+    archive_all,
+    archived,
+    archived_rows,
+    ended,
+    expected,
+    live_rows,
+)
+from tests.support.tasks.crash_states import close_queues, make_due, send, sweeper_of
+
+pytestmark = pytest.mark.worker
+DAY_MS = 86_400_000
+
+
+async def swept(store: RedisStateStore, task: str, sweeper: Sweeper) -> None:
+    """Have a sweeper look at a task twice."""
+    for _ in range(2):
+        await make_due(store, watch_entry(SESSION, task))
+        await sweeper.run_once()
+
+
+async def test_a_sweeper_hands_what_has_ended_on_only_if_something_is_archived(
+    live: RedisStateStore, archive: PostgresArchive
+) -> None:
+    one, other = await ended(live), await ended(live)
+    await swept(live, one, sweeper_of(live))
+    assert (await ArchiveList(live).backlog()).tasks == 0
+    await swept(live, other, sweeper_of(live, archiving=True))
+    backlog = await ArchiveList(live).backlog()
+    assert backlog.tasks == 1
+    assert 0 <= backlog.oldest_s < 60
+    await archive_all(live, archive)
+    assert await archived(archive) == await expected(live, other)
+    # What ended before is found by the index of tasks.
+    assert await backfill(live) == 2
+    await archive_all(live, archive)
+    assert await archived(archive) == await expected(live, one, other)
+    assert await archived_rows(archive) == await live_rows(live)
+    assert (await ArchiveList(live).backlog()).oldest_s == 0
+    await close_queues()
+
+
+async def test_an_archive_that_is_away_delays_and_loses_nothing(
+    live: RedisStateStore, archive: PostgresArchive
+) -> None:
+    task = await ended(live)
+    waiting = ArchiveList(live)
+    await waiting.enlist(SESSION, task)
+    away = Archiver(live, PostgresArchive("postgresql:///x?host=/nowhere", timeout_s=5))
+    keys, log = live.tasks.keys(SESSION, task), live.updates.keys(SESSION)
+    named = (keys.task, keys.journal, log.rows, log.ids)
+    kept = [key for key in named if await live.transport.commands.exists(key)]
+    assert len(kept) >= 3
+    before = [int(await send(live, "PTTL", key)) for key in kept]
+    for _ in range(3):
+        await all_due(live)
+        report = await away.run_once()
+        assert (report.postponed, report.tasks) == (1, 0)
+    # They do not expire while they are not archived, and wait without being looked at.
+    held = [int(await send(live, "PTTL", key)) for key in kept]
+    assert all(left > 300 * DAY_MS for left in held)
+    assert (await away.run_once()).looked == 0
+    assert (await waiting.backlog()).tasks == 1
+    await archive_all(live, archive)
+    assert await archived(archive) == await expected(live, task)
+    after = [int(await send(live, "PTTL", key)) for key in kept]
+    assert all(0 < now <= was for now, was in zip(after, before, strict=True))
+
+
+async def test_a_task_that_is_retried_is_archived_as_it_ended_last(
+    live: RedisStateStore, archive: PostgresArchive
+) -> None:
+    task = await ended(live, TaskStatus.FAILED)
+    await ArchiveList(live).enlist(SESSION, task)
+    archiver = Archiver(live, archive)
+    await archive_all(live, archive, archiver)
+    first = await archived(archive)
+    key = live.tasks.keys(SESSION, task).task
+    old = await send(live, "HGETALL", key)
+    await send(live, "HSET", key, "version", "99", "write", "later", "status", "COMPLETE")
+    await ArchiveList(live).enlist(SESSION, task)
+    await archive_all(live, archive, archiver)
+    assert await archived(archive) == await expected(live, task) != first
+    # A server that went back gives lower versions again: what Redis has is the truth.
+    await send(live, "HSET", key, *old)
+    await send(live, "HSET", key, "write", "again")
+    await ArchiveList(live).enlist(SESSION, task)
+    await archive_all(live, archive, archiver)
+    assert await archived(archive) == await expected(live, task)
+
+
+async def test_a_late_archiver_does_not_bring_an_older_end_back(
+    live: RedisStateStore, archive: PostgresArchive
+) -> None:
+    task = await ended(live, TaskStatus.FAILED)
+    await ArchiveList(live).enlist(SESSION, task)
+    await archive_all(live, archive)
+    (old,) = await archive.tasks(_of_session())
+    await send(live, "HSET", live.tasks.keys(SESSION, task).task, "version", "99", "write", "n")
+    await ArchiveList(live).enlist(SESSION, task)
+    await archive_all(live, archive)
+    late = ArchiveBatch(tasks=[old])
+    await archive.write(late)
+    assert (await archive.verify(late)).tasks == {old.key: "99 n"}
+    assert await archived(archive) == await expected(live, task)
+
+
+async def test_a_worker_counts_what_it_archives_and_what_waits(
+    live: RedisStateStore, archiving: Settings, archive: PostgresArchive
+) -> None:
+    task = await ended(live)
+    stats = WorkerStats()
+    await ArchiveList(live).enlist(SESSION, task)
+    own = open_archive(archiving)
+    running = asyncio.create_task(archive_regularly(live, own, stats=stats))
+    await eventually(lambda: stats.archived["tasks"] == 1, "it is archived")
+    assert stats.archived["updates"] == len(await live.list_updates(SESSION))
+    assert stats.archive_backlog is not None
+    assert stats.archive_backlog[0] == 1
+    running.cancel()
+    await asyncio.wait({running})
+    assert await archived(archive) == await expected(live, task)
+
+
+def _of_session() -> ArchiveQuery:
+
+    return ArchiveQuery(session_id=SESSION)
+
+
+async def test_what_is_damaged_in_the_archive_is_not_marked(
+    live: RedisStateStore, archive: PostgresArchive, postgres: OwnPostgres
+) -> None:
+    task = await ended(live)
+    await ArchiveList(live).enlist(SESSION, task)
+    write = archive.write
+
+    async def damaging(batch: ArchiveBatch, **options: object) -> None:
+        await write(batch, **options)  # type: ignore[arg-type]
+        async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as beside:
+            await beside.execute(
+                "UPDATE redis_state.tasks SET record = '{}', version = 0 WHERE namespace = %s",
+                [live.settings.namespace],
+            )
+
+    archive.write = damaging  # type: ignore[method-assign]
+    archiver = Archiver(live, archive)
+    await all_due(live)
+    assert (await archiver.run_once()).tasks == 0
+    assert not await live.transport.commands.hexists(
+        live.tasks.keys(SESSION, task).task, "archived"
+    )
+    archive.write = write  # type: ignore[method-assign]
+    await archive_all(live, archive, archiver)
+    assert await archived(archive) == await expected(live, task)
+
+
+async def test_an_archive_that_was_restored_gets_what_it_lacks(
+    live: RedisStateStore, archive: PostgresArchive
+) -> None:
+    tasks = [await ended(live), await ended(live)]
+    assert await backfill(live) == 2
+    await archive_all(live, archive)
+    assert await archive.forget(SESSION) is not None
+    assert await backfill(live) == 2
+    await archive_all(live, archive)
+    assert await archived(archive) == {}
+    assert await backfill(live, again=True) == 2
+    await archive_all(live, archive)
+    assert await archived(archive) == await expected(live, *tasks)
+    assert await archived_rows(archive) == await live_rows(live)
+
+
+async def test_archivers_that_work_at_once_copy_nothing_twice(
+    live: RedisStateStore, archiving: Settings, archive: PostgresArchive
+) -> None:
+    tasks = [await ended(live) for _ in range(6)]
+    waiting = ArchiveList(live)
+    others = [open_archive(archiving) for _ in range(3)]
+    archivers = [Archiver(live, each) for each in others]
+    for _ in range(3):
+        for task in tasks:
+            await waiting.enlist(SESSION, task)
+        await all_due(live)
+        await asyncio.gather(*(each.run_once() for each in archivers))
+    await archive_all(live, archive)
+    assert await archived(archive) == await expected(live, *tasks)
+    assert await archived_rows(archive) == await live_rows(live)
+    for each in others:
+        await each.aclose()
+
+
+async def test_migrators_that_come_together_make_the_tables_once(postgres: OwnPostgres) -> None:
+    async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as beside:
+        await beside.execute("DROP DATABASE IF EXISTS migrated")
+        await beside.execute("CREATE DATABASE migrated")
+    url = postgres.url.replace("/postgres?", "/migrated?")
+    archives = [PostgresArchive(url) for _ in range(5)]
+    await asyncio.gather(*(each.prepare() for each in archives))
+    await archives[0].prepare()
+    async with await psycopg.AsyncConnection.connect(url) as beside:
+        found = await (
+            await beside.execute("SELECT version FROM redis_state.migrations")
+        ).fetchall()
+    assert found == [(1,)]
+    for each in archives:
+        await each.aclose()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"archive_url": SecretStr("mysql://u:secret@h/d")},
+        {"archive_url": None},
+        {"archive_url": SecretStr("postgresql://u:secret@h/d"), "finished_task_ttl": 60},
+    ],
+)
+def test_what_cannot_be_an_archive_is_refused(settings: Settings, options: dict[str, Any]) -> None:
+    given = Settings(**{**settings.model_dump(), **options})
+    with pytest.raises(ConfigError) as refused:
+        open_archive(given)
+    assert "secret" not in str(refused.value)
+
+
+async def test_no_error_tells_a_password(settings: Settings) -> None:
+    archive = PostgresArchive("postgresql://ann:secret@127.0.0.1:1/d", timeout_s=5)
+    with pytest.raises(ArchiveUnavailable) as refused:
+        await archive.prepare()
+    assert "secret" not in f"{refused.value} {archive!r}"

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+
+from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
+from redis_state.transport.keys import Keys
+from tests.support.scripts import HOUR, append, ask, fields, lives, no, ok, task_keys
+
+DAY = 24 * HOUR
+
+
+@pytest.fixture
+def task(keys: Keys) -> TaskKeys:
+    return task_keys(keys)
+
+
+async def put(scripts: Scripts, task: TaskKeys, status: str = "COMPLETE") -> None:
+    await ask(
+        scripts, "HSET", task.task, "status", status, "version", "3", "write", "w", "job", "{}"
+    )
+    await ask(scripts, "HSET", task.journal, "step:a#1", "1")
+    await ask(scripts, "ZADD", task.tasks, "1", task.task_id)
+    for key in (task.task, task.journal, task.tasks):
+        await ask(scripts, "PEXPIRE", key, HOUR)
+
+
+async def read(scripts: Scripts, task: TaskKeys, *, least_ms: int = 0, whole: bool = True) -> Reply:
+    return await scripts.read_ended(task, least_ms=least_ms, hold_ms=10 * DAY, whole=whole)
+
+
+@pytest.mark.parametrize("status", ["PENDING", "RUNNING", "PAUSED"])
+async def test_a_task_that_has_not_ended_is_not_read(
+    scripts: Scripts, task: TaskKeys, status: str
+) -> None:
+    assert await read(scripts, task) == no(ReplyCode.MISSING)
+    await put(scripts, task, status)
+    assert await read(scripts, task, least_ms=DAY) == no(ReplyCode.DENIED, status.encode())
+    assert (await lives(scripts, task.task))[0] <= HOUR
+
+
+async def test_a_task_is_read_whole_and_kept_only_if_little_of_its_life_is_left(
+    scripts: Scripts, task: TaskKeys
+) -> None:
+    await put(scripts, task)
+    reply = await read(scripts, task, least_ms=HOUR // 2)
+    assert reply.word is ReplyCode.OK
+    stamp, record, journal = reply.facts
+    assert stamp == b"3 w"
+    assert dict(zip(record[::2], record[1::2], strict=True))[b"status"] == b"COMPLETE"
+    assert journal == [b"step:a#1", b"1"]
+    assert (await lives(scripts, task.task))[0] <= HOUR
+    for _ in range(2):
+        assert await read(scripts, task, least_ms=DAY, whole=False) == ok(b"3 w", [], [])
+        left = await lives(scripts, task.task, task.journal, task.tasks)
+        assert all(9 * DAY < each <= 10 * DAY for each in left)
+
+
+async def test_a_task_that_is_marked_expires_when_it_would_have(
+    scripts: Scripts, task: TaskKeys
+) -> None:
+    assert await scripts.mark_archived(task, stamp="3 w") == no(ReplyCode.MISSING)
+    await put(scripts, task)
+    await read(scripts, task, least_ms=DAY)
+    assert await scripts.mark_archived(task, stamp="2 v") == no(ReplyCode.STALE, b"3 w")
+    assert (await lives(scripts, task.task))[0] > DAY
+    for _ in range(2):
+        assert await scripts.mark_archived(task, stamp="3 w") == ok()
+        assert all(0 < left <= HOUR for left in await lives(scripts, task.task, task.journal))
+    assert "archive_hold" not in await fields(scripts, task.task)
+    assert await read(scripts, task) == no(ReplyCode.COUNTED, b"3 w")
+    # A retry ends it again, as another version.
+    await ask(scripts, "HSET", task.task, "version", "7")
+    assert (await read(scripts, task)).word is ReplyCode.OK
+
+
+async def test_a_lifetime_that_was_changed_while_it_was_kept_stays(
+    scripts: Scripts, task: TaskKeys
+) -> None:
+    await put(scripts, task)
+    await read(scripts, task, least_ms=DAY)
+    await ask(scripts, "PEXPIRE", task.task, 20 * DAY)
+    assert await scripts.mark_archived(task, stamp="3 w") == ok()
+    assert (await lives(scripts, task.task))[0] > 19 * DAY
+
+
+async def test_a_log_is_kept_and_let_go_of(scripts: Scripts, keys: Keys) -> None:
+    log = keys.updates("s")
+    assert await scripts.keep_rows(log, least_ms=DAY, hold_ms=10 * DAY) == ok(0)
+    await append(scripts, log, "a")
+    before = await lives(scripts, log.rows, log.ids)
+    assert await scripts.keep_rows(log, least_ms=0, hold_ms=10 * DAY) == ok(0)
+    assert await scripts.keep_rows(log, least_ms=DAY, hold_ms=10 * DAY) == ok(1)
+    assert await scripts.keep_rows(log, least_ms=DAY, hold_ms=10 * DAY) == ok(0)
+    assert all(left > 9 * DAY for left in await lives(scripts, log.rows, log.ids))
+    assert await scripts.keep_rows(log, least_ms=0, hold_ms=10 * DAY) == ok(1)
+    after = await lives(scripts, log.rows, log.ids)
+    assert all(abs(was - now) < 60_000 for was, now in zip(before, after, strict=True))

@@ -1,0 +1,128 @@
+"""A PostgreSQL of the tests' own, which can be killed and started again on its files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import children
+from tests.support.servers.faults import short_directory
+
+_USER = "postgres"
+_START_S = 60.0
+_OPTIONS = (
+    *("fsync=off", "full_page_writes=off", "shared_buffers=32MB", "listen_addresses="),
+    *("max_connections=60", "autovacuum=off", "max_wal_size=128MB", "restart_after_crash=off"),
+)
+
+
+class OwnPostgres:
+    """A server on a socket in a folder of its own, by the user that its package makes.
+
+    Nothing is synced to the disk: a process that is killed loses nothing by that.
+    """
+
+    def __init__(self) -> None:
+        self._programs = programs()
+        self._user = _USER if os.geteuid() == 0 else None
+        self._stack = ExitStack()
+        self._folder = self._stack.enter_context(short_directory())
+        self._running: ExitStack | None = None
+        self._process: subprocess.Popen[Any] | None = None
+        if self._user is not None:
+            shutil.chown(self._folder, self._user)
+        self.url: str = f"postgresql://{_USER}@/{_USER}?host={self._folder}"
+        made = children.run(
+            [
+                *(self._programs / "initdb", "-D", self._folder / "data", "-A", "trust"),
+                *("-U", _USER, "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"),
+            ],
+            capture_output=True,
+            **self._as_user(),
+        )
+        assert made.returncode == 0, made.stderr.decode("utf-8", "replace")[-300:]
+
+    def start(self) -> None:
+        """Start it from the files that are there; return once it answers."""
+        options = [
+            f"-c{option}" for option in (*_OPTIONS, f"unix_socket_directories={self._folder}")
+        ]
+        self._running = ExitStack()
+        log = self._running.enter_context((self._folder / "log").open("ab"))
+        self._process = self._running.enter_context(
+            children.popen(
+                [self._programs / "postgres", "-D", self._folder / "data", *options],
+                stdout=log,
+                stderr=log,
+                **self._as_user(),
+            )
+        )
+        deadline = time.monotonic() + _START_S
+        asking: list[str | Path] = [self._programs / "pg_isready", "-q", "-h", self._folder]
+        while children.run(asking).returncode:
+            assert self._process.poll() is None, "PostgreSQL has ended"
+            assert time.monotonic() < deadline, "PostgreSQL did not start"
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """Kill all of its processes (SIGKILL). Safe to repeat."""
+        if self._process is not None and self._process.poll() is None:
+            self.signal(signal.SIGSTOP)
+            gone = self.signal(signal.SIGKILL)
+            self._process.wait()
+            # None of them may write while the next server reads the files.
+            deadline = time.monotonic() + _START_S
+            while any(_lives(pid) for pid in gone):
+                assert time.monotonic() < deadline, "PostgreSQL does not end"
+                time.sleep(0.005)
+        if self._running is not None:
+            self._running.close()
+        # What a killed server leaves keeps the next one from starting at once.
+        (self._folder / "data" / "postmaster.pid").unlink(missing_ok=True)
+
+    def signal(self, number: signal.Signals) -> list[int]:
+        """Send a signal to the server and its processes, each of which leads a group of its own."""
+        assert self._process is not None
+        pid = self._process.pid
+        begun = Path(f"/proc/{pid}/task/{pid}/children")
+        pids = [pid, *map(int, begun.read_text().split())] if begun.exists() else [pid]
+        for each in pids:
+            with suppress(ProcessLookupError):
+                os.kill(each, number)
+        return pids
+
+    def close(self) -> None:
+        """End it, and remove its files."""
+        self.kill()
+        self._stack.close()
+
+    def _as_user(self) -> dict[str, Any]:
+        return {"cwd": self._folder, **({} if self._user is None else {"user": self._user})}
+
+
+def _lives(pid: int) -> bool:
+    """Return whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state != "Z"
+
+
+def programs() -> Path:
+    """Find its programs: Debian keeps them off the PATH. Skips the test where there are none."""
+    found = shutil.which("initdb")
+    folders = [Path(found).resolve().parent] if found else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    for folder in folders:
+        if (folder / "initdb").is_file() and (folder / "postgres").is_file():
+            return folder
+    pytest.skip("no PostgreSQL here: apt-get install postgresql")

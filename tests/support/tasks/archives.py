@@ -1,0 +1,100 @@
+"""Tasks that have ended, and an archiver that is run until nothing waits."""
+
+from __future__ import annotations
+
+from redis_state import RedisStateStore
+from redis_state.archive.archiver import Archiver, ArchiveReport
+from redis_state.archive.model import ArchivedRow, ArchivedTask, ArchiveQuery, rows_digest
+from redis_state.archive.protocol import Archive
+from redis_state.archive.waiting import ArchiveList
+from redis_state.models import StateUpdate, TaskStatus, UpdateType
+from redis_state.primitives.log import Log
+from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker.tasks.transitions import TaskTransitions
+from tests.support.processes.pools import SESSION
+from tests.support.tasks.crash_states import send, started, submitted
+
+_ROUNDS = 50
+
+
+async def ended(
+    store: RedisStateStore, status: TaskStatus = TaskStatus.COMPLETE, *, told: int = 3
+) -> str:
+    """Have a task end, with a step's worth of updates of its own."""
+    task = await submitted(store)
+    run = await started(store, task)
+    await tell(store, told, task=task)
+    await TaskTransitions(store).finish_run(run, status, result={"of": task})
+    return task
+
+
+async def tell(store: RedisStateStore, count: int, *, task: str = "t") -> None:
+    """Append updates."""
+    for n in range(count):
+        update = StateUpdate(
+            session_id=SESSION, task_id=task, update_type=UpdateType.PROGRESS, content={"n": n}
+        )
+        assert await store.updates.save(update)
+
+
+async def all_due(store: RedisStateStore) -> None:
+    """Make all entries of the archive's lists due."""
+    keys = store.base.keys
+    for shard in range(WATCH_SHARDS):
+        for key in (keys.archive_watch(shard), keys.archive_sessions(shard)):
+            listed = await send(store, "ZRANGE", key, 0, -1, "WITHSCORES")
+            for entry, score in zip(listed[::2], listed[1::2], strict=True):
+                # What a fraction says of it stays.
+                due = b"1%b%b" % score.partition(b".")[1:]
+                await send(store, "ZADD", key, "XX", due, entry)
+
+
+async def archive_all(
+    store: RedisStateStore, archive: Archive, archiver: Archiver | None = None
+) -> ArchiveReport:
+    """Run an archiver until no task waits; return what it did."""
+    archiver, total = archiver or Archiver(store, archive), ArchiveReport()
+    for _ in range(_ROUNDS):
+        await all_due(store)
+        total += await archiver.run_once()
+        if not (await ArchiveList(store).backlog()).tasks:
+            return total
+    raise AssertionError(f"tasks still wait after {_ROUNDS} rounds: {total}")
+
+
+async def expected(store: RedisStateStore, *tasks: str) -> dict[str, str]:
+    """Return the digests of tasks as Redis has them."""
+    found: dict[str, str] = {}
+    for task in tasks:
+        keys = store.tasks.keys(SESSION, task)
+        record = await send(store, "HGETALL", keys.task)
+        journal = await send(store, "HGETALL", keys.journal)
+        found[task] = ArchivedTask.of(SESSION, task, record, journal).digest()
+    return found
+
+
+async def archived(archive: Archive) -> dict[str, str]:
+    """Return the digests of a session's tasks as the archive has them; none is there twice."""
+    found = await archive.tasks(ArchiveQuery(session_id=SESSION, limit=1000))
+    digests = {task.task_id: task.digest() for task in found}
+    assert len(digests) == len(found)
+    return digests
+
+
+def log_of(store: RedisStateStore) -> Log:
+    """Return the log of a session's updates."""
+    updates = store.updates
+    return Log(store.base.scripts, updates.keys(SESSION), updates.bounds, named=True)
+
+
+async def live_rows(store: RedisStateStore) -> str:
+    """Return the digest of a session's updates as Redis has them."""
+    rows = await log_of(store).read_all()
+    return rows_digest(ArchivedRow(*row) for row in rows)
+
+
+async def archived_rows(archive: Archive) -> str:
+    """Return the digest of a session's updates as the archive has them."""
+    rows = await archive.rows(SESSION, after=None, count=10_000)
+    assert rows is not None
+    return rows_digest(rows)
