@@ -19,6 +19,7 @@ from redis_state.scripts.primitives.tokens import TokenScripts
 from redis_state.scripts.primitives.watch import WatchScripts
 from redis_state.scripts.runner import Reply, ReplyCode
 from redis_state.scripts.stores.a2a import A2AScripts
+from redis_state.scripts.stores.adk import AdkKeys, AdkScripts
 from redis_state.scripts.stores.agents import AgentScripts
 from redis_state.scripts.stores.contexts import ContextScripts, PatchKeys
 from redis_state.scripts.stores.graphs import GraphKeys, GraphListing, GraphScripts
@@ -73,6 +74,7 @@ class Scripts(
     TurnScripts,
     GatheringScripts,
     GraphScripts,
+    AdkScripts,
 ):
     """The scripts, run through one transport."""
 
@@ -81,6 +83,7 @@ __all__ = [
     "NO_LANE",
     "SCRIPTS",
     "TASK_FIELDS",
+    "AdkKeys",
     "Announcement",
     "CopyKeys",
     "EndedJob",

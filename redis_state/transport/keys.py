@@ -303,6 +303,34 @@ class Keys:
         """
         return self._key("session_id", session_id, "conversation-lease")
 
+    def adk_session_at(self, app_name: str, adk_place: str) -> str:
+        """hash: version, write, order, updated, end, last, place, s:<name>: a session of Google's
+        ADK, named by its user and its id. `agent_sessions_ttl` after an event.
+        """
+        return self._key("app_name", app_name, f"adk-session:{adk_place}")
+
+    def adk_events(self, app_name: str, adk_place: str) -> LogKeys:
+        """stream: events of a session of Google's ADK; ``:ids`` hash: event id -> n.
+        `agent_sessions_ttl` after an event, trimmed by append.
+        """
+        return self._log_at(self._key("app_name", app_name, f"adk-events:{adk_place}"))
+
+    def adk_user(self, app_name: str, user_id: str) -> str:
+        """hash: s:<name>: a user's state in Google's ADK. Like the user's newest session."""
+        return self._key("app_name", app_name, f"adk-user:{escape('user_id', user_id)}")
+
+    def adk_app(self, app_name: str) -> str:
+        """hash: s:<name>: an app's state in Google's ADK. Like the app's newest session."""
+        return self._key("app_name", app_name, "adk-app")
+
+    def adk_sessions(self, app_name: str) -> str:
+        """zset: user and session -> expiry in us: an app's sessions. As long as the newest."""
+        return self._key("app_name", app_name, "adk-sessions")
+
+    def adk_sessions_of(self, app_name: str, user_id: str) -> str:
+        """zset: user and session -> expiry in us: a user's sessions. As long as the newest."""
+        return self._key("app_name", app_name, f"adk-sessions-of:{escape('user_id', user_id)}")
+
     def graph_thread(self, thread_id: str) -> str:
         """hash: ``r<place>`` a checkpoint, ``b<name>`` a channel's value, ``w<place>`` pending
         writes; owner, claim, epoch, expires, length: a thread of LangGraph, and who has claimed it.
@@ -617,6 +645,11 @@ def a2a_keys(keys: Keys, scope: str, task_id: str) -> A2AKeys:
 
 
 PENGUIFLOW_SCOPE = "a2a-penguiflow/"
+
+
+def adk_member(user_id: str, session_id: str) -> str:
+    """Return the place of a session of Google's ADK in the lists of its app."""
+    return f"{escape('user_id', user_id)}:{escape('session_id', session_id)}"
 
 
 def call_key(beside: str, call: str) -> str:
