@@ -63,7 +63,7 @@ test-wheel: wheel ## run the suite against the built wheel in a clean environmen
 test-redis8: ## run the suite on redis-py 8, without arq
 test-asap: ## run the tests with ASAP's own package, which needs Python 3.13 (ASAP_PYTHON=...)
 test-a2a: ## run the A2A tests with the oldest and the newest SDK
-test-hosts: ## run the tests with Google ADK and CrewAI, whose packages need an environment of their own
+test-hosts: ## run the tests of the small hosts (Google ADK, LlamaIndex, Agent Framework, CrewAI) in an environment of their own
 test-savers: ## import threads from the real LangGraph savers of Redis, Postgres, SQLite and AWS
 test-matrix: ## run tests on further servers, clients and Pythons (ROW="Redis 8.2, redis-py 8, Python 3.13" for one)
 test-wheel test-redis8 test-asap test-a2a test-hosts test-savers: .venv/.dev

@@ -127,7 +127,7 @@ def savers(session: nox.Session) -> None:
 
 
 # They ask for older versions than the suite has, and bring a gigabyte, most of it for CrewAI.
-HOSTS = ("google-adk",)
+HOSTS = ("google-adk", "llama-index", "agent-framework", "crewai")
 
 
 @nox.session

@@ -642,6 +642,18 @@ CALLS: dict[str, Call] = {
     "list_store_namespaces": lambda s, k: s.list_store_namespaces(
         graph_listing(k), start=b"-", size=10
     ),
+    "save_listed": lambda s, k: s.save_listed(
+        k.llama_handler(SESSION),
+        {"document": b"d"},
+        indexes=[k.llama_handlers(), k.llama_running(), k.llama_handlers_of(SESSION)],
+        write="w",
+        ttl_ms=HOUR,
+        member=SESSION,
+        listed=2,
+    ),
+    "drop_listed": lambda s, k: s.drop_listed(
+        k.llama_handler(SESSION), indexes=[k.llama_handlers()], member=SESSION
+    ),
     "write_adk_session": lambda s, k: s.write_adk_session(
         adk_keys(k, SESSION),
         expected=0,
