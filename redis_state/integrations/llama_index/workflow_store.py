@@ -149,6 +149,8 @@ class RedisStateWorkflowStore(_theirs.AbstractWorkflowStore):  # type: ignore[mi
                 async with aclosing(following) as rows:
                     async for row in rows:
                         after = row.cursor
+                        if row.n - 1 <= after_sequence:
+                            continue  # the number was ahead of the run
                         event = self._event(run_id, row)
                         yield event
                         if self._is_terminal_event(event):
