@@ -29,6 +29,11 @@ VERSIONS = ROOT / "requirements" / "dev.txt"
 # Installed without its dependencies: see tools/environment.py.
 PENGUIFLOW = "penguiflow>=3.11,<4"
 A2A_SDKS = ("1.1", "1.3")  # the oldest and the newest minor version that the extra allows
+# What tests need that are of few parts of the suite.
+TESTING = (
+    *("pytest>=8.4", "pytest-asyncio>=1.0", "pytest-randomly>=3.16", "pytest-timeout>=2.3"),
+    *("pytest-xdist>=3.6", "hypothesis>=6.100", "markdown-it-py>=3.0", "pyyaml>=6.0"),
+)
 # What the suite needs beside the installed wheel: neither redis_state/ nor lua/.
 BESIDE_THE_WHEEL = (
     *("tests", "workers", "examples", "docs", "tools", "pyproject.toml", "README.md", "LICENSE"),
@@ -126,6 +131,20 @@ def savers(session: nox.Session) -> None:
     session.env["REDIS_STATE_SAVERS"] = "1"
     # Their connections may be left to the collector of garbage.
     suite(session, "-W", "ignore", "tests/integration/langgraph/test_real_savers.py")
+
+
+# They ask for older versions than the suite has, and bring a gigabyte, most of it for CrewAI.
+HOSTS = ("google-adk", "llama-index", "agent-framework", "crewai")
+
+
+@nox.session
+def hosts(session: nox.Session) -> None:
+    """Run the tests of the hosts whose packages the suite's environment does not have."""
+    extras = ",".join(("worker,embedded,cli,http,crypto,claims,forms,otel,prometheus", *HOSTS))
+    # Not the pinned versions: they are what these packages refuse.
+    session.install("-e", f".[{extras}]", *TESTING)
+    session.env["REDIS_STATE_HOSTS"] = "1"
+    suite(session, *(("tests/hosts",) if "pytest" in session.posargs else ()))
 
 
 NEWER = os.environ.get("ASAP_PYTHON") or "python3.13"

@@ -8,7 +8,7 @@ of the version too: a number alone is given again when the server's history goes
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from redis_state.models.version import Version
 from redis_state.scripts import Fence, ReplyCode, Scripts, topic_text
 
 _REMEMBERED = 500
+_PAGE = 100
 
 
 @dataclass(slots=True)
@@ -91,6 +92,30 @@ class Records:
         end = -1 if newest is None else newest - 1
         found: list[bytes] = await self._scripts.transport.commands.zrevrange(index, 0, end)
         return [topic_text(member) or "" for member in found]
+
+    async def pages(self, index: str, *, size: int = _PAGE) -> AsyncIterator[list[str]]:
+        """Yield the names in an index in pages, what expires first first, each in constant time.
+
+        A name that is saved meanwhile moves to the end: it may come twice, and none is left out.
+        """
+        lowest: bytes = b"-inf"
+        at_lowest: set[bytes] = set()
+        while True:
+            # Those of the last score come again, for a further one may have the same.
+            count = size + len(at_lowest)
+            found: list[bytes] = await self._scripts.transport.commands.zrange_from(
+                index, lowest, count=count
+            )
+            scored = list(zip(found[::2], found[1::2], strict=True))
+            page = [member for member, _ in scored if member not in at_lowest]
+            if page:
+                yield [topic_text(member) or "" for member in page]
+            if len(scored) < count:
+                return
+            if scored[-1][1] != lowest:
+                at_lowest.clear()
+            lowest = scored[-1][1]
+            at_lowest.update(member for member, score in scored if score == lowest)
 
     async def delete(self, key: str, *, place: Place | None = None) -> bool:
         """Delete a record and its place in an index; return whether there was one."""

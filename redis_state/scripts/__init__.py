@@ -19,6 +19,7 @@ from redis_state.scripts.primitives.tokens import TokenScripts
 from redis_state.scripts.primitives.watch import WatchScripts
 from redis_state.scripts.runner import Reply, ReplyCode
 from redis_state.scripts.stores.a2a import A2AScripts
+from redis_state.scripts.stores.adk import AdkKeys, AdkScripts
 from redis_state.scripts.stores.agents import AgentScripts
 from redis_state.scripts.stores.archive import ArchiveScripts
 from redis_state.scripts.stores.contexts import ContextScripts, PatchKeys
@@ -75,6 +76,7 @@ class Scripts(
     GatheringScripts,
     GraphScripts,
     ArchiveScripts,
+    AdkScripts,
 ):
     """The scripts, run through one transport."""
 
@@ -83,6 +85,7 @@ __all__ = [
     "NO_LANE",
     "SCRIPTS",
     "TASK_FIELDS",
+    "AdkKeys",
     "Announcement",
     "CopyKeys",
     "EndedJob",

@@ -113,6 +113,12 @@ class Commands:
         """List members of a sorted set from a score on, the highest first, with their scores."""
         return self._send("ZREVRANGEBYSCORE", key, "+inf", lowest, "WITHSCORES")
 
+    def zrange_from(self, key: str, lowest: Argument, *, count: int) -> asyncio.Future[Any]:
+        """List members of a sorted set from a score on, the lowest first, with their scores."""
+        return self._send(
+            *("ZRANGEBYSCORE", key, lowest, "+inf"), "WITHSCORES", *("LIMIT", 0, count)
+        )
+
     def zrange_by_lex(
         self, key: str, lowest: Argument, highest: Argument, count: int = -1
     ) -> asyncio.Future[Any]:

@@ -303,6 +303,97 @@ class Keys:
         """
         return self._key("session_id", session_id, "conversation-lease")
 
+    def adk_session_at(self, app_name: str, adk_place: str) -> str:
+        """hash: version, write, order, updated, end, last, place, s:<name>: a session of Google's
+        ADK, named by its user and its id. `agent_sessions_ttl` after an event.
+        """
+        return self._key("app_name", app_name, f"adk-session:{adk_place}")
+
+    def adk_events(self, app_name: str, adk_place: str) -> LogKeys:
+        """stream: events of a session of Google's ADK; ``:ids`` hash: event id -> n.
+        `agent_sessions_ttl` after an event, trimmed by append.
+        """
+        return self._log_at(self._key("app_name", app_name, f"adk-events:{adk_place}"))
+
+    def adk_user(self, app_name: str, user_id: str) -> str:
+        """hash: s:<name>: a user's state in Google's ADK. Like the user's newest session."""
+        return self._key("app_name", app_name, f"adk-user:{escape('user_id', user_id)}")
+
+    def adk_app(self, app_name: str) -> str:
+        """hash: s:<name>: an app's state in Google's ADK. Like the app's newest session."""
+        return self._key("app_name", app_name, "adk-app")
+
+    def adk_sessions(self, app_name: str) -> str:
+        """zset: user and session -> expiry in us: an app's sessions. As long as the newest."""
+        return self._key("app_name", app_name, "adk-sessions")
+
+    def adk_sessions_of(self, app_name: str, user_id: str) -> str:
+        """zset: user and session -> expiry in us: a user's sessions. As long as the newest."""
+        return self._key("app_name", app_name, f"adk-sessions-of:{escape('user_id', user_id)}")
+
+    def llama_handler(self, handler_id: str) -> str:
+        """hash: version, write, order, document, run: a handler of LlamaIndex's workflows.
+        `agent_sessions_ttl` after a write.
+        """
+        return self._key("scope", "llama", f"llama-handler:{escape('handler_id', handler_id)}")
+
+    def llama_handlers(self) -> str:
+        """zset: handler -> expiry in us: all handlers of LlamaIndex. As long as the newest."""
+        return self._key("scope", "llama", "llama-handlers")
+
+    def llama_running(self) -> str:
+        """zset: handler -> expiry in us: handlers that have not ended. As long as the newest."""
+        return self._key("scope", "llama", "llama-running")
+
+    def llama_handlers_of(self, run_id: str) -> str:
+        """zset: handler -> expiry in us: the handlers of a run. As long as the newest."""
+        return self._key("scope", "llama", f"llama-handlers-of:{escape('run_id', run_id)}")
+
+    def llama_events(self, run_id: str) -> LogKeys:
+        """stream: events of a run of LlamaIndex; ``:ids`` hash: write id -> n; ``:live`` channel.
+        `agent_sessions_ttl`, trimmed by append.
+        """
+        return self._log("run_id", run_id, "llama-events")
+
+    def llama_ticks(self, run_id: str) -> LogKeys:
+        """stream: ticks of a run of LlamaIndex; ``:ids`` hash: write id -> n.
+        `agent_sessions_ttl`.
+        """
+        return self._log("run_id", run_id, "llama-ticks")
+
+    def llama_state(self, run_id: str, state_name: str) -> str:
+        """hash: version, write, order, document: a state of a run of LlamaIndex.
+        `agent_sessions_ttl` after a write.
+        """
+        return self._key("run_id", run_id, f"llama-state:{escape('namespace', state_name)}")
+
+    def llama_states(self, run_id: str) -> str:
+        """zset: name -> expiry in us: the states of a run. As long as the newest."""
+        return self._key("run_id", run_id, "llama-states")
+
+    def framework_checkpoint(self, checkpoint_id: str) -> str:
+        """hash: version, write, order, document, workflow, timestamp: a checkpoint of Microsoft's
+        Agent Framework. `snapshots_ttl` after a save.
+        """
+        return self._key("checkpoint_id", checkpoint_id, "framework-checkpoint")
+
+    def framework_checkpoints(self, workflow_name: str) -> str:
+        """zset: checkpoint -> expiry in us: checkpoints of a workflow. As long as the newest."""
+        return self._key("workflow_name", workflow_name, "framework-checkpoints")
+
+    def framework_messages(self, session_id: str, source_id: str) -> LogKeys:
+        """stream: messages of a session of Microsoft's Agent Framework; ``:ids`` hash: write id
+        -> n. `memory_ttl`, trimmed by append.
+        """
+        source = escape("source_id", source_id)
+        return self._log_at(self._key("session_id", session_id, f"framework-messages:{source}"))
+
+    def crew_flow(self, flow_id: str) -> str:
+        """hash: version, write, order, state, method, pending: the state of a flow of
+        CrewAI, and what it waits for. `snapshots_ttl` after a save.
+        """
+        return self._key("flow_uuid", flow_id, "crew-flow")
+
     def graph_thread(self, thread_id: str) -> str:
         """hash: ``r<place>`` a checkpoint, ``b<name>`` a channel's value, ``w<place>`` pending
         writes; owner, claim, epoch, expires, length: a thread of LangGraph, and who has claimed it.
@@ -659,6 +750,11 @@ def a2a_keys(keys: Keys, scope: str, task_id: str) -> A2AKeys:
 
 
 PENGUIFLOW_SCOPE = "a2a-penguiflow/"
+
+
+def adk_member(user_id: str, session_id: str) -> str:
+    """Return the place of a session of Google's ADK in the lists of its app."""
+    return f"{escape('user_id', user_id)}:{escape('session_id', session_id)}"
 
 
 def call_key(beside: str, call: str) -> str:

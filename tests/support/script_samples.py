@@ -24,6 +24,7 @@ from tests.support.scripts import (
     GRAPH_ROW,
     HOUR,
     add_row,
+    adk_keys,
     append,
     apply,
     close,
@@ -650,6 +651,32 @@ CALLS: dict[str, Call] = {
     "list_store_namespaces": lambda s, k: s.list_store_namespaces(
         graph_listing(k), start=b"-", size=10
     ),
+    "save_listed": lambda s, k: s.save_listed(
+        k.llama_handler(SESSION),
+        {"document": b"d"},
+        indexes=[k.llama_handlers(), k.llama_running(), k.llama_handlers_of(SESSION)],
+        write="w",
+        ttl_ms=HOUR,
+        member=SESSION,
+        listed=2,
+    ),
+    "drop_listed": lambda s, k: s.drop_listed(
+        k.llama_handler(SESSION), indexes=[k.llama_handlers()], member=SESSION
+    ),
+    "write_adk_session": lambda s, k: s.write_adk_session(
+        adk_keys(k, SESSION),
+        expected=0,
+        write="w",
+        updated="1.0",
+        ttl_ms=HOUR,
+        max_rows=10,
+        row_id=b"",
+        row=b"",
+        of_session=(b"s:\xed\xa0\x80", b"1"),
+        of_user=(b"s:a", b"1"),
+        of_app=(),
+    ),
+    "delete_adk_session": lambda s, k: s.delete_adk_session(adk_keys(k, SESSION)),
     "put_store_item": lambda s, k: s.put_store_item(
         k.graph_item("n", SESSION), value=b"{}", ttl_ms=HOUR
     ),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from redis_state import Settings
 from redis_state.scripts import (
     TASK_FIELDS,
+    AdkKeys,
     Announcement,
     Fence,
     GraphKeys,
@@ -37,7 +38,7 @@ from redis_state.scripts.stores.streams import StreamLimits
 from redis_state.serialization import codec
 from redis_state.testing import eventually
 from redis_state.transport.key_groups import LogKeys
-from redis_state.transport.keys import Keys
+from redis_state.transport.keys import Keys, adk_member
 from redis_state.transport.transport import Transport
 from redis_state.transport.wire.resp import Argument
 
@@ -171,6 +172,20 @@ GRAPH_ROW = b"\x93\xc0\xa0\x91\xa4i1 c" + b"document" + b"\x00\x00\x00\x09"
 def graph_keys(keys: Keys, thread: str = "h") -> GraphKeys:
     """Name the keys of a thread of LangGraph."""
     return GraphKeys(keys.graph_thread(thread), keys.graph_order(thread))
+
+
+def adk_keys(keys: Keys, session: str = "h", user: str = "u") -> AdkKeys:
+    """Name the keys of a session of Google's ADK."""
+    member = adk_member(user, session)
+    return AdkKeys(
+        session=keys.adk_session_at("p", member),
+        user=keys.adk_user("p", user),
+        app=keys.adk_app("p"),
+        index=keys.adk_sessions("p"),
+        own=keys.adk_sessions_of("p", user),
+        events=keys.adk_events("p", member),
+        member=member,
+    )
 
 
 def graph_listing(keys: Keys) -> GraphListing:

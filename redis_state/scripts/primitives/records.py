@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from redis_state.scripts.binding import remembering, script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
-from redis_state.scripts.values import Fence, TaskKeys, Topic, expecting
+from redis_state.scripts.values import Fence, Member, TaskKeys, Topic, expecting
 
 # What a host's save of a task writes, in the order in which it is given.
 TASK_FIELDS: tuple[str, ...] = (
@@ -57,4 +57,22 @@ class RecordScripts(ScriptRunner):
     def delete_record(
         self, record: str, *, index: str | None, member: Topic, only_if_gone: bool
     ) -> PendingReply:
+        """OK deleted."""
+
+    @script
+    def save_listed(
+        self,
+        record: str,
+        fields: Mapping[str, bytes],
+        *,
+        indexes: Sequence[str],
+        write: str,
+        ttl_ms: int,
+        member: Member,
+        listed: int,
+    ) -> PendingReply:
+        """OK version. The first ``listed`` indexes list it, one at least."""
+
+    @script
+    def drop_listed(self, record: str, *, indexes: Sequence[str], member: Member) -> PendingReply:
         """OK deleted."""

@@ -1,0 +1,25 @@
+-- Save a record that several indexes list, and let others list it no more, in one step. A repetition finds
+-- its write.
+-- KEYS record     hash: version, write, order and the fields given
+-- KEYS indexes..  zset: member -> expiry in us
+-- ARGV write      id of this call
+-- ARGV ttl_ms     int: milliseconds
+-- ARGV member     in the indexes
+-- ARGV listed     int: the first so many indexes list it, the others do not
+-- ARGV fields..   names and values, in turn
+-- Returns
+--   {'OK', version}  the new version
+-- @include record_write
+-- @lasting
+
+local was = redis.call('HMGET', record, 'write', 'version', 'order')
+if was[1] == write then return { 'OK', tonumber(was[2]) } end
+local version
+for place, index in ipairs(indexes) do
+  if place <= listed then
+    version = record_write(record, { key = index, member = member }, write, ttl_ms, fields, was)
+  else
+    redis.call('ZREM', index, member)
+  end
+end
+return { 'OK', version }

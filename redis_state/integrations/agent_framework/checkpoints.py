@@ -1,0 +1,142 @@
+"""Agent Framework's `CheckpointStorage`: a record for each checkpoint, an index for each workflow.
+
+What it takes and gives is typed `Any` here: its package is not in the environment in which types
+are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from datetime import datetime
+from importlib import import_module
+from typing import Any
+
+from redis_state import RedisStateStore
+from redis_state.errors import InvalidField
+from redis_state.scripts import raw
+from redis_state.serialization.fields import text
+from redis_state.stores.base import ms
+
+_PAGE = 100
+_NAMES = ("workflow", "timestamp")
+
+_theirs: Any = import_module("agent_framework")
+_encoding: Any = import_module("agent_framework._workflows._checkpoint_encoding")
+_errors: Any = import_module("agent_framework.exceptions")
+
+
+class RedisStateCheckpointStorage:
+    """The checkpoints of workflows, shared by all processes of a namespace.
+
+    A checkpoint lives `snapshots_ttl` after its save, encrypted with the store's `payload_keys`. As
+    Agent Framework's own storages do, it unpickles only types that the framework allows and those
+    in ``allowed_checkpoint_types``, each as ``module:name``. Ids and names may be any text.
+    """
+
+    def __init__(
+        self, store: RedisStateStore, *, allowed_checkpoint_types: Iterable[str] = ()
+    ) -> None:
+        self._of = store.base
+        self._ttl_ms = ms(store.settings.snapshots_ttl)
+        self._allowed = frozenset(allowed_checkpoint_types)
+
+    async def save(self, checkpoint: Any) -> str:
+        """Save a checkpoint, whole, in place of one with its id, and return its id.
+
+        It is listed first, so that what is saved is found. Errors: WorkflowCheckpointException for
+        a type that could not be loaded; nothing was saved then.
+        """
+        given = text("checkpoint_id", checkpoint.checkpoint_id)
+        workflow = text("workflow_name", checkpoint.workflow_name)
+        try:
+            stamp = repr(datetime.fromisoformat(checkpoint.timestamp).timestamp())
+        except (TypeError, ValueError):
+            raise InvalidField("timestamp", "an ISO 8601 time is needed") from None
+        encoded = _encoding.encode_checkpoint_value(checkpoint.to_dict())
+        _encoding.decode_checkpoint_value(encoded, allowed_types=self._allowed)
+        listed = self._of.note_first(
+            self._of.keys.framework_checkpoints(workflow), given, ttl_ms=self._ttl_ms
+        )
+        fields = {
+            "workflow": workflow.encode("utf-8", "surrogatepass"),
+            "timestamp": stamp.encode(),
+            "document": self._of.payloads.write(encoded, field="checkpoint"),
+        }
+        key = self._of.keys.framework_checkpoint(given)
+        await self._of.records.save(key, fields, ttl_ms=self._ttl_ms)
+        await listed
+        return given
+
+    async def load(self, checkpoint_id: str) -> Any:
+        """Return a checkpoint. Errors: WorkflowCheckpointException if there is none."""
+        found = await self._read(text("checkpoint_id", checkpoint_id))
+        if found is None:
+            reason = f"No checkpoint found with ID {checkpoint_id}"
+            raise _errors.WorkflowCheckpointException(reason)
+        return found
+
+    async def list_checkpoints(self, *, workflow_name: str) -> list[Any]:
+        """List a workflow's checkpoints in the order of their first save, read in pages of 100."""
+        found: list[Any] = []
+        async for names in self._pages(workflow_name):
+            read = [await self._read(name) for name in names]
+            found += [each for each in read if each is not None]
+        return found
+
+    async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
+        """List the ids of a workflow's checkpoints in the order of their last save."""
+        return [name async for names in self._pages(workflow_name) for name in names]
+
+    async def get_latest(self, *, workflow_name: str) -> Any:
+        """Return the checkpoint with the latest timestamp, or None.
+
+        It reads the timestamps of all, in pages of 100, and one checkpoint.
+        """
+        latest: tuple[float, str] | None = None
+        async for stamped in self._stamped(workflow_name):
+            # Of equal ones the first, as in Agent Framework's own storages.
+            latest = stamped if latest is None or stamped[0] > latest[0] else latest
+        return None if latest is None else await self._read(latest[1])
+
+    async def delete(self, checkpoint_id: str) -> bool:
+        """Delete a checkpoint; return whether there was one."""
+        key = self._of.keys.framework_checkpoint(text("checkpoint_id", checkpoint_id))
+        workflow = await self._of.scripts.transport.commands.hget(key, "workflow")
+        if workflow is None:
+            return False
+        deleted = await self._of.records.delete(key)
+        index = self._of.keys.framework_checkpoints(workflow.decode("utf-8", "surrogatepass"))
+        # Last: what a crash leaves is a name without a checkpoint, which every list leaves out.
+        await self._of.scripts.zrem(index, raw(checkpoint_id))
+        return deleted
+
+    async def _read(self, checkpoint_id: str) -> Any:
+        found = await self._of.records.load(self._of.keys.framework_checkpoint(checkpoint_id))
+        if found is None:
+            return None
+        of = f"checkpoint {checkpoint_id!r}"
+        data = self._of.payloads.open(found.fields["document"], of=of, field="checkpoint")
+        decode = _encoding.decode_checkpoint_value
+        value = decode(self._of.payloads.decode(data), allowed_types=self._allowed)
+        return _theirs.WorkflowCheckpoint.from_dict(value)
+
+    async def _pages(self, workflow_name: str) -> AsyncGenerator[list[str]]:
+        """Yield the ids of checkpoints that are there and are of this workflow, each once."""
+        seen: set[str] = set()
+        async for page in self._stamped_pages(workflow_name):
+            yield [name for _, name in page if name not in seen]
+            seen.update(name for _, name in page)
+
+    async def _stamped(self, workflow_name: str) -> AsyncGenerator[tuple[float, str]]:
+        async for page in self._stamped_pages(workflow_name):
+            for stamped in page:
+                yield stamped
+
+    async def _stamped_pages(self, workflow_name: str) -> AsyncGenerator[list[tuple[float, str]]]:
+        index = self._of.keys.framework_checkpoints(text("workflow_name", workflow_name))
+        name_of = workflow_name.encode("utf-8", "surrogatepass")
+        async for names in self._of.records.pages(index, size=_PAGE):
+            keys = [self._of.keys.framework_checkpoint(name) for name in names]
+            asked = [self._of.fetch(key, _NAMES) for key in keys]
+            found = [(name, await flat) for name, flat in zip(names, asked, strict=True)]
+            yield [(float(stamp), name) for name, (of, stamp) in found if of == name_of]

@@ -1,0 +1,169 @@
+"""Checkpoints and history of Microsoft's Agent Framework in Redis, with its own package."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+from pydantic import SecretStr
+
+from redis_state import RedisStateStore, Settings
+from redis_state.errors import InvalidField, PayloadUnreadable
+from tests.hosts import real
+from tests.support.processes import children
+from tests.support.servers.faults import start_process
+
+framework: Any = real.load("agent_framework")
+errors: Any = real.load("agent_framework.exceptions")
+
+from redis_state.integrations.agent_framework import (  # noqa: E402
+    RedisStateCheckpointStorage,
+    RedisStateHistoryProvider,
+)
+
+ODD = ["a b", "}{", "ü/\n:*", "x" * 400, "{s}", "%"]
+
+
+class Unknown:
+    """A type that nobody allowed."""
+
+
+def checkpoint_of(name: str, workflow: str = "w", **more: Any) -> Any:
+    """Make a checkpoint."""
+    given = {"workflow_name": workflow, "graph_signature_hash": "h", "checkpoint_id": name}
+    return framework.WorkflowCheckpoint(**{**given, **more})
+
+
+async def left(store: RedisStateStore) -> list[bytes]:
+    """List the keys that are there, without the replies of calls."""
+    scan = store.base.scripts.transport.commands.scan_all(f"{store.settings.namespace}:*")
+    return [key async for some in scan for key in some if b":call:" not in key]
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_a_checkpoint_comes_back_whole_and_leaves_nothing(
+    store: RedisStateStore, odd: str
+) -> None:
+    storage: Any = RedisStateCheckpointStorage(store)
+    message = framework.Message(role="user", contents=["\U0001f600"])
+    made = checkpoint_of(odd, odd, state={"k": {1, 2}, "m": message}, iteration_count=3)
+    for _ in range(2):
+        assert await storage.save(made) == odd
+    found = await storage.load(odd)
+    assert found.state["m"].text == message.text
+    assert (found.state["k"], found.iteration_count, found.timestamp) == ({1, 2}, 3, made.timestamp)
+    assert await storage.list_checkpoint_ids(workflow_name=odd) == [odd]
+    assert (await storage.get_latest(workflow_name=odd)).checkpoint_id == odd
+    assert await storage.delete(odd)
+    assert not await storage.delete(odd)
+    with pytest.raises(errors.WorkflowCheckpointException):
+        await storage.load(odd)
+    assert await storage.get_latest(workflow_name=odd) is None
+    assert await left(store) == []
+
+
+async def test_the_latest_is_the_latest_by_its_time_and_lists_are_whole(
+    store: RedisStateStore,
+) -> None:
+    storage: Any = RedisStateCheckpointStorage(store)
+
+    def at(n: int) -> str:
+        return f"2026-01-01T00:{n // 60:02d}:{n % 60:02d}+00:00"
+
+    await asyncio.gather(
+        *(storage.save(checkpoint_of(f"c{n}", timestamp=at(n))) for n in range(230))
+    )
+    await storage.save(checkpoint_of("other", "other"))
+    # Saved again it is listed last, and is as old as it was.
+    await storage.save(checkpoint_of("c7", timestamp=at(7)))
+    assert (await storage.get_latest(workflow_name="w")).checkpoint_id == "c229"
+    listed = await storage.list_checkpoint_ids(workflow_name="w")
+    assert (sorted(listed), listed[-1]) == (sorted(f"c{n}" for n in range(230)), "c7")
+    assert len(await storage.list_checkpoints(workflow_name="w")) == 230
+    # One that was saved under another name is in the list of that name only.
+    await storage.save(checkpoint_of("c7", "other"))
+    assert "c7" not in await storage.list_checkpoint_ids(workflow_name="w")
+
+
+async def test_what_could_not_be_loaded_is_not_saved(store: RedisStateStore) -> None:
+    storage: Any = RedisStateCheckpointStorage(store)
+    with pytest.raises(errors.WorkflowCheckpointException):
+        await storage.save(checkpoint_of("c", state={"k": Unknown()}))
+    with pytest.raises(InvalidField, match="timestamp"):
+        await storage.save(checkpoint_of("c", timestamp="now"))
+    assert await left(store) == []
+    name = f"{Unknown.__module__}:{Unknown.__qualname__}"
+    allowing: Any = RedisStateCheckpointStorage(store, allowed_checkpoint_types=[name])
+    await allowing.save(checkpoint_of("c", state={"k": Unknown()}))
+    assert isinstance((await allowing.load("c")).state["k"], Unknown)
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_messages_come_back_in_order_and_leave_nothing(
+    store: RedisStateStore, odd: str
+) -> None:
+    history: Any = RedisStateHistoryProvider(store, max_messages=64)
+    other: Any = RedisStateHistoryProvider(store, source_id=odd)
+    texts = [f"{n} \U0001f600" for n in range(10)]
+    await history.save_messages(odd, [framework.Message(role="user", contents=[t]) for t in texts])
+    await history.save_messages(odd, [])
+    assert [each.text for each in await history.get_messages(odd)] == texts
+    assert await other.get_messages(odd) == []
+    many = [framework.Message(role="user", contents=[str(n)]) for n in range(200)]
+    await history.save_messages(odd, many)
+    kept = [each.text for each in await history.get_messages(odd)]
+    assert kept == [str(n) for n in range(200)][-len(kept) :]
+    assert 64 <= len(kept) <= 68
+    await history.clear(odd)
+    assert await left(store) == []
+    with pytest.raises(InvalidField, match="session_id"):
+        await history.get_messages(None)
+
+
+async def test_all_is_sealed(store: RedisStateStore, settings: Settings) -> None:
+    keys = SecretStr(Fernet.generate_key().decode())
+    async with RedisStateStore(settings.model_copy(update={"payload_keys": keys})) as sealing:
+        storage: Any = RedisStateCheckpointStorage(sealing)
+        history: Any = RedisStateHistoryProvider(sealing)
+        await storage.save(checkpoint_of("c", state={"k": "secret"}))
+        await history.save_messages("s", [framework.Message(role="user", contents=["secret"])])
+        of, commands = store.base.keys, store.base.scripts.transport.commands
+        stored = [await commands.hgetall(of.framework_checkpoint("c"))]
+        stored += [await commands.xrange(of.framework_messages("s", "redis_state").rows, "-", "+")]
+        assert all(stored)
+        assert "secret" not in repr(stored)
+        assert (await storage.load("c")).state == {"k": "secret"}
+        with pytest.raises(PayloadUnreadable):
+            await RedisStateCheckpointStorage(store).load("c")
+        with pytest.raises(PayloadUnreadable):
+            await RedisStateHistoryProvider(store).get_messages("s")
+
+
+async def test_what_a_killed_process_has_saved_is_there(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    argument = {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
+    processes = [
+        await start_process("save_framework_checkpoints", argument | {"name": name})
+        for name in ("a", "b")
+    ]
+    printed: list[str] = []
+    try:
+        for process in processes:
+            printed += [(await process.stdout.readline()).decode().strip() for _ in range(30)]
+        for process in processes:
+            process.kill()
+        assert [await process.wait() for process in processes] == [-9, -9]
+    finally:
+        await asyncio.gather(*map(children.end, processes))
+    storage: Any = RedisStateCheckpointStorage(store)
+    found = {each.checkpoint_id: each for each in await storage.list_checkpoints(workflow_name="w")}
+    assert set(printed) <= set(found)
+    assert all(each.state == {"name": name} for name, each in found.items())
+    texts = [each.text for each in await RedisStateHistoryProvider(store).get_messages("s")]
+    assert set(printed) <= set(texts)
+    for name in ("a", "b"):
+        own = [text for text in texts if text.startswith(name)]
+        assert own == [f"{name}{n}" for n in range(len(own))]

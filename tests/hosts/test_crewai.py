@@ -1,0 +1,106 @@
+"""The state of CrewAI's flows in Redis, with CrewAI's own package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+from pydantic import SecretStr
+
+from redis_state import RedisStateStore, Settings
+from redis_state.errors import InvalidField, PayloadUnreadable
+from tests.hosts import real
+from tests.support.processes import children
+from tests.support.servers.faults import start_process
+
+crewai: Any = real.load("crewai.flow.flow")
+feedback: Any = real.load("crewai.flow.async_feedback.types")
+
+from redis_state.integrations.crewai import RedisStateFlowPersistence  # noqa: E402
+
+ODD = ["a b", "}{", "ü/\n:*", "x" * 400, "{s}", "%"]
+
+
+def persistence_of(settings: Settings, **options: Any) -> Any:
+    """Make one on the server of the test."""
+    return RedisStateFlowPersistence(
+        url=settings.url, options={"namespace": settings.namespace, **options}
+    )
+
+
+def context_of(flow_id: str) -> Any:
+    """Make a question."""
+    return feedback.PendingFeedbackContext(
+        flow_id=flow_id,
+        flow_class="m.Flow",
+        method_name="review",
+        method_output={"draft": 1},
+        message="good?",
+    )
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_a_state_and_what_it_waits_for_come_back(
+    settings: Settings, store: RedisStateStore, odd: str
+) -> None:
+    flows = persistence_of(settings)
+    assert flows.load_state(odd) is None
+    assert flows.load_pending_feedback(odd) is None
+    flows.save_state(odd, "begin", {"n": 1, "s": {1}, "f": "\U0001f600"})
+    asked = context_of(odd)
+    flows.save_pending_feedback(odd, asked, {"n": 2})
+    flows.save_state(odd, "other", {"n": 3})
+    state, context = persistence_of(settings).load_pending_feedback(odd)
+    assert (state, context) == ({"n": 2}, asked)
+    flows.clear_pending_feedback(odd)
+    assert flows.load_pending_feedback(odd) is None
+    assert flows.load_state(odd) == {"n": 3}
+    assert flows.delete_flow(odd)
+    assert not flows.delete_flow(odd)
+    assert not await store.base.scripts.transport.commands.exists(store.base.keys.crew_flow(odd))
+    flows.clear_pending_feedback(odd)
+    assert flows.load_state(odd) is None
+    flows.close()
+    with pytest.raises(InvalidField, match="state_data"):
+        flows.save_state(odd, "m", 7)
+    with pytest.raises(InvalidField, match="flow_uuid"):
+        flows.load_state("")
+
+
+async def test_a_state_is_sealed_and_no_secret_is_shown(
+    settings: Settings, store: RedisStateStore
+) -> None:
+    sealing = persistence_of(settings, payload_keys=SecretStr(Fernet.generate_key().decode()))
+    sealing.save_pending_feedback("f", context_of("secret"), {"k": "secret"})
+    stored = await store.base.scripts.transport.commands.hgetall(store.base.keys.crew_flow("f"))
+    assert b"secret" not in b" ".join(stored)
+    assert sealing.load_state("f") == {"k": "secret"}
+    with pytest.raises(PayloadUnreadable):
+        persistence_of(settings).load_state("f")
+    assert sealing.model_dump() == {"persistence_type": "RedisStateFlowPersistence"}
+    assert settings.url.get_secret_value() not in repr(sealing)
+
+
+async def test_a_flow_of_a_killed_process_is_continued_by_another(settings: Settings) -> None:
+    argument = {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
+    killed = await start_process("run_crew_flow", argument)
+    try:
+        lines = [await killed.stdout.readline()]
+        while lines[-1] not in (b"second begins\n", b""):
+            lines.append(await killed.stdout.readline())
+        assert lines[-1], lines
+        killed.kill()
+        assert await killed.wait() == -9
+    finally:
+        await children.end(killed)
+    flows = persistence_of(settings)
+    assert flows.load_state("flow")["done"] == ["first"]
+    other = await start_process("run_crew_flow", argument | {"ends": True})
+    try:
+        out, err = await other.communicate()
+        assert other.returncode == 0, err.decode()
+    finally:
+        await children.end(other)
+    assert b"second begins" in out
+    assert flows.load_state("flow")["done"] == ["first", "first", "second"]

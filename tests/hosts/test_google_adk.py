@@ -1,0 +1,226 @@
+"""Sessions of Google's ADK in Redis, with ADK's own package."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+from pydantic import SecretStr
+
+from redis_state import RedisStateStore, Settings
+from redis_state.errors import CorruptState, InvalidField, PayloadUnreadable
+from tests.hosts import real
+from tests.support.processes import children
+from tests.support.servers.faults import start_process
+
+adk: Any = real.load("google.adk.sessions")
+events: Any = real.load("google.adk.events")
+bases: Any = real.load("google.adk.sessions.base_session_service")
+stale: Any = real.load("google.adk.errors._stale_session_error")
+missing: Any = real.load("google.adk.errors.session_not_found_error")
+exists: Any = real.load("google.adk.errors.already_exists_error")
+genai: Any = real.load("google.genai.types")
+
+from redis_state.integrations.google_adk import RedisStateSessionService  # noqa: E402
+
+ODD = ["a b", "}{", "ü/\n:*", "x" * 400, "{s}", "%", "a:b"]
+
+
+def event_of(delta: dict[str, Any] | None = None, **more: Any) -> Any:
+    """Make an event."""
+    return events.Event(author="a", actions=events.EventActions(state_delta=delta or {}), **more)
+
+
+@pytest.fixture
+def service(store: RedisStateStore) -> Any:
+    return RedisStateSessionService(store)
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_a_session_comes_back_whole_under_any_ids(service: Any, odd: str) -> None:
+    place = {"app_name": odd, "user_id": odd}
+    state = {"n": 1, "app:a": [1.5, None], "user:u": {"é": "\U0001f600"}, "temp:t": 1}
+    made = await service.create_session(**place, session_id=odd, state=state)
+    kept = {"n": 1, "app:a": [1.5, None], "user:u": {"é": "\U0001f600"}}
+    assert made.state == kept
+    part = genai.Part(inline_data=genai.Blob(data=b"\x00\xff", mime_type="x/y"))
+    content = genai.Content(role="user", parts=[genai.Part(text="hi"), part])
+    appended = await service.append_event(made, event_of({"temp:x": 1, odd: 2}, content=content))
+    assert appended.actions.state_delta == {odd: 2}
+    assert made.state["temp:x"] == 1
+    found = await service.get_session(**place, session_id=odd)
+    assert found.events == made.events == [appended]
+    assert found.state == {**kept, odd: 2}
+    assert (found.app_name, found.user_id, found.id) == (odd, odd, odd.strip())
+    assert found.last_update_time == appended.timestamp
+    listed = (await service.list_sessions(app_name=odd, user_id=odd)).sessions
+    assert [(each.id, each.events, each.state) for each in listed] == [(odd, [], found.state)]
+    await service.delete_session(**place, session_id=odd)
+    assert await service.get_session(**place, session_id=odd) is None
+    assert (await service.list_sessions(app_name=odd)).sessions == []
+    assert await service.get_user_state(**place) == {"u": {"é": "\U0001f600"}}
+
+
+async def test_a_session_that_another_has_written_is_stale(service: Any) -> None:
+    place = {"app_name": "p", "user_id": "u", "session_id": "s"}
+    await service.create_session(**place)
+    first, second = [await service.get_session(**place) for _ in range(2)]
+    await service.append_event(first, event_of({"k": 1, "app:k": 1}))
+    with pytest.raises(stale.StaleSessionError):
+        await service.append_event(second, event_of({"k": 2, "app:k": 2}))
+    found = await service.get_session(**place)
+    assert (found.state, len(found.events)) == ({"k": 1, "app:k": 1}, 1)
+    # Agents side by side have one session in common.
+    await asyncio.gather(*(service.append_event(found, event_of({f"{n}": n})) for n in range(20)))
+    assert len((await service.get_session(**place)).events) == 21
+    await service.delete_session(**place)
+    with pytest.raises(missing.SessionNotFoundError):
+        await service.append_event(found, event_of())
+
+
+async def test_a_session_without_a_marker_counts_by_its_last_event(service: Any) -> None:
+    place = {"app_name": "p", "user_id": "u", "session_id": "s"}
+    made = await service.create_session(**place)
+    bare = {"app_name": "p", "user_id": "u", "id": "s"}
+    await service.append_event(adk.Session(**bare), event_of())
+    found = await service.get_session(**place)
+    with pytest.raises(stale.StaleSessionError):
+        await service.append_event(adk.Session(**bare), event_of())
+    await service.append_event(adk.Session(**bare, events=list(found.events)), event_of())
+    with pytest.raises(stale.StaleSessionError):
+        await service.append_event(made, event_of())
+    nowhere = adk.Session(app_name="p", user_id="u", id="none")
+    with pytest.raises(missing.SessionNotFoundError):
+        await service.append_event(nowhere, event_of())
+
+
+async def test_an_event_that_comes_again_changes_nothing(service: Any) -> None:
+    place = {"app_name": "p", "user_id": "u", "session_id": " s "}
+    made = await service.create_session(**place)
+    assert made.id == "s"
+    with pytest.raises(exists.AlreadyExistsError):
+        await service.create_session(**place, state={"app:a": "lost"})
+    event = event_of({"n": 1})
+    for _ in range(2):
+        assert await service.append_event(made, event) == event
+    with pytest.raises(exists.AlreadyExistsError):
+        await service.append_event(made, event_of({"n": 2}, id=event.id))
+    partial = event_of({"n": 3}, partial=True)
+    assert await service.append_event(made, partial) is partial
+    found = await service.get_session(**place)
+    assert (found.state, found.events) == ({"n": 1}, [event])
+
+
+async def test_the_newest_events_or_the_late_ones_are_read(store: RedisStateStore) -> None:
+    service: Any = RedisStateSessionService(store, max_events=100)
+    place = {"app_name": "p", "user_id": "u", "session_id": "s"}
+    session = await service.create_session(**place)
+    for n in range(130):
+        await service.append_event(session, event_of({"n": n}, timestamp=float(n)))
+
+    async def read(**config: Any) -> list[float]:
+        wanted = bases.GetSessionConfig(**config)
+        found = await service.get_session(**place, config=wanted)
+        assert found.state == {"n": 129}
+        return [event.timestamp for event in found.events]
+
+    assert await read(num_recent_events=2) == [128, 129]
+    assert await read(num_recent_events=0) == []
+    assert await read(after_timestamp=128) == [128, 129]
+    assert await read(num_recent_events=3, after_timestamp=128) == [128, 129]
+    assert len(await read()) <= 106
+
+
+async def test_all_sessions_are_listed_in_the_order_of_their_updates(service: Any) -> None:
+    for n in range(230):
+        await service.create_session(app_name="p", user_id=f"u{n % 3}", session_id=f"s{n}")
+    session = await service.get_session(app_name="p", user_id="u1", session_id="s1")
+    await service.append_event(session, event_of({"user:k": 1}))
+    listed = (await service.list_sessions(app_name="p")).sessions
+    assert len({each.id for each in listed}) == 230
+    assert listed[-1].id == "s1"
+    assert all(each.state == ({"user:k": 1} if each.user_id == "u1" else {}) for each in listed)
+    own = (await service.list_sessions(app_name="p", user_id="u2")).sessions
+    assert [each.id for each in own] == [f"s{n}" for n in range(230) if n % 3 == 2]
+    assert (await service.list_sessions(app_name="p", user_id="")).sessions == []
+
+
+async def test_states_and_events_are_sealed_and_damage_is_told(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    keys = SecretStr(Fernet.generate_key().decode())
+    place = {"app_name": "p", "user_id": "u", "session_id": "s"}
+    async with RedisStateStore(settings.model_copy(update={"payload_keys": keys})) as sealing:
+        service: Any = RedisStateSessionService(sealing)
+        made = await service.create_session(**place, state={"a": "secret", "app:b": "secret"})
+        await service.append_event(made, event_of({"user:c": "secret"}))
+        of, fetch = service._keys("p", "u", "s"), store.base.scripts.transport.commands.hgetall
+        stored = [await fetch(key) for key in (of.session, of.user, of.app)]
+        rows = await store.base.scripts.transport.commands.xrange(of.rows, "-", "+")
+        assert b"secret" not in repr((stored, rows)).encode()
+        assert (await service.get_session(**place)).state["user:c"] == "secret"
+        with pytest.raises(PayloadUnreadable):
+            await RedisStateSessionService(store).get_session(**place)
+        row = sealing.base.payloads.seal(b'{"author": 7, "secret": 1}')
+        found = await service.get_session(**place)
+        await service._write(
+            of, {}, expected=(await service._expected(of, found)), updated=1, row=(b"x", row)
+        )
+        with pytest.raises(CorruptState, match="event 2: ValidationError"):
+            await service.get_session(**place)
+
+
+async def test_processes_lose_no_state_and_a_killed_one_leaves_whole_events(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    argument = {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
+    names = ["a", "b", "killed"]
+    counts = {"a": 150, "b": 150, "killed": 1_000_000}
+    processes = [
+        await start_process("append_adk_events", argument | {"name": name, "count": counts[name]})
+        for name in names
+    ]
+    printed: dict[str, list[str]] = {name: [] for name in names}
+
+    async def read(name: str, process: Any) -> None:
+        while line := await process.stdout.readline():
+            printed[name].append(line.decode().strip())
+            if name == "killed" and len(printed[name]) == 100:
+                process.kill()
+
+    try:
+        await asyncio.gather(*map(read, names, processes))
+        assert [await process.wait() for process in processes] == [0, 0, -9]
+    finally:
+        await asyncio.gather(*map(children.end, processes))
+    service: Any = RedisStateSessionService(store)
+    done: set[str] = set()
+    found: Any = None
+    for name in names:
+        found = await service.get_session(app_name="p", user_id="u", session_id=name)
+        ids = [event.id for event in found.events]
+        assert ids == [f"{name}-{n}" for n in range(len(ids))]
+        # What was acknowledged is there; of what was not, one at most.
+        assert ids[: len(printed[name])] == printed[name]
+        assert len(ids) <= len(printed[name]) + (name == "killed")
+        assert {key for key in found.state if ":" not in key} == set(ids)
+        done |= set(ids)
+    for prefix in ("app:", "user:"):
+        changed = {key.removeprefix(prefix) for key in found.state if key.startswith(prefix)}
+        assert changed == done
+    # Another process continues where the killed one stood.
+    await service.append_event(found, event_of({"app:more": 1}))
+
+
+async def test_terms_that_make_no_sense_are_refused(service: Any, store: RedisStateStore) -> None:
+    with pytest.raises(InvalidField, match="max_events"):
+        RedisStateSessionService(store, max_events=0)
+    with pytest.raises(InvalidField, match="app_name"):
+        await service.create_session(app_name=7, user_id="u")
+    with pytest.raises(InvalidField, match="session_id"):
+        await service.get_session(app_name="p", user_id="u", session_id=" ")
+    made = await service.create_session(app_name="p", user_id="u", state={"f": print})
+    assert json.dumps(made.state) == json.dumps({"f": str(print)})

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from redis_state.scripts import Scripts
+from redis_state.transport.keys import Keys
+from tests.support.scripts import HOUR, ask, fields, lives, ok
+
+
+async def test_a_record_is_listed_where_it_belongs_and_leaves_the_other_lists(
+    scripts: Scripts, keys: Keys
+) -> None:
+    record = keys.llama_handler("h")
+    indexes = [keys.llama_handlers(), keys.llama_running()]
+
+    async def save(write: str, listed: int, **given: bytes) -> object:
+        return await scripts.save_listed(
+            record,
+            given,
+            indexes=indexes,
+            write=write,
+            ttl_ms=HOUR,
+            member="\ud800",
+            listed=listed,
+        )
+
+    async def lengths() -> list[int]:
+        return [await ask(scripts, "ZCARD", index) for index in indexes]
+
+    for _ in range(2):
+        assert await save("w1", 2, document=b"a") == ok(1)
+    assert await lengths() == [1, 1]
+    assert all(0 < left <= HOUR for left in await lives(scripts, record, *indexes))
+    assert await save("w2", 1, document=b"b") == ok(2)
+    assert await lengths() == [1, 0]
+    found = await fields(scripts, record)
+    assert found == {"version": b"2", "write": b"w2", "document": b"b", "order": found["order"]}
+    for deleted in (1, 0):
+        reply = await scripts.drop_listed(record, indexes=indexes, member="\ud800")
+        assert reply == ok(deleted)
+    assert await lives(scripts, record, *indexes) == [-2, -2, -2]
+    assert await scripts.drop_listed(record, indexes=[], member="") == ok(0)
