@@ -5,8 +5,9 @@ writes down once the process is killed. A permit is taken before and free after,
 more handlers count than the limit.
 
 A run that loses its lease while its process lives (it was stopped) may go on until its heartbeat
-or its next write is refused. That is all that is promised of it. So it counts up to the last record
-that the server took from it.
+or its next write is refused. That is all that is promised of it. So it counts up to where it was
+when it began the last part whose record the server took: it may be stopped right after that
+record, or before its first act, and write its line much later.
 """
 
 from __future__ import annotations
@@ -30,9 +31,15 @@ class Run:
     worker: str
     group: str
     begin: int
-    held: int
+    # Where it was surely under its lease; -1: nowhere.
+    held: int = -1
     end: int | None = None
     lost_alive: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether it surely ran under its lease."""
+        return not self.lost_alive or self.held >= 0
 
     @property
     def counts_to(self) -> int:
@@ -50,6 +57,7 @@ class Witness:
         self.runs: dict[tuple[str, int], Run] = {}
         self.deaths: dict[str, int] = {}
         self._limits: dict[int, tuple[str, int]] = {}
+        self._parts: dict[tuple[str, int, int], int] = {}
         self._first = dict(groups)
         for place, (what, *facts) in enumerate(lines):
             getattr(self, f"_{what}")(place, *facts)
@@ -80,10 +88,13 @@ class Witness:
     def _begin(self, place: int, task: str, epoch: int, worker: str, group: str) -> None:
         if worker in self.deaths:
             self.problems.append(f"{worker} wrote after its death")
-        self.runs[task, epoch] = Run(task, epoch, worker, group, place, place)
+        self.runs[task, epoch] = Run(task, epoch, worker, group, place)
 
-    def _held(self, place: int, task: str, epoch: int) -> None:
-        self.runs[task, epoch].held = place
+    def _part(self, place: int, task: str, epoch: int, part: int) -> None:
+        self._parts[task, epoch, part] = place
+
+    def _held(self, _place: int, task: str, epoch: int, part: int) -> None:
+        self.runs[task, epoch].held = self._parts[task, epoch, part]
 
     def _end(self, place: int, task: str, epoch: int, _how: str) -> None:
         self.runs[task, epoch].end = place
@@ -111,7 +122,7 @@ class Witness:
 
     def _count(self) -> None:
         moves: list[tuple[int, int, Run]] = []
-        for run in self.runs.values():
+        for run in filter(lambda run: run.counts, self.runs.values()):
             moves += [(run.begin, 1, run), (run.counts_to, -1, run)]
         running: Counter[str] = Counter()
         limits = dict(self._first)

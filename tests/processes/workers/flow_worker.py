@@ -66,12 +66,14 @@ class Flow:
             await asyncio.sleep(self._part_s)
             done.append(1)
 
-        for _ in range(PARTS):
+        for number in range(PARTS):
             done: list[int] = []
+            run = (ctx.task.task_id, ctx.epoch, number)
+            note(self._folder, "runs", "part", *run)
             await ctx.step("part", part)
             if done:
-                # Its record was written under the lease: it was this run's until now.
-                note(self._folder, "runs", "held", ctx.task.task_id, ctx.epoch)
+                # Its record was written under the lease, which it had as the part began too.
+                note(self._folder, "runs", "held", *run)
 
     @contextmanager
     def _running(self, ctx: TaskContext, group: str) -> Generator[None]:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.support.processes import children
 from tests.support.servers.faults import importing
 
@@ -32,7 +34,7 @@ note("imported", os.getpid())
 @pytest.mark.parametrize("number", range(2))
 def test_each_process_has_one(number):
     note("ran", os.getpid(), os.environ["PYTEST_XDIST_WORKER"])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 90
     while len((HERE / "ran").read_text().splitlines()) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -53,12 +55,13 @@ def command(folder: Path) -> list[str]:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 90
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
+@pytest.mark.timeout(300)
 def test_tests_are_imported_once_and_run_by_processes_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "test_forked.py").write_text(TESTS)
     ran = children.run(command(tmp_path), capture_output=True, text=True, env=importing())
@@ -68,16 +71,20 @@ def test_tests_are_imported_once_and_run_by_processes_of_their_own(tmp_path: Pat
     assert "assert (1 + 1) == 3" in ran.stdout
     assert "crashed while running" in ran.stdout
     assert "2 failed, 2 passed" in ran.stdout
-    assert {worker for _, worker in rows} == {"gw0", "gw1"}
+    # A third one if the test that dies came first.
+    assert len({worker for _, worker in rows}) == 2
     assert len({*imported, *(pid for pid, _ in rows)}) == 3
 
 
+@pytest.mark.timeout(300)
 def test_a_run_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "test_forked.py").write_text(TESTS.replace("< 2", "< 3"))
     run = children.launch(command(tmp_path), stdout=subprocess.DEVNULL, env=importing())
     ran = tmp_path / "ran"
-    wait_until(lambda: ran.exists() and len(ran.read_text().splitlines()) == 2)
-    run.kill()
-    run.wait()
+    try:
+        wait_until(lambda: ran.exists() and len(ran.read_text().splitlines()) == 2)
+    finally:
+        run.kill()
+        run.wait()
     pids = [int(line.split()[0]) for line in ran.read_text().splitlines()]
     wait_until(lambda: not any(map(children.is_at_work, pids)))
