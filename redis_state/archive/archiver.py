@@ -110,6 +110,8 @@ class Archiver:
             if not self._failures:
                 log.warning("%s; what has ended stays in Redis", error)
             self._failures += 1
+            # It may have gone back to before it had tables.
+            self._prepared = False
             await self._keep(tasks, sessions, settled, report)
         finally:
             await self._settle(tasks, sessions, settled)
@@ -159,7 +161,7 @@ class Archiver:
                 continue
             try:
                 ended = ArchivedTask.of(*task, reply.facts[1], reply.facts[2])
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
                 log.error("a record cannot be archived: %s", type(error).__name__)  # noqa: TRY400
                 report.refused += 1
                 settled[claim.entry] = _TROUBLE_MS
