@@ -99,6 +99,23 @@ async def test_an_archive_that_is_away_delays_and_loses_nothing(
     assert all(0 < now <= was for now, was in zip(after, before, strict=True))
 
 
+async def test_the_list_of_a_session_forgets_a_task_when_the_task_expires(
+    archiving: Settings, archive: PostgresArchive
+) -> None:
+    short = Settings(**{**archiving.model_dump(), "finished_task_ttl": 7_200})
+    async with RedisStateStore(short) as store:
+        task = await ended(store)
+        keys = store.tasks.keys(SESSION, task)
+        before = float(await send(store, "ZSCORE", keys.tasks, task))
+        listed_ms = int(await send(store, "PTTL", keys.tasks))
+        await ArchiveList(store).enlist(SESSION, task)
+        await archive_all(store, archive)
+        assert await send(store, "HEXISTS", keys.task, "archived") == 1
+        assert float(await send(store, "ZSCORE", keys.tasks, task)) <= before + 1_000_000
+        assert int(await send(store, "PTTL", keys.tasks)) <= listed_ms + 1_000
+        assert int(await send(store, "PTTL", keys.task)) <= 7_200_000
+
+
 async def test_a_task_that_is_retried_is_archived_as_it_ended_last(
     live: RedisStateStore, archive: PostgresArchive
 ) -> None:
