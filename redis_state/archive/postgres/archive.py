@@ -231,12 +231,12 @@ class PostgresArchive:
             except psycopg.Error as error:
                 # A partition that another process has dropped is made again.
                 self._months.clear()
-                # Without a state it is the connection's error, not an answer of the server.
-                if error.sqlstate is None or not self._is_idle():
-                    await self._drop()
-                # Its text may quote what was to be written.
                 state = error.sqlstate or ""
                 refused = state.startswith(_REFUSED) and state != _NO_MONTH
+                # Another server may be the right one by now: this one may only read, or go away.
+                if not refused or not self._is_idle():
+                    await self._drop()
+                # Its text may quote what was to be written.
                 raise ArchiveUnavailable(action, _problem(error), refused=refused) from None
             except BaseException:
                 # In the middle of a call: nobody knows what the connection would say next.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import LiteralString
+from typing import Any, LiteralString
 
 import pytest
 
@@ -199,3 +199,26 @@ def _row(n: int, ms: int) -> ArchivedRow:
 
 def _rows(after: ArchivedRow | None, rows: list[ArchivedRow]) -> SessionRows:
     return SessionRows(SESSION, None if after is None else (after.n, after.ms), rows)
+
+
+async def test_a_server_that_only_reads_by_now_is_left_for_the_one_that_its_url_finds(
+    archive: PostgresArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = psycopg.AsyncConnection.connect
+    opened: list[psycopg.AsyncConnection[Any]] = []
+
+    async def noted(*arguments: Any, **options: Any) -> psycopg.AsyncConnection[Any]:
+        opened.append(await connect(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "connect", noted)
+    await archive.aclose()
+    await archive.prepare()
+    await opened[0].execute("SET default_transaction_read_only = on")
+    batch = ArchiveBatch(sessions=[_rows(None, [_row(1, 0)])])
+    with pytest.raises(ArchiveUnavailable, match="25006") as away:
+        await archive.write(batch)
+    assert not away.value.refused
+    await archive.write(batch)
+    assert (await archive.verify(batch)).is_whole
+    assert len(opened) == 2
