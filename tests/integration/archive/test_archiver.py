@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -102,7 +103,7 @@ async def test_an_archive_that_is_away_delays_and_loses_nothing(
 async def test_the_list_of_a_session_forgets_a_task_when_the_task_expires(
     archiving: Settings, archive: PostgresArchive
 ) -> None:
-    short = Settings(**{**archiving.model_dump(), "finished_task_ttl": 7_200})
+    short = archiving.model_copy(update={"finished_task_ttl": timedelta(hours=2)})
     async with RedisStateStore(short) as store:
         task = await ended(store)
         keys = store.tasks.keys(SESSION, task)
