@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.archive.archiver import Archiver
 from redis_state.archive.copying import UpdateCopies
-from redis_state.archive.model import ArchiveBatch
+from redis_state.archive.model import ArchiveBatch, ArchivedTask
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.waiting import ArchiveList, session_entry
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
@@ -95,3 +97,30 @@ async def test_sessions_are_copied_in_batches_of_a_bounded_size(
     assert sum(written) > 40_000_000
     assert max(written) < 10_000_000
     assert (await archive.status()).updates == len(sessions)
+
+
+async def test_few_tasks_are_in_memory_at_once_however_many_are_due(
+    live: RedisStateStore, archive: PostgresArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [await ended(live, told=0) for _ in range(40)]
+    waiting = ArchiveList(live)
+    await asyncio.gather(*(waiting.enlist(SESSION, task) for task in tasks))
+    read = most = 0
+    make, write = ArchivedTask.of, archive.write
+
+    def counted(*arguments: Any) -> ArchivedTask:
+        nonlocal read
+        read += 1
+        return make(*arguments)
+
+    async def wrote(batch: ArchiveBatch) -> None:
+        nonlocal read, most
+        if batch.tasks:
+            most, read = max(most, read), 0
+        await write(batch)
+
+    monkeypatch.setattr(ArchivedTask, "of", counted)
+    monkeypatch.setattr(archive, "write", wrote)
+    report = await Archiver(live, archive, limit=100).run_once()
+    assert report.tasks == len(tasks)
+    assert 0 < most <= 16
