@@ -40,6 +40,8 @@ _AGAIN_MS = 1_000
 _TROUBLE_MS = 3_600_000
 _FIRST_BACKOFF_MS, _LONGEST_BACKOFF_MS = 2_000, 600_000
 _SLICE_BYTES = 4 << 20
+# So many tasks are in memory at once, whole.
+_TOGETHER = 16
 
 Settled = dict[bytes, int | None]
 
@@ -110,6 +112,8 @@ class Archiver:
             if not self._failures:
                 log.warning("%s; what has ended stays in Redis", error)
             self._failures += 1
+            # It may have gone back to before it had tables.
+            self._prepared = False
             await self._keep(tasks, sessions, settled, report)
         finally:
             await self._settle(tasks, sessions, settled)
@@ -125,6 +129,17 @@ class Archiver:
         if not self._prepared:
             await self._archive.prepare()
             self._prepared = True
+        await self._archive_some(tasks[:_TOGETHER], sessions, settled, report)
+        for start in range(_TOGETHER, len(tasks), _TOGETHER):
+            await self._archive_some(tasks[start : start + _TOGETHER], (), settled, report)
+
+    async def _archive_some(
+        self,
+        tasks: Sequence[WatchClaim],
+        sessions: Sequence[WatchClaim],
+        settled: Settled,
+        report: ArchiveReport,
+    ) -> None:
         ended = await self._read(tasks, settled, report)
         named = {each.entry: session_of_entry(each.entry) for each in sessions}
         of_tasks = {each.task.session_id for each in ended}
@@ -159,7 +174,7 @@ class Archiver:
                 continue
             try:
                 ended = ArchivedTask.of(*task, reply.facts[1], reply.facts[2])
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
                 log.error("a record cannot be archived: %s", type(error).__name__)  # noqa: TRY400
                 report.refused += 1
                 settled[claim.entry] = _TROUBLE_MS

@@ -12,7 +12,9 @@ from redis_state.errors import CursorGap
 from redis_state.primitives.log import Log, Page
 from redis_state.store import RedisStateStore
 
-_PAGE = 500
+# So many sessions at once, and of each so many rows: few at first, then as many as make 1 MB.
+_TOGETHER = 8
+_FIRST, _PAGE, _PAGE_BYTES = 16, 500, 1 << 20
 Place = tuple[int, int]
 
 
@@ -48,9 +50,15 @@ class UpdateCopies:
         Each page is verified before the next is read. A session whose page is not there as it was
         sent is left: another archiver has written it meanwhile. Errors: ArchiveUnavailable.
         """
-        copied, left = CopiedUpdates(), dict(last)
+        copied, sessions = CopiedUpdates(), list(last.items())
+        for start in range(0, len(sessions), _TOGETHER):
+            await self._copy(dict(sessions[start : start + _TOGETHER]), copied)
+        return copied
+
+    async def _copy(self, left: Mapping[str, Place | None], copied: CopiedUpdates) -> None:
+        count = _FIRST
         while left:
-            pages = await asyncio.gather(*(self._read(*each) for each in left.items()))
+            pages = await asyncio.gather(*(self._read(*each, count) for each in left.items()))
             read = {page.found.session_id: page for page in pages if page is not None}
             news = [
                 page.found
@@ -69,8 +77,7 @@ class UpdateCopies:
                     copied.whole.add(session_id)
                 else:
                     following[session_id] = rows[-1].n, rows[-1].ms
-            left = following
-        return copied
+            left, count = following, _next_count(news)
 
     def log(self, session_id: str) -> Log:
         """Return the log of a session's updates."""
@@ -84,32 +91,38 @@ class UpdateCopies:
         await self._archive.write(batch)
         return (await self._archive.verify(batch)).sessions
 
-    async def _read(self, session_id: str, after: Place | None) -> _Read | None:
+    async def _read(self, session_id: str, after: Place | None, count: int) -> _Read | None:
         """Read a page; None if the log changes its history while it is read."""
         log = self.log(session_id)
         try:
             try:
                 cursor = None if after is None else f"{after[0]}-{after[1]}"
-                page, missed, lost = await log.read(after=cursor, count=_PAGE), 0, None
+                page, missed, lost = await log.read(after=cursor, count=count), 0, None
             except CursorGap as gap:
                 if gap.reason == "ahead":
                     return _Read(SessionRows(session_id, after, ()), 0, at_end=True)
-                page, missed, lost = await _read_behind(log, gap)
+                page, missed, lost = await _read_behind(log, gap, count)
         except CursorGap:
             return None
         rows = [ArchivedRow(*row) for row in page.rows]
         return _Read(SessionRows(session_id, after, rows, lost), missed, page.at_end)
 
 
-async def _read_behind(log: Log, gap: CursorGap) -> tuple[Page, int, Place | None]:
+async def _read_behind(log: Log, gap: CursorGap, count: int) -> tuple[Page, int, Place | None]:
     """Read on behind a gap: also how many rows it has, and behind which row rows were lost.
 
     A log that has expired begins again with its first row. What the archive has is before it.
     """
     if gap.reason == "foreign":
-        return await log.read(count=_PAGE), 0, None
-    page = await log.read(after=gap.resume_after, count=_PAGE)
+        return await log.read(count=count), 0, None
+    page = await log.read(after=gap.resume_after, count=count)
     if gap.reason == "rewound":
         n, ms, *_ = gap.resume_after.split("-")
         return page, 0, (int(n), int(ms))
     return page, gap.missed or 0, None
+
+
+def _next_count(read: Sequence[SessionRows]) -> int:
+    """Return how many rows of each session are read next, by the size of those read last."""
+    sizes = [len(row.data) for each in read for row in each.rows]
+    return max(1, min(_PAGE, _PAGE_BYTES * len(sizes) // max(sum(sizes), 1)))

@@ -53,7 +53,10 @@ class ArchivedTask:
     def of(
         cls, session_id: str, task_id: str, record: Sequence[bytes], journal: Sequence[bytes]
     ) -> Self:
-        """Make one of names and values in turn. Errors: ValueError, KeyError, TypeError."""
+        """Make one of names and values in turn.
+
+        Errors: ValueError, KeyError, TypeError; OverflowError for a time that is none.
+        """
         fields = dict(zip(record[::2], record[1::2], strict=True))
         for own in _OWN:
             fields.pop(own, None)
@@ -68,7 +71,7 @@ class ArchivedTask:
 
     @classmethod
     def stored(cls, session_id: str, task_id: str, record: str, journal: str) -> Self:
-        """Make one of what an archive has. Errors: ValueError, KeyError, TypeError."""
+        """Make one of what an archive has. Errors: those of `of`."""
         return cls._read(session_id, task_id, fields_of(record), fields_of(journal))
 
     @classmethod
@@ -84,10 +87,12 @@ class ArchivedTask:
 
         named = {name.decode("utf-8", "replace"): value for name, value in fields.items()}
         document = as_object(fields[b"document"])
+        born_us = int(fields[b"order"])
+        moment_of_us(born_us)
         return cls(
             session_id,
             task_id,
-            born_us=int(fields[b"order"]),
+            born_us=born_us,
             version=int(fields[b"version"]),
             write=text(b"write") or "",
             status=TaskStatus(fields[b"status"].decode()),

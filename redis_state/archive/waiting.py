@@ -45,13 +45,17 @@ class ArchiveList:
         )
 
     async def enlist(self, session_id: str, task_id: str) -> None:
-        """Put a task on the list that has ended. One write; a repetition changes nothing."""
+        """Put a task on the list that has ended. One write, which may be repeated.
+
+        An archiver that looks at the task meanwhile does not remove it: it may have seen an earlier
+        end.
+        """
         entry = watch_entry(session_id, task_id)
         await asyncio.gather(
             self._scripts.note_member(
                 self._since(entry), member=topic_text(entry) or "", ttl_ms=_LISTED_MS
             ),
-            self.tasks.put_back(entry, delay_ms=0),
+            self.tasks.bring_forward(entry, delay_ms=0),
         )
 
     async def strike(self, entries: Iterable[bytes]) -> None:
@@ -62,8 +66,11 @@ class ArchiveList:
         await asyncio.gather(*(self._scripts.zrem(key, *some) for key, some in grouped.items()))
 
     async def enlist_session(self, session_id: str, *, delay_ms: int) -> None:
-        """Put a session on its list, due after a while, unless it is there."""
-        await self.sessions.put_back(session_entry(session_id), delay_ms=delay_ms)
+        """Put a session on its list, or postpone it there: what it has now is archived.
+
+        One that looks at the session meanwhile does not remove it.
+        """
+        await self.sessions.put(session_entry(session_id), delay_ms=delay_ms)
 
     async def backlog(self) -> ArchiveBacklog:
         """Count what waits. One read for each shard."""

@@ -11,12 +11,15 @@ local function archive_hold(record, others, least_ms, hold_ms, now)
 end
 
 -- Undo that, unless something else has changed the record's lifetime since; a minute is left at least.
+-- Return until when it was held, and until when it lives now; nothing if it was not undone.
 local function archive_release(record, others, now)
   local before, held = string.match(redis.call('HGET', record, 'archive_hold') or '', '^(%d+) (%d+)$')
   if not before then return end
   redis.call('HDEL', record, 'archive_hold')
   if redis.call('PEXPIRETIME', record) ~= tonumber(held) then return end
-  local ends = string.format('%.0f', math.max(tonumber(before), now + 60000))
-  redis.call('PEXPIREAT', record, ends)
-  for _, key in ipairs(others) do redis.call('PEXPIREAT', key, ends, 'LT') end
+  local ends = math.max(tonumber(before), now + 60000)
+  local written = string.format('%.0f', ends)
+  redis.call('PEXPIREAT', record, written)
+  for _, key in ipairs(others) do redis.call('PEXPIREAT', key, written, 'LT') end
+  return tonumber(held), ends
 end

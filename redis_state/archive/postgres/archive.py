@@ -43,6 +43,8 @@ from redis_state.errors import ArchiveUnavailable
 _NONE = (0, 0)
 # Classes of errors: of data, of constraints, of limits of the program.
 _REFUSED = ("22", "23", "54")
+# No partition takes it: another process has dropped one, and the next call makes it again.
+_NO_MONTH = "23514"
 
 
 class PostgresArchive:
@@ -55,7 +57,7 @@ class PostgresArchive:
         self, url: str | SecretStr, *, namespace: str = "rs", timeout_s: float = 30.0
     ) -> None:
         self._url = url if isinstance(url, SecretStr) else SecretStr(url)
-        self._namespace = plain_text(namespace)
+        self._namespace = id_text(namespace)
         self._timeout_s = limits.seconds("timeout_s", timeout_s)
         self._connection: AsyncConnection[Any] | None = None
         self._lock = asyncio.Lock()
@@ -67,6 +69,11 @@ class PostgresArchive:
     async def prepare(self) -> None:
         """Make the tables, unless they are there. Several processes may call it at once."""
         async with self._using("prepare") as connection:
+            encoding = connection.info.parameter_status("server_encoding")
+            if encoding != "UTF8":
+                raise ArchiveUnavailable(
+                    "prepare", f"the database's encoding is {encoding}, not UTF8"
+                )
             await migrate(connection)
 
     async def write(
@@ -224,11 +231,12 @@ class PostgresArchive:
             except psycopg.Error as error:
                 # A partition that another process has dropped is made again.
                 self._months.clear()
-                # Without a state it is the connection's error, not an answer of the server.
-                if error.sqlstate is None or not self._is_idle():
+                state = error.sqlstate or ""
+                refused = state.startswith(_REFUSED) and state != _NO_MONTH
+                # Another server may be the right one by now: this one may only read, or go away.
+                if not refused or not self._is_idle():
                     await self._drop()
                 # Its text may quote what was to be written.
-                refused = (error.sqlstate or "").startswith(_REFUSED)
                 raise ArchiveUnavailable(action, _problem(error), refused=refused) from None
             except BaseException:
                 # In the middle of a call: nobody knows what the connection would say next.
@@ -237,9 +245,13 @@ class PostgresArchive:
 
     async def _connected(self) -> AsyncConnection[Any]:
         if self._connection is None or self._connection.closed:
-            opened = await AsyncConnection.connect(
-                self._url.get_secret_value(), autocommit=True, application_name="redis-state"
-            )
+            try:
+                opened = await AsyncConnection.connect(
+                    self._url.get_secret_value(), autocommit=True, application_name="redis-state"
+                )
+            except (OSError, ValueError) as error:
+                # A host that is none, for one. Its text and its parts may quote the URL.
+                raise ArchiveUnavailable("connect", type(error).__name__) from None
             try:
                 for statement in sqls.SESSION_SETTINGS:
                     await opened.execute(statement)

@@ -22,6 +22,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 # An index takes no more than some 2,700 bytes of all its columns.
 _LONGEST_ID = 400
+_START = 50
 _ESCAPED = re.compile(r"\\(\\|u([0-9a-f]{4}))")
 
 TASK_COLUMNS = (
@@ -38,7 +39,7 @@ def id_text(value: str) -> str:
     if len(text.encode()) <= _LONGEST_ID:
         return text
     # No text that was not shortened has this sign behind a backslash.
-    return f"{text[:60]}\\~{hashlib.sha256(text.encode()).hexdigest()}"
+    return f"{plain_text(value[:_START])}\\~{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def long_ids(*ids: str) -> str | None:
@@ -55,13 +56,13 @@ def id_of(column: str, whole: Any, place: int) -> str:
 
 
 def task_values(namespace: str, task: ArchivedTask) -> list[Any]:
-    """Write a task as the values of `TASK_COLUMNS`."""
+    """Write a task as the values of `TASK_COLUMNS`; the namespace is written already."""
 
     def text(value: str | None) -> str | None:
         return None if value is None else id_text(value)
 
     return [
-        plain_text(namespace),
+        namespace,
         id_text(task.session_id),
         id_text(task.task_id),
         moment_of_us(task.born_us),
@@ -88,9 +89,9 @@ def task_of(row: Any) -> ArchivedTask:
 
 
 def row_values(namespace: str, session_id: str, row: ArchivedRow) -> list[Any]:
-    """Write a row as the values of `ROW_COLUMNS`."""
+    """Write a row as the values of `ROW_COLUMNS`; the namespace is written already."""
     return [
-        plain_text(namespace),
+        namespace,
         id_text(session_id),
         moment_of_ms(row.ms),
         row.n,

@@ -72,8 +72,14 @@ MIGRATIONS: tuple[str, ...] = (
 async def migrate(connection: AsyncConnection[Any]) -> int:
     """Make the tables, unless they are there; return the version. One transaction.
 
-    Processes that come together wait for the first of them. A crash leaves nothing of it.
+    Processes that come together wait for the first of them. A crash leaves nothing of it. With all
+    tables there it only reads.
     """
+    found = await connection.execute("SELECT to_regclass('redis_state.migrations')")
+    if await found.fetchone() != (None,):
+        done = await _version(connection)
+        if done >= len(MIGRATIONS):
+            return done
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
         await connection.execute("CREATE SCHEMA IF NOT EXISTS redis_state")
@@ -81,17 +87,19 @@ async def migrate(connection: AsyncConnection[Any]) -> int:
             "CREATE TABLE IF NOT EXISTS redis_state.migrations "
             "(version int PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())"
         )
-        found = await connection.execute(
-            "SELECT coalesce(max(version), 0) FROM redis_state.migrations"
-        )
-        row = await found.fetchone()
-        done = int(row[0]) if row else 0
+        done = await _version(connection)
         for version, statements in enumerate(MIGRATIONS[done:], start=done + 1):
             await connection.execute(statements.encode())
             await connection.execute(
                 "INSERT INTO redis_state.migrations (version) VALUES (%s)", [version]
             )
         return max(done, len(MIGRATIONS))
+
+
+async def _version(connection: AsyncConnection[Any]) -> int:
+    found = await connection.execute("SELECT coalesce(max(version), 0) FROM redis_state.migrations")
+    row = await found.fetchone()
+    return int(row[0]) if row else 0
 
 
 def month_of(moment: datetime) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from redis_state.archive.postgres.rows import ROW_COLUMNS, TASK_COLUMNS, id_text
 # Of each connection. A commit must be on the disk; what asks for more than that stays.
 SESSION_SETTINGS: Final[tuple[LiteralString, ...]] = (
     "SET TIME ZONE 'UTC'",
+    "SET client_encoding = 'UTF8'",
     """
     SELECT set_config('synchronous_commit', 'on', false)
     WHERE current_setting('synchronous_commit') IN ('off', 'local')
@@ -30,10 +31,13 @@ ON CONFLICT (namespace, session_id, task_id, born) DO UPDATE SET
 WHERE kept.version < excluded.version OR (kept.version, kept.write) = (%s::bigint, %s::text)
 """.encode()  # noqa: S608 - of the columns above
 
+# A row that was lost is there again if the server has it again: a restored backup was undone.
 INSERT_ROW: Final = f"""
-INSERT INTO redis_state.updates ({", ".join(ROW_COLUMNS)})
+INSERT INTO redis_state.updates AS kept ({", ".join(ROW_COLUMNS)})
 VALUES ({", ".join(["%s"] * len(ROW_COLUMNS))})
-ON CONFLICT DO NOTHING
+ON CONFLICT (namespace, session_id, at, n) DO UPDATE SET
+    {", ".join(f"{column} = excluded.{column}" for column in ROW_COLUMNS[4:])}, lost = false
+WHERE kept.lost
 """.encode()  # noqa: S608 - of the columns above
 
 NEW_SESSION: Final = """

@@ -151,7 +151,7 @@ def archive_now(
                 total += report
                 if report.postponed:
                     raise ArchiveUnavailable("write", "see the log")
-                if not report.tasks:
+                if not report.looked:
                     return asdict(total) | {"enlisted": enlisted}
 
     found = run(work())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -97,6 +98,23 @@ async def test_an_archive_that_is_away_delays_and_loses_nothing(
     assert await archived(archive) == await expected(live, task)
     after = [int(await send(live, "PTTL", key)) for key in kept]
     assert all(0 < now <= was for now, was in zip(after, before, strict=True))
+
+
+async def test_the_list_of_a_session_forgets_a_task_when_the_task_expires(
+    archiving: Settings, archive: PostgresArchive
+) -> None:
+    short = archiving.model_copy(update={"finished_task_ttl": timedelta(hours=2)})
+    async with RedisStateStore(short) as store:
+        task = await ended(store)
+        keys = store.tasks.keys(SESSION, task)
+        before = float(await send(store, "ZSCORE", keys.tasks, task))
+        listed_ms = int(await send(store, "PTTL", keys.tasks))
+        await ArchiveList(store).enlist(SESSION, task)
+        await archive_all(store, archive)
+        assert await send(store, "HEXISTS", keys.task, "archived") == 1
+        assert float(await send(store, "ZSCORE", keys.tasks, task)) <= before + 1_000_000
+        assert int(await send(store, "PTTL", keys.tasks)) <= listed_ms + 1_000
+        assert int(await send(store, "PTTL", keys.task)) <= 7_200_000
 
 
 async def test_a_task_that_is_retried_is_archived_as_it_ended_last(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 pytest.importorskip("psycopg", reason="needs the postgres extra")
@@ -10,11 +12,12 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.waiting import ArchiveList
 from redis_state.models import TaskStatus
 from tests.support.commands import Ran, cli
 from tests.support.processes.pools import SESSION
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.tasks.archives import ended
+from tests.support.tasks.archives import archived, ended, expected
 
 pytestmark = pytest.mark.worker
 
@@ -52,3 +55,15 @@ async def test_an_archive_that_is_away_or_not_set_has_its_status(settings: Setti
     ran = await cli(settings, "archive", "status", REDIS_STATE_ARCHIVE_URL=away)
     assert (ran.status, "secret" in ran.err) == (5, False)
     assert (await cli(settings, "archive", "status")).status == 2
+
+
+async def test_what_needs_no_archiving_does_not_end_a_run_early(
+    live: RedisStateStore, archive: PostgresArchive, settings: Settings, postgres: OwnPostgres
+) -> None:
+    waiting = ArchiveList(live)
+    await asyncio.gather(*(waiting.enlist(SESSION, f"gone-{n}") for n in range(300)))
+    task = await ended(live)
+    await waiting.enlist(SESSION, task)
+    ran = await cli(settings, "archive", "run", "--json", REDIS_STATE_ARCHIVE_URL=postgres.url)
+    assert ran.document["tasks"] == 1
+    assert await archived(archive) == await expected(live, task)
