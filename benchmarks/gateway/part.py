@@ -1,4 +1,4 @@
-"""The part ``gateway``: idle clients, the spread of saves, one crowded session, slow readers."""
+"""The part ``gateway``: idle clients, spread saves, a crowded session, slow readers, people."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Self
 
 from benchmarks.driver import Contender, NotMeasured
+from benchmarks.gateway.people import measure_dev, measure_page
 from benchmarks.peers.ours import update
 from benchmarks.report import Row, missing, row
 from benchmarks.runner import Run
@@ -82,6 +83,8 @@ def measure_gateway(run: Run) -> list[Row]:
         "spread": _spread,
         "crowd": _crowd,
         "slow": _slow,
+        "page": measure_page,
+        "dev": measure_dev,
     }
     for name, piece in pieces.items():
         run.server.flush()

@@ -1,6 +1,7 @@
 """Limits for each caller: the size of a body, requests in a second, streams at once.
 
-They hold in one process. Limits of a queue are for what shall hold everywhere.
+They hold in one process, but for durable streams that are kept. Limits of a queue are for what
+shall hold everywhere.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ _BODY_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayLimits:
-    """What one caller may use of one process.
+    """What one caller may use: of one process, but for ``kept_streams``.
 
     ``max_body_bytes`` is the size of a request's body. A caller may make ``burst`` requests at
     once, and ``requests_per_s`` in the long run; None for any number. ``streams`` are those that a
     caller has open at once. ``max_append_bytes`` is the size of what is appended to a durable
-    stream in one request. A long poll of one ends after ``long_poll_s``, its events after
-    ``events_s``: the client comes again. Errors: InvalidField.
+    stream in one request. ``kept_streams`` are the durable streams of a caller's making that still
+    live, in all processes; None for any number. A long poll of one ends after ``long_poll_s``, its
+    events after ``events_s``: the client comes again. Errors: InvalidField.
     """
 
     max_body_bytes: int = 64 * 1024
@@ -41,6 +43,7 @@ class GatewayLimits:
     burst: int = 200
     streams: int = 64
     max_append_bytes: int = 1024 * 1024
+    kept_streams: int | None = 10_000
     long_poll_s: float = 15.0
     events_s: float = 60.0
 
@@ -48,6 +51,8 @@ class GatewayLimits:
         """Refuse what cannot be."""
         for name in ("max_body_bytes", "burst", "streams", "max_append_bytes"):
             limits.count(name, getattr(self, name))
+        if self.kept_streams is not None:
+            limits.count("kept_streams", self.kept_streams)
         for name in ("long_poll_s", "events_s"):
             limits.seconds(name, getattr(self, name))
         if self.requests_per_s is not None:

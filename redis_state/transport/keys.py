@@ -517,6 +517,12 @@ class Keys:
         info = self._key("path", path, "stream")
         return StreamKeys(info, live_channel(info, self.database))
 
+    def streams_of(self, creator: str) -> str:
+        """zset: path -> when to look whether it is there, in us: durable streams that one caller
+        of a gateway has created. `longest_stream_ttl` after the last one.
+        """
+        return self._key("creator", creator, "streams-of")
+
     def schedule(self, schedule_id: str) -> str:
         """hash: version, write, order, definition, paused, after, outbox, last, skipped, fired,
         triggers: a schedule. `schedules_ttl` after a save or a worker's look, which comes once a

@@ -84,6 +84,7 @@ def _shape(name: str) -> str:
         "item_space": "I",
         "item_key": "X",
         "path": "Y",
+        "creator": "C",
         "mcp_session": "M",
         "server": "M",
         "bus": "M",

@@ -723,6 +723,12 @@ CALLS: dict[str, Call] = {
     "add_fork": lambda scripts, keys: scripts.add_fork(
         keys.stream(SESSION).info, stream_id="id", fork=b"f \xed\xa0\x80", most=9
     ),
+    "claim_stream": lambda scripts, keys: scripts.claim_stream(
+        keys.streams_of(SESSION), path="\ud800", ttl_ms=HOUR, most=9, keep_ms=HOUR
+    ),
+    "release_stream": lambda scripts, keys: scripts.release_stream(
+        keys.streams_of(SESSION), path="\ud800", mark="1"
+    ),
     "save_schedule": lambda scripts, keys: scripts.save_schedule(
         ScheduleKeys(keys.schedule(SESSION), keys.schedules(), keys.schedules_due()),
         {"paused": b"0"},

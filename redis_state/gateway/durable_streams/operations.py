@@ -28,6 +28,7 @@ from redis_state.gateway.durable_streams.answers import (
     stream_answer,
     stream_problem,
 )
+from redis_state.gateway.durable_streams.counting import counted, uncounted
 from redis_state.gateway.durable_streams.feeds import is_binary
 from redis_state.gateway.durable_streams.frames import stream_frames
 from redis_state.gateway.durable_streams.requests import (
@@ -94,14 +95,17 @@ async def create_stream(call: ApiCall, path: str) -> Response:
     origin = origin_of(headers, call.request.scope.get("root_path", ""))
     if origin is not None and not call.principal.may_stream(Right.READ, origin.path):
         raise not_found()
-    stream, is_new = await _streams(call).create(
-        path,
-        content_type=headers.get("content-type"),
-        data=await _body(call),
-        lifetime=lifetime_of(headers),
-        closed=is_closing(headers),
-        origin=origin,
-    )
+    data, lifetime = await _body(call), lifetime_of(headers)
+    async with counted(call, path) as made:
+        stream, is_new = await _streams(call).create(
+            path,
+            content_type=headers.get("content-type"),
+            data=data,
+            lifetime=lifetime,
+            closed=is_closing(headers),
+            origin=origin,
+        )
+        made.is_new = is_new
     known = about(stream)
     if is_new:
         known["location"] = _location(call.request)
@@ -159,7 +163,8 @@ async def look_stream(call: ApiCall, path: str) -> Response:
 @_over(Right.WRITE)
 async def delete_stream(call: ApiCall, path: str) -> Response:
     """Delete a stream. Forks of it stay."""
-    await _streams(call).delete(path)
+    async with uncounted(call, path):
+        await _streams(call).delete(path)
     return stream_answer(204, headers={})
 
 

@@ -98,3 +98,13 @@ class StreamScripts(ScriptRunner):
         most: int,
     ) -> PendingReply:
         """OK | MISSING."""
+
+    @script
+    def claim_stream(
+        self, created: str, *, path: str, ttl_ms: int, most: int, keep_ms: int
+    ) -> PendingReply:
+        """OK mark new | FULL."""
+
+    @script
+    def release_stream(self, created: str, *, path: str, mark: str) -> PendingReply:
+        """OK removed."""

@@ -38,6 +38,7 @@ from redis_state.scripts.stores.streams import StreamLimits
 from redis_state.serialization import codec
 from redis_state.stores.base import Base, ms
 from redis_state.stores.streams.appends import check_batch, check_text, read_appended
+from redis_state.stores.streams.created import CreatedStreams
 from redis_state.stores.streams.forks import Forks
 from redis_state.stores.streams.rows import split_messages, write_row
 from redis_state.stores.streams.views import StoredStream, read_stored
@@ -217,6 +218,10 @@ class StreamStore:
         channel = self._base.keys.stream(check_path(path)).channel
         async with listening(self._base.scripts.transport, channel) as subscription:
             yield subscription
+
+    def created_by(self, creator: str, *, most: int) -> CreatedStreams:
+        """Return the count of the streams that a creator has made, for up to so many."""
+        return CreatedStreams(self._base, creator, most=most)
 
     async def find(self, path: str) -> StoredStream | None:
         """Return a stream, also one whose path is only taken by its forks; else None."""

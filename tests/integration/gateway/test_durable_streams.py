@@ -21,6 +21,7 @@ from redis_state.gateway.durable_streams.frames import event_lines
 from redis_state.testing import eventually
 from tests.support.asgi_servers import serving_asgi
 from tests.support.gateway import BASE, caller, code_of, stranger, tokens
+from tests.support.scripts import ask
 
 TEXT = {"content-type": "text/plain"}
 ALL = ("read:*", "write:*")
@@ -401,3 +402,59 @@ def test_no_data_ends_its_event(data: bytes, written: bytes) -> None:
 
 def _waiting(app: Gateway) -> int:
     return app._usage.streams
+
+
+async def test_a_caller_keeps_so_many_streams_in_all_gateways_together(
+    store: RedisStateStore,
+) -> None:
+    apps = [create_gateway(store, auth=tokens, limits=GatewayLimits(kept_streams=5)) for _ in "ab"]
+    async with (
+        caller(apps[0], "ann", *ALL) as one,
+        caller(apps[1], "ann", *ALL) as other,
+        caller(apps[1], "bob", *ALL) as bob,
+    ):
+
+        async def create(number: int) -> httpx.Response:
+            http = (one, other)[number % 2]
+            return await http.put(at(str(number % 20)), headers=TEXT)
+
+        # Each of twenty paths is asked for twice, all at once.
+        answers = await asyncio.gather(*map(create, range(40)))
+        assert {each.status_code for each in answers} == {200, 201, 403}
+        made = [number for number, each in enumerate(answers) if each.status_code == 201]
+        assert len(made) == 5
+        refused = next(each for each in answers if each.status_code == 403)
+        assert (code_of(refused), refused.json()["error"]["limit"]) == ("too_many_kept_streams", 5)
+        # What is there is found, by a caller without room too.
+        assert (await create(made[0])).status_code == 200
+        assert (await bob.put(at("bob's"), headers=TEXT)).status_code == 201
+        assert (await one.put(at("more"), headers=TEXT)).status_code == 403
+        assert (await other.delete(at(str(made[0] % 20)))).status_code == 204
+        assert (await one.put(at("more"), headers=TEXT)).status_code == 201
+        assert (await one.put(at("even-more"), headers=TEXT)).status_code == 403
+    for each in apps:
+        await each.aclose()
+
+
+async def test_room_of_streams_comes_back_when_they_end_and_not_while_they_are_used(
+    store: RedisStateStore,
+) -> None:
+    app = create_gateway(store, auth=tokens, limits=GatewayLimits(kept_streams=2))
+    async with caller(app, "ann", *ALL) as http:
+        for wrong in ({"stream-ttl": "9999999999"}, {"stream-expires-at": "2999-01-01T00:00:00Z"}):
+            assert (await http.put(at("wrong"), headers=TEXT | wrong)).status_code == 400
+        await make(http, "short", stream_ttl="1")
+        await make(http, "used", stream_ttl="1")
+        # As uses do, which begin a lifetime again.
+        await ask(store.base.scripts, "PEXPIRE", store.base.keys.stream("used").info, 60_000)
+
+        async def there_is_room() -> bool:
+            return (await http.put(at("next"), headers=TEXT)).status_code == 201
+
+        assert not await there_is_room()
+        await eventually(there_is_room, "the stream that has ended to be counted no more")
+        assert (await http.head(at("used"))).status_code == 200
+        assert (await http.put(at("last"), headers=TEXT)).status_code == 403
+        left = await store.transport.commands.pttl(store.base.keys.streams_of("ann"))
+        assert 0 < left <= store.settings.longest_stream_ttl.total_seconds() * 1000
+    await app.aclose()

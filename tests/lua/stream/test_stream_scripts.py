@@ -256,3 +256,34 @@ async def test_nobody_sees_a_fork_before_all_of_it_is_there(scripts: Scripts, ke
     assert [row[1][1] for row in rows] == [b"p1", b"p2", b"pp", b"pd"]
     assert [row[0] for row in rows[:2]] == [b"1-1", b"2-2"]
     assert min(await lives(scripts, of.info, of.rows)) > 60_000
+
+
+async def test_streams_of_a_creator_are_claimed_up_to_a_number_and_released_by_their_mark(
+    scripts: Scripts, keys: Keys
+) -> None:
+    created = keys.streams_of("ann")
+
+    async def claim(path: str, ttl_ms: int = HOUR, most: int = 2) -> Reply:
+        return await scripts.claim_stream(
+            created, path=path, ttl_ms=ttl_ms, most=most, keep_ms=2 * HOUR
+        )
+
+    first = await claim("a")
+    assert first.facts[1] == 1
+    again = await claim("a")
+    assert again.facts[1] == 0
+    assert again.text(0) != first.text(0)
+    assert (await claim("\ud800")).word is ReplyCode.OK
+    assert (await claim("b")).word is ReplyCode.FULL
+    assert (await claim("a")).word is ReplyCode.OK
+    # Without a limit, for what is there already; and sooner than before.
+    sooner = await claim("a", ttl_ms=1_000, most=0)
+    assert int(sooner.text(0)) < int(again.text(0))
+    assert HOUR < (await lives(scripts, created))[0] <= 2 * HOUR
+    stale = await scripts.release_stream(created, path="a", mark=again.text(0))
+    assert stale.facts == [0]
+    for removed in (1, 0):
+        released = await scripts.release_stream(created, path="a", mark=sooner.text(0))
+        assert released.facts == [removed]
+    assert (await claim("b")).word is ReplyCode.OK
+    assert await ask(scripts, "ZCARD", created) == 2
