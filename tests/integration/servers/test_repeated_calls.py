@@ -23,11 +23,12 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import Keys, agent_shard, call_key
 from tests.support.a2a.rows import a2a_keys, create, drop
 from tests.support.agents.sessions import fresh
-from tests.support.script_samples import CALLS, job_keys
+from tests.support.script_samples import CALLS, SESSION, job_keys
 from tests.support.scripts import (
     GRAPH_ROW,
     HOUR,
     add_row,
+    adk_keys,
     append,
     ask,
     fields,
@@ -491,6 +492,16 @@ CASES = {
         _claim_job,
         CALLS["end_job"],
         lambda scripts, keys: ask(scripts, "HGET", job_keys(keys).job, "owner"),
+    ),
+    "drop_listed": Case(
+        CALLS["save_listed"],
+        CALLS["drop_listed"],
+        lambda scripts, keys: ask(scripts, "HGET", keys.llama_handler(SESSION), "document"),
+    ),
+    "delete_adk_session": Case(
+        CALLS["write_adk_session"],
+        CALLS["delete_adk_session"],
+        lambda scripts, keys: ask(scripts, "EXISTS", adk_keys(keys, SESSION).session),
     ),
     "run_once DEL": _plain("SET", "theirs", call=("DEL",)),
     "run_once HDEL": _plain("HSET", "a", "theirs", call=("HDEL", "a", "b")),
