@@ -65,6 +65,18 @@ def test_a_run_without_a_lease_counts_up_to_its_last_record_that_was_taken() -> 
     assert not Witness([begin("b"), begin("a"), end("b"), *rest], _LIMITS).problems
 
 
+def test_a_run_whose_process_was_stopped_counts_up_to_that_moment() -> None:
+    rest = [("part", "a", 1, 0), ("held", "a", 1, 0), end("b"), end("a")]
+    assert not Witness(
+        [begin("a"), ("stopped", "w"), begin("b", worker="v"), *rest], _LIMITS
+    ).problems
+    for lines in (
+        [begin("a"), begin("b", worker="v"), ("stopped", "w"), *rest],
+        [begin("a"), ("stopped", "v"), begin("b", worker="v"), *rest],
+    ):
+        assert Witness(lines, _LIMITS).problems
+
+
 def test_turns_are_one_after_the_other_in_their_order() -> None:
     lines = [begin("a", group=""), begin("b", group=""), end("a"), end("b")]
     assert list(Witness(lines, _LIMITS).wrong_turns(["a", "b"])) == ["b began before a ended"]

@@ -6,8 +6,10 @@ more handlers count than the limit.
 
 A run that loses its lease while its process lives (it was stopped) may go on until its heartbeat
 or its next write is refused. That is all that is promised of it. So it counts up to where it was
-when it began the last part whose record the server took: it may be stopped right after that
-record, or before its first act, and write its line much later.
+when it began the last part whose record the server took: it may be stalled right after that
+record, or before its first act, and write its line much later. It also counts up to the moment at
+which its process was stopped: if no other run has taken its task over when the process goes on, it
+goes on too, and its permit may be another's.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ class Run:
     held: int = -1
     end: int | None = None
     lost_alive: bool = False
+    stopped: int | None = None
 
     @property
     def counts(self) -> bool:
@@ -45,7 +48,8 @@ class Run:
     def counts_to(self) -> int:
         """The line up to which it counts."""
         assert self.end is not None
-        return self.held if self.lost_alive else self.end
+        counts_to = self.held if self.lost_alive else self.end
+        return counts_to if self.stopped is None else min(counts_to, self.stopped)
 
 
 class Witness:
@@ -101,6 +105,11 @@ class Witness:
 
     def _dead(self, place: int, worker: str) -> None:
         self.deaths[worker] = place
+
+    def _stopped(self, place: int, worker: str) -> None:
+        for run in self.runs.values():
+            if run.worker == worker and run.end is None and run.stopped is None:
+                run.stopped = place
 
     def _limit(self, place: int, group: str, limit: int) -> None:
         self._limits[place] = (group, limit)

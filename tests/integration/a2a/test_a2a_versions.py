@@ -52,7 +52,7 @@ from tests.support.a2a.tasks import (
     task,
 )
 from tests.support.scripts import lives
-from tests.support.servers.faults import Proxy, run_processes
+from tests.support.servers.faults import Proxy, begin_processes, run_processes
 from tests.support.servers.rollback import rolling_back
 from tests.support.sizes import sizes
 
@@ -265,7 +265,7 @@ async def test_writers_in_many_processes_lose_nothing(settings: Settings, count:
     common = {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
     writers = [{"does": "write", "who": who, "times": times, **common} for who in range(count)]
     readers = [{"does": "follow", **common} for _ in range(2)]
-    running = asyncio.create_task(run_processes("write_a2a_versions", writers + readers))
+    running = await begin_processes("write_a2a_versions", writers + readers)
     async with server_on(settings) as backend:
         tasks, stream = create_versioned_task_store(backend), create_event_stream(backend)
 

@@ -20,7 +20,7 @@ from redis_state.integrations.embabel.task_state_manager import (
 from redis_state.testing import eventually
 from tests.processes.a2a.keep_task_states import chunk, name_of, status
 from tests.support.scripts import outcome
-from tests.support.servers.faults import Proxy, run_processes, start_process
+from tests.support.servers.faults import Proxy, begin_processes, run_processes, start_process
 
 PROCESSES = "keep_task_states"
 
@@ -75,8 +75,8 @@ async def test_10_000_events_on_100_tasks_reach_every_subscriber_once_and_in_ord
             one["processes"] = 6
         for one in followers:
             one["url"] = proxy.url
-        following = asyncio.create_task(run_processes(PROCESSES, followers, timeout_s=180))
-        recording = asyncio.create_task(run_processes(PROCESSES, recorders, timeout_s=180))
+        following = await begin_processes(PROCESSES, followers, timeout_s=180)
+        recording = await begin_processes(PROCESSES, recorders, timeout_s=180)
         # Six processes begin at once, which takes a slow machine its time.
         await eventually(partial(have_begun, store, 6), "all have begun", timeout_s=60)
         # On a quick machine all is recorded soon: who listens is cut off three times all the same.

@@ -34,6 +34,7 @@ from tests.support.processes.pools import (
     statuses,
     updates_of,
 )
+from tests.support.servers.nodes import subscribers
 from tests.support.tasks.runs import TASK, begin_again, make, run_once
 
 IN_WORK = (
@@ -205,6 +206,32 @@ async def test_an_undo_is_retried_by_its_own_policy(store: RedisStateStore) -> N
     assert ended.error == "ValueError: no; undone: refund#1"
     assert len(tries) == 3
     assert len(set(tries)) == 1
+
+
+async def test_an_undo_that_waits_after_a_handler_that_failed_at_once_leaves_nothing_subscribed(
+    store: RedisStateStore,
+) -> None:
+    tries: list[int] = []
+
+    def refund() -> None:
+        tries.append(len(tries))
+        if len(tries) < 2:
+            raise ConnectionError
+
+    async def undo(ctx: TaskContext) -> None:
+        policy = RetryPolicy(attempts=2, wait_initial_s=0.2, wait_jitter_s=0)
+        await ctx.step("refund", retried(refund, policy))
+
+    async def handler(ctx: TaskContext) -> None:
+        ctx.on_failure(undo, ctx)
+        raise ValueError("no")
+
+    before = asyncio.all_tasks()
+    ended = await fail(store, handler)
+    assert ended.status is TaskStatus.FAILED
+    assert len(tries) == 2
+    assert not [task for task in asyncio.all_tasks() - before if "follow" in str(task.get_coro())]
+    assert await subscribers(store.transport, store.base.keys.steering(SESSION).channel) == [0]
 
 
 async def test_a_run_that_ends_in_the_middle_is_continued_by_the_next(

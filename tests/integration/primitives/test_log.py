@@ -21,7 +21,7 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
 from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, explore, matching, outcome
-from tests.support.servers.faults import Proxy, run_processes
+from tests.support.servers.faults import Proxy, begin_processes, run_processes
 from tests.support.servers.nodes import ask_each, subscribers
 
 TOPICS = [None, "", "a", "b"]
@@ -457,7 +457,7 @@ async def test_4_processes_follow_what_two_write(
         {**shared, "does": "follow", "writer": f"ready-{place}", "topic": topic}
         for place, topic in enumerate(topics)
     ]
-    running = asyncio.create_task(run_processes("use_primitives", followers))
+    running = await begin_processes("use_primitives", followers)
     log = log_of(scripts, keys)
 
     async def ready() -> bool:

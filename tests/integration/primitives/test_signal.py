@@ -16,7 +16,7 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from redis_state.transport.subscriber import Subscription
 from tests.support.scripts import HOUR, explore
-from tests.support.servers.faults import run_processes
+from tests.support.servers.faults import begin_processes
 from tests.support.servers.nodes import ask_each, subscribers
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=20)
@@ -109,7 +109,7 @@ async def test_4_processes_hear_what_one_says(
     arguments = [
         {**shared, "does": "follow", "writer": f"ready-{place}", "topic": "t"} for place in range(4)
     ]
-    running = asyncio.create_task(run_processes("use_primitives", arguments))
+    running = await begin_processes("use_primitives", arguments)
     log = log_of(scripts, keys)
 
     async def all_listen() -> bool:

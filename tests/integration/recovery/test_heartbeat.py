@@ -23,6 +23,7 @@ from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, client_of, pool, statuses
 from tests.support.processes.worker_processes import begin, stop, worker_process
 from tests.support.servers.faults import Proxy
+from tests.support.tasks.runs import steal
 
 LEASE_S = 1.0
 
@@ -136,12 +137,9 @@ async def test_a_lease_lost_to_another_cancels_the_handler_from_the_thread(
         finally:
             cancelled.set()
 
-    async with pool(store, {"wait": wait}, lease_s=0.15, heartbeat="thread") as client:
+    async with pool(store, {"wait": wait}, lease_s=1.5, heartbeat="thread") as client:
         task = await begin(client, store, "wait")
-        lease = store.base.keys.lease(SESSION, task)
-        await store.transport.sender.send("HSET", lease, "expires", 0, repeatable=True)
-        taken = await _try_to_take(store, task)
-        assert isinstance(taken, StartedRun)
+        taken = await steal(store, task)
         async with asyncio.timeout(60):
             await cancelled.wait()
         await TaskTransitions(store).finish_run(taken, TaskStatus.COMPLETE)

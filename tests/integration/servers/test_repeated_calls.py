@@ -339,16 +339,6 @@ async def _look_at_rows(scripts: Scripts, keys: Keys) -> Any:
 
 
 CASES = {
-    "drop_listed": Case(
-        CALLS["save_listed"],
-        CALLS["drop_listed"],
-        lambda scripts, keys: ask(scripts, "HGET", keys.llama_handler(SESSION), "document"),
-    ),
-    "delete_adk_session": Case(
-        CALLS["write_adk_session"],
-        CALLS["delete_adk_session"],
-        lambda scripts, keys: ask(scripts, "HGET", adk_keys(keys, SESSION).session, "write"),
-    ),
     "append_stream": Case(_make_durable_stream, _append_row, _look_at_rows),
     "delete_stream": Case(
         _make_durable_stream,
@@ -502,6 +492,16 @@ CASES = {
         _claim_job,
         CALLS["end_job"],
         lambda scripts, keys: ask(scripts, "HGET", job_keys(keys).job, "owner"),
+    ),
+    "drop_listed": Case(
+        CALLS["save_listed"],
+        CALLS["drop_listed"],
+        lambda scripts, keys: ask(scripts, "HGET", keys.llama_handler(SESSION), "document"),
+    ),
+    "delete_adk_session": Case(
+        CALLS["write_adk_session"],
+        CALLS["delete_adk_session"],
+        lambda scripts, keys: ask(scripts, "EXISTS", adk_keys(keys, SESSION).session),
     ),
     "run_once DEL": _plain("SET", "theirs", call=("DEL",)),
     "run_once HDEL": _plain("HSET", "a", "theirs", call=("HDEL", "a", "b")),

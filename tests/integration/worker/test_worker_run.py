@@ -53,6 +53,7 @@ from tests.support.processes.pools import (
 )
 from tests.support.samples import admin
 from tests.support.servers.faults import Proxy
+from tests.support.tasks.runs import steal
 from tests.support.timing import LONG_S
 
 # A finished task leaves the watch list after its lease.
@@ -581,13 +582,10 @@ async def test_a_run_that_was_taken_over_is_cancelled_and_writes_nothing(
         return "stale"
 
     life = TaskTransitions(store)
-    async with pool(store, {"stale": stale}, lease_s=0.15) as client:
+    async with pool(store, {"stale": stale}, lease_s=1.5) as client:
         task = await client.submit("stale", session_id=SESSION)
         await eventually(lambda: _has_begun(store, task), "it runs")
-        lease = store.base.keys.lease(SESSION, task)
-        await store.transport.sender.send("HSET", lease, "expires", 0, repeatable=True)
-        taken = await life.start(SESSION, task, owner="thief", lease_ms=60_000, worker="thief")
-        assert isinstance(taken, StartedRun)
+        taken = await steal(store, task)
         await eventually(lambda: len(outcome) == 3, "each of its writes is refused")
         begun, current = map(int, outcome[0].split())
         assert outcome == [f"{begun} {current}"] * 3

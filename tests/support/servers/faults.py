@@ -341,20 +341,39 @@ async def run_processes(
 
     Each gets its argument as JSON in argv and prints its result as JSON on its last line.
     """
+    return await (await begin_processes(name, arguments, timeout_s=timeout_s))
+
+
+async def begin_processes(
+    name: str, arguments: list[dict[str, Any]], *, timeout_s: float = 90.0
+) -> asyncio.Task[list[Any]]:
+    """Begin what `run_processes` runs, and return what gives its results.
+
+    What waits for them has its patience from then on: the first request to a fork server lasts for
+    as long as it imports.
+    """
     started: list[ForkedProcess] = []
+
+    async def results() -> list[Any]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                ended = await asyncio.gather(*(process.communicate() for process in started))
+        finally:
+            await asyncio.gather(*map(children.end, started))
+        found: list[Any] = []
+        for process, (out, err) in zip(started, ended, strict=True):
+            assert process.returncode == 0, err.decode()
+            found.append(json.loads(out.decode().strip().splitlines()[-1]))
+        return found
+
     try:
         for argument in arguments:
             # Each at once: what follows may fail, and those that run must be ended then.
             started.append(await start_process(name, argument))  # noqa: PERF401
-        async with asyncio.timeout(timeout_s):
-            ended = await asyncio.gather(*(process.communicate() for process in started))
-    finally:
+    except BaseException:
         await asyncio.gather(*map(children.end, started))
-    results: list[Any] = []
-    for process, (out, err) in zip(started, ended, strict=True):
-        assert process.returncode == 0, err.decode()
-        results.append(json.loads(out.decode().strip().splitlines()[-1]))
-    return results
+        raise
+    return asyncio.create_task(results())
 
 
 async def start_process(

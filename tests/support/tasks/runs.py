@@ -9,6 +9,7 @@ from redis_state import RedisStateStore
 from redis_state.errors import BackendUnavailable
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.lease import Leases, new_owner
+from redis_state.testing import eventually
 from redis_state.worker import Handler, StepPolicy
 from redis_state.worker.queue.job import JobPayload, RunAgain
 from redis_state.worker.runs.config import RunConfig
@@ -89,6 +90,24 @@ async def take(store: RedisStateStore, task_id: str = TASK) -> StartedRun:
         SESSION, task_id, owner=new_owner(), lease_ms=60_000, worker="worker"
     )
     assert isinstance(started, StartedRun)
+    return started
+
+
+async def steal(
+    store: RedisStateStore, task_id: str, *, owner: str = "thief", lease_ms: int = 60_000
+) -> StartedRun:
+    """Take a task over from a run that goes on, and may renew its lease at any moment."""
+    lease = store.base.keys.lease(SESSION, task_id)
+
+    async def stolen() -> StartedRun | None:
+        await store.transport.sender.send("HSET", lease, "expires", 0, repeatable=True)
+        started = await TaskTransitions(store).start(
+            SESSION, task_id, owner=owner, lease_ms=lease_ms, worker=owner
+        )
+        return started if isinstance(started, StartedRun) else None
+
+    started = await eventually(stolen, f"{task_id} is taken over")
+    assert started is not None
     return started
 
 

@@ -244,6 +244,8 @@ class Inbox:
         """Receive nothing more."""
         if self._starting is not None:
             self._starting.cancel()
+            # An undo that waits after a handler that ended at once must not begin it either.
+            self._starting = None
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.wait({self._follower})

@@ -28,7 +28,6 @@ from redis_state.worker.observe.metrics import WorkerMetrics, count_regularly, p
 from redis_state.worker.observe.stats import RunOutcome, WorkerStats
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes import children
 from tests.support.processes.pools import (
@@ -42,6 +41,7 @@ from tests.support.processes.pools import (
     serving,
 )
 from tests.support.processes.worker_processes import begin
+from tests.support.tasks.runs import steal
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -154,17 +154,13 @@ async def test_a_task_taken_over_is_counted_by_both_sides(
     def _fence(ctx: TaskContext) -> Fence:
         return ctx.fence
 
-    life = TaskTransitions(store)
     worker = agent(
-        store.settings, {"stale": stale}, name="w", lease_s=0.3, metrics_port=unused_tcp_port
+        store.settings, {"stale": stale}, name="w", lease_s=1.5, metrics_port=unused_tcp_port
     )
     async with client_of(store) as client, serving(worker):
         task = await begin(client, store, "stale")
-        lease = store.base.keys.lease(SESSION, task)
-        await store.transport.sender.send("HSET", lease, "expires", 0, repeatable=True)
         # The thief says nothing any more either, and the task is queued anew.
-        taken = await life.start(SESSION, task, owner="thief", lease_ms=500, worker="thief")
-        assert isinstance(taken, StartedRun)
+        taken = await steal(store, task, lease_ms=500)
         assert taken.taken_over
 
         async def found_out() -> bool:
@@ -200,12 +196,7 @@ async def test_stale_writes_that_were_refused_are_counted(
     )
     async with client_of(store) as client, serving(worker):
         task = await begin(client, store, "late")
-        lease = store.base.keys.lease(SESSION, task)
-        await store.transport.sender.send("HSET", lease, "expires", 0, repeatable=True)
-        thief = await TaskTransitions(store).start(
-            SESSION, task, owner="thief", lease_ms=60_000, worker="thief"
-        )
-        assert isinstance(thief, StartedRun)
+        thief = await steal(store, task)
         taken.set()
 
         async def counted() -> bool:
