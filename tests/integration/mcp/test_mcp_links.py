@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from pydantic import SecretStr
+from pydantic import BaseModel, Field, SecretStr
 
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("mcp.server.extension", reason="needs the mcp extra")
@@ -30,13 +30,14 @@ from redis_state.integrations.mcp import (
     RedisTasks,
     SteadyTransport,
     TaskFollower,
+    durable_tool,
     mcp_handlers,
 )
 from redis_state.integrations.mcp.following import CreatedTask, GetTask, ReportedTask
 from redis_state.integrations.mcp.tasks import TaskParams
 from redis_state.serialization.codec import DecodeError
 from redis_state.testing import eventually
-from redis_state.worker import TaskClient
+from redis_state.worker import TaskClient, TaskContext
 from tests.support.mcp.servers import mcp_client, serving_mcp
 from tests.support.mcp.tools import TOOLS
 from tests.support.payloads import KEYS
@@ -47,6 +48,29 @@ from tests.support.servers.rollback import rolling_back
 pytestmark = pytest.mark.worker
 
 CALLERS = 40
+
+
+class Badge(BaseModel):
+    """A model whose JSON is not what it is read from."""
+
+    name: str = Field(validation_alias="from")
+    number: int = Field(exclude=True)
+
+
+@durable_tool
+async def enter(ctx: TaskContext, key: SecretStr, badge: Badge, many: list[int]) -> str:
+    """Tell what was given."""
+    del ctx
+    return f"{key.get_secret_value()} {badge.name} {badge.number} {many}"
+
+
+async def test_a_worker_gets_arguments_whose_json_says_less(store: RedisStateStore) -> None:
+    async with pool(store, mcp_handlers(enter)) as tasks:
+        server = MCPServer("x", extensions=[RedisTasks(tasks, [enter], poll_s=0.05)])
+        async with Client(server, extensions=[TaskFollower()]) as client:
+            given = {"key": "a secret", "badge": {"from": "ann", "number": 3}, "many": "[1, 2]"}
+            result: Any = await client.call_tool("enter", given)
+    assert result.structured_content == {"result": "a secret ann 3 [1, 2]"}
 
 
 async def test_40_callers_over_tls_get_their_results_though_their_links_die(
@@ -258,11 +282,13 @@ async def test_a_session_that_was_ended_is_not_followed_elsewhere(
         for forged in (f"{scope}.", f"{scope}.end", f"{scope}.x", "."):
             answer = await http.get(there, headers={**headers, "Last-Event-ID": forged})
             assert answer.status_code == 404, forged
-        following = asyncio.create_task(http.get(there, headers={**headers, **last}))
+        asking = http.build_request("GET", there, headers={**headers, **last})
+        following = await http.send(asking, stream=True)
+        assert following.status_code == 200
         ended = await http.delete(f"http://127.0.0.1:{first}/mcp", headers=headers)
         assert ended.status_code == 200
         async with asyncio.timeout(20):
-            said = (await following).text
+            said = (await following.aread()).decode()
         data = [line for line in said.splitlines() if line.startswith("data: ")]
         assert '"id":"007"' in data[-1], data[-1]
         assert "session of this request has ended" in data[-1]
