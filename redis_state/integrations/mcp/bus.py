@@ -22,7 +22,7 @@ from mcp.server.subscriptions import (
 )
 
 from redis_state import RedisStateStore
-from redis_state.errors import BackendError, CursorGap, InvalidField
+from redis_state.errors import BackendError, CursorGap, InvalidField, NoConnection
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
 from redis_state.serialization import codec
@@ -39,8 +39,9 @@ _KINDS: dict[str, type[ServerEvent]] = {kind.__name__: kind for kind in (*_LISTS
 class RedisSubscriptionBus:
     """The bus of the replicas of one server, for ``MCPServer(subscriptions=bus)``.
 
-    Enter its block before the server serves, and leave it at the end. Servers with different tools
-    on one namespace give their bus a ``name`` each. Errors: InvalidField.
+    Enter its block before the server serves, and leave it at the end. Entering waits for a server
+    that cannot be reached, and raises NoConnection if a retry is useless. Servers with different
+    tools on one namespace give their bus a ``name`` each. Errors: InvalidField.
     """
 
     def __init__(self, store: RedisStateStore, *, name: str = "server") -> None:
@@ -54,8 +55,17 @@ class RedisSubscriptionBus:
         self._begun = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        self._follow()
-        await self._begun.wait()
+        following = self._follow()
+        begun = asyncio.create_task(self._begun.wait())
+        try:
+            await asyncio.wait({begun, following}, return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                following.result()
+        except BaseException:
+            await self.aclose()
+            raise
+        finally:
+            begun.cancel()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -95,11 +105,12 @@ class RedisSubscriptionBus:
 
         return unsubscribe
 
-    def _follow(self) -> None:
+    def _follow(self) -> asyncio.Task[None]:
         if self._following is None:
             self._following = asyncio.get_running_loop().create_task(
                 self._listen(), name="redis_state mcp bus"
             )
+        return self._following
 
     async def _listen(self) -> None:
         cursor: str | None = None
@@ -117,6 +128,8 @@ class RedisSubscriptionBus:
                 for kind in _LISTS:
                     self._call(kind())  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
             except BackendError as error:
+                if cursor is None and isinstance(error, NoConnection) and error.final:
+                    raise
                 log.warning("changes of an MCP server are not heard: %s", error)
                 await asyncio.sleep(_AGAIN_S)
 

@@ -8,6 +8,7 @@ clients learn as part of the ids of events only. `RedisEventStore.attach` sees t
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -16,16 +17,30 @@ from typing import Self
 
 from mcp.server.streamable_http import EventCallback, EventId, EventMessage, EventStore, StreamId
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp_types import JSONRPCMessage
+from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
 from redis_state import RedisStateStore, limits
-from redis_state.errors import ConfigError, CursorGap, InvalidField, LeaseLost
+from redis_state.errors import (
+    BackendError,
+    BackendUnavailable,
+    ConfigError,
+    CursorGap,
+    InvalidField,
+    LeaseLost,
+    PayloadTooLarge,
+)
 from redis_state.integrations.mcp.messages import MessageLog, SentMessage
 from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
 from redis_state.primitives.log import Bounds
 from redis_state.serialization import codec
 from redis_state.serialization.fields import text
 from redis_state.stores.base import ms
+
+log: logging.Logger = logging.getLogger(__name__)
+
+_AGAIN_S = 0.2
+_PATIENCE_S = 60.0
+_TOO_LARGE = "The answer is too large to be kept for a client that reconnects"
 
 
 @dataclass(eq=False)
@@ -50,7 +65,9 @@ class RedisEventStore(EventStore):
 
     The newest ``max_events`` of a session are kept for ``keep`` after the last one, encrypted with
     the store's `payload_keys`. The process holds a lease of ``lease_s``: once it has run out, other
-    replicas end the requests that this one was answering. Errors: InvalidField.
+    replicas end the requests that this one was answering. A message waits for up to a minute for a
+    server that cannot be reached. After that, and if it is too large, it is sent and not kept: an
+    error of the SDK's router would end its session. Errors: InvalidField.
     """
 
     def __init__(
@@ -70,6 +87,7 @@ class RedisEventStore(EventStore):
         self._server = new_owner()
         self._beginning = asyncio.Lock()
         self._held: tuple[HeldLease, Renewal] | None = None
+        self._taking: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         await self.begin()
@@ -93,6 +111,10 @@ class RedisEventStore(EventStore):
 
     async def aclose(self) -> None:
         """Give the lease back: other replicas end what this one has left open. Safe to repeat."""
+        taking, self._taking = self._taking, None
+        if taking is not None:
+            taking.cancel()
+            await asyncio.wait({taking})
         if self._held is not None:
             held, renewal = self._held
             self._held = None
@@ -103,12 +125,14 @@ class RedisEventStore(EventStore):
         """Separate the sessions of a manager, and resume here those of other replicas.
 
         Call it once, before the manager serves. It is behind the SDK's authentication. Errors:
-        ConfigError for a manager that was made without this event store.
+        ConfigError for a manager that was made without this event store, or is attached already.
         """
         from redis_state.integrations.mcp.resuming import ResumableSessions  # noqa: PLC0415
 
         if manager.event_store is not self:
             raise ConfigError("this manager has another event store: give it this one first")
+        if isinstance(manager.asgi_app, ResumableSessions):
+            raise ConfigError("this manager is attached already")
         manager.asgi_app = ResumableSessions(self, manager)  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
 
     def session(self, session_id: str) -> SessionEventStore:
@@ -125,7 +149,8 @@ class RedisEventStore(EventStore):
     async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:
         """Append a message to the session of the request; return its event's id. One step.
 
-        Errors: ConfigError without `attach`; PayloadTooLarge, BackendError.
+        An empty id: the message is not kept. Errors: ConfigError without `attach`; BackendError for
+        a place to resume, that is, no message.
         """
         return await self.add(_needed(), stream_id, message)
 
@@ -142,10 +167,28 @@ class RedisEventStore(EventStore):
     async def add(
         self, scope: SessionScope, stream_id: StreamId, message: JSONRPCMessage | None
     ) -> EventId:
-        """Append a message to a session's log."""
-        if self._held is None:
-            await self.begin()
-        return await self.log(scope.name).add(self._server, scope.owner, stream_id, message)
+        """Append a message to a session's log. See `store_event`."""
+        row_id = secrets.token_urlsafe(12)
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + _PATIENCE_S
+        while True:
+            try:
+                if self._held is None:
+                    await self.begin()
+                return await self.log(scope.name).add(
+                    self._server, scope.owner, stream_id, message, row_id=row_id
+                )
+            except (PayloadTooLarge, BackendError) as error:
+                if message is None:
+                    raise
+                if isinstance(error, PayloadTooLarge) and isinstance(message, JSONRPCResponse):
+                    large = ErrorData(code=INTERNAL_ERROR, message=_TOO_LARGE)
+                    message = JSONRPCError(jsonrpc="2.0", id=message.id, error=large)
+                elif not isinstance(error, BackendUnavailable) or loop.time() >= give_up_at:
+                    log.warning("a message of an MCP session is not kept: %s", error)
+                    return ""
+                else:
+                    await asyncio.sleep(_AGAIN_S)
 
     async def replay(
         self, scope: SessionScope, last_event_id: EventId, send: EventCallback
@@ -163,6 +206,10 @@ class RedisEventStore(EventStore):
             if sent.message is not None:
                 await send(EventMessage(sent.message, sent.event_id))
         return last.stream
+
+    async def end(self, scope: SessionScope) -> None:
+        """Note the end of a session for the replicas that follow it. Errors: BackendError."""
+        await self.log(scope.name).end(self._server, scope.owner)
 
     def log(self, scope: str) -> MessageLog:
         """Return the log of a session's scope."""
@@ -187,9 +234,21 @@ class RedisEventStore(EventStore):
         return self._duration_ms / 1000
 
     def _lost(self, lost: LeaseLost) -> None:
-        """Take it again with the next event: the server has forgotten it."""
+        """Take it again: the server has forgotten it."""
         del lost
         self._held = None
+        self._taking = asyncio.get_running_loop().create_task(
+            self._take_again(), name="redis_state mcp lease"
+        )
+
+    async def _take_again(self) -> None:
+        while self._held is None:
+            try:
+                await self.begin()
+            except BackendError as error:
+                log.warning("the lease of an MCP server cannot be taken: %s", error)
+            if self._held is None:
+                await asyncio.sleep(min(_AGAIN_S, self.lease_s / 3))
 
 
 class SessionEventStore(EventStore):

@@ -137,9 +137,14 @@ class TaskFollower(ClientExtension):
         self, context: ClaimContext, task_id: str, key: str, request: InputRequest
     ) -> None:
         asking = ClientRequestContext(session=context.session, request_id=key, meta=None)
-        answer = await context.session.dispatch_input_request(asking, request)
+        cancelling = CancelTask(params=TaskParams(task_id=task_id))
+        try:
+            answer = await context.session.dispatch_input_request(asking, request)
+        except Exception:
+            # Nobody would answer: the task would wait until it expires.
+            await self._send(context, cancelling, EmptyResult)
+            raise
         if isinstance(answer, ErrorData):
-            cancelling = CancelTask(params=TaskParams(task_id=task_id))
             await self._send(context, cancelling, EmptyResult)
             raise MCPError.from_error_data(answer)
         plain = answer.model_dump(by_alias=True, mode="json", exclude_none=True)

@@ -8,6 +8,8 @@ that is not its own get the SDK's 404, after which a client opens a new session.
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
@@ -24,9 +26,10 @@ from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, J
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.status import HTTP_200_OK
 from starlette.types import Message, Receive, Scope, Send
 
-from redis_state.errors import CursorGap
+from redis_state.errors import BackendError, CursorGap
 from redis_state.integrations.mcp.events import SCOPE, SessionScope, new_scope
 from redis_state.integrations.mcp.messages import MessageLog, SentMessage
 from redis_state.integrations.mcp.principals import principal_of_request
@@ -34,8 +37,12 @@ from redis_state.integrations.mcp.principals import principal_of_request
 if TYPE_CHECKING:
     from redis_state.integrations.mcp.events import RedisEventStore
 
+log: logging.Logger = logging.getLogger(__name__)
+
 _COMMENT_S = 5.0
 _DIED = "The server that worked on this request died."
+_OVER = "The session of this request has ended."
+_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 
 class ResumableSessions:
@@ -61,12 +68,19 @@ class ResumableSessions:
         last_event_id = headers.get(LAST_EVENT_ID_HEADER)
         if known is None and scope["method"] == "GET" and last_event_id:
             found = await self._events.find(last_event_id)
-            if found is not None and found[1].owner == principal_of_request(scope):
+            if (
+                found is not None
+                and found[1].owner == principal_of_request(scope)
+                and not await _is_over(*found)
+            ):
                 request = Request(scope, receive)
                 refused = await self._security.validate_request(request, is_post=False)
                 resumed = self._resumed(*found, session_id)
                 await (refused or resumed)(scope, receive, send)
                 return
+        if known is not None and scope["method"] == "DELETE":
+            await self._serve(known, scope, receive, self._ending(known, send))
+            return
         await self._serve(known, scope, receive, send)
 
     async def _serve(
@@ -92,6 +106,19 @@ class ResumableSessions:
 
         return note
 
+    def _ending(self, session: SessionScope, send: Send) -> Send:
+        """Note the end of a session before its client hears of it."""
+
+        async def note(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == HTTP_200_OK:
+                try:
+                    await self._events.end(session)
+                except BackendError as error:
+                    log.warning("the end of an MCP session is not noted: %s", error)
+            await send(message)
+
+        return note
+
     def _resumed(self, log: MessageLog, last: SentMessage, session_id: str) -> Response:
         """Answer with what came after an event of a session that is not of this process."""
         return StreamingResponse(
@@ -110,12 +137,16 @@ class ResumableSessions:
         every_s = min(_COMMENT_S, self._events.lease_s)
         async with aclosing(log.follow(last.cursor, last.stream)) as found:
             coming = asyncio.ensure_future(anext(found))
-            seen_dead = False
+            watch = _Watch(self._events, last.server)
+            why = _DIED
             try:
                 while True:
                     done, _ = await asyncio.wait({coming}, timeout=every_s)
                     if done:
-                        sent, seen_dead = coming.result(), False
+                        sent = watch.heard(coming.result())
+                        if sent.stream is None:
+                            why = _OVER
+                            break
                         if sent.message is not None:
                             yield _frame(sent.message, sent.event_id)
                         if isinstance(sent.message, JSONRPCResponse | JSONRPCError):
@@ -123,20 +154,56 @@ class ResumableSessions:
                         coming = asyncio.ensure_future(anext(found))
                         continue
                     yield ": alive\n\n"
-                    # Twice, because a lease also runs out while the Redis server stands still.
-                    if not await self._events.lives(last.server):
-                        if seen_dead:
-                            break
-                        seen_dead = True
-                    else:
-                        seen_dead = False
+                    if await watch.is_dead():
+                        break
             except CursorGap:
                 return  # trimmed since: the client's next request for it gets a 404
             finally:
                 coming.cancel()
                 await asyncio.wait({coming})
-        if last.stream != GET_STREAM_KEY:
-            yield _frame(_ended(last.stream), None)
+        if last.stream is not None and last.stream != GET_STREAM_KEY:
+            yield _frame(_ended(last.stream, why), None)
+
+
+class _Watch:
+    """Whether the server that sent a message is dead."""
+
+    def __init__(self, events: RedisEventStore, server: str) -> None:
+        self._events = events
+        self._server = server
+        self._dead_since: float | None = None
+
+    def heard(self, sent: SentMessage) -> SentMessage:
+        """Note a message."""
+        self._dead_since = None
+        return sent
+
+    async def is_dead(self) -> bool:
+        """Return whether it has been without a lease for half of a lease's time.
+
+        A lease also runs out while Redis stands still, or is forgotten by it. Its owner then has it
+        again before that.
+        """
+        now = asyncio.get_running_loop().time()
+        try:
+            lives = await self._events.lives(self._server)
+        except BackendError:
+            lives = True  # nobody knows
+        if lives:
+            self._dead_since = None
+        elif self._dead_since is None:
+            self._dead_since = now
+        return self._dead_since is not None and now >= self._dead_since + self._events.lease_s / 2
+
+
+async def _is_over(log: MessageLog, last: SentMessage) -> bool:
+    """Return whether a session has ended, and nothing came after an event in its stream."""
+    if not await log.has_ended():
+        return False
+    try:
+        return all(each.message is None for each in await log.after(last.cursor, last.stream))
+    except CursorGap:  # trimmed since
+        return True
 
 
 def _frame(message: JSONRPCMessage, event_id: str | None) -> str:
@@ -145,8 +212,8 @@ def _frame(message: JSONRPCMessage, event_id: str | None) -> str:
     return f"{named}event: message\ndata: {data}\n\n"
 
 
-def _ended(stream: str) -> JSONRPCError:
-    """Answer a request whose server is dead. Streams have the text of its id only."""
-    request_id = int(stream) if stream.isascii() and stream.isdigit() else stream
-    error = ErrorData(code=INTERNAL_ERROR, message=_DIED)
+def _ended(stream: str, why: str) -> JSONRPCError:
+    """Answer a request that nobody works on. Streams have the text of its id only."""
+    request_id = int(stream) if _NUMBER.fullmatch(stream) else stream
+    error = ErrorData(code=INTERNAL_ERROR, message=why)
     return JSONRPCError(jsonrpc="2.0", id=request_id, error=error)

@@ -6,6 +6,8 @@ this one answers in place of the server: the call that met the error fails, and 
 
 from __future__ import annotations
 
+from typing import cast
+
 import httpx2
 from mcp_types import CONNECTION_CLOSED
 
@@ -26,16 +28,33 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         """Send a request."""
         try:
             response = await self._inner.handle_async_request(request)
+            if response.status_code in _AWAY:
+                await response.aclose()
+                return _nobody()
+            kind = response.headers.get("content-type", "").lower()
+            # The SDK reads it in one piece, and its client ends if that fails.
+            return await _whole(response) if kind.startswith("application/json") else response
         except httpx2.TransportError:
             return _nobody()
-        if response.status_code in _AWAY:
-            await response.aclose()
-            return _nobody()
-        return response
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._inner.aclose()
+
+
+async def _whole(response: httpx2.Response) -> httpx2.Response:
+    """Read the body of a response, still encoded. Errors: TransportError."""
+    stream = cast("httpx2.AsyncByteStream", response.stream)
+    try:
+        body = b"".join([part async for part in stream])
+    finally:
+        await response.aclose()
+    return httpx2.Response(
+        response.status_code,
+        headers=response.headers,
+        stream=httpx2.ByteStream(body),
+        extensions=response.extensions,
+    )
 
 
 def _nobody() -> httpx2.Response:

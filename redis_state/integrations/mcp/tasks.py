@@ -46,7 +46,7 @@ from redis_state.errors import (
 )
 from redis_state.integrations.mcp.inputs import request_of, response_of
 from redis_state.integrations.mcp.principals import current_principal
-from redis_state.integrations.mcp.tools import DurableTool, task_error, task_input
+from redis_state.integrations.mcp.tools import DurableTool, task_error
 from redis_state.models import TaskState, TaskStatus
 from redis_state.serialization import codec
 from redis_state.stores.base import ms
@@ -84,6 +84,7 @@ class _Call:
 
     as_task: bool
     owner: str
+    arguments: dict[str, Any]
     created: str | None = None
 
 
@@ -150,7 +151,8 @@ class RedisTasks(Extension):
             return await call_next(ctx)
         if tool.required:
             require_client_extension(ctx, TASKS)
-        call = _Call(_takes_tasks(ctx), codec.fingerprint("mcp caller", self._principal()))
+        owner = codec.fingerprint("mcp caller", self._principal())
+        call = _Call(_takes_tasks(ctx), owner, params.arguments or {})
         token = _CALL.set(call)
         try:
             result = await call_next(ctx)
@@ -163,7 +165,9 @@ class RedisTasks(Extension):
 
     def _binding(self, tool: DurableTool) -> ToolBinding:
         async def run(arguments: Any) -> CallToolResult:
-            return await self._run(tool, task_input(arguments))
+            call = _CALL.get()
+            sent = {} if call is None else call.arguments
+            return await self._run(tool, tool.task_input(arguments, sent))
 
         return ToolBinding(
             tool.facade(run),
@@ -179,7 +183,8 @@ class RedisTasks(Extension):
         """Submit a call; without a client for tasks, wait for its result here."""
         call = _CALL.get()
         if call is None:
-            call = _Call(as_task=False, owner=codec.fingerprint("mcp caller", self._principal()))
+            owner = codec.fingerprint("mcp caller", self._principal())
+            call = _Call(as_task=False, owner=owner, arguments={})
         task_id = secrets.token_urlsafe(16)
         session_id = session_of(call.owner, task_id)
         await self.client.submit(

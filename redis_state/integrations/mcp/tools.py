@@ -94,6 +94,25 @@ class DurableTool:
         facade.__signature__ = self._signature  # type: ignore[attr-defined]  # pyright: ignore[reportFunctionMemberAccess]
         return facade
 
+    def task_input(self, checked: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the input of a task: the checked arguments as JSON.
+
+        What JSON does not bring back, such as a secret, is taken as the client has sent it.
+        """
+        found: dict[str, Any] = to_jsonable_python(dict(checked), by_alias=True)
+        for name, value in checked.items():
+            lost = name in sent and not self._reads(name, found[name], value)
+            if lost and self._reads(name, sent[name], value):
+                found[name] = sent[name]
+        return found
+
+    def _reads(self, name: str, plain: Any, value: Any) -> bool:
+        """Return whether a worker reads a value from this JSON."""
+        try:
+            return bool(self._readers[name](plain) == value)
+        except ValueError:  # a ValidationError too
+            return False
+
     async def handle(self, ctx: TaskContext) -> dict[str, Any]:
         """Run the tool as the handler of a task; return its `CallToolResult` as JSON.
 
@@ -157,12 +176,6 @@ def mcp_handlers(*tools: DurableTool) -> dict[str, Handler]:
             raise InvalidField("tools", f"two of them are named {tool.name!r}")
         handlers[tool.name] = tool.handle
     return handlers
-
-
-def task_input(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the input of a tool's task: its checked arguments as JSON."""
-    found: dict[str, Any] = to_jsonable_python(dict(arguments), by_alias=True)
-    return found
 
 
 def task_error(text: str | None) -> ErrorData:
