@@ -177,7 +177,7 @@ class TaskParts:
         self.state: Any = state
         self.has_state: bool = False
         self.step: str | None = None
-        # Whether the task waits for something, by its last row.
+        # Whether the task waits for something, by the last row that has a status.
         self.halted: bool = False
         self.wrote_text: bool = False
         # The ids of all pauses that were opened.
@@ -203,9 +203,7 @@ class TaskParts:
 
     def close(self) -> list[Part]:
         """End what is open, as a run of a protocol ends."""
-        parts: list[Part] = [TextEnded(each.text_id, each.kind) for each in self.open_texts]
-        if self.step is not None:
-            parts.append(StepEnded(self.step))
+        parts = list(self._closing())
         for part in parts:
             self._keep(part)
         return parts
@@ -220,7 +218,6 @@ class TaskParts:
         return parts
 
     def _read(self, row: StateUpdate) -> Iterator[Part]:
-        self.halted = False
         match row.update_type, row.content:
             case _, {"text": str(), "text_id": str(), "generation": str(), "part": int()}:
                 yield from self._written(row)
@@ -329,10 +326,18 @@ class TaskParts:
                 pass
         yield OtherUpdate("status_change", content)
         status = content["status"]
+        self.halted = False
         if status == TaskStatus.PAUSED.value:
             yield Halted()
-        elif status in _ENDS:
-            yield from [TextEnded(each.text_id, each.kind) for each in self.open_texts]
+        # A run of a protocol may end here. What is open ends by this row, for each reader alike.
+        if status == TaskStatus.PAUSED.value or status in _ENDS:
+            yield from self._closing()
+
+    def _closing(self) -> Iterator[Part]:
+        for each in self.open_texts:
+            yield TextEnded(each.text_id, each.kind)
+        if self.step is not None:
+            yield StepEnded(self.step)
 
     def _decided(self, name: str, actor: str, *, approved: bool) -> Iterator[Part]:
         found = next((each for each in self._asked if each[0] == name), None)
