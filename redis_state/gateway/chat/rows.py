@@ -83,7 +83,7 @@ class TaskRows:
                     return
 
     async def moves_after(self, cursor: str) -> bool:
-        """Return whether a row behind a cursor has a status, whoever may see it."""
+        """Return whether a row behind a cursor has a status, also a hidden one."""
         async with aclosing(self._pages(cursor if position(cursor)[0] else None)) as pages:
             async for page in pages:
                 if any(row.value.update_type is UpdateType.STATUS_CHANGE for row in page.entries):

@@ -15,7 +15,7 @@ from redis_state.errors import (
     TaskUnknown,
 )
 from redis_state.gateway.answers import HttpProblem, forbidden
-from redis_state.gateway.auth.principal import Right
+from redis_state.gateway.auth.principal import Principal, Right
 from redis_state.gateway.calls import ApiCall
 from redis_state.gateway.chat.parts import TaskParts
 from redis_state.gateway.chat.places import EventPlace
@@ -23,7 +23,7 @@ from redis_state.gateway.chat.rows import TaskRows
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import pause_document
 from redis_state.gateway.routes.pauses import decidable_pause, decide
-from redis_state.models import TaskState
+from redis_state.models import StateUpdate, TaskState, UpdateType
 from redis_state.serialization import codec
 from redis_state.worker.tasks.operate.copies import Copies
 
@@ -54,7 +54,7 @@ class ChatTask:
     def rows(self) -> TaskRows:
         """Its rows as this caller may see them."""
         services, principal = self.call.services, self.call.principal
-        visible = None if services.visible is None else partial(services.visible, principal)
+        visible = None if services.visible is None else partial(_visible, services, principal)
         return TaskRows(services.hub, self.session_id, self.task_id, visible, principal.expires_at)
 
     async def submit(self, handler: str, task_input: Any) -> EventPlace:
@@ -95,7 +95,7 @@ class ChatTask:
         return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
     async def asks(self, parts: TaskParts, cursor: str) -> list[dict[str, Any]]:
-        """Return the pauses that the task waits for at a row; none if it goes on behind it."""
+        """Return the pauses that the task waits for at a row; none if it continued."""
         pauses = await self.open_pauses() if parts.halted else []
         if all(each["pause_id"] not in parts.asked for each in pauses):
             # They were opened later: what the task has said until then comes first.
@@ -111,6 +111,16 @@ class ChatTask:
             and each.pause_id is not None
             and (each.reason != _SLEEP or each.payload is not None)
         ]
+
+
+def _visible(services: Any, principal: Principal, update: StateUpdate) -> StateUpdate | None:
+    """Show what a host's filter shows, and the status, which each reader may read."""
+    shown: StateUpdate | None = services.visible(principal, update)
+    match update.update_type, update.content:
+        case UpdateType.STATUS_CHANGE, {"status": str(status)} if shown is None:
+            return update.model_copy(update={"content": {"status": status}})
+        case _:
+            return shown
 
 
 async def answer_pauses(

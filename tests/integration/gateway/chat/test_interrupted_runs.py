@@ -148,3 +148,30 @@ async def test_a_vote_that_decides_nothing_yet_ends_with_the_same_interrupt(
         await chat.client.resolve(pause, approved=True, actor="bob")
         late = await AgUiClient(http).connect("s", "t")
         assert late.events[-1]["outcome"] == {"type": "success"}
+
+
+async def test_approvals_of_a_message_are_sent_again_beside_the_next_one(
+    store: RedisStateStore,
+) -> None:
+    async with served(store) as (chat, http):
+        await chat.client.submit("ask_both", None, session_id="s", task_id="t")
+        await paused(chat, "s", "t")
+        first, second = [str(each.pause_id) for each in await chat.client.pauses("s")]
+        for ids in ([second], [second, first]):
+            parts = [
+                {
+                    "state": "approval-responded",
+                    "toolCallId": each,
+                    "approval": {"id": each, "approved": True},
+                }
+                for each in ids
+            ]
+            message = {"id": "t", "role": "assistant", "parts": parts}
+            async with asyncio.timeout(10):
+                ran = await http.post(
+                    "/v1/ai-sdk/ask_both", json={"id": "s", "messages": [message]}
+                )
+            assert ran.status_code == 200, ran.text
+            assert ran.text.endswith('{"type":"finish"}\n\ndata: [DONE]\n\n')
+        state = await chat.client.wait("s", "t", timeout_s=10)
+        assert state.status.value == "COMPLETE"
