@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
-from redis_state.worker import ShownText, TextReader
 
 TextKind: TypeAlias = Literal["text", "reasoning"]
 
@@ -155,8 +154,14 @@ class ShownMessage:
 
     text_id: str
     kind: TextKind
-    text: str = field(default="", repr=False)
+    # Joined when it is asked for: to join at each row is work by the square of a long text.
+    pieces: list[str] = field(default_factory=list[str], repr=False)
     is_open: bool = True
+
+    @property
+    def text(self) -> str:
+        """The text as far as it is known."""
+        return "".join(self.pieces)
 
 
 @dataclass(slots=True)
@@ -177,13 +182,14 @@ class TaskParts:
         self.state: Any = state
         self.has_state: bool = False
         self.step: str | None = None
-        # Whether the task waits for something, by its last row.
+        # Whether the task waits for something, by the last row that has a status.
         self.halted: bool = False
         self.wrote_text: bool = False
         # The ids of all pauses that were opened.
         self.asked: set[str] = set()
         self._task_id = task_id
-        self._texts = TextReader()
+        # The generation of each text, and its part read last.
+        self._texts: dict[str, tuple[str, int]] = {}
         # Names and ids of open pauses, the oldest first.
         self._asked: list[tuple[str, str]] = []
 
@@ -203,9 +209,7 @@ class TaskParts:
 
     def close(self) -> list[Part]:
         """End what is open, as a run of a protocol ends."""
-        parts: list[Part] = [TextEnded(each.text_id, each.kind) for each in self.open_texts]
-        if self.step is not None:
-            parts.append(StepEnded(self.step))
+        parts = list(self._closing())
         for part in parts:
             self._keep(part)
         return parts
@@ -220,7 +224,6 @@ class TaskParts:
         return parts
 
     def _read(self, row: StateUpdate) -> Iterator[Part]:
-        self.halted = False
         match row.update_type, row.content:
             case _, {"text": str(), "text_id": str(), "generation": str(), "part": int()}:
                 yield from self._written(row)
@@ -241,14 +244,16 @@ class TaskParts:
 
     def _written(self, row: StateUpdate) -> Iterator[Part]:
         content: dict[str, Any] = row.content
-        before = self._texts.texts.get(content["text_id"])
-        if before is not None and before.generation != content["generation"]:
-            yield from self._drop(before)
-        known = self._texts.feed(row)
-        if known is None:
+        text_id, generation, part = content["text_id"], content["generation"], content["part"]
+        known, last = self._texts.get(text_id, (generation, 0))
+        if known != generation:
+            yield from self._drop(self._part_id(text_id, known))
+            last = 0
+        self._texts[text_id] = generation, max(part, last)
+        if part <= last:
             return
         kind: TextKind = "reasoning" if row.update_type is UpdateType.THINKING else "text"
-        part_id, text = self._text_id(known), str(content["text"])
+        part_id, text = self._part_id(text_id, generation), str(content["text"])
         shown = self.shown.get(part_id)
         if not isinstance(shown, ShownMessage) or not shown.is_open:
             if not text:
@@ -256,11 +261,10 @@ class TaskParts:
             yield TextBegan(part_id, kind)
         if text:
             yield TextAdded(part_id, kind, text)
-        if known.ended:
+        if content.get("end"):
             yield TextEnded(part_id, kind)
 
-    def _drop(self, before: ShownText) -> Iterator[Part]:
-        part_id = self._text_id(before)
+    def _drop(self, part_id: str) -> Iterator[Part]:
         shown = self.shown.get(part_id)
         if isinstance(shown, ShownMessage):
             if shown.is_open:
@@ -329,10 +333,18 @@ class TaskParts:
                 pass
         yield OtherUpdate("status_change", content)
         status = content["status"]
+        self.halted = False
         if status == TaskStatus.PAUSED.value:
             yield Halted()
-        elif status in _ENDS:
-            yield from [TextEnded(each.text_id, each.kind) for each in self.open_texts]
+        # A run of a protocol may end here. What is open ends by this row, for each reader alike.
+        if status == TaskStatus.PAUSED.value or status in _ENDS:
+            yield from self._closing()
+
+    def _closing(self) -> Iterator[Part]:
+        for each in self.open_texts:
+            yield TextEnded(each.text_id, each.kind)
+        if self.step is not None:
+            yield StepEnded(self.step)
 
     def _decided(self, name: str, actor: str, *, approved: bool) -> Iterator[Part]:
         found = next((each for each in self._asked if each[0] == name), None)
@@ -372,11 +384,11 @@ class TaskParts:
             text = self.shown[part.text_id] = ShownMessage(part.text_id, part.kind)
         text.is_open = not isinstance(part, TextEnded)
         if isinstance(part, TextAdded):
-            text.text += part.text
+            text.pieces.append(part.text)
         self.wrote_text = self.wrote_text or part.kind == "text"
 
     def _own(self, row: StateUpdate) -> str:
         return f"{self._task_id}:{row.update_id}"
 
-    def _text_id(self, text: ShownText) -> str:
-        return f"{self._task_id}:{text.text_id}:{text.generation}"
+    def _part_id(self, text_id: str, generation: str) -> str:
+        return f"{self._task_id}:{text_id}:{generation}"

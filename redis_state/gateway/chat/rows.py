@@ -13,7 +13,8 @@ from redis_state.gateway.streaming import events
 from redis_state.gateway.streaming.events import FrameWriter, position
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.gateway.streaming.reading import read_events
-from redis_state.models import StateUpdate
+from redis_state.models import StateUpdate, UpdateType
+from redis_state.stores.sessions.session_log import EntryPage
 
 Visible: TypeAlias = Callable[[StateUpdate], StateUpdate | None]
 
@@ -60,7 +61,37 @@ class TaskRows:
 
     async def past(self, until: str) -> AsyncGenerator[TaskRow]:
         """Give the rows that are kept, up to a cursor. Errors: those of the store."""
-        writer, after, last = FrameWriter(self.session_id), None, position(until)
+        writer, last = FrameWriter(self.session_id), position(until)
+        async with aclosing(self._pages(None)) as pages:
+            async for page in pages:
+                for entry in page.entries:
+                    frame = writer.frame(entry)
+                    if frame.n > last[0]:
+                        return
+                    if not frame.data:
+                        continue
+                    # Read back, so that tokens are cut as in every other stream.
+                    update = frame.update()
+                    shown = update if self.visible is None else self.visible(update)
+                    if shown is None:
+                        continue
+                    if shown is not update:
+                        (cut,) = read_events(writer.row(entry.cursor, shown))
+                        shown = StateUpdate.model_validate(cut.data)
+                    yield TaskRow(entry.cursor, shown)
+                if position(page.cursor)[0] >= last[0]:
+                    return
+
+    async def moves_after(self, cursor: str) -> bool:
+        """Return whether a row behind a cursor has a status, also a hidden one."""
+        async with aclosing(self._pages(cursor if position(cursor)[0] else None)) as pages:
+            async for page in pages:
+                if any(row.value.update_type is UpdateType.STATUS_CHANGE for row in page.entries):
+                    return True
+        return False
+
+    async def _pages(self, after: str | None) -> AsyncGenerator[EntryPage[StateUpdate]]:
+        """Read the task's rows up to the end of the log; pass over those that are lost."""
         while True:
             try:
                 page = await self.hub.store.read_updates(
@@ -69,22 +100,8 @@ class TaskRows:
             except CursorGap as gap:
                 after = gap.resume_after
                 continue
-            for entry in page.entries:
-                frame = writer.frame(entry)
-                if frame.n > last[0]:
-                    return
-                if not frame.data:
-                    continue
-                # Read back, so that tokens are cut as in every other stream.
-                update = frame.update()
-                shown = update if self.visible is None else self.visible(update)
-                if shown is None:
-                    continue
-                if shown is not update:
-                    (cut,) = read_events(writer.row(entry.cursor, shown))
-                    shown = StateUpdate.model_validate(cut.data)
-                yield TaskRow(entry.cursor, shown)
-            if page.at_end or position(page.cursor)[0] >= last[0]:
+            yield page
+            if page.at_end:
                 return
             after = page.cursor
 

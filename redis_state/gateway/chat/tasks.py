@@ -7,22 +7,30 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 
-from redis_state.errors import InvalidField, RedisStateError
+from redis_state.errors import (
+    CorruptState,
+    InvalidField,
+    PayloadUnreadable,
+    RetryRefused,
+    TaskUnknown,
+)
 from redis_state.gateway.answers import HttpProblem, forbidden
-from redis_state.gateway.auth.principal import Right
+from redis_state.gateway.auth.principal import Principal, Right
 from redis_state.gateway.calls import ApiCall
+from redis_state.gateway.chat.parts import TaskParts
 from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.rows import TaskRows
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import pause_document
 from redis_state.gateway.routes.pauses import decidable_pause, decide
-from redis_state.models import TaskState
+from redis_state.models import StateUpdate, TaskState, UpdateType
 from redis_state.serialization import codec
 from redis_state.worker.tasks.operate.copies import Copies
 
 # What a handler gets as its input: all that the client sent, or the text of its last message.
 InputForm: TypeAlias = Literal["conversation", "text"]
 _SLEEP = "sleep"
+_NO_INPUT = (TaskUnknown, RetryRefused, CorruptState, PayloadUnreadable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +54,21 @@ class ChatTask:
     def rows(self) -> TaskRows:
         """Its rows as this caller may see them."""
         services, principal = self.call.services, self.call.principal
-        visible = None if services.visible is None else partial(services.visible, principal)
+        visible = None if services.visible is None else partial(_visible, services, principal)
         return TaskRows(services.hub, self.session_id, self.task_id, visible, principal.expires_at)
 
     async def submit(self, handler: str, task_input: Any) -> EventPlace:
         """Submit it, or find it if it is there. Errors: HttpProblem for one of another handler."""
+        # Read first: a task that is not there then has no row before this place.
+        end = await self.rows.end()
         view = await self.call.client.inspect(self.session_id, self.task_id)
         if view is not None:
             if view.handler != handler:
                 message = "the id is that of a task of another handler"
                 raise HttpProblem(409, "task_exists", message)
-            return await self.joined()
+            return EventPlace(end, "~", 0)
         if not self.call.principal.may(Right.SUBMIT, self.session_id):
             raise forbidden()
-        end = await self.rows.end()
         await self.call.client.submit(
             handler, task_input, session_id=self.session_id, task_id=self.task_id
         )
@@ -74,13 +83,24 @@ class ChatTask:
         return await self.call.client.get(self.session_id, self.task_id)
 
     async def given(self) -> dict[str, Any]:
-        """Return the input that it was submitted with, if that is a conversation."""
+        """Return the input that it was submitted with, if that is a conversation that can be read.
+
+        Errors: those of the store.
+        """
         try:
             source = await Copies(self.call.store).source(self.session_id, self.task_id)
-        except RedisStateError:
+        except _NO_INPUT:
             return {}
         found = cut_tokens(self.session_id, source.task_input)
         return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+    async def asks(self, parts: TaskParts, cursor: str) -> list[dict[str, Any]]:
+        """Return the pauses that the task waits for at a row; none if it continued."""
+        pauses = await self.open_pauses() if parts.halted else []
+        if all(each["pause_id"] not in parts.asked for each in pauses):
+            # They were opened later: what the task has said until then comes first.
+            return [] if pauses and await self.rows.moves_after(cursor) else pauses
+        return pauses
 
     async def open_pauses(self) -> list[dict[str, Any]]:
         """Return the documents of what the task asks, the oldest first. A sleep asks nothing."""
@@ -91,6 +111,16 @@ class ChatTask:
             and each.pause_id is not None
             and (each.reason != _SLEEP or each.payload is not None)
         ]
+
+
+def _visible(services: Any, principal: Principal, update: StateUpdate) -> StateUpdate | None:
+    """Show what a host's filter shows, and the status, which each reader may read."""
+    shown: StateUpdate | None = services.visible(principal, update)
+    match update.update_type, update.content:
+        case UpdateType.STATUS_CHANGE, {"status": str(status)} if shown is None:
+            return update.model_copy(update={"content": {"status": status}})
+        case _:
+            return shown
 
 
 async def answer_pauses(

@@ -195,7 +195,7 @@ def at_ms(event: AgUiEvent, moment: Any) -> AgUiEvent:
 
 def _message(shown: ShownMessage | ShownCall) -> Iterator[dict[str, Any]]:
     match shown:
-        case ShownMessage(text_id, kind, text):
+        case ShownMessage(text_id=text_id, kind=kind, text=text):
             role = "reasoning" if kind == "reasoning" else "assistant"
             yield {"id": text_id, "role": role, "content": text}
         case ShownCall(call_id, tool, arguments, returned):

@@ -81,7 +81,7 @@ class RunStream:
         if within == "~":
             rest += _write(run.joined(), cursor, "~", sent)
             sent = 0
-        if parts.halted and (pauses := await self.task.open_pauses()):
+        if pauses := await self.task.asks(parts, cursor):
             rest += _write(run.interrupted(pauses), cursor, "!", sent)
             return True
         if within != "!":
@@ -102,10 +102,11 @@ class RunStream:
                 case TaskRow():
                     cursor = heard.cursor
                     chunk = b"".join(_row_events(heard, run.write(parts.feed(heard.update))))
-                    if parts.halted and (pauses := await self.task.open_pauses()):
+                    if pauses := await self.task.asks(parts, cursor):
                         yield chunk + b"".join(_write(run.interrupted(pauses), cursor, "!"))
                         return
-                    yield chunk
+                    if chunk:
+                        yield chunk
                 case StreamNotice(name="end"):
                     ended = self._ended(run, await self.task.state())
                     yield b"".join(_write(ended, cursor, "!"))

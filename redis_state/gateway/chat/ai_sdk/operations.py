@@ -70,8 +70,8 @@ async def chat(call: ApiCall) -> Response:
     with counted_stream(call) as stack:
         answers = _answers(body.messages[-1])
         if answers:
-            claim = codec.fingerprint("approvals", *(each.pause_id for each in answers))
-            task, place = await answer_pauses(call, body.id, answers, claim=claim)
+            # A message has the earlier answers too: each is a repetition of its own.
+            task, place = await answer_pauses(call, body.id, answers, claim="approvals")
         else:
             task = ChatTask(call, body.id, _task_id(call, body))
             place = await task.submit(call.path["handler"], _given(body, query.input))
@@ -116,14 +116,22 @@ def _nothing() -> Response:
 
 async def _newest(call: ApiCall) -> ChatTask | None:
     session_id = call.path["session"]
-    page = await call.client.find(
-        newest_first=True,
-        limit=1,
-        status=_UNFINISHED,
-        handler=call.path["handler"],
-        session_id=session_id,
-    )
-    return ChatTask(call, session_id, page.tasks[0].task_id) if page.tasks else None
+    after: str | None = None
+    while True:
+        page = await call.client.find(
+            newest_first=True,
+            limit=1,
+            after=after,
+            status=_UNFINISHED,
+            handler=call.path["handler"],
+            session_id=session_id,
+        )
+        if page.tasks:
+            return ChatTask(call, session_id, page.tasks[0].task_id)
+        # An empty page may have others behind it: what it listed has ended, or is gone.
+        after = page.cursor
+        if after is None:
+            return None
 
 
 def _task_id(call: ApiCall, body: ChatBody) -> str:

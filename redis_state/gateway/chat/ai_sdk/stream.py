@@ -46,7 +46,7 @@ class MessageStream:
         coming = self.task.rows.coming(place.cursor)
         async with aclosing(coming):
             await anext(coming, b"")
-            halted = place.within == "~" and await self._is_halted(parts)
+            halted = place.within == "~" and bool(await self.task.asks(parts, place.cursor))
             yield _write([*told, *message.halted()]) + DONE if halted else _write(told)
             if halted:
                 return
@@ -84,7 +84,7 @@ class MessageStream:
             match heard:
                 case TaskRow():
                     chunk = _write(message.write(parts.feed(heard.update)))
-                    if await self._is_halted(parts):
+                    if await self.task.asks(parts, heard.cursor):
                         yield chunk + _write(message.halted()) + DONE
                         return
                     if chunk:
@@ -95,9 +95,6 @@ class MessageStream:
                     yield _write([{"type": f"data-{name}", "data": data, "transient": True}])
                 case _:
                     yield heard
-
-    async def _is_halted(self, parts: TaskParts) -> bool:
-        return parts.halted and bool(await self.task.open_pauses())
 
     def _ended(self, message: MessageChunks, state: TaskState | None) -> list[Chunk]:
         if state is None:

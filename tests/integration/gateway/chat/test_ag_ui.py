@@ -270,8 +270,50 @@ async def test_who_may_not_read_or_submit_gets_nothing(chat: Served) -> None:
         assert refused.status_code == 403
         unknown = await ann.http.get("/v1/sessions/s/tasks/t/ag-ui")
         assert unknown.status_code == 404
-        bad = await ann.http.get("/v1/sessions/s/tasks/t/ag-ui", params={"after": "1"})
-        assert bad.status_code in (400, 404)
+    await chat.client.submit("say", None, session_id="s", task_id="t")
+    async with client(chat, "read:session:other", "resolve:tag:x") as ann:
+        for url in ("/v1/sessions/s/tasks/t/ag-ui", "/v1/sessions/s/tasks/none/ag-ui"):
+            assert (await ann.http.get(url)).json() == unknown.json()
+
+
+NO_CURSORS = (
+    *("1", "-", "$", "00", "0-", "-1-1", "1-2-3", "1-2-XYZ", "1-1.1.1", "1-1.", "1-1?1", "1-1~-1"),
+    *(
+        "0x1-1",
+        "1_0-1",
+        "1-1 ~1",
+        "1-1,2-2",
+        "\u0661-1",
+        "1-1\u00b2",
+        "9" * 19 + "-1",
+        "1-" + "9" * 19,
+    ),
+    *("1-1~1234567", "1-1-1f852a4c!!1", "1-1-1F852A4C", "1" * 9_000, "%00", "null", "{}"),
+)
+
+
+async def test_what_is_no_cursor_is_refused_by_name_without_a_stream(chat: Served) -> None:
+    url = "/v1/sessions/s/tasks/t/ag-ui"
+    async with client(chat) as ann:
+        await ann.run("say", run_input("s", "t", "hi"))
+        for given in NO_CURSORS:
+            raw = given.encode()
+            answers = [await ann.http.get(url, headers=[(b"last-event-id", raw)])]
+            # The header counts, also beside a good parameter; alone, the parameter does.
+            good = {"after": ann.ids[0]}
+            answers += [
+                await ann.http.get(url, headers=[(b"last-event-id", raw)], params=good),
+                await ann.http.get(url, params={"after": given}),
+            ]
+            for answer in answers:
+                assert answer.status_code == 400, (given[:30], answer.text)
+                error = answer.json()["error"]
+                assert (error["code"], error["field"]) == ("invalid_field", "after")
+                assert given not in error["message"] or len(given) < 3
+        empty = await ann.http.get(url, params={"after": ""})
+        assert empty.status_code == 400
+        usage = (await chat.app.services()).usage
+        assert usage.streams == 0
 
 
 async def test_a_caller_with_all_its_streams_open_begins_no_task(store: RedisStateStore) -> None:

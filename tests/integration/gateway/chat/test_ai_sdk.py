@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from redis_state.testing import eventually
 from tests.support.asgi_servers import serving_asgi
 from tests.support.event_streams import PATIENCE_S
 from tests.support.gateway import Served, tokens
+from tests.support.scripts import ask
 
 ALL = ("read:*", "submit:*", "resolve:*", "steer:*")
 
@@ -136,6 +138,23 @@ async def test_a_stop_reaches_the_task_also_beside_a_resumed_stream(chat: Served
         assert state is not None
         assert state.status.value == "CANCELLED"
         assert (await http.post("/v1/ai-sdk/wait/s/stop")).status_code == 204
+
+
+async def test_a_newer_task_that_is_gone_hides_no_older_one_from_a_stop(chat: Served) -> None:
+    base = chat.store.base
+    async with client(chat) as http:
+        async with streamed(http, "POST", "/v1/ai-sdk/wait", json=sent("s")) as chunks:
+            task = (await anext(chunks))["messageId"]
+            # The index still lists it, as after the server has evicted its record.
+            await chat.client.submit(
+                "wait", None, session_id="s", task_id="gone", delay=timedelta(seconds=60)
+            )
+            assert await ask(base.scripts, "DEL", base.keys.task("s", "gone")) == 1
+            stopped = await http.post("/v1/ai-sdk/wait/s/stop")
+            assert stopped.status_code == 202
+            assert stopped.json()["task_id"] == task
+            rest = [each async for each in chunks]
+        assert kinds(rest)[-2:] == ["abort", "DONE"]
 
 
 async def test_an_approval_in_the_last_message_decides_the_pause(chat: Served) -> None:
