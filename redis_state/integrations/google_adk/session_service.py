@@ -234,11 +234,21 @@ class RedisStateSessionService(_base.BaseSessionService):  # type: ignore[misc] 
     async def _events(self, keys: AdkKeys, end: int, config: Any) -> list[Any]:
         newest = None if config is None else config.num_recent_events
         log = self._log(keys)
-        rows = await log.read_all() if newest is None else await log.tail(count=newest)
+        rows = await log.read_all() if newest is None else await self._newest(log, newest, end)
         # What was appended since the session was read is left out.
         events = [self._read(keys, row) for row in rows if row.n <= end]
         since = None if config is None else config.after_timestamp
         return [event for event in events if since is None or event.timestamp >= since]
+
+    async def _newest(self, log: Log, newest: int, end: int) -> list[Row]:
+        """Read the newest rows up to a number, however many came after it."""
+        count = newest
+        while True:
+            rows = await log.tail(count=count)
+            later = sum(row.n > end for row in rows)
+            if len(rows) < count or count - later >= newest:
+                return rows
+            count = newest + later
 
     def _read(self, keys: AdkKeys, row: Row) -> Any:
         data = self._of.payloads.open(row.data, of=f"session {keys.session!r}", field="event")
