@@ -248,3 +248,14 @@ async def test_the_newest_events_are_there_though_more_are_appended_while_it_rea
     read = await service.get_session(**place, config=bases.GetSessionConfig(num_recent_events=2))
     assert appended == 5
     assert [each.id for each in read.events] == ["e1", "e2"]
+
+
+async def test_bytes_that_are_no_text_are_refused_and_not_shown(service: Any) -> None:
+    place, odd = {"app_name": "p", "user_id": "u"}, {"k": b"secret \xff"}
+    session = await service.create_session(**place)
+    with pytest.raises(InvalidField, match="UTF-8") as refused:
+        await service.create_session(**place, state=odd)
+    assert "secret" not in str(refused.value)
+    with pytest.raises(InvalidField, match="UTF-8") as refused:
+        await service.append_event(session, event_of(odd))
+    assert "secret" not in str(refused.value)

@@ -153,9 +153,11 @@ class RedisStateSessionService(_base.BaseSessionService):  # type: ignore[misc] 
         async with self._locks.setdefault(keys.session, asyncio.Lock()):
             self._apply_temp_state(session, event)
             event = self._trim_temp_delta_state(event)
-            row = self._of.payloads.write(
-                event.model_dump(mode="json", exclude_none=True), field="event"
-            )
+            try:
+                plain = event.model_dump(mode="json", exclude_none=True)
+            except ValueError:
+                raise InvalidField("event", "bytes in a state must be UTF-8") from None
+            row = self._of.payloads.write(plain, field="event")
             expected, write = await self._expected(keys, session), new_write_id()
             reply = await self._write(
                 keys,
@@ -193,7 +195,10 @@ class RedisStateSessionService(_base.BaseSessionService):  # type: ignore[misc] 
             if name.startswith(_sessions.State.TEMP_PREFIX):
                 continue
             scope, prefix = next((of for of in prefixes if name.startswith(of[1])), ("session", ""))
-            plain = to_jsonable_python(value, fallback=str)
+            try:
+                plain = to_jsonable_python(value, fallback=str)
+            except ValueError:
+                raise InvalidField(f"state {name!r}", "bytes must be UTF-8") from None
             written = self._of.payloads.write(plain, field=f"state {name!r}")
             parts[scope] += (raw(_NAME + name.removeprefix(prefix)), written)
         return await self._of.scripts.write_adk_session(
