@@ -11,6 +11,8 @@ MINUTES ?= 30
 EXAMPLES ?= 1000
 ACL_TESTS ?= tests/lua tests/integration
 BIN := .venv/bin
+# Examples whose packages do not fit into .venv.
+APART := $(filter google_adk llama_index agent_framework crewai,$(EXAMPLE))
 PYTEST = -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -30,8 +32,8 @@ NOT_OVER_HTTP = damaged or one_trace or dies_behind or death_at_any or too_long_
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-demo: .venv/.$(or $(filter penguiflow pydantic_ai openai_agents mcp,$(EXAMPLE)),demo) ## run an example (EXAMPLE=review, pydantic_ai, openai_agents, penguiflow, langgraph, mcp or a2a_server; ARGS=... are passed on)
-	@$(BIN)/python -m examples.$(EXAMPLE) $(ARGS)
+demo: .venv/.$(or $(APART:%=dev),$(filter penguiflow pydantic_ai openai_agents mcp,$(EXAMPLE)),demo) ## run an example (EXAMPLE=review, pydantic_ai, openai_agents, penguiflow, langgraph, mcp, a2a_server, google_adk, llama_index, agent_framework or crewai; ARGS=... are passed on)
+	@$(if $(APART),$(BIN)/nox -s "example($(EXAMPLE))" --,$(BIN)/python -m examples.$(EXAMPLE)) $(ARGS)
 test: .venv/.dev ## run the whole suite (PYTEST_ARGS=..., JOBS=0 for one process)
 	@$(BIN)/python $(PYTEST)
 test-full: .venv/.dev ## run the tests at the sizes that are promised and take long

@@ -147,6 +147,14 @@ def hosts(session: nox.Session) -> None:
     suite(session, *(("tests/hosts",) if "pytest" in session.posargs else ()))
 
 
+@nox.session
+@nox.parametrize("host", HOSTS, ids=[host.replace("-", "_") for host in HOSTS])
+def example(session: nox.Session, host: str) -> None:
+    """Run the example of a host whose packages the suite's environment does not have."""
+    session.install("-e", f".[embedded,{host}]")
+    session.run("python", "-m", f"examples.{host.replace('-', '_')}", *session.posargs)
+
+
 NEWER = os.environ.get("ASAP_PYTHON") or "python3.13"
 ASAP_PYTHON = python_of(NEWER, "python3.14", "python3", version="3.13")
 

@@ -64,6 +64,8 @@ async def test_a_state_and_what_it_waits_for_come_back(
     flows.close()
     with pytest.raises(InvalidField, match="state_data"):
         flows.save_state(odd, "m", 7)
+    with pytest.raises(InvalidField, match="UTF-8"):
+        flows.save_state(odd, "m", {"k": b"\xff"})
     with pytest.raises(InvalidField, match="flow_uuid"):
         flows.load_state("")
 

@@ -224,3 +224,38 @@ async def test_terms_that_make_no_sense_are_refused(service: Any, store: RedisSt
         await service.get_session(app_name="p", user_id="u", session_id=" ")
     made = await service.create_session(app_name="p", user_id="u", state={"f": print})
     assert json.dumps(made.state) == json.dumps({"f": str(print)})
+
+
+async def test_the_newest_events_are_there_though_more_are_appended_while_it_reads(
+    service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = {"app_name": "p", "user_id": "u", "session_id": "s"}
+    session = await service.create_session(**place)
+    for number in range(3):
+        await service.append_event(session, event_of(id=f"e{number}"))
+    load, appended = service._of.records.load, 0
+
+    async def load_and_append(key: str) -> Any:
+        nonlocal appended
+        found = await load(key)
+        monkeypatch.undo()
+        for number in range(3, 8):
+            await service.append_event(session, event_of(id=f"e{number}"))
+            appended += 1
+        return found
+
+    monkeypatch.setattr(service._of.records, "load", load_and_append)
+    read = await service.get_session(**place, config=bases.GetSessionConfig(num_recent_events=2))
+    assert appended == 5
+    assert [each.id for each in read.events] == ["e1", "e2"]
+
+
+async def test_bytes_that_are_no_text_are_refused_and_not_shown(service: Any) -> None:
+    place, odd = {"app_name": "p", "user_id": "u"}, {"k": b"secret \xff"}
+    session = await service.create_session(**place)
+    with pytest.raises(InvalidField, match="UTF-8") as refused:
+        await service.create_session(**place, state=odd)
+    assert "secret" not in str(refused.value)
+    with pytest.raises(InvalidField, match="UTF-8") as refused:
+        await service.append_event(session, event_of(odd))
+    assert "secret" not in str(refused.value)

@@ -119,5 +119,8 @@ def _plain(state: Any) -> dict[str, Any]:
     """Write a state as JSON holds it; what it cannot hold as its text."""
     if not isinstance(state, dict | BaseModel):
         raise InvalidField("state_data", f"a dict or a model is needed, not {type(state).__name__}")
-    plain: dict[str, Any] = to_jsonable_python(state, fallback=str)
+    try:
+        plain: dict[str, Any] = to_jsonable_python(state, fallback=str)
+    except ValueError:
+        raise InvalidField("state_data", "bytes must be UTF-8") from None
     return plain

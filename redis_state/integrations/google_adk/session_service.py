@@ -153,9 +153,11 @@ class RedisStateSessionService(_base.BaseSessionService):  # type: ignore[misc] 
         async with self._locks.setdefault(keys.session, asyncio.Lock()):
             self._apply_temp_state(session, event)
             event = self._trim_temp_delta_state(event)
-            row = self._of.payloads.write(
-                event.model_dump(mode="json", exclude_none=True), field="event"
-            )
+            try:
+                plain = event.model_dump(mode="json", exclude_none=True)
+            except ValueError:
+                raise InvalidField("event", "bytes in a state must be UTF-8") from None
+            row = self._of.payloads.write(plain, field="event")
             expected, write = await self._expected(keys, session), new_write_id()
             reply = await self._write(
                 keys,
@@ -193,7 +195,10 @@ class RedisStateSessionService(_base.BaseSessionService):  # type: ignore[misc] 
             if name.startswith(_sessions.State.TEMP_PREFIX):
                 continue
             scope, prefix = next((of for of in prefixes if name.startswith(of[1])), ("session", ""))
-            plain = to_jsonable_python(value, fallback=str)
+            try:
+                plain = to_jsonable_python(value, fallback=str)
+            except ValueError:
+                raise InvalidField(f"state {name!r}", "bytes must be UTF-8") from None
             written = self._of.payloads.write(plain, field=f"state {name!r}")
             parts[scope] += (raw(_NAME + name.removeprefix(prefix)), written)
         return await self._of.scripts.write_adk_session(
@@ -234,11 +239,21 @@ class RedisStateSessionService(_base.BaseSessionService):  # type: ignore[misc] 
     async def _events(self, keys: AdkKeys, end: int, config: Any) -> list[Any]:
         newest = None if config is None else config.num_recent_events
         log = self._log(keys)
-        rows = await log.read_all() if newest is None else await log.tail(count=newest)
+        rows = await log.read_all() if newest is None else await self._newest(log, newest, end)
         # What was appended since the session was read is left out.
         events = [self._read(keys, row) for row in rows if row.n <= end]
         since = None if config is None else config.after_timestamp
         return [event for event in events if since is None or event.timestamp >= since]
+
+    async def _newest(self, log: Log, newest: int, end: int) -> list[Row]:
+        """Read the newest rows up to a number, however many came after it."""
+        count = newest
+        while True:
+            rows = await log.tail(count=count)
+            later = sum(row.n > end for row in rows)
+            if len(rows) < count or count - later >= newest:
+                return rows
+            count = newest + later
 
     def _read(self, keys: AdkKeys, row: Row) -> Any:
         data = self._of.payloads.open(row.data, of=f"session {keys.session!r}", field="event")

@@ -1,0 +1,1 @@
+"""A workflow of Microsoft's Agent Framework that another process continues."""

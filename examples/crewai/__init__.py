@@ -1,0 +1,1 @@
+"""A flow of CrewAI that waits for a person while no process runs."""

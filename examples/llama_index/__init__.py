@@ -1,0 +1,1 @@
+"""A workflow server of LlamaIndex whose runs another server continues."""
