@@ -22,7 +22,7 @@
 -- ARGV job.at_ms        int: when it is due; '' for now
 -- ARGV job.key          under which its task is limited, '' for none
 -- ARGV earlier          the id of that job
--- ARGV orphan           flag: the task's last run is dead, so what was claimed for it will not begin
+-- ARGV orphan           flag: the task's last run is dead: its claim is over, and its job is of no use
 -- ARGV version          of the task's record
 -- ARGV patience_ms      int: how long what is claimed is left alone
 -- Returns
@@ -56,7 +56,8 @@ if there and not mark then
   return { 'OK', 'WAITS' }
 end
 if earlier ~= job.id and not orphan and has(earlier, earlier_payload) then return { 'OK', 'WAITS' } end
-if claimed > 0 and not orphan and now - claimed < patience_ms then return { 'OK', 'CLAIMED' } end
+-- A dead run was claimed a lease ago at least: a newer claim is of the run that follows it.
+if claimed > 0 and now - claimed < patience_ms then return { 'OK', 'CLAIMED' } end
 if mark then
   local seen = string.match(mark, '^' .. version .. ' (%d+)$')
   if not seen then redis.call('SET', picked, version .. ' ' .. string.format('%.0f', now), 'XX', 'KEEPTTL') end

@@ -192,9 +192,23 @@ async def test_what_a_dead_run_has_claimed_is_no_reason_to_wait(
 ) -> None:
     await put(scripts, keys, "t")
     await claim(scripts, keys)
-    assert await ensure(scripts, keys, runs=1, orphan=True) == "QUEUED"
+    assert await ensure(scripts, keys, runs=1, orphan=True, patience_ms=0) == "QUEUED"
     assert await waiting(scripts, keys) == ["t:1"]
     assert await ask(scripts, "ZCARD", keys.queue("q").claims) == 0
+
+
+async def test_the_claim_of_the_run_that_follows_a_dead_one_keeps_its_permit(
+    scripts: Scripts, keys: Keys
+) -> None:
+    """A second sweeper that saw the dead run comes after the takeover, before its run began."""
+    await put(scripts, keys, "t")
+    await claim(scripts, keys)
+    assert await ensure(scripts, keys, runs=1, orphan=True, patience_ms=0) == "QUEUED"
+    ((name, _, _),) = await claim(scripts, keys)
+    assert await ensure(scripts, keys, runs=1, orphan=True) == "CLAIMED"
+    assert await waiting(scripts, keys) == []
+    assert await ask(scripts, "ZCARD", keys.queue("q").claims) == 1
+    assert name.endswith(b"t:1")
 
 
 async def test_a_job_that_was_put_off_under_its_earlier_name_is_good_enough(
