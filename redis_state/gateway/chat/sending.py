@@ -20,6 +20,8 @@ NOTHING: Final = 204
 class ChatAnswer(Response):
     """An answer whose first chunk was read, so that an error has had its own answer."""
 
+    raw_headers: list[Header]
+
     def __init__(
         self,
         first: bytes,

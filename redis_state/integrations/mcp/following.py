@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import anyio
 from mcp.client.context import ClientRequestContext
@@ -62,21 +62,21 @@ class ReportedTask(Result):
 class GetTask(Request[TaskParams, Literal["tasks/get"]]):
     """Ask for a task."""
 
-    name_param = "taskId"
+    name_param: ClassVar[str | None] = "taskId"
     method: Literal["tasks/get"] = "tasks/get"
 
 
 class UpdateTask(Request[TaskUpdateParams, Literal["tasks/update"]]):
     """Answer what a task asks."""
 
-    name_param = "taskId"
+    name_param: ClassVar[str | None] = "taskId"
     method: Literal["tasks/update"] = "tasks/update"
 
 
 class CancelTask(Request[TaskParams, Literal["tasks/cancel"]]):
     """Cancel a task."""
 
-    name_param = "taskId"
+    name_param: ClassVar[str | None] = "taskId"
     method: Literal["tasks/cancel"] = "tasks/cancel"
 
 

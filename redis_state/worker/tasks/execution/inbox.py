@@ -35,7 +35,7 @@ from redis_state.worker.tasks.recorded.replay import Lane, Replay, SteeringRow
 log: logging.Logger = logging.getLogger(__name__)
 
 _AGAIN_S = 1.0
-# A run that ends before need not subscribe.
+# A run that ends before, without a checkpoint, need not subscribe.
 _FOLLOW_AFTER_S = 0.05
 
 # True in the asyncio task that runs compensations: what has ended the handler does not end it.
@@ -191,6 +191,8 @@ class Inbox:
             if rehearsal is not None:
                 rehearsal.move()
             return
+        if self._follower is None:
+            self._follow_now()
         self.raise_if_over()
         if self._recording or not self._open.is_set():
             await self._open.wait()
@@ -237,7 +239,7 @@ class Inbox:
                 return
 
     def begin_following(self) -> None:
-        """Receive what arrives from now on, after a moment. Who waits for it receives at once."""
+        """Receive what arrives from now on: after a moment, or from the first checkpoint on."""
         self._starting = asyncio.get_running_loop().call_later(_FOLLOW_AFTER_S, self._follow_now)
 
     async def end_following(self) -> None:
