@@ -258,6 +258,9 @@ class _Page:
             if bound is not None and place != choose(place, bound):
                 return
             listed.append(head.listed.popleft())
+            if head.more and not head.listed:
+                # What it has not given yet comes before all that is behind its place.
+                bound = head.place if bound is None else choose(bound, head.place)
 
     async def _narrowest(self) -> list[tuple[str, bytes]]:
         """Return the lists, the shortest first, by what one shard has of each."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -61,6 +62,29 @@ async def swept(store: RedisStateStore, task: str, *, times: int = 3) -> None:
     for _ in range(times):
         await make_due(store, watch_entry(SESSION, task))
         await sweeper.run_once()
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+async def test_a_page_skips_nothing_of_a_shard_that_has_many_of_its_tasks(
+    store: RedisStateStore, *, newest_first: bool
+) -> None:
+    """A shard's part of a page is read in rounds: others must not get ahead of its next round."""
+    index = TaskIndex(store.base.scripts, store.base.keys)
+
+    def is_crowded(name: str) -> bool:
+        return index.keys(watch_entry(SESSION, name)) == store.base.keys.task_index(0)
+
+    names = (f"t{number}" for number in itertools.count())
+    crowded = list(itertools.islice(filter(is_crowded, names), 24))
+    others = list(itertools.islice(itertools.filterfalse(is_crowded, names), 16))
+    # The crowd lies together, with others on both sides.
+    made = [*others[:8], *crowded, *others[8:]]
+    async with client_of(store) as client:
+        for name in made:
+            await client.submit("h", session_id=SESSION, task_id=name)
+        wanted = made[::-1] if newest_first else made
+        for limit in (5, 10, 20, 30):
+            assert ids(await listed(client, newest_first=newest_first, limit=limit)) == wanted
 
 
 async def test_every_filter_finds_what_the_records_say(store: RedisStateStore) -> None:
