@@ -81,7 +81,7 @@ class ConsoleServer:
         self._gateway = create_gateway(store, auth=ApiKeys([kept]), console=True)
 
     def facts(self) -> dict[str, int]:
-        """Say what is kept for the clients: nothing is told of it."""
+        """Say what is kept for the clients: it has no events."""
         return {}
 
     async def aclose(self) -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from redis_state.doctor.finding import Finding, Found, Verdict
-from redis_state.errors import BackendError, ConfigError, CorruptState, NoConnection
+from redis_state.doctor.pool import pool_queue
+from redis_state.errors import BackendError, CorruptState, NoConnection
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
@@ -42,22 +43,14 @@ class _Sample:
 
 async def orphan_findings(store: RedisStateStore) -> Found:
     """Look for jobs without a task, then for tasks without a job. Errors: NoConnection."""
-    try:
-        from redis_state.worker.queue.queue import Queue  # noqa: PLC0415 - needs the extra
-    except ImportError:
-        return
-    try:
-        queue = Queue(store)
-    except ConfigError:  # a server of one store's own has no pool
-        return
-    try:
+    async with pool_queue(store) as queue:
+        if queue is None:
+            return
         async with aclosing(_jobs(store, queue)) as found:
             async for each in found:
                 yield each
         for address, sender in await store.transport.each_server():
             yield await _tasks(store, queue, str(address), Diagnostics(sender))
-    finally:
-        await queue.aclose()
 
 
 async def _jobs(store: RedisStateStore, queue: Queue) -> Found:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
 from redis_state.doctor.finding import Finding, Found, Verdict
 from redis_state.errors import BackendError, ConfigError, NoConnection
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
+
+if TYPE_CHECKING:
+    from redis_state.worker.queue.queue import Queue
 
 _LONG_WAIT_S = 600.0
 # Workers look at schedules once a second.
@@ -22,30 +29,40 @@ def queue_settings(settings: Settings) -> Settings | None:
     return queue_server(settings)
 
 
+@asynccontextmanager
+async def pool_queue(store: RedisStateStore) -> AsyncGenerator[Queue | None]:
+    """Open the pool's queue; None without the extra, and for a store that has no pool."""
+    try:
+        from redis_state.worker.queue.queue import Queue  # noqa: PLC0415 - needs the extra
+
+        queue = Queue(store)
+    except (ImportError, ConfigError):  # the second for a server of one store's own
+        yield None
+        return
+    try:
+        yield queue
+    finally:
+        await queue.aclose()
+
+
 async def queue_findings(store: RedisStateStore) -> Found:
     """Compare what is in the queue with the workers that are alive. Errors: NoConnection."""
-    try:
+    async with pool_queue(store) as queue:
+        if queue is None:
+            return
         from redis_state.worker.observe.registry import (  # noqa: PLC0415 - needs the extra
             WorkerRegistry,
         )
-        from redis_state.worker.queue.queue import Queue  # noqa: PLC0415 - as above
-    except ImportError:
-        return
-    try:
-        queue = Queue(store)
-    except ConfigError:  # a server of one store's own has no pool
-        return
-    try:
-        backlog = await queue.backlog()
-        waiting, oldest_s = backlog.waiting, backlog.oldest_s
-        workers = len(await WorkerRegistry(store).list())
-    except NoConnection:
-        raise
-    except BackendError as error:
-        yield Finding(queue.name, "queue", Verdict.UNKNOWN, str(error))
-        return
-    finally:
-        await queue.aclose()
+
+        try:
+            backlog = await queue.backlog()
+            waiting, oldest_s = backlog.waiting, backlog.oldest_s
+            workers = len(await WorkerRegistry(store).list())
+        except NoConnection:
+            raise
+        except BackendError as error:
+            yield Finding(queue.name, "queue", Verdict.UNKNOWN, str(error))
+            return
     says = f"{waiting} tasks wait, {workers} workers are alive"
     if waiting and not workers:
         do = "start `redis-state worker`; look whether workers use this address and namespace"
@@ -60,24 +77,18 @@ async def queue_findings(store: RedisStateStore) -> Found:
 
 async def version_findings(store: RedisStateStore) -> Found:
     """Ask whether tasks wait for a version of their handler that no worker serves."""
-    try:
+    async with pool_queue(store) as queue:
+        if queue is None:
+            return
         from redis_state.worker.client.unserved import list_unserved  # noqa: PLC0415 - as above
-        from redis_state.worker.queue.queue import Queue  # noqa: PLC0415 - needs the extra
-    except ImportError:
-        return
-    try:
-        queue = Queue(store)
-    except ConfigError:  # a server of one store's own has no pool
-        return
-    try:
-        unserved = await list_unserved(store, queue, limit=0)
-    except NoConnection:
-        raise
-    except BackendError as error:
-        yield Finding(queue.name, "versions", Verdict.UNKNOWN, str(error))
-        return
-    finally:
-        await queue.aclose()
+
+        try:
+            unserved = await list_unserved(store, queue, limit=0)
+        except NoConnection:
+            raise
+        except BackendError as error:
+            yield Finding(queue.name, "versions", Verdict.UNKNOWN, str(error))
+            return
     for one in unserved:
         if not one.workers:
             version = "" if one.version is None else f"version {one.version!r} of "

@@ -9,7 +9,7 @@ workflows: Any = import_module("workflows")
 events: Any = import_module("workflows.events")
 
 
-class Told(events.HumanResponseEvent):  # type: ignore[misc]  # pyright: ignore[reportUntypedBaseClass]
+class Answered(events.HumanResponseEvent):  # type: ignore[misc]  # pyright: ignore[reportUntypedBaseClass]
     """What a person answers."""
 
     number: int
@@ -34,7 +34,7 @@ begin.__annotations__ = {
     "ev": events.StartEvent,
     "return": events.InputRequiredEvent,
 }
-end.__annotations__ = {"ctx": workflows.Context, "ev": Told, "return": events.StopEvent}
+end.__annotations__ = {"ctx": workflows.Context, "ev": Answered, "return": events.StopEvent}
 
 
 class Counting(workflows.Workflow):  # type: ignore[misc]  # pyright: ignore[reportUntypedBaseClass]

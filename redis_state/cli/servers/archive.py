@@ -118,9 +118,9 @@ def show(
     if as_json:
         print_json(found)
         return
-    told = found.pop("updates")
+    updates = found.pop("updates")
     print_table(("what", "is"), list(found.items()), none="")
-    rows = [(each["at"], each["type"], brief(each["content"])) for each in told]
+    rows = [(each["at"], each["type"], brief(each["content"])) for each in updates]
     print_table(("at", "update", "content"), rows, none="no updates")
 
 

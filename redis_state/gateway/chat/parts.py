@@ -240,7 +240,7 @@ class TaskParts:
             case UpdateType.STATUS_CHANGE, {"status": str()}:
                 yield from self._moved(row.content)
             case kind, content:
-                yield from self._told(kind, content)
+                yield from self._other(kind, content)
 
     def _written(self, row: StateUpdate) -> Iterator[Part]:
         content: dict[str, Any] = row.content
@@ -316,7 +316,7 @@ class TaskParts:
         self.asked.add(pause_id)
         yield PauseAsked(pause_id, name, content.get("payload"), content)
 
-    def _told(self, kind: UpdateType, content: Any) -> Iterator[Part]:
+    def _other(self, kind: UpdateType, content: Any) -> Iterator[Part]:
         match content:
             case {"notice": "value", "key": str(key), "value": value}:
                 yield StateChanged(key, value)

@@ -114,7 +114,7 @@ class ResumableSessions:
                 try:
                     await self._events.end(session)
                 except BackendError as error:
-                    log.warning("the end of an MCP session is not noted: %s", error)
+                    log.warning("the end of an MCP session is not recorded: %s", error)
             await send(message)
 
         return note

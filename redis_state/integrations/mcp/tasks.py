@@ -287,11 +287,11 @@ class RedisTasks(Extension):
         return found
 
     def _task(self, state: TaskState, status: str) -> dict[str, Any]:
-        told = (state.progress or {}).get("message")
+        message = (state.progress or {}).get("message")
         return {
             "taskId": state.task_id,
             "status": status,
-            **({"statusMessage": told} if isinstance(told, str) else {}),
+            **({"statusMessage": message} if isinstance(message, str) else {}),
             "createdAt": _moment(state.created_at),
             "lastUpdatedAt": _moment(state.updated_at),
             "ttlMs": self._ttl_ms,

@@ -102,7 +102,7 @@ async def test_sessions_are_copied_in_batches_of_a_bounded_size(
 async def test_few_tasks_are_in_memory_at_once_however_many_are_due(
     live: RedisStateStore, archive: PostgresArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks = [await ended(live, told=0) for _ in range(40)]
+    tasks = [await ended(live, updates=0) for _ in range(40)]
     waiting = ArchiveList(live)
     await asyncio.gather(*(waiting.enlist(SESSION, task) for task in tasks))
     read = most = 0

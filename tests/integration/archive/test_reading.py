@@ -55,8 +55,8 @@ async def read_all(reader: ArchiveReader, *, limit: int = 2) -> tuple[list[State
         after = page.cursor
 
 
-async def archive_task(live: RedisStateStore, archive: PostgresArchive, told: int = 3) -> str:
-    task = await ended(live, told=told)
+async def archive_task(live: RedisStateStore, archive: PostgresArchive, updates: int = 3) -> str:
+    task = await ended(live, updates=updates)
     await ArchiveList(live).enlist(SESSION, task)
     await archive_all(live, archive)
     return task
@@ -137,7 +137,7 @@ async def test_what_was_trimmed_before_it_was_archived_is_a_gap_that_can_be_pass
         await small.append([row], topic="t")
     left = len(await log.read_all())
     assert left < 8
-    task = await ended(live, told=0)
+    task = await ended(live, updates=0)
     await ArchiveList(live).enlist(SESSION, task)
     report = await archive_all(live, archive)
     assert report.missed == 8 - left
@@ -150,20 +150,20 @@ async def test_what_was_trimmed_before_it_was_archived_is_a_gap_that_can_be_pass
 
 
 @pytest.mark.role("any", why="it takes keys back with RESTORE")
-async def test_rows_of_a_history_that_the_server_lost_are_told(
+async def test_rows_of_a_history_that_the_server_lost_are_shown(
     live: RedisStateStore, archive: PostgresArchive, reader: ArchiveReader
 ) -> None:
     keys = live.updates.keys(SESSION)
     await tell(live, 2)
     kept = [await send(live, "DUMP", key) for key in (keys.rows, keys.ids)]
     before = await live.list_updates(SESSION)
-    await archive_task(live, archive, told=2)
+    await archive_task(live, archive, updates=2)
     _, lost = await read_all(reader)
     # A row that was numbered again has a later time.
     await asyncio.sleep(0.002)
     for key, dump in zip((keys.rows, keys.ids), kept, strict=True):
         await send(live, "RESTORE", key, 3_600_000, dump, "REPLACE")
-    task = await archive_task(live, archive, told=3)
+    task = await archive_task(live, archive, updates=3)
     after = (await live.list_updates(SESSION))[2:]
     assert after[0].task_id == task
     assert await archived_rows(archive) == await live_rows(live)

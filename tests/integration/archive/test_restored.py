@@ -64,7 +64,7 @@ async def test_a_month_that_was_dropped_is_made_again_at_once(
 ) -> None:
     archive = PostgresArchive(database, namespace=live.settings.namespace)
     archiver, waiting = Archiver(live, archive), ArchiveList(live)
-    await waiting.enlist(SESSION, await ended(live, told=0))
+    await waiting.enlist(SESSION, await ended(live, updates=0))
     await archive_all(live, archive, archiver)
     with psycopg.connect(database, autocommit=True) as beside:
         found = beside.execute(
@@ -73,7 +73,7 @@ async def test_a_month_that_was_dropped_is_made_again_at_once(
         for (name,) in found:
             beside.execute(f"DROP TABLE {name}".encode())
     assert found
-    later = await ended(live, told=0)
+    later = await ended(live, updates=0)
     await waiting.enlist(SESSION, later)
     total = await archive_all(live, archive, archiver)
     assert (total.refused, total.tasks) == (0, 1)

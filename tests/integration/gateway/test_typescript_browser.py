@@ -186,9 +186,9 @@ async def test_the_second_page_to_decide_learns_who_was_first(
     await served.client.submit("ask", session_id="s", task_id="t")
     pause = await paused(served, "s", "t")
     pages = [await open_page(people, subject) for subject in ("ann", "bob")]
-    told = await asyncio.gather(*(people.run(page.evaluate(DECIDE, pause)) for page in pages))
-    assert sorted(status for status, _ in told) == [200, 409]
-    (winner,) = {by for _, by in told}
-    assert ["ann", "bob"][[status for status, _ in told].index(200)] == winner
+    outcomes = await asyncio.gather(*(people.run(page.evaluate(DECIDE, pause)) for page in pages))
+    assert sorted(status for status, _ in outcomes) == [200, 409]
+    (winner,) = {by for _, by in outcomes}
+    assert ["ann", "bob"][[status for status, _ in outcomes].index(200)] == winner
     assert (await ends(served, "s", "t")).result["by"] == winner
     assert people.complaints == []

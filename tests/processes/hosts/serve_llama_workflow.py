@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from redis_state import RedisStateStore, Settings
 from redis_state.integrations.llama_index import RedisStateWorkflowStore
 from redis_state.testing import eventually
-from tests.support.llama_workflow import Counting, Told
+from tests.support.llama_workflow import Answered, Counting
 
 server: Any = import_module("llama_agents.server")
 
@@ -24,7 +24,7 @@ async def main(argument: dict[str, Any]) -> None:
     async with RedisStateStore(settings) as store:
         workflows = RedisStateWorkflowStore(store)
         serving = server.WorkflowServer(workflow_store=workflows)
-        serving.add_workflow("counting", Counting(timeout=None), additional_events=[Told])
+        serving.add_workflow("counting", Counting(timeout=None), additional_events=[Answered])
         service = serving._service
         async with serving.contextmanager():
             if argument["answer"] is None:
@@ -33,7 +33,7 @@ async def main(argument: dict[str, Any]) -> None:
                     if event.event.type == "InputRequiredEvent":
                         print("asked", flush=True)  # noqa: T201
                         await asyncio.Event().wait()
-            await service.send_event("h", Told(number=argument["answer"]))
+            await service.send_event("h", Answered(number=argument["answer"]))
 
             async def ended() -> Any:
                 (handler,) = await workflows.query(server.HandlerQuery(handler_id_in=["h"]))

@@ -18,12 +18,12 @@ _ROUNDS = 50
 
 
 async def ended(
-    store: RedisStateStore, status: TaskStatus = TaskStatus.COMPLETE, *, told: int = 3
+    store: RedisStateStore, status: TaskStatus = TaskStatus.COMPLETE, *, updates: int = 3
 ) -> str:
     """Have a task end, with a step's worth of updates of its own."""
     task = await submitted(store)
     run = await started(store, task)
-    await tell(store, told, task=task)
+    await tell(store, updates, task=task)
     await TaskTransitions(store).finish_run(run, status, result={"of": task})
     return task
 

@@ -110,7 +110,7 @@ class RunEvents:
         code = "GONE" if status is None else status.value
         return [{"type": "RUN_ERROR", "message": message or "the task has failed", "code": code}]
 
-    def told(self, name: str, value: Any) -> AgUiEvent:
+    def custom_event(self, name: str, value: Any) -> AgUiEvent:
         """Write what the protocol has no event for."""
         return {"type": "CUSTOM", "name": f"redis_state.{name}", "value": value}
 
@@ -148,12 +148,12 @@ class RunEvents:
     def _custom(self, part: Part) -> Iterator[AgUiEvent]:
         match part:
             case PauseAsked(about=about):
-                yield self.told("pause", about)
+                yield self.custom_event("pause", about)
             case PauseDecided(pause_id, approved, actor):
                 decided = {"pause_id": pause_id, "approved": approved, "actor": actor}
-                yield self.told("decision", decided)
+                yield self.custom_event("decision", decided)
             case OtherUpdate(kind, content):
-                yield self.told(kind, content)
+                yield self.custom_event(kind, content)
             case _:
                 pass
 

@@ -63,11 +63,11 @@ class RunStream:
         await self.task.rows.check(place.cursor)
         async with aclosing(self.task.rows.past(place.cursor)) as past:
             async for row in past:
-                told = parts.feed(row.update)
+                read = parts.feed(row.update)
                 if row.cursor == place.cursor and place.within == "." and place.sent is not None:
-                    rest = _row_events(row, run.write(told), place.sent)
+                    rest = _row_events(row, run.write(read), place.sent)
                 else:
-                    run.pass_over(told)
+                    run.pass_over(read)
         return rest
 
     async def _begin(
@@ -111,7 +111,7 @@ class RunStream:
                     ended = self._ended(run, await self.task.state())
                     yield b"".join(_write(ended, cursor, "!"))
                 case StreamNotice(name=name, data=data):
-                    yield _event(run.told(name, data))
+                    yield _event(run.custom_event(name, data))
                 case _:
                     yield heard
 
@@ -129,25 +129,25 @@ async def _first(coming: AsyncGenerator[Heard]) -> bytes:
     return first if isinstance(first, bytes) else b""
 
 
-def _row_events(row: TaskRow, told: Sequence[AgUiEvent], sent: int = 0) -> list[bytes]:
+def _row_events(row: TaskRow, events: Sequence[AgUiEvent], sent: int = 0) -> list[bytes]:
     moment = row.update.created_at
-    return _write([at_ms(each, moment) for each in told], row.cursor, ".", sent, whole=True)
+    return _write([at_ms(each, moment) for each in events], row.cursor, ".", sent, whole=True)
 
 
 def _write(
-    told: Sequence[AgUiEvent], cursor: str, within: Within, sent: int = 0, *, whole: bool = False
+    events: Sequence[AgUiEvent], cursor: str, within: Within, sent: int = 0, *, whole: bool = False
 ) -> list[bytes]:
     """Write events behind those that were sent. The last one of a row has the row's own cursor."""
     # An empty chunk would end the stream, and an id of no event is never sent.
     written: list[bytes] = []
-    for number, each in enumerate(told[sent:], start=sent + 1):
-        last = whole and number == len(told)
+    for number, each in enumerate(events[sent:], start=sent + 1):
+        last = whole and number == len(events)
         written.append(
             _event(each, EventPlace(cursor) if last else EventPlace(cursor, within, number))
         )
     return written
 
 
-def _event(told: AgUiEvent, place: EventPlace | None = None) -> bytes:
+def _event(event: AgUiEvent, place: EventPlace | None = None) -> bytes:
     head = b"" if place is None else b"id: %s\n" % str(place).encode()
-    return b"%sdata: %s\n\n" % (head, codec.encode(told))
+    return b"%sdata: %s\n\n" % (head, codec.encode(event))

@@ -39,15 +39,15 @@ class MessageStream:
         """
         parts = TaskParts(self.task.task_id)
         message = MessageChunks(parts, self.task.task_id, approvals=self.approvals)
-        told: list[Chunk] = []
+        chunks: list[Chunk] = []
         if not is_new:
-            told = await self._past(parts, message, place)
-        told = [*message.started(), *(told if place.within == "~" else [])]
+            chunks = await self._past(parts, message, place)
+        chunks = [*message.started(), *(chunks if place.within == "~" else [])]
         coming = self.task.rows.coming(place.cursor)
         async with aclosing(coming):
             await anext(coming, b"")
             halted = place.within == "~" and bool(await self.task.asks(parts, place.cursor))
-            yield _write([*told, *message.halted()]) + DONE if halted else _write(told)
+            yield _write([*chunks, *message.halted()]) + DONE if halted else _write(chunks)
             if halted:
                 return
             try:
@@ -61,21 +61,21 @@ class MessageStream:
         self, parts: TaskParts, message: MessageChunks, place: EventPlace
     ) -> list[Chunk]:
         """Write the rows up to a place, without texts that were replaced since."""
-        told: list[Chunk] = []
+        chunks: list[Chunk] = []
         async with aclosing(self.task.rows.past(place.cursor)) as past:
             async for row in past:
                 said: Sequence[Part] = parts.feed(row.update)
                 if any(
                     isinstance(part, PauseDecided) and part.pause_id in self.since for part in said
                 ):
-                    told = []
+                    chunks = []
                 for part in said:
                     if isinstance(part, TextDropped):
-                        told = [each for each in told if each.get("id") != part.text_id]
+                        chunks = [each for each in chunks if each.get("id") != part.text_id]
                 kept = [part for part in said if not isinstance(part, TextDropped)]
                 dropped = {part.text_id for part in said if isinstance(part, TextDropped)}
-                told += [each for each in message.write(kept) if each.get("id") not in dropped]
-        return _joined(told)
+                chunks += [each for each in message.write(kept) if each.get("id") not in dropped]
+        return _joined(chunks)
 
     async def _live(
         self, parts: TaskParts, message: MessageChunks, coming: AsyncGenerator[Heard]
@@ -104,10 +104,10 @@ class MessageStream:
         return message.ended(state.status, result, error)
 
 
-def _joined(told: Sequence[Chunk]) -> list[Chunk]:
+def _joined(chunks: Sequence[Chunk]) -> list[Chunk]:
     """Join the deltas of a text that follow one another."""
     joined: list[Chunk] = []
-    for each in told:
+    for each in chunks:
         last = joined[-1] if joined else {"type": "", "id": ""}
         if each["type"] in _DELTAS and (last["type"], last.get("id")) == (each["type"], each["id"]):
             joined[-1] = {**last, "delta": last["delta"] + each["delta"]}
@@ -116,5 +116,5 @@ def _joined(told: Sequence[Chunk]) -> list[Chunk]:
     return joined
 
 
-def _write(told: Sequence[Chunk]) -> bytes:
-    return b"".join(b"data: %s\n\n" % codec.encode(each) for each in told)
+def _write(chunks: Sequence[Chunk]) -> bytes:
+    return b"".join(b"data: %s\n\n" % codec.encode(each) for each in chunks)
