@@ -171,6 +171,12 @@ def unused_tcp_port_factory() -> Callable[[], int]:
     return free_port
 
 
+@pytest.fixture
+def unused_tcp_port() -> int:
+    """Give one port of those. That of pytest-asyncio does not ask the factory."""
+    return free_port()
+
+
 @pytest.fixture(scope="session")
 def admin(suite_server: TestServer) -> Iterator[Admin]:
     """Connect to this test process's server, beside what is tested."""

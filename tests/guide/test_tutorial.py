@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pytest
 from redis_state import Settings
 from tests.support.processes import forkserver
 from tests.support.servers.faults import importing
+from tests.support.servers.ports import free_port
 
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("fastapi", reason="needs fastapi")
@@ -57,9 +57,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @asynccontextmanager
 async def service(program: Path, settings: Settings) -> AsyncGenerator[httpx.AsyncClient]:
     """Run the worker and the service; wait until the service answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     environment = importing(
         REDIS_STATE_URL=settings.url.get_secret_value(), REDIS_STATE_NAMESPACE=settings.namespace
     )

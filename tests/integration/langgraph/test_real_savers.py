@@ -9,12 +9,11 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from tests.support.commands import cli
 from tests.support.graph_sources import fill, put
 from tests.support.graphs import adding_deltas, asking, config_of, counting
 from tests.support.processes import children
+from tests.support.servers.ports import free_port
 
 POSTGRES = "langgraph.checkpoint.postgres"
 SQLITE = "langgraph.checkpoint.sqlite"
@@ -73,9 +73,7 @@ def plain() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def dynamodb() -> Iterator[str]:
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     program = shutil.which("moto_server", path=str(Path(sys.executable).parent))
     assert program is not None

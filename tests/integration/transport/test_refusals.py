@@ -125,7 +125,7 @@ async def test_a_user_without_a_right_to_ask_for_the_version_can_work(own_url: s
 
 async def test_a_node_of_a_cluster_is_named_as_such(unused_tcp_port: int, tmp_path: Path) -> None:
     port = unused_tcp_port
-    options = ("--port", str(port), "--cluster-enabled", "yes", "--cluster-port", str(port + 1))
+    options = ("--port", str(port), "--cluster-enabled", "yes")
     url = f"redis://127.0.0.1:{port}/0"
     async with (
         running(port, tmp_path, *options),

@@ -21,7 +21,7 @@ from tests.support.processes.pools import SESSION, agent, client_of, serving, st
 _PHASES = {"opens": 0, "adds": 1, "fills": 2, "first": 0, "later": 2}
 _BURSTS = ("first", "later")
 # A busy machine is slow from what is there before to the call, which must not open another batch.
-_AFTER = timedelta(seconds=2)
+_AFTER = timedelta(seconds=4)
 
 
 class Case(Dying):
