@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,7 @@ from redis_state.primitives.record import Stored
 from redis_state.serialization.rows import as_object
 from redis_state.stores.sessions.tasks import read_updated
 
+_ESCAPED = re.compile(r"\\(\\|u([0-9a-f]{4}))")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # What the archive itself writes into a record.
 _OWN = (b"archived", b"archive_hold")
@@ -260,6 +262,11 @@ def plain_text(value: str) -> str:
     return "".join(_sign(sign) for sign in value)
 
 
+def text_of(plain: str) -> str:
+    """Read what `plain_text` wrote."""
+    return _ESCAPED.sub(_unescaped, plain) if "\\" in plain else plain
+
+
 def moment_of_us(us: int) -> datetime:
     """Return a moment of the server's, counted in microseconds."""
     return _EPOCH + timedelta(microseconds=us)
@@ -276,6 +283,10 @@ def _sign(sign: str) -> str:
     if sign == "\0" or "\ud800" <= sign <= "\udfff":
         return f"\\u{ord(sign):04x}"
     return sign
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return "\\" if found.group(2) is None else chr(int(found.group(2), 16))
 
 
 def _text(value: bytes) -> str:

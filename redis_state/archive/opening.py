@@ -11,7 +11,8 @@ from redis_state.settings import Settings
 if TYPE_CHECKING:
     from redis_state.archive.protocol import Archive
 
-_SCHEMES = ("postgresql", "postgres")
+_POSTGRES = ("postgresql", "postgres")
+_PARQUET = ("file", "s3")
 _LEAST_S = 2 * 3600
 
 
@@ -24,19 +25,34 @@ def open_archive(settings: Settings) -> Archive:
     if settings.archive_url is None:
         raise ConfigError("archive_url is not set")
     url = settings.archive_url.get_secret_value()
-    if url.partition("://")[0] not in _SCHEMES:
-        raise ConfigError(f"archive_url: known are {', '.join(f'{s}://' for s in _SCHEMES)}")
+    scheme = url.partition("://")[0]
+    if scheme not in (*_POSTGRES, *_PARQUET):
+        raise ConfigError(
+            f"archive_url: known are {', '.join(f'{s}://' for s in (*_POSTGRES, *_PARQUET))}"
+        )
     for name in ("finished_task_ttl", "updates_ttl"):
         if getattr(settings, name).total_seconds() < _LEAST_S:
             raise ConfigError(f"{name}: an archive needs 2 hours at least")
-    try:
-        import_module("psycopg")
-    except ImportError:
-        raise ConfigError(
-            "an archive in PostgreSQL needs the extra: pip install redis_state[postgres]"
-        ) from None
+    if scheme in _PARQUET:
+        _need("parquet", "of Parquet files", "pyarrow", *(["obstore"] if scheme == "s3" else []))
+        from redis_state.archive.parquet.archive import (  # noqa: PLC0415 - needs the extra
+            ParquetArchive,
+        )
+
+        return ParquetArchive(settings.archive_url, namespace=settings.namespace)
+    _need("postgres", "in PostgreSQL", "psycopg")
     from redis_state.archive.postgres.archive import (  # noqa: PLC0415 - needs the extra
         PostgresArchive,
     )
 
     return PostgresArchive(settings.archive_url, namespace=settings.namespace)
+
+
+def _need(extra: str, what: str, *packages: str) -> None:
+    try:
+        for package in packages:
+            import_module(package)
+    except ImportError:
+        raise ConfigError(
+            f"an archive {what} needs the extra: pip install redis_state[{extra}]"
+        ) from None

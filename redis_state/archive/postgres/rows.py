@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +15,7 @@ from redis_state.archive.model import (
     moment_of_us,
     plain_text,
     row_id,
+    text_of,
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -23,7 +23,6 @@ _MS = timedelta(milliseconds=1)
 # An index takes no more than some 2,700 bytes of all its columns.
 _LONGEST_ID = 400
 _START = 50
-_ESCAPED = re.compile(r"\\(\\|u([0-9a-f]{4}))")
 
 TASK_COLUMNS = (
     *("namespace", "session_id", "task_id", "born", "version", "write", "status", "handler"),
@@ -52,7 +51,7 @@ def long_ids(*ids: str) -> str | None:
 def id_of(column: str, whole: Any, place: int) -> str:
     """Read an id from its column, or from all ids of a row that has a long one."""
     text = column if whole is None else str(whole[place])
-    return _ESCAPED.sub(_unescaped, text)
+    return text_of(text)
 
 
 def task_values(namespace: str, task: ArchivedTask) -> list[Any]:
@@ -118,7 +117,3 @@ def row_of(found: Any) -> ArchivedRow:
 def ms_of(at: datetime) -> int:
     """Count a moment in milliseconds."""
     return (at - _EPOCH) // _MS
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    return "\\" if found.group(2) is None else chr(int(found.group(2), 16))

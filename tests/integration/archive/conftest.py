@@ -1,8 +1,9 @@
-"""A PostgreSQL for all tests of one process, and an archive in it for each."""
+"""Both archives: a PostgreSQL for all tests of one process, and a folder for each test."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
@@ -10,7 +11,7 @@ from pydantic import SecretStr
 pytest.importorskip("psycopg", reason="needs the postgres extra")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive import Archive, open_archive
 from tests.support.servers.postgres import OwnPostgres
 
 
@@ -23,16 +24,26 @@ def postgres() -> Iterator[OwnPostgres]:
     server.close()
 
 
+@pytest.fixture(params=["postgres", "parquet"])
+def archive_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Give the URL of an archive, of each kind in turn."""
+    if request.param == "postgres":
+        server: OwnPostgres = request.getfixturevalue("postgres")
+        return server.url
+    pytest.importorskip("pyarrow", reason="needs the parquet extra")
+    return (tmp_path / "archive").as_uri()
+
+
 @pytest.fixture
-def archiving(settings: Settings, postgres: OwnPostgres) -> Settings:
+def archiving(settings: Settings, archive_url: str) -> Settings:
     """Give the test's settings with an archive."""
-    return settings.model_copy(update={"archive_url": SecretStr(postgres.url)})
+    return settings.model_copy(update={"archive_url": SecretStr(archive_url)})
 
 
 @pytest.fixture
-async def archive(archiving: Settings, postgres: OwnPostgres) -> AsyncIterator[PostgresArchive]:
-    """Give the test's archive, with its tables."""
-    opened = PostgresArchive(postgres.url, namespace=archiving.namespace)
+async def archive(archiving: Settings) -> AsyncIterator[Archive]:
+    """Give the test's archive, prepared."""
+    opened = open_archive(archiving)
     await opened.prepare()
     yield opened
     await opened.aclose()

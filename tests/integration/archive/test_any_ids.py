@@ -12,7 +12,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.archive import ArchiveReader
 from redis_state.archive.backfill import backfill
-from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.protocol import Archive
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.worker import TaskContext
 from tests.support.processes.pools import pool
@@ -40,7 +40,7 @@ async def tell(ctx: TaskContext) -> object:
 
 
 async def test_ids_of_any_text_are_archived_and_read_as_they_were(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     async with pool(live, {"tell": tell}) as client:
         for own in IDS:

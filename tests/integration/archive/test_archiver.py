@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from redis_state.archive.archiver import Archiver
 from redis_state.archive.backfill import backfill
 from redis_state.archive.model import ArchiveBatch
 from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveUnavailable, ConfigError
 from redis_state.models import TaskStatus
@@ -53,7 +55,7 @@ async def swept(store: RedisStateStore, task: str, sweeper: Sweeper) -> None:
 
 
 async def test_a_sweeper_hands_what_has_ended_on_only_if_something_is_archived(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     one, other = await ended(live), await ended(live)
     await swept(live, one, sweeper_of(live))
@@ -73,13 +75,22 @@ async def test_a_sweeper_hands_what_has_ended_on_only_if_something_is_archived(
     await close_queues()
 
 
+def gone(url: str) -> Archive:
+    """Make an archive of the same kind that is not there."""
+    if url.startswith("file:"):
+        parquet = import_module("redis_state.archive.parquet.archive")
+        away: Archive = parquet.ParquetArchive("file:///proc/nowhere", timeout_s=5)
+        return away
+    return PostgresArchive("postgresql:///x?host=/nowhere", timeout_s=5)
+
+
 async def test_an_archive_that_is_away_delays_and_loses_nothing(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive, archive_url: str
 ) -> None:
     task = await ended(live)
     waiting = ArchiveList(live)
     await waiting.enlist(SESSION, task)
-    away = Archiver(live, PostgresArchive("postgresql:///x?host=/nowhere", timeout_s=5))
+    away = Archiver(live, gone(archive_url))
     keys, log = live.tasks.keys(SESSION, task), live.updates.keys(SESSION)
     named = (keys.task, keys.journal, log.rows, log.ids)
     kept = [key for key in named if await live.transport.commands.exists(key)]
@@ -101,7 +112,7 @@ async def test_an_archive_that_is_away_delays_and_loses_nothing(
 
 
 async def test_the_list_of_a_session_forgets_a_task_when_the_task_expires(
-    archiving: Settings, archive: PostgresArchive
+    archiving: Settings, archive: Archive
 ) -> None:
     short = archiving.model_copy(update={"finished_task_ttl": timedelta(hours=2)})
     async with RedisStateStore(short) as store:
@@ -118,7 +129,7 @@ async def test_the_list_of_a_session_forgets_a_task_when_the_task_expires(
 
 
 async def test_a_task_that_is_retried_is_archived_as_it_ended_last(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     task = await ended(live, TaskStatus.FAILED)
     await ArchiveList(live).enlist(SESSION, task)
@@ -140,7 +151,7 @@ async def test_a_task_that_is_retried_is_archived_as_it_ended_last(
 
 
 async def test_a_late_archiver_does_not_bring_an_older_end_back(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     task = await ended(live, TaskStatus.FAILED)
     await ArchiveList(live).enlist(SESSION, task)
@@ -156,7 +167,7 @@ async def test_a_late_archiver_does_not_bring_an_older_end_back(
 
 
 async def test_a_worker_counts_what_it_archives_and_what_waits(
-    live: RedisStateStore, archiving: Settings, archive: PostgresArchive
+    live: RedisStateStore, archiving: Settings, archive: Archive
 ) -> None:
     task = await ended(live)
     stats = WorkerStats()
@@ -177,8 +188,9 @@ def _of_session() -> ArchiveQuery:
     return ArchiveQuery(session_id=SESSION)
 
 
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
 async def test_what_is_damaged_in_the_archive_is_not_marked(
-    live: RedisStateStore, archive: PostgresArchive, postgres: OwnPostgres
+    live: RedisStateStore, archive: Archive, postgres: OwnPostgres
 ) -> None:
     task = await ended(live)
     await ArchiveList(live).enlist(SESSION, task)
@@ -205,7 +217,7 @@ async def test_what_is_damaged_in_the_archive_is_not_marked(
 
 
 async def test_an_archive_that_was_restored_gets_what_it_lacks(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     tasks = [await ended(live), await ended(live)]
     assert await backfill(live) == 2
@@ -221,7 +233,7 @@ async def test_an_archive_that_was_restored_gets_what_it_lacks(
 
 
 async def test_archivers_that_work_at_once_copy_nothing_twice(
-    live: RedisStateStore, archiving: Settings, archive: PostgresArchive
+    live: RedisStateStore, archiving: Settings, archive: Archive
 ) -> None:
     tasks = [await ended(live) for _ in range(6)]
     waiting = ArchiveList(live)

@@ -9,7 +9,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
 from redis_state.archive import ArchiveReader
-from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.models import TaskStatus, UpdateType
 from redis_state.testing import eventually
@@ -33,7 +33,7 @@ async def count(ctx: TaskContext) -> int:
 
 
 async def test_what_has_ended_is_archived_by_a_pool_and_read_as_it_was(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     async with pool(live, {"count": count}) as client:
         task = await client.submit("count", session_id=SESSION)

@@ -11,22 +11,21 @@ pytest.importorskip("typer", reason="needs the cli extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.models import TaskStatus
 from tests.support.commands import Ran, cli
 from tests.support.processes.pools import SESSION
-from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archives import archived, ended, expected
 
 pytestmark = pytest.mark.worker
 
 
 async def test_what_has_ended_is_archived_listed_and_shown_by_hand(
-    live: RedisStateStore, archive: PostgresArchive, settings: Settings, postgres: OwnPostgres
+    live: RedisStateStore, archive: Archive, settings: Settings, archive_url: str
 ) -> None:
     async def run(*arguments: str) -> Ran:
-        return await cli(settings, "archive", *arguments, REDIS_STATE_ARCHIVE_URL=postgres.url)
+        return await cli(settings, "archive", *arguments, REDIS_STATE_ARCHIVE_URL=archive_url)
 
     good, bad = await ended(live), await ended(live, TaskStatus.FAILED)
     assert (await run("tasks")).out.strip() == "no archived tasks"
@@ -58,12 +57,12 @@ async def test_an_archive_that_is_away_or_not_set_has_its_status(settings: Setti
 
 
 async def test_what_needs_no_archiving_does_not_end_a_run_early(
-    live: RedisStateStore, archive: PostgresArchive, settings: Settings, postgres: OwnPostgres
+    live: RedisStateStore, archive: Archive, settings: Settings, archive_url: str
 ) -> None:
     waiting = ArchiveList(live)
     await asyncio.gather(*(waiting.enlist(SESSION, f"gone-{n}") for n in range(300)))
     task = await ended(live)
     await waiting.enlist(SESSION, task)
-    ran = await cli(settings, "archive", "run", "--json", REDIS_STATE_ARCHIVE_URL=postgres.url)
+    ran = await cli(settings, "archive", "run", "--json", REDIS_STATE_ARCHIVE_URL=archive_url)
     assert ran.document["tasks"] == 1
     assert await archived(archive) == await expected(live, task)

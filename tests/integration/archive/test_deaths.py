@@ -17,6 +17,7 @@ import psycopg
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
+from redis_state.archive import Archive, open_archive
 from redis_state.archive.archiver import Archiver
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.waiting import ArchiveList
@@ -94,7 +95,7 @@ class ServerDeath:
 
 
 @pytest.fixture
-async def own(archive: PostgresArchive) -> AsyncIterator[OwnServer]:
+async def own(archive: Archive) -> AsyncIterator[OwnServer]:
     """Start a Redis of the test's own that writes each change to its file before it answers."""
     with short_directory() as directory:
         server = OwnServer(directory, "--appendonly", "yes", "--appendfsync", "always")
@@ -103,7 +104,7 @@ async def own(archive: PostgresArchive) -> AsyncIterator[OwnServer]:
         await server.stop()
 
 
-async def archived_whole(store: RedisStateStore, archive: PostgresArchive, *tasks: str) -> None:
+async def archived_whole(store: RedisStateStore, archive: Archive, *tasks: str) -> None:
     assert await archived(archive) == await expected(store, *tasks)
     assert await archived_rows(archive) == await live_rows(store)
     for task in tasks:
@@ -116,7 +117,6 @@ async def archived_whole(store: RedisStateStore, archive: PostgresArchive, *task
 async def test_redis_dies_at_each_round_trip(
     own: OwnServer,
     archiving: Settings,
-    postgres: OwnPostgres,
     monkeypatch: pytest.MonkeyPatch,
     stride: int,
 ) -> None:
@@ -128,7 +128,8 @@ async def test_redis_dies_at_each_round_trip(
         # Another namespace for each death, in the archive too.
         named = {"url": SecretStr(own.url), "namespace": f"{archiving.namespace}-r{at}"}
         chosen = archiving.model_copy(update={**named, "call_timeout_s": 30.0})
-        archive = PostgresArchive(postgres.url, namespace=chosen.namespace)
+        archive = open_archive(chosen)
+        await archive.prepare()
         async with RedisStateStore(chosen) as store:
             tasks = [await ended(store), await ended(store, TaskStatus.FAILED)]
             for task in tasks:

@@ -15,7 +15,7 @@ from redis_state import RedisStateStore
 from redis_state.archive.archiver import Archiver
 from redis_state.archive.copying import UpdateCopies
 from redis_state.archive.model import ArchiveBatch, ArchivedTask
-from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList, session_entry
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from tests.support.processes.pools import SESSION
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.worker
 
 
 async def test_a_task_that_ends_again_while_an_archiver_looks_stays_on_the_list(
-    live: RedisStateStore, archive: PostgresArchive, monkeypatch: pytest.MonkeyPatch
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = await ended(live, TaskStatus.FAILED)
     waiting, key = ArchiveList(live), live.tasks.keys(SESSION, task).task
@@ -59,7 +59,7 @@ async def test_a_task_that_ends_again_while_an_archiver_looks_stays_on_the_list(
 
 
 async def test_a_session_that_is_used_again_while_an_archiver_looks_stays_on_the_list(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     waiting, watch = ArchiveList(live), ArchiveList(live).sessions
     await waiting.enlist_session(SESSION, delay_ms=0)
@@ -75,7 +75,7 @@ async def test_a_session_that_is_used_again_while_an_archiver_looks_stays_on_the
 
 
 async def test_sessions_are_copied_in_batches_of_a_bounded_size(
-    live: RedisStateStore, archive: PostgresArchive, monkeypatch: pytest.MonkeyPatch
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions = [f"s{n}" for n in range(40)]
     for session in sessions:
@@ -100,7 +100,7 @@ async def test_sessions_are_copied_in_batches_of_a_bounded_size(
 
 
 async def test_few_tasks_are_in_memory_at_once_however_many_are_due(
-    live: RedisStateStore, archive: PostgresArchive, monkeypatch: pytest.MonkeyPatch
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = [await ended(live, updates=0) for _ in range(40)]
     waiting = ArchiveList(live)

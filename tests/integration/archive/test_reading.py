@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore
 from redis_state.archive import ArchiveQuery, ArchiveReader
-from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import CursorGap
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.worker
 
 
 @pytest.fixture
-async def reader(live: RedisStateStore, archive: PostgresArchive) -> AsyncIterator[ArchiveReader]:
+async def reader(live: RedisStateStore, archive: Archive) -> AsyncIterator[ArchiveReader]:
     async with ArchiveReader(live, archive) as opened:
         yield opened
 
@@ -55,7 +55,7 @@ async def read_all(reader: ArchiveReader, *, limit: int = 2) -> tuple[list[State
         after = page.cursor
 
 
-async def archive_task(live: RedisStateStore, archive: PostgresArchive, updates: int = 3) -> str:
+async def archive_task(live: RedisStateStore, archive: Archive, updates: int = 3) -> str:
     task = await ended(live, updates=updates)
     await ArchiveList(live).enlist(SESSION, task)
     await archive_all(live, archive)
@@ -69,7 +69,7 @@ async def drop_log(live: RedisStateStore) -> None:
 
 
 async def test_a_reader_goes_from_the_archive_to_what_redis_still_has(
-    live: RedisStateStore, archive: PostgresArchive, reader: ArchiveReader
+    live: RedisStateStore, archive: Archive, reader: ArchiveReader
 ) -> None:
     task = await archive_task(live, archive)
     whole = await live.list_updates(SESSION)
@@ -100,7 +100,7 @@ async def _values(reader: ArchiveReader, task: str) -> AsyncIterator[StateUpdate
 
 
 async def test_a_log_that_has_expired_and_began_again_follows_what_is_archived(
-    live: RedisStateStore, archive: PostgresArchive, reader: ArchiveReader
+    live: RedisStateStore, archive: Archive, reader: ArchiveReader
 ) -> None:
     await archive_task(live, archive)
     first = await live.list_updates(SESSION)
@@ -119,7 +119,7 @@ async def test_a_log_that_has_expired_and_began_again_follows_what_is_archived(
 
 
 async def test_what_was_trimmed_before_it_was_archived_is_a_gap_that_can_be_passed(
-    live: RedisStateStore, archive: PostgresArchive, reader: ArchiveReader
+    live: RedisStateStore, archive: Archive, reader: ArchiveReader
 ) -> None:
     await archive_task(live, archive)
     _, cursor = await read_all(reader)
@@ -151,7 +151,7 @@ async def test_what_was_trimmed_before_it_was_archived_is_a_gap_that_can_be_pass
 
 @pytest.mark.role("any", why="it takes keys back with RESTORE")
 async def test_rows_of_a_history_that_the_server_lost_are_shown(
-    live: RedisStateStore, archive: PostgresArchive, reader: ArchiveReader
+    live: RedisStateStore, archive: Archive, reader: ArchiveReader
 ) -> None:
     keys = live.updates.keys(SESSION)
     await tell(live, 2)
@@ -178,9 +178,7 @@ async def test_rows_of_a_history_that_the_server_lost_are_shown(
     assert found == [*before, *after]
 
 
-async def test_encrypted_payloads_stay_encrypted(
-    live: RedisStateStore, archive: PostgresArchive
-) -> None:
+async def test_encrypted_payloads_stay_encrypted(live: RedisStateStore, archive: Archive) -> None:
     key = Fernet.generate_key().decode()
     sealed = live.settings.model_copy(update={"payload_keys": SecretStr(key)})
     assert make_payloads(sealed).seals
@@ -208,7 +206,7 @@ def _all() -> ArchiveQuery:
 
 
 async def test_a_session_is_described_found_and_erased(
-    live: RedisStateStore, archive: PostgresArchive, reader: ArchiveReader
+    live: RedisStateStore, archive: Archive, reader: ArchiveReader
 ) -> None:
     assert await reader.session(SESSION) is None
     assert await archive.forget(SESSION) is None

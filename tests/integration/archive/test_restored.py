@@ -19,6 +19,7 @@ from redis_state.archive.archiver import Archiver
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.postgres.rows import id_text
+from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveUnavailable
 from tests.support.processes.pools import SESSION
@@ -104,7 +105,7 @@ async def test_one_who_may_only_read_finds_the_tables(database: str) -> None:
 
 
 async def test_rows_that_the_server_lost_and_has_again_are_there_again(
-    archive: PostgresArchive,
+    archive: Archive,
 ) -> None:
     rows = [_row(n, n) for n in range(1, 5)]
     await archive.write(ArchiveBatch(sessions=[_rows(None, rows[:3])]))
@@ -172,7 +173,7 @@ async def test_a_host_that_is_none_has_its_error(host: str) -> None:
 
 
 async def test_what_is_not_to_be_archived_harms_no_other_task(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     bad, good = await ended(live), await ended(live)
     waiting, key = ArchiveList(live), live.tasks.keys(SESSION, bad).task
@@ -201,8 +202,9 @@ def _rows(after: ArchivedRow | None, rows: list[ArchivedRow]) -> SessionRows:
     return SessionRows(SESSION, None if after is None else (after.n, after.ms), rows)
 
 
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
 async def test_a_server_that_only_reads_by_now_is_left_for_the_one_that_its_url_finds(
-    archive: PostgresArchive, monkeypatch: pytest.MonkeyPatch
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = psycopg.AsyncConnection.connect
     opened: list[psycopg.AsyncConnection[Any]] = []

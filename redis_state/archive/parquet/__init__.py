@@ -1,0 +1,1 @@
+"""The archive of Parquet files in a folder or a bucket. Needs the extra ``parquet``."""

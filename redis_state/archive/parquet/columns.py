@@ -1,0 +1,231 @@
+"""Tasks and rows as the files have them: one column for each fact, of types that all tools know."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import import_module
+from io import BytesIO
+from typing import Any
+
+from redis_state.archive.model import (
+    ArchivedRow,
+    ArchivedTask,
+    json_of,
+    moment_of_ms,
+    moment_of_us,
+    plain_text,
+    row_id,
+    text_of,
+)
+from redis_state.archive.parquet.log import NEW, DataFile
+
+# Its types are of little use here: most calls are made when it is imported.
+pa: Any = import_module("pyarrow")
+pc: Any = import_module("pyarrow.compute")
+pq: Any = import_module("pyarrow.parquet")
+
+TASKS, UPDATES = "tasks", "updates"
+# Digests begin with one of them: a file of a bucket has its sessions.
+BUCKETS = "0123456789abcdef"
+_GROUPS = {TASKS: 1_000, UPDATES: 5_000}
+
+_US, _MS = pa.timestamp("us", tz="UTC"), pa.timestamp("ms", tz="UTC")
+SCHEMAS: Mapping[str, Any] = {
+    TASKS: pa.schema(
+        [
+            pa.field("session_id", pa.string(), nullable=False),
+            pa.field("task_id", pa.string(), nullable=False),
+            pa.field("born", _US, nullable=False),
+            pa.field("version", pa.int64(), nullable=False),
+            pa.field("write", pa.string(), nullable=False),
+            pa.field("status", pa.string(), nullable=False),
+            pa.field("handler", pa.string(), nullable=False),
+            pa.field("queue", pa.string()),
+            pa.field("trace_id", pa.string()),
+            pa.field("parent", pa.string()),
+            pa.field("created_at", _US, nullable=False),
+            pa.field("ended_at", _US, nullable=False),
+            pa.field("attributes", pa.string(), nullable=False),
+            pa.field("record", pa.string(), nullable=False),
+            pa.field("journal", pa.string(), nullable=False),
+            pa.field("archived_at", _US, nullable=False),
+        ]
+    ),
+    UPDATES: pa.schema(
+        [
+            pa.field("session_id", pa.string(), nullable=False),
+            pa.field("at", _MS, nullable=False),
+            pa.field("n", pa.int64(), nullable=False),
+            pa.field("task_id", pa.string(), nullable=False),
+            pa.field("row_id", pa.string(), nullable=False),
+            pa.field("data", pa.binary(), nullable=False),
+            pa.field("lost", pa.bool_(), nullable=False),
+        ]
+    ),
+}
+_ORDERS = {
+    TASKS: [("session_id", "ascending"), ("task_id", "ascending"), ("born", "ascending")],
+    UPDATES: [("session_id", "ascending"), ("at", "ascending"), ("n", "ascending")],
+}
+
+
+def digest_of(session: str) -> str:
+    """Return the digest by which a session is found. Its id is written as a column has it."""
+    return hashlib.sha256(session.encode()).hexdigest()[:32]
+
+
+def folder_of(namespace: str) -> str:
+    """Return a namespace's folder: its name, or its digest if it is no plain name."""
+    plain = namespace.replace("-", "").replace("_", "")
+    if plain.isascii() and plain.isalnum() and len(namespace) <= 100:  # noqa: PLR2004
+        return f"namespace={namespace}"
+    return f"namespace=~{hashlib.sha256(plain_text(namespace).encode()).hexdigest()}"
+
+
+def month_of_us(us: int) -> str:
+    """Return the month of a moment in microseconds."""
+    return f"{moment_of_us(us):%Y-%m}"
+
+
+def month_of_ms(ms: int) -> str:
+    """Return the month of a moment in milliseconds."""
+    return f"{moment_of_ms(ms):%Y-%m}"
+
+
+def task_values(task: ArchivedTask) -> list[Any]:
+    """Write a task as the values of its columns."""
+
+    def text(value: str | None) -> str | None:
+        return None if value is None else plain_text(value)
+
+    return [
+        plain_text(task.session_id),
+        plain_text(task.task_id),
+        task.born_us,
+        task.version,
+        plain_text(task.write),
+        task.status.value,
+        plain_text(task.handler),
+        text(task.queue),
+        text(task.trace_id),
+        text(task.parent),
+        _utc(task.created_at),
+        _utc(task.ended_at),
+        json.dumps(task.attributes),
+        json_of(task.record),
+        json_of(task.journal),
+        datetime.now(UTC),
+    ]
+
+
+def row_values(session_id: str, row: ArchivedRow) -> list[Any]:
+    """Write a row as the values of its columns."""
+    return [
+        plain_text(session_id),
+        row.ms,
+        row.n,
+        plain_text(row.topic or ""),
+        plain_text(row_id(row)),
+        row.data,
+        False,
+    ]
+
+
+def table_of(kind: str, values: Sequence[Sequence[Any]]) -> Any:
+    """Make a table of values, a list for each row."""
+    schema = SCHEMAS[kind]
+    columns = zip(*values, strict=True) if values else [()] * len(schema)
+    arrays = [
+        pa.array(list(column), type=each.type) for column, each in zip(columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def tasks_of(table: Any) -> list[ArchivedTask]:
+    """Read tasks. Errors: ValueError, KeyError."""
+    columns = table.select(["session_id", "task_id", "record", "journal"]).to_pylist()
+    return [
+        ArchivedTask.stored(
+            text_of(each["session_id"]), text_of(each["task_id"]), each["record"], each["journal"]
+        )
+        for each in columns
+    ]
+
+
+def rows_of(table: Any) -> list[ArchivedRow]:
+    """Read rows."""
+    return [
+        ArchivedRow(
+            n,
+            ms,
+            text_of(written).encode("utf-8", "surrogateescape"),
+            text_of(topic) or None,
+            data,
+        )
+        for n, ms, written, topic, data in zip(
+            table["n"].to_pylist(),
+            table["at"].cast(pa.int64()).to_pylist(),
+            table["row_id"].to_pylist(),
+            table["task_id"].to_pylist(),
+            table["data"].to_pylist(),
+            strict=True,
+        )
+    ]
+
+
+def encode(table: Any, kind: str) -> bytes:
+    """Write a table as a file, in the order of its sessions."""
+    out = BytesIO()
+    pq.write_table(
+        table.sort_by(_ORDERS[kind]),
+        out,
+        compression="zstd",
+        row_group_size=_GROUPS[kind],
+        write_page_index=True,
+    )
+    return out.getvalue()
+
+
+def describe(table: Any, kind: str, month: str, bucket: str, *, size: int) -> DataFile:
+    """Describe a table that is to be a file. Its name is one that no other file ever had."""
+    times = table["born" if kind == TASKS else "at"].cast(pa.int64())
+    ended = table["ended_at"].cast(pa.int64()) if kind == TASKS else None
+    return DataFile(
+        name=f"{kind}/month={month}/bucket={bucket}/{secrets.token_hex(16)}.parquet",
+        kind=kind,
+        month=month,
+        bucket=bucket,
+        rows=table.num_rows,
+        bytes=size,
+        least=pc.min(times).as_py(),
+        most=pc.max(times).as_py(),
+        ended=None if ended is None else (pc.min(ended).as_py(), pc.max(ended).as_py()),
+        sessions=_sessions(table, kind) if bucket == NEW else None,
+    )
+
+
+def _sessions(table: Any, kind: str) -> dict[str, tuple[int, int] | None]:
+    found: dict[str, tuple[int, int] | None] = {
+        digest_of(each): None for each in pc.unique(table["session_id"]).to_pylist()
+    }
+    if kind == UPDATES:
+        kept = table.filter(pc.invert(table["lost"]))
+        last: dict[str, tuple[int, int]] = {}
+        for session, place in zip(kept["session_id"].to_pylist(), places(kept), strict=True):
+            last[session] = max(last.get(session, place), place)
+        found |= {digest_of(session): (n, ms) for session, (ms, n) in last.items()}
+    return found
+
+
+def places(table: Any) -> Iterable[tuple[int, int]]:
+    """Return time and number of each row."""
+    at = table["at"].cast(pa.int64()).to_pylist()
+    return zip(at, table["n"].to_pylist(), strict=True)
+
+
+def _utc(at: datetime) -> datetime:
+    return at if at.tzinfo else at.replace(tzinfo=UTC)

@@ -1,0 +1,246 @@
+"""The log of an archive's files: which of them count, decided by the next number in turn.
+
+Each entry adds files and removes others, in one step: it is the object of the next number, which
+can be created once. So of writers that come together one is first, and the others look again.
+Every 64 entries one object names all files, so nobody reads the log from its beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from redis_state.archive.parquet.objects import Objects
+from redis_state.errors import ArchiveUnavailable
+
+# Of files that were written by one call, and not compacted yet.
+NEW = "new"
+_WHOLE_EVERY = 64
+_ATTEMPTS = 5
+_REMEMBERED = timedelta(hours=1)
+_NAME = re.compile(r"/(\d{12})(\.whole)?\.json\Z")
+
+
+class FileGone(Exception):
+    """A file that the log names is not there: another process has replaced it, or it was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that counts, by its name below the namespace's folder.
+
+    ``least`` and ``most`` bound the times of its rows: births in microseconds, or milliseconds.
+    ``ended`` bounds the ends of its tasks. ``sessions`` are the digests of its sessions, each with
+    the number and time of its last row that is not lost; None for a file of a bucket.
+    """
+
+    name: str
+    kind: str
+    month: str
+    bucket: str
+    rows: int
+    bytes: int
+    least: int
+    most: int
+    ended: tuple[int, int] | None
+    sessions: Mapping[str, tuple[int, int] | None] | None
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """Return where it is looked for."""
+        return [(self.kind, each) for each in (self.bucket, *(self.sessions or ()))]
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> DataFile:
+        """Make one of what an entry says."""
+        ended, sessions = given["ended"], given["sessions"]
+        return cls(
+            **{
+                **given,
+                "ended": None if ended is None else (ended[0], ended[1]),
+                "sessions": None
+                if sessions is None
+                else {key: None if at is None else (at[0], at[1]) for key, at in sessions.items()},
+            }
+        )
+
+
+@dataclass(slots=True)
+class Files:
+    """The files that count after entry ``n``. ``removed`` did until an hour ago at most."""
+
+    n: int
+    by_name: dict[str, DataFile] = field(default_factory=dict[str, DataFile])
+    removed: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    # By kind and digest of a session, and by kind and bucket.
+    places: defaultdict[tuple[str, str], dict[str, DataFile]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+
+    def apply(self, entry: Mapping[str, Any]) -> None:
+        """Make it what an entry says."""
+        at = datetime.fromisoformat(entry["at"])
+        for name in entry["remove"]:
+            self.removed[name] = at
+            gone = self.by_name.pop(name, None)
+            for place in gone.places if gone is not None else ():
+                self.places[place].pop(name, None)
+                if not self.places[place]:
+                    del self.places[place]
+        for given in entry["add"]:
+            file = DataFile.read(given)
+            self.by_name[file.name] = file
+            for place in file.places:
+                self.places[place][file.name] = file
+        self.n = entry["n"]
+
+    def of(self, kind: str) -> list[DataFile]:
+        """Return the files of a kind."""
+        return [file for file in self.by_name.values() if file.kind == kind]
+
+    def at(self, kind: str, place: str) -> list[DataFile]:
+        """Return the files of a kind in a bucket, or the new ones that have a session's digest."""
+        return list(self.places.get((kind, place), {}).values())
+
+    def having(self, kind: str, digest: str) -> list[DataFile]:
+        """Return the files that may have something of a session."""
+        return [*self.at(kind, digest), *self.at(kind, digest[0])]
+
+
+class FileLog:
+    """The log of one namespace's files. ``may_go_on`` is asked before an entry is written."""
+
+    def __init__(
+        self, objects: Objects, folder: str, *, may_go_on: Callable[[], bool] = lambda: True
+    ) -> None:
+        self.objects = objects
+        self.folder = folder
+        self.may_go_on = may_go_on
+        # The files as they were last read, and whether this process has ever read them.
+        self.known: Files | None = None
+        self.was_there: bool = False
+
+    def prepare(self) -> None:
+        """Write the first entry, unless there is one.
+
+        Errors: ArchiveUnavailable if the archive was known to this process and has gone: what is
+        made anew in its place would be hidden once it is back. The same if the store replaces
+        objects that it was told to create.
+        """
+        if self._listed(""):
+            return
+        if self.was_there:
+            raise ArchiveUnavailable("prepare", "its files have gone")
+        body = _entry(0, (), ())
+        if self.objects.create(self._name(0), body) and self.objects.create(self._name(0), body):
+            raise ArchiveUnavailable("prepare", "the store does not refuse to replace an object")
+
+    def files(self) -> Files:
+        """Return the files that count now. One listing, and a read for each new entry."""
+        for _ in range(_ATTEMPTS):
+            files = self.known
+            try:
+                self.known = self._begin() if files is None else self._continued(files)
+            except FileGone:
+                self.known = None
+                continue
+            if self.known is not None:
+                self.was_there = True
+                return self.known
+        raise ArchiveUnavailable("read", "its log is not whole")
+
+    def forget_files(self) -> None:
+        """Read the log from its beginning when it is next asked for."""
+        self.known = None
+
+    def commit(self, add: Sequence[DataFile], remove: Iterable[str]) -> bool:
+        """Write the next entry; return whether it was this one. All of it counts, or nothing."""
+        files = self.known
+        if files is None or not self.may_go_on():
+            raise ArchiveUnavailable("write", "its time is over")
+        body = _entry(files.n + 1, add, remove)
+        name = self._name(files.n + 1)
+        if not self.objects.create(name, body) and self.objects.get(name) != body:
+            return False
+        files.apply(json.loads(body))
+        if files.n % _WHOLE_EVERY == 0:
+            self.write_whole(files)
+        return True
+
+    def write_whole(self, files: Files) -> None:
+        """Write one object that names all files, so that the entries before it can go."""
+        since = datetime.now(UTC) - _REMEMBERED
+        files.removed = {name: at for name, at in files.removed.items() if at >= since}
+        whole = _entry(files.n, files.by_name.values(), files.removed)
+        self.objects.create(self._name(files.n, whole=True), whole)
+
+    def clean(self, before: datetime) -> None:
+        """Delete the entries that nobody reads, the oldest first: behind them one names all."""
+        listed = self._listed("")
+        numbers = _numbers(listed)
+        newest = max((n for n, is_whole in numbers if is_whole), default=0)
+        for each, (n, _) in zip(listed, numbers, strict=True):
+            if n >= newest or each.at >= before:
+                break
+            self.objects.delete([each.name])
+
+    def _begin(self) -> Files | None:
+        listed = self._listed("")
+        if not listed:
+            raise ArchiveUnavailable("read", "it is not there, or not prepared")
+        found = _numbers(listed)
+        whole = max((n for n, is_whole in found if is_whole), default=None)
+        files = Files(-1)
+        if whole is not None:
+            files.apply(self._read(self._name(whole, whole=True)))
+        return self._follow(files, [n for n, is_whole in found if not is_whole])
+
+    def _continued(self, files: Files) -> Files | None:
+        listed = self._listed(self._name(files.n - 1) + "~" if files.n else "")
+        numbers = [n for n, is_whole in _numbers(listed) if not is_whole]
+        # Its own last entry has gone if the store went back, or the log was cleaned.
+        return self._follow(files, numbers) if files.n in numbers else None
+
+    def _follow(self, files: Files, numbers: Sequence[int]) -> Files | None:
+        following = [n for n in numbers if n > files.n]
+        if following != list(range(files.n + 1, files.n + 1 + len(following))):
+            return None
+        for n in following:
+            files.apply(self._read(self._name(n)))
+        return files
+
+    def _read(self, name: str) -> Any:
+        body = self.objects.get(name)
+        if body is None:
+            raise FileGone(name)
+        return json.loads(body)
+
+    def _listed(self, after: str) -> list[Any]:
+        found = self.objects.names(f"{self.folder}/log", after=after)
+        return [each for each in found if _NAME.search(each.name)]
+
+    def _name(self, n: int, *, whole: bool = False) -> str:
+        return f"{self.folder}/log/{n:012d}{'.whole' if whole else ''}.json"
+
+
+def _numbers(listed: Iterable[Any]) -> list[tuple[int, bool]]:
+    found = [_NAME.search(each.name) for each in listed]
+    return [(int(each.group(1)), each.group(2) is not None) for each in found if each]
+
+
+def _entry(n: int, add: Iterable[DataFile], remove: Iterable[str]) -> bytes:
+    # It names its writer, so that one whose reply was lost knows its own.
+    document = {
+        "n": n,
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "by": secrets.token_hex(8),
+        "add": [asdict(each) for each in add],
+        "remove": sorted(remove),
+    }
+    return json.dumps(document, separators=(",", ":")).encode()

@@ -1,0 +1,243 @@
+"""Read files: only those that may have what is wanted, and of these only such row groups."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
+from typing import Any
+
+from redis_state.archive.model import ArchivedRow, ArchivedTask, ArchiveQuery, plain_text
+from redis_state.archive.parquet.columns import (
+    SCHEMAS,
+    TASKS,
+    UPDATES,
+    digest_of,
+    pa,
+    pc,
+    places,
+    pq,
+    rows_of,
+    tasks_of,
+)
+from redis_state.archive.parquet.log import DataFile, FileGone, FileLog, Files
+
+# A file of so many bytes is read as one.
+_SMALL = 1 << 20
+_FOOTERS = 512
+_KEYS = {
+    TASKS: ["session_id", "task_id", "born", "version", "write"],
+    UPDATES: ["session_id", "at", "n", "lost"],
+}
+Task = tuple[str, str, int]
+Place = tuple[int, int]
+
+
+class FileReader:
+    """Read the files of a log. ``footers`` are kept from call to call: files never change.
+
+    Errors: FileGone for a file that is not there.
+    """
+
+    def __init__(self, log: FileLog, footers: OrderedDict[str, Any]) -> None:
+        self._log = log
+        self._footers = footers
+        self.files: Files = log.files()
+
+    def table(self, file: DataFile) -> Any:
+        """Return all of a file."""
+        groups = list(self._groups(file, None, SCHEMAS[file.kind].names))
+        return pa.concat_tables(groups) if groups else SCHEMAS[file.kind].empty_table()
+
+    def keys(self, file: DataFile, session: str | None, columns: Sequence[str] = ()) -> Any:
+        """Return the keys of a file, or of its rows of a session."""
+        chosen = columns or _KEYS[file.kind]
+        found = list(self._groups(file, session, chosen))
+        if not found:
+            return SCHEMAS[file.kind].empty_table().select(chosen)
+        return pa.concat_tables(found)
+
+    def stamps(self, wanted: Iterable[Task]) -> dict[Task, tuple[int, str, DataFile]]:
+        """Return version, write and file of each task that is there."""
+        found: dict[Task, tuple[int, str, DataFile]] = {}
+        for session, tasks in _grouped(wanted).items():
+            births = [born for _, _, born in tasks]
+            for file in self.files.having(TASKS, digest_of(session)):
+                if file.most < min(births) or file.least > max(births):
+                    continue
+                for table in self._groups(file, session, _KEYS[TASKS]):
+                    columns = [table[name].to_pylist() for name in ("task_id", "version", "write")]
+                    born = table["born"].cast(pa.int64()).to_pylist()
+                    for task, version, write, at in zip(*columns, born, strict=True):
+                        if (session, task, at) in tasks:
+                            found[session, task, at] = (version, write, file)
+        return found
+
+    def some_tasks(self, wanted: Iterable[Task]) -> dict[Task, tuple[str, str, int, str]]:
+        """Return record, journal, version and write of each task that is there."""
+        found: dict[Task, tuple[str, str, int, str]] = {}
+        names = [*_KEYS[TASKS], "record", "journal"]
+        for session, tasks in _grouped(wanted).items():
+            births = [born for _, _, born in tasks]
+            for file in self.files.having(TASKS, digest_of(session)):
+                if file.most < min(births) or file.least > max(births):
+                    continue
+                for table in self._groups(file, session, names):
+                    born = table["born"].cast(pa.int64()).to_pylist()
+                    for each, at in zip(table.to_pylist(), born, strict=True):
+                        key = (session, each["task_id"], at)
+                        if key in tasks:
+                            found[key] = (
+                                *(each["record"], each["journal"]),
+                                *(each["version"], each["write"]),
+                            )
+        return found
+
+    def last(self, session: str) -> Place | None:
+        """Return time and number of a session's last row that is not lost."""
+        digest = digest_of(session)
+        new = [file.sessions for file in self.files.at(UPDATES, digest)]
+        ends = [end[digest] for end in new if end is not None]
+        found = max(((ms, n) for n, ms in filter(None, ends)), default=None)
+        older = self.files.at(UPDATES, digest[0])
+        for file in sorted(older, key=lambda file: file.most, reverse=True):
+            if found is not None and file.most < found[0]:
+                break
+            kept = _kept(self.keys(file, session))
+            found = max([*places(kept), *([found] if found else [])], default=None)
+        return found
+
+    def places_from(self, session: str, least_ms: int) -> dict[Place, tuple[DataFile, bool]]:
+        """Return each row from a time on: its file, and whether it is lost."""
+        found: dict[Place, tuple[DataFile, bool]] = {}
+        for file in self.files.having(UPDATES, digest_of(session)):
+            if file.most >= least_ms:
+                table = self.keys(file, session)
+                for place, lost in zip(places(table), table["lost"].to_pylist(), strict=True):
+                    found[place] = (file, lost)
+        return found
+
+    def rows(self, session: str, after: Place, count: int) -> list[ArchivedRow]:
+        """Return rows behind a place that are not lost, in their order."""
+        months: dict[str, list[DataFile]] = {}
+        for file in self.files.having(UPDATES, digest_of(session)):
+            if file.most >= after[0]:
+                months.setdefault(file.month, []).append(file)
+        rows: list[ArchivedRow] = []
+        for _, files in sorted(months.items()):
+            found: list[Place] = []
+            for file in files:
+                kept = _kept(self.keys(file, session))
+                found += [place for place in places(kept) if place > after]
+            wanted = set(sorted(found)[: count - len(rows)])
+            if wanted:
+                rows += self.some_rows(session, wanted, files)
+            if len(rows) >= count:
+                break
+        return rows
+
+    def some_rows(
+        self, session: str, wanted: set[Place], files: Iterable[DataFile] | None = None
+    ) -> list[ArchivedRow]:
+        """Return those rows of a session that are there and not lost, in their order."""
+        chosen = self.files.having(UPDATES, digest_of(session)) if files is None else files
+        first, last = min(wanted)[0], max(wanted)[0]
+        rows: list[ArchivedRow] = []
+        for file in chosen:
+            if file.most < first or file.least > last:
+                continue
+            for table in self._groups(file, session, SCHEMAS[UPDATES].names):
+                mask = [place in wanted for place in places(table)]
+                rows += rows_of(_kept(table.filter(pa.array(mask, pa.bool_()))))
+        return sorted(rows, key=lambda row: row.place)
+
+    def tasks(self, query: ArchiveQuery) -> list[ArchivedTask]:
+        """Return tasks, the last that ended first. Files of earlier ends are not read."""
+        session = None if query.session_id is None else plain_text(query.session_id)
+        of = self.files.of(TASKS)
+        files = of if session is None else self.files.having(TASKS, digest_of(session))
+        found: Any = SCHEMAS[TASKS].empty_table()
+        order = [("ended_at", "descending"), ("session_id", "ascending")]
+        order += [("task_id", "ascending"), ("born", "descending")]
+        for file in sorted(files, key=lambda file: file.ended or (0, 0), reverse=True):
+            most = (file.ended or (0, 0))[1]
+            if found.num_rows >= query.limit:
+                last = found["ended_at"].cast(pa.int64())[query.limit - 1].as_py()
+                if most < last:
+                    continue
+            if query.ended_after is not None and most < _us(query.ended_after):
+                continue
+            for table in self._groups(file, session, SCHEMAS[TASKS].names):
+                # What has no value is not equal to one.
+                matching = table.filter(_matches(table, query))
+                if matching.num_rows:
+                    found = pa.concat_tables([found, matching])
+                    found = found.sort_by(order).slice(0, query.limit)
+        return tasks_of(found)
+
+    def _groups(self, file: DataFile, session: str | None, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield the row groups that may have a session's rows, without the rows of others."""
+        opened = self._open(file)
+        place = SCHEMAS[file.kind].names.index("session_id")
+        for n in range(opened.metadata.num_row_groups):
+            if session is not None:
+                seen = opened.metadata.row_group(n).column(place).statistics
+                if seen is not None and seen.has_min_max and not seen.min <= session <= seen.max:
+                    continue
+            table = opened.read_row_group(n, columns=list(columns), use_threads=False)
+            if session is not None:
+                table = table.filter(pc.equal(table["session_id"], session))
+            if table.num_rows:
+                yield table
+
+    def _open(self, file: DataFile) -> Any:
+        name = f"{self._log.folder}/{file.name}"
+        if file.bytes <= _SMALL:
+            body = self._log.objects.get(name)
+            source: Any = None if body is None else BytesIO(body)
+        else:
+            source = self._log.objects.open(name)
+        if source is None:
+            raise FileGone(name)
+        known = self._footers.get(file.name)
+        opened = pq.ParquetFile(source, metadata=known)
+        self._footers[file.name] = opened.metadata
+        self._footers.move_to_end(file.name)
+        if len(self._footers) > _FOOTERS:
+            self._footers.popitem(last=False)
+        return opened
+
+
+def _grouped(tasks: Iterable[Task]) -> dict[str, set[Task]]:
+    found: dict[str, set[Task]] = {}
+    for task in tasks:
+        found.setdefault(task[0], set()).add(task)
+    return found
+
+
+def _kept(table: Any) -> Any:
+    return table.filter(pc.invert(table["lost"]))
+
+
+def _us(at: Any) -> int:
+    return int(pa.scalar(at, pa.timestamp("us", tz="UTC")).cast(pa.int64()).as_py())
+
+
+def _matches(table: Any, query: ArchiveQuery) -> Any:
+    mask: Any = pa.array([True] * table.num_rows)
+    for column, value in (
+        ("task_id", query.task_id),
+        ("handler", query.handler),
+        ("trace_id", query.trace_id),
+    ):
+        if value is not None:
+            mask = pc.and_(mask, pc.equal(table[column], plain_text(value)))
+    if query.statuses:
+        wanted = pa.array([status.value for status in query.statuses])
+        mask = pc.and_(mask, pc.is_in(table["status"], value_set=wanted))
+    ended = table["ended_at"].cast(pa.int64())
+    if query.ended_after is not None:
+        mask = pc.and_(mask, pc.greater_equal(ended, _us(query.ended_after)))
+    if query.ended_before is not None:
+        mask = pc.and_(mask, pc.less(ended, _us(query.ended_before)))
+    return mask
