@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import hashlib
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -18,18 +18,30 @@ from pydantic import SecretStr
 from redis_state import limits
 from redis_state.archive.model import (
     ArchiveBatch,
+    ArchivedRecord,
     ArchivedRow,
     ArchivedSession,
     ArchivedTask,
     ArchiveQuery,
     ArchiveStatus,
     ArchiveVerdict,
+    RecordKey,
+    RecordKind,
+    RecordPlace,
     moment_of_us,
     plain_text,
     rows_digest,
     text_of,
 )
-from redis_state.archive.parquet.columns import TASKS, UPDATES, digest_of, folder_of, pa
+from redis_state.archive.parquet.columns import (
+    KINDS,
+    RECORDS,
+    TASKS,
+    UPDATES,
+    digest_of,
+    folder_of,
+    pa,
+)
 from redis_state.archive.parquet.compacting import GRACE, clean, compact
 from redis_state.archive.parquet.log import NEW, FileGone, FileLog
 from redis_state.archive.parquet.objects import open_objects
@@ -39,6 +51,7 @@ from redis_state.archive.parquet.writing import (
     changes_of,
     delete_files,
     key_of,
+    record_key,
     without,
     write_files,
 )
@@ -139,6 +152,27 @@ class ParquetArchive:
 
         return await self._read(look)
 
+    async def records(
+        self,
+        kind: RecordKind,
+        owner: str,
+        *,
+        key: str | None = None,
+        after: RecordPlace | None = None,
+        limit: int = 100,
+    ) -> list[ArchivedRecord]:
+        """Return records of an owner behind a place, in the order of their places.
+
+        ``key`` wants those of one key. A page that is shorter than ``limit`` is the last.
+        """
+        limits.count("limit", limit)
+        born_us, n, last = after or (0, -1, "")
+        wanted = None if key is None else plain_text(key)
+        place = (born_us, n, plain_text(last))
+        return await self._read(
+            lambda reader: reader.records(kind.value, plain_text(owner), wanted, place, limit)
+        )
+
     async def status(self) -> ArchiveStatus:
         """Count what is kept. It reads the sessions' ids of all files."""
         return await self._read(_status)
@@ -187,7 +221,7 @@ class ParquetArchive:
         files = self._log.known
         if files is None or files.n % _EVERY:
             return False
-        return any(len(files.at(kind, NEW)) >= _MANY_NEW for kind in (TASKS, UPDATES))
+        return any(len(files.at(kind, NEW)) >= _MANY_NEW for kind in KINDS)
 
     def _compact(self, few: int) -> int:
         fewer = compact(self._log, self._footers, few=few)
@@ -313,7 +347,20 @@ def _verdict(reader: FileReader, batch: ArchiveBatch) -> ArchiveVerdict:
             rows = reader.some_rows(plain_text(each.session_id), wanted)
             if len(rows) != len(each.rows) or rows_digest(rows) != rows_digest(each.rows):
                 other.add(each.session_id)
-    return ArchiveVerdict(tasks, frozenset(other))
+    return ArchiveVerdict(tasks, frozenset(other), _other_records(reader, batch))
+
+
+def _other_records(reader: FileReader, batch: ArchiveBatch) -> dict[RecordKey, str | None]:
+    """Return the records that are not there as they are, each with the stamp that is."""
+    named = {record_key(record): record for record in batch.records}
+    other: dict[RecordKey, str | None] = {record.known_by: None for record in batch.records}
+    for key, kept in reader.some_records(named).items():
+        record = named[key]
+        if kept.stamp == record.stamp and kept.digest() == record.digest():
+            del other[record.known_by]
+        else:
+            other[record.known_by] = kept.stamp
+    return other
 
 
 def _session(reader: FileReader, session_id: str) -> ArchivedSession | None:
@@ -331,8 +378,11 @@ def _session(reader: FileReader, session_id: str) -> ArchivedSession | None:
 
 def _status(reader: FileReader) -> ArchiveStatus:
     sessions: set[str] = set()
-    updates = 0
+    updates, kinds = 0, Counter[str]()
     for file in reader.files.by_name.values():
+        if file.kind == RECORDS:
+            kinds.update(reader.keys(file, None, ["kind"])["kind"].to_pylist())
+            continue
         columns = ["session_id", "lost"] if file.kind == UPDATES else ["session_id"]
         table = reader.keys(file, None, columns)
         sessions.update(table["session_id"].unique().to_pylist())
@@ -347,4 +397,5 @@ def _status(reader: FileReader) -> ArchiveStatus:
         sum(file.bytes for file in reader.files.by_name.values()),
         moment_of_us(min(least for least, _ in ended)) if ended else None,
         moment_of_us(max(most for _, most in ended)) if ended else None,
+        {RecordKind(kind): count for kind, count in sorted(kinds.items())},
     )

@@ -12,8 +12,10 @@ from io import BytesIO
 from typing import Any
 
 from redis_state.archive.model import (
+    ArchivedRecord,
     ArchivedRow,
     ArchivedTask,
+    RecordKind,
     json_of,
     moment_of_ms,
     moment_of_us,
@@ -28,10 +30,13 @@ pa: Any = import_module("pyarrow")
 pc: Any = import_module("pyarrow.compute")
 pq: Any = import_module("pyarrow.parquet")
 
-TASKS, UPDATES = "tasks", "updates"
+TASKS, UPDATES, RECORDS = "tasks", "updates", "records"
+KINDS = (TASKS, UPDATES, RECORDS)
+# The column by which a kind's files are sorted, and found.
+OWNERS: Mapping[str, str] = {TASKS: "session_id", UPDATES: "session_id", RECORDS: "owner"}
 # Digests begin with one of them: a file of a bucket has its sessions.
 BUCKETS = "0123456789abcdef"
-_GROUPS = {TASKS: 1_000, UPDATES: 5_000}
+_GROUPS = {TASKS: 1_000, UPDATES: 5_000, RECORDS: 1_000}
 
 _US, _MS = pa.timestamp("us", tz="UTC"), pa.timestamp("ms", tz="UTC")
 SCHEMAS: Mapping[str, Any] = {
@@ -66,10 +71,25 @@ SCHEMAS: Mapping[str, Any] = {
             pa.field("lost", pa.bool_(), nullable=False),
         ]
     ),
+    RECORDS: pa.schema(
+        [
+            pa.field("owner", pa.string(), nullable=False),
+            pa.field("kind", pa.string(), nullable=False),
+            pa.field("born", _US, nullable=False),
+            pa.field("n", pa.int64(), nullable=False),
+            pa.field("key", pa.string(), nullable=False),
+            pa.field("version", pa.int64(), nullable=False),
+            pa.field("write", pa.string(), nullable=False),
+            pa.field("at", _US, nullable=False),
+            pa.field("data", pa.binary(), nullable=False),
+            pa.field("archived_at", _US, nullable=False),
+        ]
+    ),
 }
 _ORDERS = {
     TASKS: [("session_id", "ascending"), ("task_id", "ascending"), ("born", "ascending")],
     UPDATES: [("session_id", "ascending"), ("at", "ascending"), ("n", "ascending")],
+    RECORDS: [(name, "ascending") for name in ("owner", "kind", "born", "n", "key")],
 }
 
 
@@ -135,6 +155,42 @@ def row_values(session_id: str, row: ArchivedRow) -> list[Any]:
     ]
 
 
+def record_values(record: ArchivedRecord) -> list[Any]:
+    """Write a record as the values of its columns."""
+    return [
+        plain_text(record.owner),
+        record.kind.value,
+        record.born_us,
+        record.n,
+        plain_text(record.key),
+        record.version,
+        plain_text(record.write),
+        record.at_us,
+        record.data,
+        datetime.now(UTC),
+    ]
+
+
+def records_of(table: Any) -> list[ArchivedRecord]:
+    """Read records."""
+    born, at = (table[name].cast(pa.int64()).to_pylist() for name in ("born", "at"))
+    columns = ["kind", "owner", "key", "n", "version", "write", "data"]
+    return [
+        ArchivedRecord(
+            RecordKind(each["kind"]),
+            text_of(each["owner"]),
+            text_of(each["key"]),
+            born_us=born_us,
+            at_us=at_us,
+            data=each["data"],
+            n=each["n"],
+            version=each["version"],
+            write=text_of(each["write"]),
+        )
+        for each, born_us, at_us in zip(table.select(columns).to_pylist(), born, at, strict=True)
+    ]
+
+
 def table_of(kind: str, values: Sequence[Sequence[Any]]) -> Any:
     """Make a table of values, a list for each row."""
     schema = SCHEMAS[kind]
@@ -192,7 +248,7 @@ def encode(table: Any, kind: str) -> bytes:
 
 def describe(table: Any, kind: str, month: str, bucket: str, *, size: int) -> DataFile:
     """Describe a table that is to be a file. Its name is one that no other file ever had."""
-    times = table["born" if kind == TASKS else "at"].cast(pa.int64())
+    times = table["at" if kind == UPDATES else "born"].cast(pa.int64())
     ended = table["ended_at"].cast(pa.int64()) if kind == TASKS else None
     return DataFile(
         name=f"{kind}/month={month}/bucket={bucket}/{secrets.token_hex(16)}.parquet",
@@ -210,7 +266,7 @@ def describe(table: Any, kind: str, month: str, bucket: str, *, size: int) -> Da
 
 def _sessions(table: Any, kind: str) -> dict[str, tuple[int, int] | None]:
     found: dict[str, tuple[int, int] | None] = {
-        digest_of(each): None for each in pc.unique(table["session_id"]).to_pylist()
+        digest_of(each): None for each in pc.unique(table[OWNERS[kind]]).to_pylist()
     }
     if kind == UPDATES:
         kept = table.filter(pc.invert(table["lost"]))

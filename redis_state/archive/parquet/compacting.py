@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from redis_state.archive.parquet.columns import TASKS, UPDATES, pa
+from redis_state.archive.parquet.columns import KINDS, pa
 from redis_state.archive.parquet.log import NEW, DataFile, FileLog
 from redis_state.archive.parquet.reading import FileReader
 from redis_state.archive.parquet.writing import delete_files, put, split
@@ -30,7 +30,7 @@ def compact(log: FileLog, footers: OrderedDict[str, Any], *, few: int) -> int:
     A crash leaves what was committed, and files that do not count.
     """
     before = len(log.files().by_name)
-    for kind in (TASKS, UPDATES):
+    for kind in KINDS:
         while _step(log, footers, kind, few):
             pass
     return before - len(log.files().by_name)
@@ -45,7 +45,7 @@ def clean(log: FileLog, *, grace: timedelta = GRACE) -> int:
     recent = {f"{log.folder}/{name}" for name, at in files.removed.items() if at >= before}
     over = [
         each.name
-        for kind in (TASKS, UPDATES)
+        for kind in KINDS
         for each in log.objects.names(f"{log.folder}/{kind}")
         if each.name not in names and each.name not in recent and each.at < before
     ]
@@ -93,5 +93,5 @@ def _first(files: Sequence[DataFile]) -> list[DataFile]:
 def _merge(log: FileLog, reader: FileReader, some: Sequence[DataFile]) -> list[DataFile]:
     kind, month, bucket = some[0].kind, some[0].month, some[0].bucket
     table = pa.concat_tables([reader.table(file) for file in some])
-    parts = split(table) if bucket == NEW else {bucket: table}
+    parts = split(table, kind) if bucket == NEW else {bucket: table}
     return [put(log, part, kind, month, into) for into, part in parts.items()]

@@ -7,8 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from typing import Any
 
-from redis_state.archive.model import ArchivedRow, ArchivedTask, ArchiveQuery, plain_text
+from redis_state.archive.model import (
+    ArchivedRecord,
+    ArchivedRow,
+    ArchivedTask,
+    ArchiveQuery,
+    plain_text,
+)
 from redis_state.archive.parquet.columns import (
+    OWNERS,
+    RECORDS,
     SCHEMAS,
     TASKS,
     UPDATES,
@@ -17,6 +25,7 @@ from redis_state.archive.parquet.columns import (
     pc,
     places,
     pq,
+    records_of,
     rows_of,
     tasks_of,
 )
@@ -28,9 +37,12 @@ _FOOTERS = 512
 _KEYS = {
     TASKS: ["session_id", "task_id", "born", "version", "write"],
     UPDATES: ["session_id", "at", "n", "lost"],
+    RECORDS: ["owner", "kind", "born", "n", "key", "version", "write"],
 }
 Task = tuple[str, str, int]
 Place = tuple[int, int]
+# As the columns have it: kind, owner, birth, number, key.
+Record = tuple[str, str, int, int, str]
 
 
 class FileReader:
@@ -151,6 +163,50 @@ class FileReader:
                 rows += rows_of(_kept(table.filter(pa.array(mask, pa.bool_()))))
         return sorted(rows, key=lambda row: row.place)
 
+    def record_stamps(self, wanted: Iterable[Record]) -> dict[Record, tuple[int, str, DataFile]]:
+        """Return version, write and file of each record that is there."""
+        found: dict[Record, tuple[int, str, DataFile]] = {}
+        for table, file, keys in self._of_records(wanted, _KEYS[RECORDS]):
+            columns = [table[name].to_pylist() for name in ("version", "write")]
+            for key, version, write in zip(keys, *columns, strict=True):
+                found[key] = (version, write, file)
+        return found
+
+    def some_records(self, wanted: Iterable[Record]) -> dict[Record, ArchivedRecord]:
+        """Return each record that is there."""
+        found: dict[Record, ArchivedRecord] = {}
+        for table, _, keys in self._of_records(wanted, SCHEMAS[RECORDS].names):
+            found |= dict(zip(keys, records_of(table), strict=True))
+        return found
+
+    def records(
+        self, kind: str, owner: str, key: str | None, after: tuple[int, int, str], limit: int
+    ) -> list[ArchivedRecord]:
+        """Return records of an owner behind a place, in the order of their places."""
+        keys: list[Record] = []
+        for file in self.files.having(RECORDS, digest_of(owner)):
+            if file.most >= after[0]:
+                keys += record_keys(self.keys(file, owner))
+        behind = (each for each in keys if each[0] == kind and each[2:] > after)
+        chosen = sorted(each for each in behind if key in (None, each[4]))[:limit]
+        found = self.some_records(chosen)
+        return [found[each] for each in chosen]
+
+    def _of_records(
+        self, wanted: Iterable[Record], columns: Sequence[str]
+    ) -> Iterator[tuple[Any, DataFile, list[Record]]]:
+        """Yield those of the records that a file has, with their keys."""
+        chosen = set(wanted)
+        for owner in sorted({each[1] for each in chosen}):
+            births = [each[2] for each in chosen if each[1] == owner]
+            for file in self.files.having(RECORDS, digest_of(owner)):
+                if file.most < min(births) or file.least > max(births):
+                    continue
+                for table in self._groups(file, owner, columns):
+                    keys = record_keys(table)
+                    mask = pa.array([key in chosen for key in keys], pa.bool_())
+                    yield table.filter(mask), file, [key for key in keys if key in chosen]
+
     def tasks(self, query: ArchiveQuery) -> list[ArchivedTask]:
         """Return tasks, the last that ended first. Files of earlier ends are not read."""
         session = None if query.session_id is None else plain_text(query.session_id)
@@ -178,7 +234,8 @@ class FileReader:
     def _groups(self, file: DataFile, session: str | None, columns: Sequence[str]) -> Iterator[Any]:
         """Yield the row groups that may have a session's rows, without the rows of others."""
         opened = self._open(file)
-        place = SCHEMAS[file.kind].names.index("session_id")
+        owner = OWNERS[file.kind]
+        place = SCHEMAS[file.kind].names.index(owner)
         for n in range(opened.metadata.num_row_groups):
             if session is not None:
                 seen = opened.metadata.row_group(n).column(place).statistics
@@ -186,7 +243,7 @@ class FileReader:
                     continue
             table = opened.read_row_group(n, columns=list(columns), use_threads=False)
             if session is not None:
-                table = table.filter(pc.equal(table["session_id"], session))
+                table = table.filter(pc.equal(table[owner], session))
             if table.num_rows:
                 yield table
 
@@ -206,6 +263,14 @@ class FileReader:
         if len(self._footers) > _FOOTERS:
             self._footers.popitem(last=False)
         return opened
+
+
+def record_keys(table: Any) -> list[Record]:
+    """Return the key of each record: kind, owner, birth, number and key."""
+    columns = [table[name].to_pylist() for name in ("n", "key")]
+    born = table["born"].cast(pa.int64()).to_pylist()
+    named = (table[name].to_pylist() for name in ("kind", "owner"))
+    return list(zip(*named, born, *columns, strict=True))
 
 
 def _grouped(tasks: Iterable[Task]) -> dict[str, set[Task]]:

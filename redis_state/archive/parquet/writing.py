@@ -10,9 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis_state.archive.model import ArchiveBatch, ArchivedTask, SessionRows, plain_text
+from redis_state.archive.model import (
+    ArchiveBatch,
+    ArchivedRecord,
+    ArchivedTask,
+    RecordKind,
+    SessionRows,
+    plain_text,
+)
 from redis_state.archive.parquet.columns import (
     BUCKETS,
+    KINDS,
+    OWNERS,
+    RECORDS,
     TASKS,
     UPDATES,
     describe,
@@ -23,14 +33,17 @@ from redis_state.archive.parquet.columns import (
     pa,
     pc,
     places,
+    record_values,
     row_values,
     table_of,
     task_values,
 )
 from redis_state.archive.parquet.log import NEW, DataFile, FileLog
-from redis_state.archive.parquet.reading import FileReader, Place, Task
+from redis_state.archive.parquet.reading import FileReader, Place, Record, Task, record_keys
 
 _NONE = (0, 0)
+# The records whose owner is a session, and which go with it.
+_OF_SESSION = (RecordKind.TRAJECTORY.value, RecordKind.ARTIFACT.value)
 
 
 @dataclass(slots=True)
@@ -39,6 +52,7 @@ class FileEdit:
 
     file: DataFile
     tasks: set[Task] = field(default_factory=set[Task])
+    records: set[Record] = field(default_factory=set[Record])
     rows: dict[str, set[Place]] = field(default_factory=dict[str, set[Place]])
     lost_behind: dict[str, Place] = field(default_factory=dict[str, Place])
     without: set[str] = field(default_factory=set[str])
@@ -75,17 +89,24 @@ def changes_of(
     for rows in batch.sessions:
         _change_rows(reader, rows, changes)
     _change_tasks(reader, batch.tasks, replaces, changes)
+    _change_records(reader, batch.records, changes)
     return changes
 
 
 def without(reader: FileReader, session: str) -> FileChanges:
     """Work out what has nothing of a session, whose id is as a column has it."""
     changes = FileChanges()
-    for kind in (TASKS, UPDATES):
+    for kind in KINDS:
         for file in reader.files.having(kind, digest_of(session)):
-            if file.bucket == NEW or reader.keys(file, session, ["session_id"]).num_rows:
+            if reader.keys(file, session, [OWNERS[kind]]).num_rows:
                 changes.edit(file).without.add(session)
     return changes
+
+
+def record_key(record: ArchivedRecord) -> Record:
+    """Return a record's key as the columns have it."""
+    owner, key = plain_text(record.owner), plain_text(record.key)
+    return record.kind.value, owner, record.born_us, record.n, key
 
 
 def key_of(task: ArchivedTask) -> Task:
@@ -100,22 +121,41 @@ def _change_tasks(
     changes: FileChanges,
 ) -> None:
     latest: dict[Task, ArchivedTask] = {}
-    for task in sorted(tasks, key=lambda each: each.version):
-        latest.setdefault(key_of(task), task)
-        if latest[key_of(task)].version < task.version:
-            latest[key_of(task)] = task
+    for task in tasks:
+        key = key_of(task)
+        if key not in latest or latest[key].version < task.version:
+            latest[key] = task
     there = reader.stamps(latest)
     for key, task in sorted(latest.items(), key=lambda each: each[0]):
         if key in there:
             version, write, file = there[key]
-            replaced = replaces.get(task.key)
-            named = replaced is not None and plain_text(replaced) == f"{version} {write}"
-            if version >= task.version and not named:
-                continue
-            if (version, write) == (task.version, plain_text(task.write)) and not named:
+            if version >= task.version and not _names(replaces.get(task.key), version, write):
                 continue
             changes.edit(file).tasks.add(key)
         changes.add(TASKS, month_of_us(task.born_us), task_values(task), (key, task.stamp))
+
+
+def _names(stamp: str | None, version: int, write: str) -> bool:
+    return stamp is not None and plain_text(stamp) == f"{version} {write}"
+
+
+def _change_records(
+    reader: FileReader, records: Sequence[ArchivedRecord], changes: FileChanges
+) -> None:
+    latest: dict[Record, ArchivedRecord] = {}
+    for record in records:
+        key = record_key(record)
+        if key not in latest or latest[key].version < record.version:
+            latest[key] = record
+    there = reader.record_stamps(latest)
+    for key, record in sorted(latest.items(), key=lambda each: each[0]):
+        if key in there:
+            version, write, file = there[key]
+            if version >= record.version and not _names(record.replaces, version, write):
+                continue
+            changes.edit(file).records.add(key)
+        values = record_values(record)
+        changes.add(RECORDS, month_of_us(record.born_us), values, (key, record.stamp))
 
 
 def _change_rows(reader: FileReader, rows: SessionRows, changes: FileChanges) -> None:
@@ -171,13 +211,20 @@ def edited(table: Any, edit: FileEdit) -> Any:
     """Return a file's table as an edit makes it."""
     keep = [True] * table.num_rows
     lost = table["lost"].to_pylist() if edit.file.kind == UPDATES else []
-    sessions = table["session_id"].to_pylist()
+    owners = table[OWNERS[edit.file.kind]].to_pylist()
     if edit.file.kind == TASKS:
         born = table["born"].cast(pa.int64()).to_pylist()
-        keys = zip(sessions, table["task_id"].to_pylist(), born, strict=True)
+        keys = zip(owners, table["task_id"].to_pylist(), born, strict=True)
         keep = [key not in edit.tasks for key in keys]
+    elif edit.file.kind == RECORDS:
+        keys = record_keys(table)
+        keep = [
+            key not in edit.records and not (key[1] in edit.without and key[0] in _OF_SESSION)
+            for key in keys
+        ]
+        return table.filter(pa.array(keep, pa.bool_()))
     else:
-        for at, (session, place) in enumerate(zip(sessions, places(table), strict=True)):
+        for at, (session, place) in enumerate(zip(owners, places(table), strict=True)):
             keep[at] = place not in edit.rows.get(session, ())
             if session in edit.lost_behind and place > edit.lost_behind[session]:
                 lost[at] = True
@@ -185,16 +232,15 @@ def edited(table: Any, edit: FileEdit) -> Any:
         table = table.set_column(column, table.schema.field(column), pa.array(lost, pa.bool_()))
     if edit.without:
         keep = [
-            kept and session not in edit.without
-            for kept, session in zip(keep, sessions, strict=True)
+            kept and session not in edit.without for kept, session in zip(keep, owners, strict=True)
         ]
     return table.filter(pa.array(keep, pa.bool_()))
 
 
-def split(table: Any) -> dict[str, Any]:
-    """Split a table by the bucket of each session."""
-    sessions = table["session_id"].combine_chunks().dictionary_encode()
-    of_session = [digest_of(each)[0] for each in sessions.dictionary.to_pylist()]
-    buckets = pc.take(pa.array(of_session, pa.string()), sessions.indices)
+def split(table: Any, kind: str) -> dict[str, Any]:
+    """Split a table by the bucket of each owner."""
+    owners = table[OWNERS[kind]].combine_chunks().dictionary_encode()
+    of_owner = [digest_of(each)[0] for each in owners.dictionary.to_pylist()]
+    buckets = pc.take(pa.array(of_owner, pa.string()), owners.indices)
     parts = {bucket: table.filter(pc.equal(buckets, bucket)) for bucket in BUCKETS}
     return {bucket: part for bucket, part in parts.items() if part.num_rows}
