@@ -114,7 +114,7 @@ class Files:
 
 
 class FileLog:
-    """The log of one namespace's files. ``may_go_on`` is asked before an entry is written."""
+    """The log of one namespace's files. ``may_go_on`` is called before an entry is written."""
 
     def __init__(
         self, objects: Objects, folder: str, *, may_go_on: Callable[[], bool] = lambda: True
@@ -131,7 +131,7 @@ class FileLog:
 
         Errors: ArchiveUnavailable if the archive was known to this process and has gone: what is
         made anew in its place would be hidden once it is back. The same if the store replaces
-        objects that it was told to create.
+        objects that it was to create only.
         """
         if self._listed(""):
             return
@@ -156,7 +156,7 @@ class FileLog:
         raise ArchiveUnavailable("read", "its log is not whole")
 
     def forget_files(self) -> None:
-        """Read the log from its beginning when it is next asked for."""
+        """Read the log from its beginning in the next call."""
         self.known = None
 
     def commit(self, add: Sequence[DataFile], remove: Iterable[str]) -> bool:

@@ -76,7 +76,7 @@ class FileChanges:
         return self.edits.setdefault(file.name, FileEdit(file))
 
     def add(self, kind: str, month: str, values: list[Any], key: object) -> None:
-        """Have something written that is new."""
+        """Add a row that is new."""
         self.new.setdefault((kind, month), []).append(values)
         self.keys.append(key)
 
