@@ -65,7 +65,7 @@ _COMPACT_S = 300.0
 
 
 class _Call:
-    """One call in a thread of its own, which goes on no further once nobody waits for it."""
+    """One call in a thread of its own. Once nobody waits for it, it commits nothing."""
 
     over: bool = False
 

@@ -130,7 +130,7 @@ class FileLog:
         """Write the first entry, unless there is one.
 
         Errors: ArchiveUnavailable if the archive was known to this process and has gone: what is
-        made anew in its place would be hidden once it is back. The same if the store replaces
+        made in its place would be hidden once it is back. The same if the store replaces
         objects that it was to create only.
         """
         if self._listed(""):

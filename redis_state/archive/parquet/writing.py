@@ -217,10 +217,10 @@ def edited(table: Any, edit: FileEdit) -> Any:
         keys = zip(owners, table["task_id"].to_pylist(), born, strict=True)
         keep = [key not in edit.tasks for key in keys]
     elif edit.file.kind == RECORDS:
-        keys = record_keys(table)
+        known = record_keys(table)
         keep = [
             key not in edit.records and not (key[1] in edit.without and key[0] in _OF_SESSION)
-            for key in keys
+            for key in known
         ]
         return table.filter(pa.array(keep, pa.bool_()))
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,35 @@ async def test_archives_that_write_at_once_have_each_row_once(tmp_path: Path) ->
     for batch in batches:
         assert (await archives[0].verify(batch)).is_whole
     assert (await archives[1].status()).updates == 5 * len(rows)
+
+
+async def test_a_bucket_of_an_s3_compatible_server_is_an_archive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = pytest.importorskip("moto.server", reason="needs moto's server")
+    boto3: Any = pytest.importorskip("boto3", reason="needs moto's server")
+    running = server.ThreadedMotoServer(port=0, verbose=False)
+    running.start()
+    try:
+        host, port = running.get_host_and_port()
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "test")
+        endpoint = f"http://{host}:{port}"
+        s3 = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+        s3.create_bucket(Bucket="archive")
+        url = f"s3://archive/a/b?endpoint_url={endpoint}&region=us-east-1"
+        archives = [ParquetArchive(url) for _ in range(3)]
+        await asyncio.gather(*(each.prepare() for each in archives))
+        batch = ArchiveBatch(tasks=[sample_task("s", str(n), 3) for n in range(5)])
+        await asyncio.gather(*(each.write(batch) for each in archives))
+        assert (await archives[0].verify(batch)).is_whole
+        assert (await archives[1].status()).tasks == 5
+        await archives[2].compact()
+        assert (await archives[0].verify(batch)).is_whole
+        assert await archives[0].forget("s") is not None
+        assert (await archives[1].status()).tasks == 0
+    finally:
+        running.stop()
 
 
 def _query(root: Path) -> str:
