@@ -30,9 +30,9 @@ async def test_the_query_of_the_guide_counts_each_task_once(tmp_path: Path) -> N
         )
         await archive.write(ArchiveBatch(tasks=[sample_task("s", f"only-{version}", 1)]))
     asked = _query(tmp_path)
-    assert duckdb.sql(asked).fetchall() == [("h", "FAILED", 7)]
+    assert duckdb.connect().execute(asked).fetchall() == [("h", "FAILED", 7)]
     assert await archive.compact() > 0
-    assert duckdb.sql(asked).fetchall() == [("h", "FAILED", 7)]
+    assert duckdb.connect().execute(asked).fetchall() == [("h", "FAILED", 7)]
     assert (await archive.status()).tasks == 7
 
 
