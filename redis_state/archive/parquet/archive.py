@@ -64,7 +64,7 @@ _MANY_NEW, _EVERY, _FEW = 256, 64, 8
 _COMPACT_S = 300.0
 
 
-class _Call:
+class _ArchiveCall:
     """One call in a thread of its own. Once nobody waits for it, it commits nothing."""
 
     over: bool = False
@@ -87,7 +87,7 @@ class ParquetArchive:
         self._folder = folder_of(namespace)
         self._footers: OrderedDict[str, Any] = OrderedDict()
         self._lock = asyncio.Lock()
-        self._call = _Call()
+        self._call = _ArchiveCall()
         self._log = self._new_log()
 
     def __repr__(self) -> str:
@@ -253,7 +253,7 @@ class ParquetArchive:
         return await self._run("read", lambda: work(self._reading()))
 
     def _new_log(self) -> FileLog:
-        call = self._call = _Call()
+        call = self._call = _ArchiveCall()
         return FileLog(self._objects, self._folder, may_go_on=lambda: not call.over)
 
     async def _run(
