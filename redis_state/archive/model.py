@@ -1,4 +1,4 @@
-"""What an archive holds: tasks as their records, rows of sessions, and their digests. No I/O.
+"""What an archive holds: tasks, rows of sessions, records of all other classes. No I/O.
 
 Everything is kept as it is stored, byte for byte. So what is encrypted stays encrypted, and a
 reader makes the same models of it. One thing is left out: a task's secret, from which the tokens of
@@ -12,7 +12,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from enum import StrEnum
+from typing import Any, Self, TypeAlias
 
 from redis_state.models import TaskStatus
 from redis_state.models.version import Version
@@ -23,6 +24,72 @@ from redis_state.stores.sessions.tasks import read_updated
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # What the archive itself writes into a record.
 _OWN = (b"archived", b"archive_hold")
+
+
+class RecordKind(StrEnum):
+    """A class of data that is neither a task nor an update. Its value is stored.
+
+    What ``owner``, ``key`` and ``data`` of a record are:
+
+        event          trace; the event's fingerprint; its row
+        trajectory     session; trace; its document
+        agent_session  session; nothing; all fields of its hash, as `json_of` writes them
+        artifact       session; the artifact's id; its reference, without the artifact's bytes
+    """
+
+    EVENT = "event"
+    TRAJECTORY = "trajectory"
+    AGENT_SESSION = "agent_session"
+    ARTIFACT = "artifact"
+
+
+# Kind, owner, birth, number, key: by which a record is known.
+RecordKey: TypeAlias = tuple[RecordKind, str, int, int, str]
+# Birth, number, key: where a record stands among those of its kind and owner.
+RecordPlace: TypeAlias = tuple[int, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedRecord:
+    """One row of a log, or one record at a version. It is known by `RecordKey`, never by a version.
+
+    ``born_us`` is the server's time of its first save: a later record of its key is another one.
+    ``n`` is the row's number in its log, 0 for what is no row. ``version`` and ``write`` say which
+    state of a record ``data`` is: 0 and empty for a row, which never changes. ``at_us`` is the
+    server's time of that state, as the archiver read it: retention may use it; it is no part of
+    what is compared. ``replaces`` names the stamp of the state that it replaces although its
+    version is not later: after a rollback of the server.
+    """
+
+    kind: RecordKind
+    owner: str
+    key: str
+    born_us: int
+    at_us: int
+    data: bytes = field(repr=False)
+    n: int = 0
+    version: int = 0
+    write: str = ""
+    replaces: str | None = field(default=None, compare=False)
+
+    @property
+    def known_by(self) -> RecordKey:
+        """Return by what an archive knows it: one record for each."""
+        return self.kind, self.owner, self.born_us, self.n, self.key
+
+    @property
+    def place(self) -> RecordPlace:
+        """Return its place among the records of its kind and owner: they are read in this order."""
+        return self.born_us, self.n, self.key
+
+    @property
+    def stamp(self) -> str:
+        """Return which state it is."""
+        return f"{self.version} {self.write}"
+
+    def digest(self) -> str:
+        """Return the digest of its data."""
+        return hashlib.sha256(self.data).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +233,7 @@ class ArchiveBatch:
 
     tasks: Sequence[ArchivedTask] = ()
     sessions: Sequence[SessionRows] = ()
+    records: Sequence[ArchivedRecord] = ()
 
     @property
     def rows(self) -> int:
@@ -177,16 +245,18 @@ class ArchiveBatch:
 class ArchiveVerdict:
     """What an archive was found not to have as it is. Empty: all of a batch is there.
 
-    ``tasks`` are keys, each with the stamp that the archive has instead, None without any.
+    ``tasks`` are keys, each with the stamp that the archive has instead, None without any;
+    ``records`` likewise.
     """
 
     tasks: Mapping[tuple[str, str, int], str | None]
     sessions: frozenset[str]
+    records: Mapping[RecordKey, str | None] = field(default_factory=dict[RecordKey, str | None])
 
     @property
     def is_whole(self) -> bool:
         """Whether all is there, as it was sent."""
-        return not self.tasks and not self.sessions
+        return not self.tasks and not self.sessions and not self.records
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +271,7 @@ class ArchivedSession:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveStatus:
-    """What an archive holds of a namespace."""
+    """What an archive holds of a namespace. ``records`` counts by kind those that there are."""
 
     sessions: int
     tasks: int
@@ -209,6 +279,7 @@ class ArchiveStatus:
     bytes: int
     oldest: datetime | None
     newest: datetime | None
+    records: Mapping[RecordKind, int] = field(default_factory=dict[RecordKind, int])
 
 
 @dataclass(frozen=True, slots=True)

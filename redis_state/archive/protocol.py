@@ -11,12 +11,15 @@ from typing import Protocol
 
 from redis_state.archive.model import (
     ArchiveBatch,
+    ArchivedRecord,
     ArchivedRow,
     ArchivedSession,
     ArchivedTask,
     ArchiveQuery,
     ArchiveStatus,
     ArchiveVerdict,
+    RecordKind,
+    RecordPlace,
 )
 
 
@@ -33,7 +36,8 @@ class Archive(Protocol):
         """Write a batch: all of it, or nothing. What is there already is not written again.
 
         A later version of a task replaces an earlier one; never the other way round, except for
-        one that ``replaces`` names by its stamp.
+        one that ``replaces`` names by its stamp. A record is replaced by a later version, and by
+        one whose own ``replaces`` is the stamp of what is there.
         """
         ...
 
@@ -60,6 +64,22 @@ class Archive(Protocol):
 
         Rows that the server has lost are left out. None if that row is not kept, and the next one
         does not follow it by its number.
+        """
+        ...
+
+    async def records(
+        self,
+        kind: RecordKind,
+        owner: str,
+        *,
+        key: str | None = None,
+        after: RecordPlace | None = None,
+        limit: int = 100,
+    ) -> list[ArchivedRecord]:
+        """Return records of an owner behind a place, in the order of their places.
+
+        ``key`` wants those of one key: one for each birth, and for each number of a row. A page
+        that is shorter than ``limit`` is the last.
         """
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -15,12 +16,15 @@ from pydantic import SecretStr
 from redis_state import limits
 from redis_state.archive.model import (
     ArchiveBatch,
+    ArchivedRecord,
     ArchivedRow,
     ArchivedSession,
     ArchivedTask,
     ArchiveQuery,
     ArchiveStatus,
     ArchiveVerdict,
+    RecordKind,
+    RecordPlace,
     SessionRows,
     moment_of_ms,
     moment_of_us,
@@ -31,13 +35,15 @@ from redis_state.archive.postgres.rows import (
     id_text,
     long_ids,
     ms_of,
+    record_of,
+    record_values,
     row_of,
     row_values,
     task_of,
     task_values,
 )
 from redis_state.archive.postgres.schema import make_months, migrate, month_of
-from redis_state.archive.postgres.verifying import verify_rows, verify_tasks
+from redis_state.archive.postgres.verifying import verify_records, verify_rows, verify_tasks
 from redis_state.errors import ArchiveUnavailable
 
 _NONE = (0, 0)
@@ -90,13 +96,15 @@ class PostgresArchive:
                 for rows in sorted(batch.sessions, key=lambda each: id_text(each.session_id)):
                     await self._write_rows(cursor, rows)
                 await self._write_tasks(cursor, batch.tasks, replaces or {})
+                await self._write_records(cursor, batch.records)
 
     async def verify(self, batch: ArchiveBatch) -> ArchiveVerdict:
         """Compare a batch with what is kept, by count and by digests that the server makes."""
         async with self._using("verify") as connection, connection.cursor() as cursor:
             tasks = await verify_tasks(cursor, self._namespace, batch.tasks)
             sessions = await verify_rows(cursor, self._namespace, batch.sessions)
-            return ArchiveVerdict(tasks, sessions)
+            records = await verify_records(cursor, self._namespace, batch.records)
+            return ArchiveVerdict(tasks, sessions, records)
 
     async def last_rows(self, session_ids: Sequence[str]) -> Mapping[str, tuple[int, int]]:
         """Return number and time of the last row that was written of each session, if any."""
@@ -142,12 +150,36 @@ class PostgresArchive:
             found = await connection.execute(sqls.HAS_ROW, place)
             return None if await found.fetchone() is None else rows
 
+    async def records(
+        self,
+        kind: RecordKind,
+        owner: str,
+        *,
+        key: str | None = None,
+        after: RecordPlace | None = None,
+        limit: int = 100,
+    ) -> list[ArchivedRecord]:
+        """Return records of an owner behind a place, in the order of their places.
+
+        ``key`` wants those of one key. A page that is shorter than ``limit`` is the last.
+        """
+        limits.count("limit", limit)
+        born_us, n, last = after or (0, -1, "")
+        place = [moment_of_us(born_us), n, id_text(last)]
+        wanted = None if key is None else id_text(key)
+        named = [self._namespace, kind.value, id_text(owner)]
+        async with self._using("read") as connection:
+            found = await connection.execute(sqls.RECORDS, [*named, *place, wanted, limit])
+            return [record_of(kind, row) for row in await found.fetchall()]
+
     async def status(self) -> ArchiveStatus:
         """Count what is kept. It reads all of the namespace's keys."""
         async with self._using("read") as connection:
             found = await connection.execute(sqls.STATUS, {"namespace": self._namespace})
             row: Any = await found.fetchone()
-            return ArchiveStatus(*row)
+            found = await connection.execute(sqls.RECORD_COUNTS, [self._namespace])
+            kinds = {RecordKind(kind): count for kind, count in await found.fetchall()}
+            return replace(ArchiveStatus(*row), records=kinds)
 
     async def forget(self, session_id: str) -> ArchivedSession | None:
         """Erase a session in one transaction; return what there was of it, or None."""
@@ -181,6 +213,7 @@ class PostgresArchive:
             for rows in batch.sessions
             for row in rows.rows
         }
+        wanted |= {("records", month_of(moment_of_us(each.born_us))) for each in batch.records}
         missing = wanted - self._months
         for table in sorted({table for table, _ in missing}):
             await make_months(connection, table, {month for of, month in missing if of == table})
@@ -216,6 +249,17 @@ class PostgresArchive:
             for task in sorted(tasks, key=lambda each: each.key)
         ]
         await cursor.executemany(sqls.INSERT_TASK, values)
+
+    async def _write_records(
+        self, cursor: AsyncCursor[Any], records: Sequence[ArchivedRecord]
+    ) -> None:
+        if not records:
+            return
+        values = [
+            [*record_values(self._namespace, each), *_replaced(each.replaces)]
+            for each in sorted(records, key=lambda each: each.known_by)
+        ]
+        await cursor.executemany(sqls.INSERT_RECORD, values)
 
     @asynccontextmanager
     async def _using(self, action: str) -> AsyncGenerator[AsyncConnection[Any]]:

@@ -9,8 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redis_state.archive.model import (
+    ArchivedRecord,
     ArchivedRow,
     ArchivedTask,
+    RecordKind,
     json_of,
     moment_of_ms,
     moment_of_us,
@@ -19,7 +21,7 @@ from redis_state.archive.model import (
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MS = timedelta(milliseconds=1)
+_MS, _US = timedelta(milliseconds=1), timedelta(microseconds=1)
 # An index takes no more than some 2,700 bytes of all its columns.
 _LONGEST_ID = 400
 _START = 50
@@ -29,6 +31,10 @@ TASK_COLUMNS = (
     *("namespace", "session_id", "task_id", "born", "version", "write", "status", "handler"),
     *("queue", "trace_id", "parent", "created_at", "ended_at", "attributes", "record", "journal"),
     "long_ids",
+)
+RECORD_COLUMNS = (
+    *("namespace", "kind", "owner", "born", "n", "key"),
+    *("version", "write", "at", "data", "long_ids"),
 )
 ROW_COLUMNS = (*("namespace", "session_id", "at", "n", "task_id", "row_id", "data", "long_ids"),)
 
@@ -51,8 +57,12 @@ def long_ids(*ids: str) -> str | None:
 
 def id_of(column: str, whole: Any, place: int) -> str:
     """Read an id from its column, or from all ids of a row that has a long one."""
-    text = column if whole is None else str(whole[place])
-    return _ESCAPED.sub(_unescaped, text)
+    return text_of(column if whole is None else str(whole[place]))
+
+
+def text_of(column: str) -> str:
+    """Read what `plain_text` wrote."""
+    return _ESCAPED.sub(_unescaped, column)
 
 
 def task_values(namespace: str, task: ArchivedTask) -> list[Any]:
@@ -113,6 +123,44 @@ def row_of(found: Any) -> ArchivedRow:
         topic or None,
         bytes(data),
     )
+
+
+def record_values(namespace: str, record: ArchivedRecord) -> list[Any]:
+    """Write a record as the values of `RECORD_COLUMNS`; the namespace is written already."""
+    return [
+        namespace,
+        record.kind.value,
+        id_text(record.owner),
+        moment_of_us(record.born_us),
+        record.n,
+        id_text(record.key),
+        record.version,
+        plain_text(record.write),
+        moment_of_us(record.at_us),
+        record.data,
+        long_ids(record.owner, record.key),
+    ]
+
+
+def record_of(kind: RecordKind, found: Any) -> ArchivedRecord:
+    """Read a record of the columns that `statements.RECORDS` names."""
+    owner, key, born, n, version, write, at, data, whole = found
+    return ArchivedRecord(
+        kind,
+        id_of(owner, whole, 0),
+        id_of(key, whole, 1),
+        born_us=us_of(born),
+        at_us=us_of(at),
+        data=bytes(data),
+        n=n,
+        version=version,
+        write=text_of(write),
+    )
+
+
+def us_of(at: datetime) -> int:
+    """Count a moment in microseconds."""
+    return (at - _EPOCH) // _US
 
 
 def ms_of(at: datetime) -> int:

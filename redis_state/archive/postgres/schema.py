@@ -1,7 +1,7 @@
 """The tables, and how they come to be: each migration is applied once.
 
-Everything stands in the schema ``redis_state``. Tasks are partitioned by the month of their
-creation, updates by the month in which they were appended. Both times are of Redis' server.
+Everything stands in the schema ``redis_state``. Tasks and records are partitioned by the month of
+their creation, updates by the month in which they were appended. Times are of Redis' server.
 """
 
 from __future__ import annotations
@@ -65,6 +65,25 @@ MIGRATIONS: tuple[str, ...] = (
         long_ids json,
         PRIMARY KEY (namespace, session_id)
     );
+    """,
+    """
+    CREATE TABLE redis_state.records (
+        namespace text NOT NULL,
+        kind text NOT NULL,
+        owner text NOT NULL,
+        key text COLLATE "C" NOT NULL,
+        born timestamptz NOT NULL,
+        n bigint NOT NULL,
+        version bigint NOT NULL,
+        write text NOT NULL,
+        at timestamptz NOT NULL,
+        data bytea NOT NULL,
+        long_ids json,
+        archived_at timestamptz NOT NULL DEFAULT now(),
+        PRIMARY KEY (namespace, kind, owner, born, n, key)
+    ) PARTITION BY RANGE (born);
+    CREATE INDEX records_by_key ON redis_state.records (namespace, kind, owner, key);
+    CREATE INDEX records_by_time ON redis_state.records (namespace, kind, at);
     """,
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, LiteralString
 
 from redis_state.archive.model import ArchiveQuery
-from redis_state.archive.postgres.rows import ROW_COLUMNS, TASK_COLUMNS, id_text
+from redis_state.archive.postgres.rows import RECORD_COLUMNS, ROW_COLUMNS, TASK_COLUMNS, id_text
 
 # Of each connection. A commit must be on the disk; what asks for more than that stays.
 SESSION_SETTINGS: Final[tuple[LiteralString, ...]] = (
@@ -39,6 +39,27 @@ ON CONFLICT (namespace, session_id, at, n) DO UPDATE SET
     {", ".join(f"{column} = excluded.{column}" for column in ROW_COLUMNS[4:])}, lost = false
 WHERE kept.lost
 """.encode()  # noqa: S608 - of the columns above
+
+# All but its key and its long ids.
+_OF_STATE: Final = RECORD_COLUMNS[6:-1]
+
+INSERT_RECORD: Final = f"""
+INSERT INTO redis_state.records AS kept ({", ".join(RECORD_COLUMNS)})
+VALUES ({", ".join(["%s"] * len(RECORD_COLUMNS))})
+ON CONFLICT (namespace, kind, owner, born, n, key) DO UPDATE SET
+    {", ".join(f"{column} = excluded.{column}" for column in _OF_STATE)}, archived_at = now()
+WHERE kept.version < excluded.version OR (kept.version, kept.write) = (%s::bigint, %s::text)
+""".encode()  # noqa: S608 - of the columns above
+
+RECORDS: Final = """
+SELECT owner, key, born, n, version, write, at, data, long_ids FROM redis_state.records
+WHERE namespace = %s AND kind = %s AND owner = %s AND (born, n, key) > (%s, %s, %s)
+    AND key = coalesce(%s::text, key)
+ORDER BY born, n, key LIMIT %s
+"""
+RECORD_COUNTS: Final = """
+SELECT kind, count(*) FROM redis_state.records WHERE namespace = %s GROUP BY kind
+"""
 
 NEW_SESSION: Final = """
 INSERT INTO redis_state.sessions (namespace, session_id, last_at, last_n, long_ids)
@@ -92,6 +113,7 @@ SELECT
     (SELECT count(*) FROM redis_state.updates WHERE namespace = %(namespace)s AND NOT lost),
     (SELECT coalesce(sum(pg_total_relation_size(relid)), 0)::bigint FROM (
         SELECT relid FROM pg_partition_tree('redis_state.tasks')
+        UNION ALL SELECT relid FROM pg_partition_tree('redis_state.records')
         UNION ALL SELECT relid FROM pg_partition_tree('redis_state.updates')) AS parts),
     min(ended_at), max(ended_at)
 FROM redis_state.tasks WHERE namespace = %(namespace)s
@@ -100,6 +122,10 @@ FORGET: Final[tuple[LiteralString, ...]] = (
     "DELETE FROM redis_state.sessions WHERE namespace = %s AND session_id = %s",
     "DELETE FROM redis_state.updates WHERE namespace = %s AND session_id = %s",
     "DELETE FROM redis_state.tasks WHERE namespace = %s AND session_id = %s",
+    """
+    DELETE FROM redis_state.records
+    WHERE namespace = %s AND owner = %s AND kind IN ('trajectory', 'artifact')
+    """,
 )
 
 # What the server has, by its own digests of what it would return to a reader.
@@ -118,6 +144,15 @@ SELECT count(*), encode(sha256(coalesce(string_agg(
 FROM unnest(%s::timestamptz[], %s::bigint[]) AS wanted (at, n)
 JOIN redis_state.updates AS kept ON kept.namespace = %s AND kept.session_id = %s
     AND kept.at = wanted.at AND kept.n = wanted.n AND NOT kept.lost
+"""
+RECORD_DIGESTS: Final = """
+SELECT kept.kind, kept.owner, kept.born, kept.n, kept.key, kept.version, kept.write,
+    encode(sha256(kept.data), 'hex')
+FROM unnest(%s::text[], %s::text[], %s::timestamptz[], %s::bigint[], %s::text[])
+    AS wanted (kind, owner, born, n, key)
+JOIN redis_state.records AS kept ON kept.namespace = %s AND kept.kind = wanted.kind
+    AND kept.owner = wanted.owner AND kept.born = wanted.born AND kept.n = wanted.n
+    AND kept.key = wanted.key
 """
 
 

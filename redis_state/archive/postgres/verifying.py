@@ -8,14 +8,17 @@ from typing import Any
 from psycopg import AsyncCursor
 
 from redis_state.archive.model import (
+    ArchivedRecord,
     ArchivedTask,
+    RecordKey,
     SessionRows,
     moment_of_ms,
     moment_of_us,
+    plain_text,
     rows_digest,
 )
 from redis_state.archive.postgres import statements as sqls
-from redis_state.archive.postgres.rows import id_text
+from redis_state.archive.postgres.rows import id_text, text_of
 
 
 async def verify_tasks(
@@ -56,3 +59,31 @@ async def verify_rows(
         if count != len(each.rows) or digest != rows_digest(each.rows):
             other.add(each.session_id)
     return frozenset(other)
+
+
+async def verify_records(
+    cursor: AsyncCursor[Any], namespace: str, records: Sequence[ArchivedRecord]
+) -> dict[RecordKey, str | None]:
+    """Return the records that are not there as they are, each with the stamp that is."""
+    if not records:
+        return {}
+    named = {
+        (
+            record.kind.value,
+            id_text(record.owner),
+            moment_of_us(record.born_us),
+            record.n,
+            id_text(record.key),
+        ): record
+        for record in records
+    }
+    await cursor.execute(sqls.RECORD_DIGESTS, [*map(list, zip(*named, strict=True)), namespace])
+    other: dict[RecordKey, str | None] = {record.known_by: None for record in records}
+    for *known_by, version, write, digest in await cursor.fetchall():
+        record = named[tuple(known_by)]
+        same = (version, write) == (record.version, plain_text(record.write))
+        if same and digest == record.digest():
+            del other[record.known_by]
+        else:
+            other[record.known_by] = f"{version} {text_of(write)}"
+    return other

@@ -1,0 +1,136 @@
+"""Records of all other classes: written once, replaced by what is later, verified, read by page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("psycopg", reason="needs the postgres extra")
+pytest.importorskip("arq", reason="needs the worker extra")
+
+import psycopg
+
+from redis_state import Settings
+from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKey, RecordKind
+from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.postgres.schema import MIGRATIONS
+from tests.integration.archive.test_any_ids import IDS
+from tests.support.servers.postgres import OwnPostgres
+
+T = 1_700_000_000_000_000
+MONTH_US = 31 * 86_400_000_000
+
+
+def record(key: str = "k", *, n: int = 0, version: int = 1, write: str = "w") -> ArchivedRecord:
+    return ArchivedRecord(
+        RecordKind.TRAJECTORY,
+        "session",
+        key,
+        born_us=T + n,
+        at_us=T + 5,
+        data=f'{{"of":"{key} {version} {write}"}}'.encode("utf-8", "replace"),
+        n=n,
+        version=version,
+        write=write,
+    )
+
+
+async def put(archive: PostgresArchive, *records: ArchivedRecord) -> dict[RecordKey, str | None]:
+    """Write records; return what is not there as it was sent."""
+    batch = ArchiveBatch(records=records)
+    await archive.write(batch)
+    verdict = await archive.verify(batch)
+    assert verdict.is_whole == (not verdict.records)
+    return dict(verdict.records)
+
+
+async def test_a_record_is_there_once_as_it_was_last(archive: PostgresArchive) -> None:
+    first, second = record(), record(version=2, write="x")
+    for _ in range(2):
+        assert await put(archive, first) == {}
+    assert await archive.records(RecordKind.TRAJECTORY, "session") == [first]
+    assert await put(archive, second) == {}
+    # A late archiver does not bring the first one back.
+    assert await put(archive, first) == {first.known_by: "2 x"}
+    assert await archive.records(RecordKind.TRAJECTORY, "session") == [second]
+    # After a rollback Redis decides: it names what it replaces.
+    again = record(version=1, write="other")
+    assert await put(archive, replace(again, replaces="9 x")) == {again.known_by: "2 x"}
+    assert await put(archive, replace(again, replaces="2 x")) == {}
+    assert await archive.records(RecordKind.TRAJECTORY, "session") == [again]
+
+
+async def test_records_are_read_by_page_by_key_and_by_month(archive: PostgresArchive) -> None:
+    rows = [
+        replace(record(f"k{n % 3}", n=n, version=0, write=""), born_us=T + n * MONTH_US // 10)
+        for n in range(1, 26)
+    ]
+    assert await put(archive, *reversed(rows)) == {}
+    pages, after = list[ArchivedRecord](), None
+    while True:
+        page = await archive.records(RecordKind.TRAJECTORY, "session", after=after, limit=10)
+        pages += page
+        if len(page) < 10:
+            break
+        after = page[-1].place
+    assert pages == rows
+    named = await archive.records(RecordKind.TRAJECTORY, "session", key="k1")
+    assert named == [row for row in rows if row.key == "k1"]
+    for kind, owner in ((RecordKind.EVENT, "session"), (RecordKind.TRAJECTORY, "other")):
+        assert await archive.records(kind, owner) == []
+    assert (await archive.status()).records == {RecordKind.TRAJECTORY: 25}
+    await archive.forget("session")
+    assert (await archive.status()).records == {}
+
+
+async def test_owners_and_keys_are_any_text_and_data_any_bytes(archive: PostgresArchive) -> None:
+    records = [
+        replace(record(own, write=f"w{n}\\"), owner=own, kind=kind, data=bytes(range(256)))
+        for n, own in enumerate(IDS)
+        for kind in RecordKind
+    ]
+    assert await put(archive, *records) == {}
+    for each in records:
+        assert await archive.records(each.kind, each.owner, key=each.key) == [each]
+        assert await archive.records(each.kind, each.owner, after=each.place) == []
+    assert set((await archive.status()).records.values()) == {len(IDS)}
+
+
+async def test_what_is_damaged_or_missing_is_found(
+    archive: PostgresArchive, archiving: Settings, postgres: OwnPostgres
+) -> None:
+    good, bad = record("good"), record("bad")
+    await archive.write(ArchiveBatch(records=[good, bad]))
+    async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as beside:
+        await beside.execute(
+            "UPDATE redis_state.records SET data = '' WHERE namespace = %s AND key = 'bad'",
+            [archiving.namespace],
+        )
+    verdict = await archive.verify(ArchiveBatch(records=[good, bad, record("none")]))
+    assert verdict.records == {bad.known_by: "1 w", record("none").known_by: None}
+    assert await put(archive, replace(bad, replaces="1 w")) == {}
+    assert "of" not in repr(bad)
+
+
+async def test_a_database_of_the_version_before_gets_the_table(postgres: OwnPostgres) -> None:
+    async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as beside:
+        await beside.execute("DROP DATABASE IF EXISTS before")
+        await beside.execute("CREATE DATABASE before")
+    url = postgres.url.replace("/postgres?", "/before?")
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as beside:
+        await beside.execute("CREATE SCHEMA redis_state")
+        await beside.execute(
+            "CREATE TABLE redis_state.migrations "
+            "(version int PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())"
+        )
+        await beside.execute(MIGRATIONS[0].encode())
+        await beside.execute("INSERT INTO redis_state.migrations VALUES (1)")
+    archive = PostgresArchive(url)
+    try:
+        for _ in range(2):
+            await archive.prepare()
+            assert await put(archive, record()) == {}
+        assert (await archive.status()).records == {RecordKind.TRAJECTORY: 1}
+    finally:
+        await archive.aclose()
