@@ -138,10 +138,14 @@ class ArchiveReader:
         if after is None:
             page = await self._archived(wanted, None)
             return page or await self._live(wanted, None)
+        place = wanted.log.place_of(after)
+        if place is not None and place[0] == 0 and place != _START:
+            # The beginning of a log that began again. Redis may have a later one.
+            page = await self._archived(wanted, place)
+            return page or await self._live(wanted, after)
         try:
             return await self._live(wanted, after)
         except CursorGap as gap:
-            place = wanted.log.place_of(after)
             if place is None:
                 raise
             page = await self._archived(wanted, place)
@@ -169,6 +173,8 @@ class ArchiveReader:
         """Return a page of the archive; None if it has nothing there. Errors: CursorGap."""
         after = None if place == _START else place
         rows = await self.archive.rows(wanted.session_id, after=after, count=wanted.limit)
+        if rows is None and place is not None:
+            await self._raise_dropped(wanted, place)
         if not rows:
             return None
         log, whole = wanted.log, _up_to_gap(rows, None if place is None else place[0])
@@ -188,6 +194,17 @@ class ArchiveReader:
             and (value := self._update_of(wanted.session_id, row)) is not None
         ]
         return EntryPage(entries, log.cursor_at(whole[-1].n, whole[-1].ms), at_end=False)
+
+    async def _raise_dropped(self, wanted: _Wanted, place: tuple[int, int]) -> None:
+        """Errors: CursorGap if the archive has rows behind those that it has not any more."""
+        kept = await self.archive.rows(wanted.session_id, after=place, count=1, over_gaps=True)
+        if kept:
+            raise CursorGap(
+                wanted.log.cursor_at(*place),
+                reason="trimmed",
+                missed=None,
+                resume_after=wanted.log.cursor_at(kept[0].n - 1, kept[0].ms),
+            )
 
     async def _behind(
         self, wanted: _Wanted, place: tuple[int, int], gap: CursorGap
