@@ -148,7 +148,7 @@ class ArchiveReader:
         except CursorGap as gap:
             if place is None:
                 raise
-            page = await self._archived(wanted, place)
+            page = await self._archived(wanted, place, gap)
             return page or await self._behind(wanted, place, gap)
 
     async def all_updates(
@@ -168,12 +168,15 @@ class ArchiveReader:
         )
 
     async def _archived(
-        self, wanted: _Wanted, place: tuple[int, int] | None
+        self, wanted: _Wanted, place: tuple[int, int] | None, gap: CursorGap | None = None
     ) -> EntryPage[StateUpdate] | None:
-        """Return a page of the archive; None if it has nothing there. Errors: CursorGap."""
+        """Return a page of the archive; None if it has nothing there. Errors: CursorGap.
+
+        ``gap`` is what Redis says of the place.
+        """
         after = None if place == _START else place
         rows = await self.archive.rows(wanted.session_id, after=after, count=wanted.limit)
-        if rows is None and place is not None:
+        if rows is None and place is not None and (gap is None or gap.reason != "rewound"):
             await self._raise_dropped(wanted, place)
         if not rows:
             return None
