@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Self
+from time import monotonic
+from typing import Self, TypeVar
 
 from redis_state.archive.copying import UpdateCopies
 from redis_state.archive.model import ArchivedRow, ArchivedSession, ArchivedTask, ArchiveQuery
 from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive
-from redis_state.errors import CursorGap, InvalidField
+from redis_state.errors import ArchiveUnavailable, CursorGap, InvalidField
 from redis_state.models import StateUpdate, TaskState, TaskStatus
 from redis_state.primitives.log import Log
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 
+T = TypeVar("T")
+
 _PAGE = 100
 _START = (0, 0)
+# How long somebody who has an answer without the archive waits for it, and leaves it alone after.
+_PATIENCE_S = 5.0
+_LEFT_ALONE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,7 @@ class ArchiveReader:
         self._own = archive is None
         self.archive: Archive = open_archive(store.settings) if archive is None else archive
         self._copies = UpdateCopies(store, self.archive)
+        self._asked_again_s = 0.0
 
     async def __aenter__(self) -> Self:
         return self
@@ -64,11 +72,32 @@ class ArchiveReader:
         live = await self._store.tasks.load(session_id, task_id)
         if live is not None:
             return live
+        newest = await self.archived(session_id, task_id)
+        return None if newest is None else await self.state_of(newest)
+
+    async def archived(self, session_id: str, task_id: str) -> ArchivedTask | None:
+        """Return the last task of an id as the archive has it, with its journal; or None."""
         found = await self.archive.tasks(
             ArchiveQuery(session_id=session_id, task_id=task_id, limit=_PAGE)
         )
-        newest = max(found, key=lambda task: task.born_us, default=None)
-        return None if newest is None else await self.state_of(newest)
+        return max(found, key=lambda task: task.born_us, default=None)
+
+    async def soon(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call of the archive that must not hold up who asks.
+
+        Errors: ArchiveUnavailable after 5 s, and for the 5 s after that at once.
+        """
+        if monotonic() < self._asked_again_s:
+            raise ArchiveUnavailable("read", "it could not be asked some seconds ago")
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                return await call()
+        except TimeoutError:
+            self._asked_again_s = monotonic() + _LEFT_ALONE_S
+            raise ArchiveUnavailable("read", f"no answer in {_PATIENCE_S:g} s") from None
+        except ArchiveUnavailable:
+            self._asked_again_s = monotonic() + _LEFT_ALONE_S
+            raise
 
     async def tasks(self, session_id: str, *, limit: int = 1000) -> list[TaskState]:
         """Return a session's tasks in the order of their creation, of Redis and the archive.

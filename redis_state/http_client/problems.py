@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from redis_state.errors import (
     AlreadyVoted,
+    ArchiveUnavailable,
     AuthenticationFailed,
     BackendUnavailable,
     CommandRefused,
@@ -73,11 +74,16 @@ class Problem:
     @property
     def passing(self) -> bool:
         """Whether it may be over soon."""
-        return self.status in _PASSING
+        return self.status in _PASSING and not self.of_archive
+
+    @property
+    def of_archive(self) -> bool:
+        """Whether only the archive could not be asked. The gateway has tried."""
+        return self.code == "archive_unavailable"
 
     def maybe(self, ask: Ask) -> bool:
         """Return whether the call may have happened."""
-        if ask.method == "GET" or self.status in _NOT_BEGUN:
+        if ask.method == "GET" or self.status in _NOT_BEGUN or self.of_archive:
             return False
         return self.code != "unavailable" or not ask.repeatable
 
@@ -199,6 +205,7 @@ def _picked(kind: Callable[..., RedisStateError], *names: str, **named: str) -> 
 _ERRORS: Final[Mapping[str, Callable[[Problem], RedisStateError]]] = {
     "already_resolved": _resolved,
     "already_voted": _voted,
+    "archive_unavailable": lambda _: ArchiveUnavailable("read", "the gateway could not ask it"),
     "delegation_refused": _picked(DelegationRefused, "actor", "to", reason="reason"),
     "invalid": _invalid,
     "invalid_decision": _decision,

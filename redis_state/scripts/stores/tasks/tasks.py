@@ -125,7 +125,7 @@ class TaskScripts(ScriptRunner):
         write: str,
         ttl_ms: int,
         before: int,
-        order: int,
+        order: int | None,
         copied: Sequence[str],
         made: Mapping[str, bytes],
         turn: str | None = None,
