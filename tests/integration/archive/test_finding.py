@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -21,6 +22,9 @@ from redis_state.models import TaskStatus
 from redis_state.worker import TaskClient, TaskSummary
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION
+from tests.support.servers.faults import begin_processes
+from tests.support.servers.postgres import OwnPostgres
+from tests.support.sizes import sizes
 from tests.support.tasks.archives import (
     archive_all,
     archive_and_expire,
@@ -72,11 +76,7 @@ async def test_pages_go_on_from_redis_to_the_archive_in_one_order(
             if task.archived:
                 # All else is as it was found in Redis.
                 assert before[task.task_id] == type(task)(
-                    **{
-                        name: getattr(task, name)
-                        for name in task.__slots__  # type: ignore[attr-defined]
-                        if name != "archived"
-                    }
+                    **{name: getattr(task, name) for name in task.__slots__ if name != "archived"}
                 )
         only = await find_all(client, archived="only", newest_first=newest_first)
         assert names(only) == [task for task in order if task in tasks[::2]]
@@ -210,3 +210,32 @@ async def test_a_store_in_several_loops_has_a_reader_in_each(
     assert await look() == task
     assert store.archive is store.archive
     await store.aclose()
+
+
+@pytest.mark.parametrize("count", sizes(16, 200))
+async def test_each_task_is_found_once_while_processes_archive_them(
+    live: RedisStateStore, archive: PostgresArchive, postgres: OwnPostgres, count: int
+) -> None:
+    tasks = [await ended(live, updates=0) for _ in range(count)]
+    shuffled = random.Random(5).sample(tasks, len(tasks))
+    argument = {
+        "url": live.settings.url.get_secret_value(),
+        "namespace": live.settings.namespace,
+        "archive": postgres.url,
+    }
+    moving = await begin_processes(
+        "archive_away",
+        [argument | {"tasks": shuffled[::2]}, argument | {"tasks": shuffled[1::2]}],
+        timeout_s=600,
+    )
+    mixed = 0
+    async with TaskClient(live) as client:
+        while not moving.done():
+            for newest_first in (True, False):
+                found = await find_all(client, limit=7, archived="also", newest_first=newest_first)
+                assert names(found) == (tasks[::-1] if newest_first else tasks)
+                mixed += 0 < sum(task.archived for task in found) < len(tasks)
+        assert await moving == [count // 2] * 2
+        assert mixed > 0
+        found = await find_all(client, limit=7, archived="only")
+        assert names(found) == tasks[::-1]

@@ -9,6 +9,7 @@ from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.primitives.log import Log
+from redis_state.scripts import raw
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION
@@ -106,7 +107,7 @@ async def let_expire(store: RedisStateStore, *tasks: str, session: str = SESSION
         keys = store.tasks.keys(session, task)
         assert await send(store, "HEXISTS", keys.task, "archived") == 1
         await send(store, "DEL", keys.task, keys.journal)
-        await send(store, "ZREM", keys.tasks, task)
+        await send(store, "ZREM", keys.tasks, raw(task))
 
 
 async def archive_and_expire(store: RedisStateStore, archive: Archive, *tasks: str) -> None:

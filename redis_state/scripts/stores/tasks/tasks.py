@@ -127,7 +127,7 @@ class TaskScripts(ScriptRunner):
         before: int,
         order: int | None,
         copied: Sequence[str],
-        made: Mapping[str, bytes],
+        made: Mapping[bytes, bytes],
         turn: str | None = None,
         in_turn: bool = False,
     ) -> PendingReply:

@@ -221,7 +221,7 @@ class Copies:
                 before=before_ms,
                 order=order,
                 copied=kept.names,
-                made=kept.made,
+                made={raw(name): value for name, value in kept.made.items()},
                 turn=self._store.base.keys.turn(session_id) if in_turn else None,
                 in_turn=in_turn,
             )
