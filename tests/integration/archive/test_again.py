@@ -127,7 +127,7 @@ async def test_the_history_of_an_archived_task_is_replayed(
 
     assert not (await replay_history({"work": other}, found)).fits
     path = tmp_path / "history.json"
-    named = {"REDIS_STATE_ARCHIVE_URL": postgres.url}
+    named: Any = {"REDIS_STATE_ARCHIVE_URL": postgres.url}
     ran = await cli(live.settings, "history", SESSION, task, "-o", str(path), **named)
     assert ran.status == 0, ran.err
     assert json.loads(path.read_bytes()) == json.loads(before.document())
