@@ -88,7 +88,7 @@ class ArchiveReader:
         Errors: ArchiveUnavailable after 5 s, and for the 5 s after that at once.
         """
         if monotonic() < self._asked_again_s:
-            raise ArchiveUnavailable("read", "it could not be asked some seconds ago")
+            raise ArchiveUnavailable("read", "it could not be read some seconds ago")
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 return await call()

@@ -109,7 +109,7 @@ class SummaryResult(_Result):
 class TasksResult(_Result):
     """A page of tasks. ``cursor`` is null at the end; a short page may have one.
 
-    One that is ``incomplete`` lacks archived tasks: the archive could not be asked.
+    One that is ``incomplete`` lacks archived tasks: the archive could not be read.
     """
 
     tasks: list[SummaryResult]

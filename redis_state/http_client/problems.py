@@ -78,7 +78,7 @@ class Problem:
 
     @property
     def of_archive(self) -> bool:
-        """Whether only the archive could not be asked. The gateway has tried."""
+        """Whether only the archive could not be read. The gateway has tried."""
         return self.code == "archive_unavailable"
 
     def maybe(self, ask: Ask) -> bool:
@@ -205,7 +205,7 @@ def _picked(kind: Callable[..., RedisStateError], *names: str, **named: str) -> 
 _ERRORS: Final[Mapping[str, Callable[[Problem], RedisStateError]]] = {
     "already_resolved": _resolved,
     "already_voted": _voted,
-    "archive_unavailable": lambda _: ArchiveUnavailable("read", "the gateway could not ask it"),
+    "archive_unavailable": lambda _: ArchiveUnavailable("read", "the gateway could not read it"),
     "delegation_refused": _picked(DelegationRefused, "actor", "to", reason="reason"),
     "invalid": _invalid,
     "invalid_decision": _decision,

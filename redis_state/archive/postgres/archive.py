@@ -153,8 +153,8 @@ class PostgresArchive:
         """Return rows behind a row's number and time, the oldest first.
 
         Rows that the server has lost are left out. None if that row is not kept and the next one
-        does not follow it by its number, or a month between the two was dropped. With ``over_gaps``
-        the rows that are kept behind it.
+        does not follow it by its number. None, too, if a month between the two was dropped. With
+        ``over_gaps`` the rows that are kept behind it.
         """
         limits.count("count", count)
         n, ms = after or _NONE

@@ -95,7 +95,7 @@ async def find_tasks(
 
 
 def _conditions(namespace: str, listing: ArchiveListing) -> tuple[list[str], list[Any]]:
-    """Write what an index can tell as conditions and their values."""
+    """Write what an index knows as conditions and their values."""
     found: list[tuple[str, Any]] = [("namespace = %s", namespace)]
     if listing.session_id is not None:
         found.append(("session_id = %s", id_text(listing.session_id)))

@@ -173,7 +173,7 @@ def find(
         _print_counts(counted, as_json=as_json)
         return
     if page.incomplete:
-        complain("the archive could not be asked: archived tasks are not listed")
+        complain("the archive could not be read: archived tasks are not listed")
     if as_json:
         tasks = [*map(summary_document, page.tasks)]
         print_json({"tasks": tasks, "cursor": page.cursor, "incomplete": page.incomplete})

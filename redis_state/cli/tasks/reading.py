@@ -110,7 +110,7 @@ def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = Fa
     """Show one task: its status, steps, open pauses and children.
 
     One that Redis does not have is read from REDIS_STATE_ARCHIVE_URL. Status 3 if there is no such
-    task, 5 if the archive would have to be asked and is away.
+    task, 5 if the archive would have to be read and is away.
     """
 
     async def look() -> tuple[TaskView, dict[str, Any]]:

@@ -164,7 +164,7 @@ async def test_commands_find_show_and_copy_archived_tasks(
     ran = await run("find", "--archived", "--json", url=away)
     assert ran.status == 0
     assert ran.document["incomplete"] is True
-    assert "could not be asked" in ran.err
+    assert "could not be read" in ran.err
     for arguments in (("find", "--archived-only"), ("show", SESSION, old), ("rerun", SESSION, old)):
         ran = await run(*arguments, url=away)
         assert (ran.status, "secret" in ran.err) == (5, False)

@@ -168,7 +168,7 @@ async def test_the_console_shows_archived_tasks(
         ann = Browser(app)
         await ann.log_in(keys["ann"])
         page = await ann.get("/find")
-        assert (page.status, "could not be asked" in page.text) == (200, True)
+        assert (page.status, "could not be read" in page.text) == (200, True)
         page = await ann.get("/task", session=SESSION, task=task)
         assert (page.status, "archive cannot answer" in page.text) == (503, True)
         await app.aclose()

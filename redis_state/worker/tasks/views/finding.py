@@ -88,7 +88,7 @@ class FoundPage:
     """A page of tasks. ``cursor`` continues behind it; it is None at the end.
 
     A page may have fewer tasks than the limit, or none, and still a cursor. One that is
-    ``incomplete`` lacks the archived tasks that belong there: the archive could not be asked.
+    ``incomplete`` lacks the archived tasks that belong there: the archive could not be read.
     """
 
     tasks: Sequence[TaskSummary]

@@ -99,7 +99,7 @@ def archived_summary(store: RedisStateStore, task: ArchivedTask) -> TaskSummary 
 def _listing(
     wanted: TaskFilter, place: bytes, end: bytes | None, *, newest_first: bool, limit: int
 ) -> ArchiveListing | None:
-    """Return what is asked of the archive; None if it can have none of it."""
+    """Return what is wanted of the archive; None if it can have none of it."""
     statuses = tuple(status for status in wanted.statuses if status.is_terminal)
     if not statuses:
         return None
