@@ -200,18 +200,18 @@ async def _updates(
     session_id, task_id = call.task
     if not archived:
         return await call.store.read_updates(session_id, after=after, task_id=task_id, limit=limit)
-    reader, entries = call.store.archive, list[Entry[StateUpdate]]()
-    for _ in range(_MOST_PARTS):
+    reader, entries, parts = call.store.archive, list[Entry[StateUpdate]](), 0
+    while True:
         part = partial(reader.updates, session_id, after=after, limit=_PART, task_id=task_id)
         page = await reader.soon(part)
-        for entry in page.entries:
-            entries.append(entry)
-            if len(entries) == limit:
-                return EntryPage(entries, entry.cursor, at_end=False)
+        parts += 1
+        room = limit - len(entries)
+        entries += page.entries[:room]
+        if len(page.entries) > room:
+            return EntryPage(entries, entries[-1].cursor, at_end=False)
+        if page.at_end or len(entries) == limit or parts == _MOST_PARTS:
+            return EntryPage(entries, page.cursor, at_end=page.at_end)
         after = page.cursor
-        if page.at_end:
-            break
-    return EntryPage(entries, page.cursor, at_end=page.at_end)
 
 
 async def _found(call: ApiCall) -> TaskView:

@@ -184,7 +184,7 @@ async def test_a_large_payload_that_is_gone_is_named(
         return "done"
 
     async with RedisStateStore(claiming) as live, pool(live, {"work": large}) as client:
-        tasks = []
+        tasks: list[str] = []
         for _ in range(2):
             task = await client.submit("work", LARGE, session_id=SESSION)
             await client.wait(SESSION, task, timeout_s=60)

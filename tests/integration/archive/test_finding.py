@@ -176,10 +176,12 @@ async def test_an_archive_that_says_nothing_holds_nobody_up_twice(
 ) -> None:
     monkeypatch.setattr("redis_state.archive.reader._PATIENCE_S", 0.2)
     task = await ended(live)
-    kept: list[Any] = []
-    silent = await asyncio.start_server(
-        lambda *streams: kept.append(streams), "127.0.0.1", unused_tcp_port
-    )
+    kept: list[asyncio.StreamWriter] = []
+
+    def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        kept.append(writer)
+
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", unused_tcp_port)
     url = SecretStr(f"postgresql://ann@127.0.0.1:{unused_tcp_port}/d")
     muted = live.settings.model_copy(update={"archive_url": url})
     async with silent, RedisStateStore(muted) as store, TaskClient(store) as client:
@@ -190,7 +192,7 @@ async def test_an_archive_that_says_nothing_holds_nobody_up_twice(
         async with asyncio.timeout(60):
             assert (await client.find(archived="also")).incomplete
         assert kept
-        for _, writer in kept:
+        for writer in kept:
             writer.close()
 
 
