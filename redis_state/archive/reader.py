@@ -99,11 +99,14 @@ class ArchiveReader:
             self._asked_again_s = monotonic() + _LEFT_ALONE_S
             raise
 
-    async def tasks(self, session_id: str, *, limit: int = 1000) -> list[TaskState]:
+    async def tasks(
+        self, session_id: str, *, limit: int = 1000, fetch: bool = True
+    ) -> list[TaskState]:
         """Return a session's tasks in the order of their creation, of Redis and the archive.
 
         A task that Redis has is as Redis has it. ``limit`` bounds those from the archive: the last
-        that ended.
+        that ended. Without ``fetch`` large results of those stay in the store of claims, as
+        `Sealed`. Errors: PayloadLost with it.
         """
         live = {state.task_id: state for state in await self._store.list_tasks(session_id)}
         archived = await self.archive.tasks(ArchiveQuery(session_id=session_id, limit=limit))
@@ -111,7 +114,7 @@ class ArchiveReader:
         for task in sorted(archived, key=lambda task: task.born_us):
             newest[task.task_id] = task
         found = [
-            (task.created_at, await self.state_of(task))
+            (task.created_at, await self.state_of(task) if fetch else self._read(task))
             for task in newest.values()
             if task.task_id not in live
         ]
@@ -144,8 +147,10 @@ class ArchiveReader:
 
     async def state_of(self, task: ArchivedTask) -> TaskState:
         """Return an archived task as a store does. Errors: PayloadLost, PayloadUnreadable."""
-        tasks = self._store.tasks
-        return await tasks.whole(tasks.read(task.session_id, task.task_id, task.as_stored))
+        return await self._store.tasks.whole(self._read(task))
+
+    def _read(self, task: ArchivedTask) -> TaskState:
+        return self._store.tasks.read(task.session_id, task.task_id, task.as_stored)
 
     async def updates(
         self,

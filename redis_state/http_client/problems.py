@@ -26,6 +26,7 @@ from redis_state.errors import (
     LimitReached,
     NotADecider,
     OutcomeUnknown,
+    PayloadLost,
     PayloadTooLarge,
     RedisStateError,
     RetryRefused,
@@ -186,6 +187,11 @@ def _too_large(problem: Problem) -> RedisStateError:
     return PayloadTooLarge(facts["field"], size=facts["size"], limit=facts["limit"])
 
 
+def _lost(problem: Problem) -> RedisStateError:
+    facts = problem.facts
+    return PayloadLost(facts["of"], facts["field"], "at the gateway's store", "is gone")
+
+
 def _conflict(problem: Problem) -> RedisStateError:
     facts = problem.facts
     what = problem.message.partition(" is at version ")[0]
@@ -213,6 +219,7 @@ _ERRORS: Final[Mapping[str, Callable[[Problem], RedisStateError]]] = {
     "invalid_transition": _picked(InvalidTransition, "task_id", current="current", wanted="wanted"),
     "limit_reached": _limit,
     "not_a_decider": _picked(NotADecider, "actor", delegated_to="delegated_to"),
+    "payload_lost": _lost,
     "payload_too_large": _too_large,
     "retry_refused": _picked(RetryRefused, "task_id", "reason"),
     "steering_validation_error": lambda problem: SteeringValidationError(problem.facts["errors"]),

@@ -117,7 +117,7 @@ async def read_tree(call: ApiCall) -> Response:
     session_id, store = view.state.session_id, call.store
     if view.archived:
         reader = store.archive
-        tasks = await reader.soon(lambda: reader.tasks(session_id))
+        tasks = await reader.soon(lambda: reader.tasks(session_id, fetch=False))
     else:
         tasks = await store.list_tasks(session_id)
     return answer(branch_document(view.state, tasks))

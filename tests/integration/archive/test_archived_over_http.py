@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("psycopg", reason="needs the postgres extra")
@@ -13,7 +15,7 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore
 from redis_state.archive.postgres.archive import PostgresArchive
-from redis_state.errors import ArchiveUnavailable, InvalidField
+from redis_state.errors import ArchiveUnavailable, InvalidField, PayloadLost
 from redis_state.gateway import create_gateway
 from tests.support.console import Browser, keys_for
 from tests.support.gateway import at, code_of
@@ -72,6 +74,39 @@ async def test_both_clients_read_the_same_of_archived_tasks(
         for client in (over.direct, over.http):
             for made in (await client.rerun(SESSION, task), await client.fork(SESSION, task)):
                 assert (await over.direct.wait(SESSION, made, timeout_s=60)).status == "FAILED"
+
+
+async def test_a_tree_has_archived_children_and_what_is_lost_is_named(
+    live: RedisStateStore, archive: PostgresArchive, tmp_path: Path
+) -> None:
+    folder = tmp_path / "claims"
+    claiming = live.settings.model_copy(
+        update={"claim_check_bytes": 10_000, "claim_check_url": folder.as_uri()}
+    )
+    async with (
+        RedisStateStore(claiming) as store,
+        over_http(store, handlers=("parent", "echo")) as over,
+    ):
+        top = await over.direct.submit("parent", session_id=SESSION)
+        await over.direct.wait(SESSION, top, timeout_s=60)
+        (child,) = await over.direct.children(SESSION, top)
+        large = await over.direct.submit("echo", "x" * 50_000, session_id=SESSION)
+        await over.direct.wait(SESSION, large, timeout_s=60)
+        await archive_and_expire(store, archive, top, child.task_id, large)
+        for path in folder.rglob("*"):
+            if path.is_file():
+                path.unlink()
+        async with over.served.caller("ann", "read:*") as ann:
+            tree = (await ann.get(at(SESSION, top, "tree"))).json()
+            assert [each["task_id"] for each in tree["children"]] == [child.task_id]
+            gone = await ann.get(at(SESSION, large))
+            assert (gone.status_code, code_of(gone)) == (410, "payload_lost")
+            assert str(folder) not in gone.text
+        for client in (over.direct, over.http):
+            for call in (client.inspect, client.rerun):
+                with pytest.raises(PayloadLost) as lost:
+                    await call(SESSION, large)
+                assert lost.value.of == f"task {large!r}"
 
 
 async def test_who_may_not_read_a_session_learns_nothing_of_its_archived_tasks(
