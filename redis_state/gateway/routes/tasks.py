@@ -231,7 +231,7 @@ def _rows(call: ApiCall, entries: Sequence[Entry[StateUpdate]]) -> list[dict[str
 
 
 def _read(path: str, endpoint: Any, summary: str, result: Any, **more: Any) -> Operation:
-    return Operation("GET", path, endpoint, summary, result=result, answers=(404,), **more)
+    return Operation("GET", path, endpoint, summary, result=result, answers=(404, 410), **more)
 
 
 OPERATIONS = (
