@@ -75,8 +75,9 @@ class Archive(Protocol):
         """Return rows behind a row's number and time, the oldest first.
 
         Rows that the server has lost are left out. None if rows between that one and the next may
-        be missing: it is not kept and the next one does not follow it by its number, or what was
-        between was dropped. With ``over_gaps`` never None: the rows that are kept behind it.
+        be missing: it is not kept, or what was between was dropped. The place just before the next
+        row, of its time and of the number before its own, needs no row. With ``over_gaps`` never
+        None: the rows that are kept behind it.
         """
         ...
 

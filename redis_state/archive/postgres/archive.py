@@ -152,8 +152,8 @@ class PostgresArchive:
     ) -> list[ArchivedRow] | None:
         """Return rows behind a row's number and time, the oldest first.
 
-        Rows that the server has lost are left out. None if that row is not kept and the next one
-        does not follow it by its number. None, too, if a month between the two was dropped. With
+        Rows that the server has lost are left out. None if that row is not kept, unless it is the
+        place just before the next one. None, too, if a month between the two was dropped. With
         ``over_gaps`` the rows that are kept behind it.
         """
         limits.count("count", count)
@@ -166,7 +166,8 @@ class PostgresArchive:
                 return rows
             if rows and await is_dropped(connection, moment_of_ms(ms), moment_of_ms(rows[0].ms)):
                 return None
-            if rows and rows[0].n == n + 1:
+            if rows and (rows[0].n, rows[0].ms) == (n + 1, ms):
+                # Where a `CursorGap` reads on: just before a row that is kept.
                 return rows
             found = await connection.execute(sqls.HAS_ROW, place)
             return None if await found.fetchone() is None else rows

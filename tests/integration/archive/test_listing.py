@@ -166,6 +166,30 @@ async def test_a_cursor_into_a_month_that_was_dropped_is_a_gap(
         assert (end.values, end.at_end) == ([], True)
 
 
+async def test_a_cursor_of_a_row_that_was_removed_is_a_gap_whatever_number_follows(
+    live: RedisStateStore, archive: PostgresArchive, postgres: OwnPostgres
+) -> None:
+    # The log has begun again, and what is kept of it begins with the number after the cursor's.
+    begin = int(datetime(2021, 1, 10, tzinfo=UTC).timestamp() * 1000)
+    first = [_row(live, n, begin + n) for n in (1, 2, 3)]
+    second = [_row(live, n, begin + 10 + n) for n in (1, 2, 3)]
+    await archive.write(ArchiveBatch(sessions=[SessionRows(SESSION, None, first)]))
+    after = (first[-1].n, first[-1].ms)
+    await archive.write(ArchiveBatch(sessions=[SessionRows(SESSION, after, second)]))
+    async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as sql:
+        await sql.execute(
+            "DELETE FROM redis_state.updates WHERE namespace = %s AND at < to_timestamp(%s)",
+            [live.settings.namespace, (begin + 11.5) / 1000],
+        )
+    async with ArchiveReader(live, archive) as reader:
+        with pytest.raises(CursorGap) as gap:
+            await reader.updates(SESSION, after=log_of(live).cursor_at(1, first[0].ms))
+        page = await reader.updates(SESSION, after=gap.value.resume_after)
+        assert [entry.cursor for entry in page.entries] == [
+            log_of(live).cursor_at(row.n, row.ms) for row in second[1:]
+        ]
+
+
 def _row(live: RedisStateStore, n: int, ms: int) -> ArchivedRow:
     update = StateUpdate(
         session_id=SESSION, task_id="t", update_type=UpdateType.PROGRESS, content={"n": n}
