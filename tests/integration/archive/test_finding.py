@@ -19,6 +19,7 @@ from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveUnavailable, ConfigError, InvalidField
 from redis_state.models import TaskStatus
+from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskSummary
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION
@@ -241,3 +242,32 @@ async def test_each_task_is_found_once_while_processes_archive_them(
         assert mixed > 0
         found = await find_all(client, limit=7, archived="only")
         assert names(found) == tasks[::-1]
+
+
+async def test_an_archive_that_is_killed_between_pages_leaves_a_page_incomplete_and_comes_back(
+    live: RedisStateStore,
+    archive: PostgresArchive,
+    postgres: OwnPostgres,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("redis_state.archive.reader._LEFT_ALONE_S", 0.05)
+    tasks = [await ended(live, updates=0) for _ in range(6)]
+    await archive_and_expire(live, archive, *tasks[:3])
+    async with TaskClient(live) as client:
+        first = await client.find(limit=2, archived="also")
+        assert (names(list(first.tasks)), first.incomplete) == (tasks[:3:-1], False)
+        await asyncio.to_thread(postgres.kill)
+        try:
+            page = await client.find(limit=2, archived="also", after=first.cursor)
+            assert (names(list(page.tasks)), page.incomplete) == ([tasks[3]], True)
+            with pytest.raises(ArchiveUnavailable):
+                await client.rerun(SESSION, tasks[0])
+            assert await client.rerun(SESSION, tasks[3]) != tasks[3]
+        finally:
+            await asyncio.to_thread(postgres.start)
+
+        async def whole() -> bool:
+            page = await client.find(limit=9, archived="also", after=first.cursor)
+            return not page.incomplete and names(list(page.tasks)) == tasks[3::-1]
+
+        await eventually(whole, "the archive is read again")
