@@ -8,7 +8,8 @@ import socket
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
 
 from redis_state import limits
 from redis_state.errors import BackendError, ConfigError, InvalidField
@@ -55,6 +56,9 @@ from redis_state.stores.traces.sharing import TraceStore
 from redis_state.stores.traces.trajectories import TrajectoryStore
 from redis_state.transport.keys import Keys, token_digest
 from redis_state.transport.transport import Transport
+
+if TYPE_CHECKING:
+    from redis_state.archive.reader import ArchiveReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,9 @@ class RedisStateStore:
         self.groups: GroupStore = GroupStore(self.base, group_type=types.task_group)
         self.streams: StreamStore = StreamStore(self.base)
         self.kv: KVStore = KVStore(self.base, self.memory, self._artifacts)
+        self._archives: WeakKeyDictionary[asyncio.AbstractEventLoop, ArchiveReader] = (
+            WeakKeyDictionary()
+        )
 
     @classmethod
     def from_url(cls, url: str | None = None, **options: Any) -> Self:
@@ -400,6 +407,22 @@ class RedisStateStore:
         """The artifacts: bytes that tools produce, kept beside a session within its limits."""
         return self._artifacts
 
+    @property
+    def archive(self) -> ArchiveReader:
+        """What has ended, from Redis or the archive of `archive_url`: with the same models, and
+        cursors that go from one to the other.
+
+        It belongs to the running loop, connects at its first call, and is closed with the store.
+        Errors: ConfigError without `archive_url`, and those of `open_archive`.
+        """
+        from redis_state.archive.reader import ArchiveReader  # noqa: PLC0415 - it reads stores
+
+        loop = asyncio.get_running_loop()
+        reader = self._archives.get(loop)
+        if reader is None:
+            reader = self._archives[loop] = ArchiveReader(self)
+        return reader
+
     # Housekeeping
 
     async def clear_session(self, session_id: str) -> None:
@@ -497,6 +520,9 @@ class RedisStateStore:
             async with asyncio.timeout(_CLOSE_S):
                 await self.pauses.save_unsaved()
                 await self.drain()
+        reader = self._archives.pop(asyncio.get_running_loop(), None)
+        if reader is not None:
+            await reader.aclose()
         await self.transport.aclose(drain_s=0)
 
 

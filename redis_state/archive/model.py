@@ -19,9 +19,13 @@ from redis_state.models import TaskStatus
 from redis_state.models.version import Version
 from redis_state.primitives.record import Stored
 from redis_state.serialization.rows import as_object
-from redis_state.stores.sessions.tasks import read_updated
+from redis_state.stores.sessions.task_status import watch_entry
+from redis_state.stores.sessions.tasks import microseconds, read_updated
+from redis_state.stores.task_index import LATEST_US
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Of a task's place.
+TIME_BYTES, ID_BYTES = 7, 10
 # What the archive itself writes into a record.
 _OWN = (b"archived", b"archive_hold")
 
@@ -180,6 +184,11 @@ class ArchivedTask:
         return self.session_id, self.task_id, self.born_us
 
     @property
+    def place(self) -> bytes:
+        """Return its place in the order of creation."""
+        return task_place(self.session_id, self.task_id, self.created_at)
+
+    @property
     def stamp(self) -> str:
         """Return which end of the task it is, as the record says it."""
         return f"{self.version} {self.write}"
@@ -294,6 +303,80 @@ class ArchiveQuery:
     ended_after: datetime | None = None
     ended_before: datetime | None = None
     limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveListing:
+    """Which tasks are wanted in the order of their creation. None wants any.
+
+    ``after`` is the place behind which they begin, ``until`` the last place that is wanted, in the
+    order of the listing. ``created_after`` is included, ``created_before`` is not.
+    """
+
+    session_id: str | None = None
+    handler: str | None = None
+    statuses: Sequence[TaskStatus] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    newest_first: bool = True
+    after: bytes | None = None
+    until: bytes | None = None
+    limit: int = 100
+
+    def matches(
+        self, *, session_id: str, handler: str, status: TaskStatus, attributes: Mapping[str, Any]
+    ) -> bool:
+        """Return whether a task is wanted, by all but its time and place."""
+        return (
+            self.session_id in (None, session_id)
+            and self.handler in (None, handler)
+            and (not self.statuses or status in self.statuses)
+            and all(
+                # A number is no flag: 1 and True are two values.
+                type(attributes.get(name)) is type(value) and attributes[name] == value
+                for name, value in self.attributes.items()
+            )
+        )
+
+    def reaches(self, place: bytes) -> bool:
+        """Return whether a place is behind ``after``, and not behind ``until``."""
+        if self.newest_first:
+            return (self.after is None or place < self.after) and (
+                self.until is None or place >= self.until
+            )
+        return (self.after is None or place > self.after) and (
+            self.until is None or place <= self.until
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedPage:
+    """Tasks in the order of a listing, without their journals.
+
+    ``end`` is the place up to which the archive was read; None if nothing that is wanted follows.
+    A page may have fewer tasks than the limit, or none, and still an end.
+    """
+
+    tasks: Sequence[ArchivedTask]
+    end: bytes | None
+
+
+def task_place(session_id: str, task_id: str, created_at: datetime) -> bytes:
+    """Return a task's place in the order of creation: 7 bytes of time, 10 of its id.
+
+    It is the place that the index of tasks has. So live and archived tasks have one order.
+    """
+    created_us = min(max(microseconds(created_at), 0), LATEST_US)
+    entry = watch_entry(session_id, task_id)
+    # The index distinguishes tasks of one microsecond by this digest. It protects nothing.
+    digest = hashlib.sha1(entry, usedforsecurity=False).digest()
+    return created_us.to_bytes(TIME_BYTES, "big") + digest[:ID_BYTES]
+
+
+def place_us(place: bytes) -> int:
+    """Return the time of a place, in microseconds."""
+    return int.from_bytes(place[:TIME_BYTES], "big")
 
 
 def rows_digest(rows: Iterable[ArchivedRow]) -> str:

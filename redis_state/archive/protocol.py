@@ -11,10 +11,12 @@ from typing import Protocol
 
 from redis_state.archive.model import (
     ArchiveBatch,
+    ArchivedPage,
     ArchivedRecord,
     ArchivedRow,
     ArchivedSession,
     ArchivedTask,
+    ArchiveListing,
     ArchiveQuery,
     ArchiveStatus,
     ArchiveVerdict,
@@ -57,13 +59,29 @@ class Archive(Protocol):
         """Return tasks, the last that ended first. An id that was used again has several."""
         ...
 
+    async def find(self, listing: ArchiveListing) -> ArchivedPage:
+        """List tasks that match every filter, in the order of their places.
+
+        Of an id that was used again only the last task, the one that was born last. The journals
+        are left out: they are empty. An archive reads a bounded number of tasks for a page, so that
+        a page costs the page, and may be short.
+        """
+        ...
+
     async def rows(
-        self, session_id: str, *, after: tuple[int, int] | None, count: int
+        self,
+        session_id: str,
+        *,
+        after: tuple[int, int] | None,
+        count: int,
+        over_gaps: bool = False,
     ) -> list[ArchivedRow] | None:
         """Return rows behind a row's number and time, the oldest first.
 
-        Rows that the server has lost are left out. None if that row is not kept, and the next one
-        does not follow it by its number.
+        Rows that the server has lost are left out. None if rows between that one and the next may
+        be missing: it is not kept, or what was between was dropped. The place just before the next
+        row, of its time and of the number before its own, needs no row. With ``over_gaps`` never
+        None: the rows that are kept behind it.
         """
         ...
 

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from redis_state.errors import InvalidField
 from redis_state.models import SteeringEventType, TaskStatus
+from redis_state.worker import Archived
 
 Missed = Literal["skip", "latest", "all"]
 Overlap = Literal["allow", "skip"]
@@ -59,6 +60,10 @@ class FindQuery(PageQuery):
     created_after: AwareDatetime | None = None
     created_before: AwareDatetime | None = None
     oldest_first: bool = False
+    archived: Archived = Field(
+        default=Archived.NO,
+        description="Whether tasks are found that are only in the archive by now.",
+    )
 
 
 class TimelineQuery(PageQuery):

@@ -30,6 +30,7 @@ from redis_state.worker.tasks.operate.bulk import BulkAction, BulkItem, BulkOutc
 from redis_state.worker.tasks.recorded.snapshots import FullSnapshot, StepSnapshot
 from redis_state.worker.tasks.turns import OnBusy
 from redis_state.worker.tasks.views.finding import FoundPage, TaskFilters, TaskSummary
+from redis_state.worker.tasks.views.finding_archived import Archived
 from redis_state.worker.tasks.views.links import TaskLink
 from redis_state.worker.tasks.views.session_list import SessionTaskPage, SessionTasks
 from redis_state.worker.tasks.views.stream import TaskView
@@ -39,6 +40,7 @@ from redis_state.worker.tasks.waitpoints.pause_model import Decision, Pause
 
 __all__ = [
     "AgentWorker",
+    "Archived",
     "Budget",
     "BulkAction",
     "BulkItem",

@@ -209,7 +209,7 @@ def _fork(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
         before=1,
         order=1,
         copied=["step:\ud800#1"],
-        made={"entries": b"1"},
+        made={b"entries": b"1"},
     )
 
 

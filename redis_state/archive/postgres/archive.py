@@ -16,10 +16,12 @@ from pydantic import SecretStr
 from redis_state import limits
 from redis_state.archive.model import (
     ArchiveBatch,
+    ArchivedPage,
     ArchivedRecord,
     ArchivedRow,
     ArchivedSession,
     ArchivedTask,
+    ArchiveListing,
     ArchiveQuery,
     ArchiveStatus,
     ArchiveVerdict,
@@ -31,6 +33,7 @@ from redis_state.archive.model import (
     plain_text,
 )
 from redis_state.archive.postgres import statements as sqls
+from redis_state.archive.postgres.finding import find_tasks
 from redis_state.archive.postgres.rows import (
     id_text,
     long_ids,
@@ -42,11 +45,18 @@ from redis_state.archive.postgres.rows import (
     task_of,
     task_values,
 )
-from redis_state.archive.postgres.schema import make_months, migrate, month_of
+from redis_state.archive.postgres.schema import (
+    is_dropped,
+    is_migrated,
+    make_months,
+    migrate,
+    month_of,
+)
 from redis_state.archive.postgres.verifying import verify_records, verify_rows, verify_tasks
 from redis_state.errors import ArchiveUnavailable
 
 _NONE = (0, 0)
+_MIGRATION_S = 3600.0
 # Classes of errors: of data, of constraints, of limits of the program.
 _REFUSED = ("22", "23", "54")
 # No partition takes it: another process has dropped one, and the next call makes it again.
@@ -75,6 +85,9 @@ class PostgresArchive:
     async def prepare(self) -> None:
         """Make the tables, unless they are there. Several processes may call it at once."""
         async with self._using("prepare") as connection:
+            if await is_migrated(connection):
+                return
+        async with self._using("prepare", timeout_s=_MIGRATION_S) as connection:
             encoding = connection.info.parameter_status("server_encoding")
             if encoding != "UTF8":
                 raise ArchiveUnavailable(
@@ -131,13 +144,25 @@ class PostgresArchive:
             found = await connection.execute(statement.encode(), [*values, query.limit])
             return [task_of(row) for row in await found.fetchall()]
 
+    async def find(self, listing: ArchiveListing) -> ArchivedPage:
+        """List tasks in the order of their places. See `redis_state.archive.postgres.finding`."""
+        limits.count("limit", listing.limit)
+        async with self._using("read") as connection:
+            return await find_tasks(connection, self._namespace, listing)
+
     async def rows(
-        self, session_id: str, *, after: tuple[int, int] | None, count: int
+        self,
+        session_id: str,
+        *,
+        after: tuple[int, int] | None,
+        count: int,
+        over_gaps: bool = False,
     ) -> list[ArchivedRow] | None:
         """Return rows behind a row's number and time, the oldest first.
 
-        Rows that the server has lost are left out. None if that row is not kept, and the next one
-        does not follow it by its number.
+        Rows that the server has lost are left out. None if that row is not kept, unless it is the
+        place just before the next one. None, too, if a month between the two was dropped. With
+        ``over_gaps`` the rows that are kept behind it.
         """
         limits.count("count", count)
         n, ms = after or _NONE
@@ -145,7 +170,12 @@ class PostgresArchive:
         async with self._using("read") as connection:
             found = await connection.execute(sqls.ROWS_AFTER, [*place, count])
             rows = [row_of(row) for row in await found.fetchall()]
-            if after is None or (rows and rows[0].n == n + 1):
+            if after is None or over_gaps:
+                return rows
+            if rows and await is_dropped(connection, moment_of_ms(ms), moment_of_ms(rows[0].ms)):
+                return None
+            if rows and (rows[0].n, rows[0].ms) == (n + 1, ms):
+                # Where a `CursorGap` reads on: just before a row that is kept.
                 return rows
             found = await connection.execute(sqls.HAS_ROW, place)
             return None if await found.fetchone() is None else rows
@@ -262,16 +292,19 @@ class PostgresArchive:
         await cursor.executemany(sqls.INSERT_RECORD, values)
 
     @asynccontextmanager
-    async def _using(self, action: str) -> AsyncGenerator[AsyncConnection[Any]]:
+    async def _using(
+        self, action: str, *, timeout_s: float | None = None
+    ) -> AsyncGenerator[AsyncConnection[Any]]:
         """Return the connection; open another one if it is lost. Errors: ArchiveUnavailable."""
+        timeout_s = timeout_s or self._timeout_s
         async with self._lock:
             try:
-                async with asyncio.timeout(self._timeout_s):
+                async with asyncio.timeout(timeout_s):
                     connection = await self._connected()
                     yield connection
             except TimeoutError:
                 await self._drop()
-                raise ArchiveUnavailable(action, f"no answer in {self._timeout_s:g} s") from None
+                raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
             except psycopg.Error as error:
                 # A partition that another process has dropped is made again.
                 self._months.clear()

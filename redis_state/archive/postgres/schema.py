@@ -85,21 +85,40 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX records_by_key ON redis_state.records (namespace, kind, owner, key);
     CREATE INDEX records_by_time ON redis_state.records (namespace, kind, at);
     """,
+    # The order of creation, and which months there were: one without its partition was dropped.
+    r"""
+    CREATE INDEX tasks_by_creation ON redis_state.tasks (namespace, created_at);
+    CREATE INDEX tasks_by_session ON redis_state.tasks (namespace, session_id, created_at);
+    CREATE INDEX tasks_of_handler ON redis_state.tasks (namespace, handler, created_at);
+    CREATE TABLE redis_state.months (name text PRIMARY KEY);
+    INSERT INTO redis_state.months (name)
+        SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid
+        WHERE inhparent = 'redis_state.updates'::regclass;
+    """,
 )
+
+_NOTE_MONTH = "INSERT INTO redis_state.months (name) VALUES (%s) ON CONFLICT DO NOTHING"
+# A partition that is detached is dropped as well.
+_DROPPED = """
+SELECT 1 FROM redis_state.months WHERE name COLLATE "C" >= %s AND name COLLATE "C" < %s
+AND NOT EXISTS (
+    SELECT 1 FROM pg_inherits JOIN pg_class ON oid = inhrelid
+    WHERE inhparent = 'redis_state.updates'::regclass AND relname = months.name)
+LIMIT 1
+"""
 
 
 async def migrate(connection: AsyncConnection[Any]) -> int:
     """Make the tables, unless they are there; return the version. One transaction.
 
     Processes that come together wait for the first of them. A crash leaves nothing of it. With all
-    tables there it only reads.
+    tables there it only reads. An index of large tables takes as long as it takes.
     """
-    found = await connection.execute("SELECT to_regclass('redis_state.migrations')")
-    if await found.fetchone() != (None,):
-        done = await _version(connection)
-        if done >= len(MIGRATIONS):
-            return done
+    if await is_migrated(connection):
+        return len(MIGRATIONS)
     async with connection.transaction():
+        await connection.execute("SET LOCAL statement_timeout = 0")
+        await connection.execute("SET LOCAL lock_timeout = 0")
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
         await connection.execute("CREATE SCHEMA IF NOT EXISTS redis_state")
         await connection.execute(
@@ -113,6 +132,12 @@ async def migrate(connection: AsyncConnection[Any]) -> int:
                 "INSERT INTO redis_state.migrations (version) VALUES (%s)", [version]
             )
         return max(done, len(MIGRATIONS))
+
+
+async def is_migrated(connection: AsyncConnection[Any]) -> bool:
+    """Return whether all tables are there, as this version of the library has them."""
+    found = await connection.execute("SELECT to_regclass('redis_state.migrations')")
+    return await found.fetchone() != (None,) and await _version(connection) >= len(MIGRATIONS)
 
 
 async def _version(connection: AsyncConnection[Any]) -> int:
@@ -139,9 +164,26 @@ async def make_months(
                 sql.SQL(
                     "CREATE TABLE IF NOT EXISTS {} PARTITION OF {} FOR VALUES FROM ({}) TO ({})"
                 ).format(
-                    sql.Identifier("redis_state", f"{table}_{year:04d}_{month:02d}"),
+                    sql.Identifier("redis_state", _name_of(table, year, month)),
                     sql.Identifier("redis_state", table),
                     sql.Literal(f"{year:04d}-{month:02d}-01 00:00:00+00"),
                     sql.Literal(f"{following[0]:04d}-{following[1]:02d}-01 00:00:00+00"),
                 )
             )
+            if table == "updates":
+                await connection.execute(_NOTE_MONTH, [_name_of(table, year, month)])
+
+
+async def is_dropped(connection: AsyncConnection[Any], begin: datetime, end: datetime) -> bool:
+    """Return whether a month of updates was dropped that is between two moments or has the first.
+
+    Of a month that was made again only what was written since is there: it counts as kept.
+    """
+    found = await connection.execute(
+        _DROPPED, [_name_of("updates", *month_of(begin)), _name_of("updates", *month_of(end))]
+    )
+    return await found.fetchone() is not None
+
+
+def _name_of(table: str, year: int, month: int) -> str:
+    return f"{table}_{year:04d}_{month:02d}"

@@ -51,7 +51,7 @@ async def found(client: TaskClient, session_id: str, task_id: str) -> TaskState:
     """Return a task. Errors: NotFound."""
     state = await client.get(session_id, task_id)
     if state is None:
-        raise NotFound(f"session {harmless(session_id)!r} has no task {harmless(task_id)!r}")
+        raise _missing(session_id, task_id)
     return state
 
 
@@ -109,15 +109,15 @@ def tasks(
 def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = False) -> None:
     """Show one task: its status, steps, open pauses and children.
 
-    Status 3 if there is no such task.
+    One that Redis does not have is read from REDIS_STATE_ARCHIVE_URL. Status 3 if there is no such
+    task, 5 if the archive would have to be read and is away.
     """
 
     async def look() -> tuple[TaskView, dict[str, Any]]:
         async with client_of(url) as client:
-            await found(client, session, task)
             view = await client.inspect(session, task)
             if view is None:
-                raise NotFound("the task is gone")
+                raise _missing(session, task)
             pauses = [one for one in await client.pauses(session) if one.task_id == task]
             children = await client.children(session, task)
             steps = await client.snapshots(session, task)
@@ -300,6 +300,10 @@ async def _updates(
         for entry in page.entries:
             yield entry.cursor, entry.value
         after, at_end = page.cursor, page.at_end
+
+
+def _missing(session_id: str, task_id: str) -> NotFound:
+    return NotFound(f"session {harmless(session_id)!r} has no task {harmless(task_id)!r}")
 
 
 def _nothing(session: str) -> None:

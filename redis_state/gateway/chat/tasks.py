@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 
 from redis_state.errors import (
+    ArchiveUnavailable,
     CorruptState,
     InvalidField,
     PayloadUnreadable,
@@ -26,11 +27,12 @@ from redis_state.gateway.routes.pauses import decidable_pause, decide
 from redis_state.models import StateUpdate, TaskState, UpdateType
 from redis_state.serialization import codec
 from redis_state.worker.tasks.operate.copies import Copies
+from redis_state.worker.tasks.views.stream import view_task
 
 # What a handler gets as its input: all that the client sent, or the text of its last message.
 InputForm: TypeAlias = Literal["conversation", "text"]
 _SLEEP = "sleep"
-_NO_INPUT = (TaskUnknown, RetryRefused, CorruptState, PayloadUnreadable)
+_NO_INPUT = (TaskUnknown, RetryRefused, CorruptState, PayloadUnreadable, ArchiveUnavailable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class ChatTask:
         """Submit it, or find it if it is there. Errors: HttpProblem for one of another handler."""
         # Read first: a task that is not there then has no row before this place.
         end = await self.rows.end()
-        view = await self.call.client.inspect(self.session_id, self.task_id)
+        view = await view_task(self.call.store, self.session_id, self.task_id)
         if view is not None:
             if view.handler != handler:
                 message = "the id is that of a task of another handler"

@@ -47,6 +47,7 @@ from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.snapshots import Snapshots
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.turns import InTurn, OnBusy, Turns
+from redis_state.worker.tasks.views.archived import view_archived
 from redis_state.worker.tasks.views.stream import (
     TaskView,
     put_back,
@@ -201,12 +202,20 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientReadin
         return Queues(self._queue, WorkerRegistry(self.store))
 
     async def get(self, session_id: str, task_id: str) -> TaskState | None:
-        """Return a task, or None."""
+        """Return a task that Redis has, or None."""
         return await self.store.tasks.load(session_id, task_id)
 
     async def inspect(self, session_id: str, task_id: str) -> TaskView | None:
-        """Return a task with what its workers know of it, or None."""
-        return await view_task(self.store, session_id, task_id)
+        """Return a task with what its workers know of it, or None.
+
+        One that Redis does not have is read from the archive, if there is one. Errors:
+        ArchiveUnavailable then.
+        """
+        view = await view_task(self.store, session_id, task_id)
+        if view is not None:
+            return view
+        found = await view_archived(self.store, session_id, task_id)
+        return None if found is None else found.view
 
     async def steer(
         self,

@@ -125,9 +125,9 @@ class TaskScripts(ScriptRunner):
         write: str,
         ttl_ms: int,
         before: int,
-        order: int,
+        order: int | None,
         copied: Sequence[str],
-        made: Mapping[str, bytes],
+        made: Mapping[bytes, bytes],
         turn: str | None = None,
         in_turn: bool = False,
     ) -> PendingReply:
