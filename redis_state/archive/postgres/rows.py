@@ -122,3 +122,8 @@ def ms_of(at: datetime) -> int:
 
 def _unescaped(found: re.Match[str]) -> str:
     return "\\" if found.group(2) is None else chr(int(found.group(2), 16))
+
+
+def us_of(at: datetime) -> int:
+    """Count a moment in microseconds."""
+    return (at - _EPOCH) // timedelta(microseconds=1)

@@ -66,6 +66,15 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (namespace, session_id)
     );
     """,
+    """
+    CREATE TABLE redis_state.erasures (
+        namespace text NOT NULL,
+        session_digest bytea NOT NULL,
+        before timestamptz NOT NULL,
+        erased_at timestamptz NOT NULL DEFAULT now(),
+        PRIMARY KEY (namespace, session_digest)
+    );
+    """,
 )
 
 
