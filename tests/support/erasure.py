@@ -1,0 +1,71 @@
+"""What is left of a session or a user: every name and every value of a server is searched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis_state import RedisStateStore
+from redis_state.testing import eventually
+from redis_state.transport.key_text import escape
+from redis_state.transport.keys import artifact_place
+from tests.support.samples import admin
+
+_READS = {
+    b"string": ("GET",),
+    b"hash": ("HGETALL",),
+    b"list": ("LRANGE", 0, -1),
+    b"set": ("SMEMBERS",),
+    b"zset": ("ZRANGE", 0, -1),
+    b"stream": ("XRANGE", "-", "+"),
+}
+
+
+async def remains(store: RedisStateStore, needle: str) -> list[str]:
+    """List the keys that have a text in their name or in their value, of the store's namespace."""
+    wanted = {needle.encode("utf-8", "surrogatepass"), escape("id", needle).encode()}
+    wanted.add(artifact_place(needle).encode())
+    found: list[str] = []
+    for server in await store.transport.each_primary():
+        async for page in server.scan_all("*"):
+            for key in page:
+                if store.settings.namespace.encode() not in key:
+                    continue
+                kind: bytes = await admin(store, "TYPE", key)
+                if kind == b"none":
+                    continue
+                verb, *rest = _READS[kind]
+                parts = [key, *_flat(await admin(store, str(verb), key, *rest))]
+                if any(each in part for part in parts for each in wanted):
+                    found.append(key.decode("latin-1"))
+    return sorted(set(found))
+
+
+async def nothing_is_left(store: RedisStateStore, needle: str) -> None:
+    """Search everything but what a report says that it leaves."""
+
+    async def is_gone() -> bool:
+        found[:] = [
+            key
+            for key in await remains(store, needle)
+            if ":worker:" not in key and not (":call:" in key and "{queues-" in key)
+        ]
+        return not found
+
+    found: list[str] = []
+    try:
+        # A sweeper may just have claimed an entry.
+        await eventually(is_gone, described="nothing is left", timeout_s=20)
+    except AssertionError:
+        assert found == []
+
+
+def _flat(value: Any) -> list[bytes]:
+    match value:
+        case bytes():
+            return [value]
+        case list() | tuple():
+            return [each for part in value for each in _flat(part)]
+        case dict():
+            return [each for pair in value.items() for part in pair for each in _flat(part)]
+        case _:
+            return [str(value).encode()]
