@@ -115,6 +115,7 @@ OTHERS: Final[dict[str, str]] = {
     "graph_item": "of a namespace that the application chose",
     "graph_item_names": "like the items",
     "graph_item_expiries": "like the items",
+    "archive_retention": "a lease of a process",
     "worker": "of a process: three of its intervals",
     "workers": "of processes",
     "test_clock": "of tests",
@@ -151,7 +152,7 @@ _KINDS: Final = dict(SESSION.values())
 _RESERVED = re.compile(
     r"(watch|agents|graphs|graph-items|a2a-watch)-\d\d|"
     r"(queues|rates|cron|clock)-.*|"
-    r"pauses|artifacts|dead|schedules|workers|jobs|llama|a2a-pages",
+    r"archive|pauses|artifacts|dead|schedules|workers|jobs|llama|a2a-pages",
     re.DOTALL,
 )
 

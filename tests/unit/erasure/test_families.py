@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from redis_state.transport import keys as keys_module
 from redis_state.transport.key_text import escape
 from redis_state.transport.keys import Keys
 
-TABLES = {
+TABLES: dict[str, Mapping[str, object]] = {
     "SESSION": families.SESSION,
     "SESSION_ELSEWHERE": families.SESSION_ELSEWHERE,
     "USER": families.USER,
