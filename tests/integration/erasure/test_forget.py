@@ -14,15 +14,13 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.agents import SessionStore
 from redis_state.errors import InvalidField, SessionRunning
-from redis_state.memory.keys import MemoryKey
-from redis_state.models import ArtifactScope, TaskStatus, Trajectory, UpdateType
-from redis_state.models.session_context import ContextPatch, MergeStrategy
+from redis_state.models import TaskStatus, Trajectory, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import Schedule, TaskClient, TaskContext
 from tests.support.agents.sessions import fresh
-from tests.support.erasure import nothing_is_left, remains
+from tests.support.erasure import fill, nothing_is_left, remains
 from tests.support.processes.pools import pool
-from tests.support.samples import admin, binding, event, planner_event, steering, task, update
+from tests.support.samples import admin, event
 
 pytestmark = [
     pytest.mark.worker,
@@ -41,26 +39,6 @@ async def work(ctx: TaskContext) -> Any:
     if ctx.input == "wait":
         return (await ctx.approval("go on?", {"of": ctx.task.session_id})).approved
     return await ctx.run_child("work", "child", name="c") if hasattr(ctx, "run_child") else None
-
-
-async def fill(store: RedisStateStore, session: str, trace: str) -> None:
-    """Save of a session whatever a host may save."""
-    await store.save_task(task("host-task", session))
-    await store.save_update(update("u1", 1, session_id=session, task_id="host-task"))
-    await store.save_steering(steering("e1", session_id=session, task_id="another"))
-    await store.save_trajectory(trace, session, Trajectory("q"))
-    await store.save_event(event(trace_id=trace))
-    await store.save_planner_event(trace, planner_event())
-    await store.save_remote_binding(binding(trace_id=trace, router_session_id=session))
-    await store.artifact_store.put_bytes(b"bytes", scope=ArtifactScope(session_id=session))
-    await store.contexts.apply_context_patch(
-        session, ContextPatch(task_id="t", digest=["one"]), strategy=MergeStrategy.APPEND
-    )
-    await store.contexts.apply_context_patch(
-        session, ContextPatch(task_id="g", digest=["two"]), strategy=MergeStrategy.HUMAN_GATED
-    )
-    await store.save_memory_state(MemoryKey("t", "u", session).composite(), {"of": "memory"})
-    await store.save_memory_state(session, {"of": "memory"})
 
 
 @pytest.mark.parametrize("session", ODD)
