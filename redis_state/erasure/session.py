@@ -33,6 +33,7 @@ from redis_state.transport.key_text import escape, is_digest, unescape
 from redis_state.transport.keys import WATCH_SHARDS, agent_shard, artifact_place, graph_shard
 
 _TOGETHER = 64
+_PAGE = 5_000
 _OTHER_KINDS = ("artifacts", "moving")
 # Walks until nothing is found: what a host writes meanwhile without a lease.
 _WALKS = 5
@@ -179,10 +180,11 @@ class SessionErasure:
     async def _delete_elsewhere(self, found: SessionFindings) -> None:
         session_id, keys, scripts = found.session_id, self._keys, self._scripts
         entries = [watch_entry(session_id, task) for task in sorted(found.tasks)]
-        dead = [codec.encode([session_id, task]) for task in sorted(found.tasks)]
-        await self._remove(keys.dead_tasks(), dead)
-        tokens = [raw(key.name) for key in found.keys if key.kind == "token"]
-        await self._remove(keys.open_pauses(), tokens)
+        # By their beginnings: a run may have been stopped between the list and the thing.
+        dead = codec.encode([session_id])[:-1] + b","
+        await self._remove_beginning(keys.dead_tasks(), dead)
+        slot = keys.pauses(session_id).removesuffix("pauses")
+        await self._remove_beginning(keys.open_pauses(), raw(f"{slot}token:"))
         for key_of in (keys.archive_watch, keys.archive_since):
             await self._remove_sharded(key_of, entries)
         await self._remove_sharded(keys.archive_sessions, [session_entry(session_id)])
@@ -273,6 +275,16 @@ class SessionErasure:
             by_shard.setdefault(zlib.crc32(entry) % WATCH_SHARDS, []).append(entry)
         for shard, some in by_shard.items():
             await self._remove(key_of(shard), some)
+
+    async def _remove_beginning(self, index: str, beginning: bytes) -> None:
+        """Remove the members of a list of all sessions that begin so."""
+        found: list[bytes] = []
+        start = 0
+        while page := await self._commands.zrange(index, start, start + _PAGE - 1):
+            found += [member for member in page if member.startswith(beginning)]
+            start += _PAGE
+        if found:
+            await self._scripts.zrem(index, *found)
 
     async def _remove(self, index: str, members: Sequence[bytes]) -> None:
         """Remove members of a list of all sessions, if it is there and has any."""

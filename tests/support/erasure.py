@@ -84,7 +84,7 @@ async def nothing_is_left(store: RedisStateStore, needle: str) -> None:
         # A sweeper may just have claimed an entry.
         await eventually(is_gone, described="nothing is left", timeout_s=20)
     except AssertionError:
-        assert found == []
+        assert not found, found
 
 
 def _flat(value: Any) -> list[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -11,16 +12,19 @@ import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
-from redis_state import RedisStateStore
+from redis_state import RedisStateStore, Settings
 from redis_state.agents import SessionStore
 from redis_state.errors import InvalidField, SessionRunning
 from redis_state.models import TaskStatus, Trajectory, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import Schedule, TaskClient, TaskContext
 from tests.support.agents.sessions import fresh
-from tests.support.erasure import fill, nothing_is_left, remains
+from tests.support.erasure import fill, left_over, nothing_is_left, remains
+from tests.support.processes import children
+from tests.support.processes.forkserver import ForkedProcess
 from tests.support.processes.pools import pool
 from tests.support.samples import admin, event
+from tests.support.servers.faults import start_process
 
 pytestmark = [
     pytest.mark.worker,
@@ -153,6 +157,48 @@ async def test_a_session_that_runs_is_refused_or_fenced(store: RedisStateStore) 
         assert (report.cancelled, report.failed) == (1, {})
         await nothing_is_left(store, "running")
     await nothing_is_left(store, "running")
+
+
+async def test_a_stopped_worker_writes_nothing_when_it_continues(
+    settings: Settings, store: RedisStateStore
+) -> None:
+    """Three processes stand still for the length of the erasure, wherever they are just then."""
+    shared = {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
+    names = [f"stands-still-{n}" for n in range(3)]
+    started: list[ForkedProcess] = []
+    try:
+        for name in names:
+            process = await start_process("write_on", shared | {"session": name})
+            started.append(process)
+
+        async def all_write() -> bool:
+            logs = [store.base.keys.updates(name).rows for name in names]
+            return min([await store.transport.commands.xlen(log) for log in logs]) > 20
+
+        await eventually(all_write, described="all write", timeout_s=90)
+        for process in started:
+            process.send_signal(signal.SIGSTOP)
+        for name in names:
+            report = await store.forget(name, running="fence")
+            assert (report.redis["tasks"], report.failed) == (1, {})
+        for process in started:
+            process.send_signal(signal.SIGCONT)
+        for process in started:
+            async with asyncio.timeout(90):
+                out, err = await process.communicate()
+            assert out.decode().strip().splitlines()[-1:] == ['"refused"'], err.decode()
+        async with TaskClient(store) as client:
+            for name in names:
+                # No content: what was written before the refusal are ids, in lists of all sessions.
+                left = {
+                    key.partition("{")[2].partition("/")[0] for key in await left_over(store, name)
+                }
+                slot = f"queues-{settings.namespace}}}"
+                assert left <= {"pauses}:open-pauses", slot, f"{slot}:queue:q{name[-1]}"}, left
+                await client.forget(name)
+                await nothing_is_left(store, name)
+    finally:
+        await asyncio.gather(*map(children.end, started))
 
 
 @pytest.mark.parametrize("name", ["watch-03", "pauses", "jobs", "agents-15"])
