@@ -142,6 +142,7 @@ OTHERS: Final[dict[str, str]] = {
 # What an erasure says that it leaves, in each report.
 ALWAYS_KEPT: Final[dict[str, str]] = {
     "replies of calls": "the queue's last replies name tasks, for `call_timeout_s` and a minute",
+    "numbers of traces": "the last place of each log that was erased, until its `*_ttl`",
     "records of workers": "name the tasks that they run: three of their intervals",
     "counts": "metrics, logs and traces of processes have no content, and are not the store's",
     "backups": "of Redis, PostgreSQL and the store of claims: they end with their own retention",
