@@ -81,7 +81,7 @@ class Archive(Protocol):
         """Erase a session in one step; return what there was of it, or None.
 
         With ``before_us``, a time of the Redis server, a mark stays that has a digest of the id:
-        tasks born and rows appended before that time are never written again, whoever read them.
+        tasks born and rows appended before that time are never written again, by any process.
         Later ones are. Of two marks the later time stands. May be repeated.
         """
         ...

@@ -13,7 +13,7 @@ _HOUR_MS = 3_600_000
 
 
 class Retainer:
-    """Remove what is over from the archive of a store, by its `archive_retention`.
+    """Remove what has expired from the archive of a store, by its `archive_retention`.
 
     The lease is not given back: until it has run out no process begins another round. One that
     dies in a round leaves the rest to the next.
@@ -25,7 +25,7 @@ class Retainer:
         self._leases = Leases(store.base.scripts, keep_ms=_HOUR_MS)
 
     async def run_once(self) -> RetentionReport | None:
-        """Remove what is over, to the end; None if another process does it, or nothing is set.
+        """Remove what has expired, to the end; None if another process does it, or nothing is set.
 
         Errors: BackendError; ArchiveUnavailable; LeaseLost if another process has the lease by
         now.
@@ -37,11 +37,11 @@ class Retainer:
         return None if held is None else await self._remove(held)
 
     async def count(self) -> RetentionReport:
-        """Count what is over, and remove nothing. Errors: BackendError; ArchiveUnavailable."""
+        """Count what has expired, and remove nothing. Errors: BackendError; ArchiveUnavailable."""
         return await self._call(dry_run=True)
 
     async def remove(self) -> RetentionReport:
-        """Remove what is over now, whoever has the lease. Errors: as `count`."""
+        """Remove what has expired now, without the lease. Errors: as `count`."""
         total = await self._call()
         while total.more:
             total.merge(await self._call())

@@ -11,7 +11,7 @@ from redis_state.errors import ConfigError
 
 @dataclass(slots=True)
 class RetentionReport:
-    """What is over, by class: with a dry run what would be removed, else what was.
+    """What has expired, by class: with a dry run what would be removed, else what was.
 
     ``rows`` includes those of whole ``partitions``. ``left`` names what could not be removed, with
     the reason. ``more`` says that the call stopped at its limit: repeat it.
@@ -23,7 +23,7 @@ class RetentionReport:
     more: bool = False
 
     def add(self, what: str, rows: int, *, partitions: int = 0) -> None:
-        """Count what is over of a class."""
+        """Count what has expired of a class."""
         self.rows[what] = self.rows.get(what, 0) + rows
         self.partitions[what] = self.partitions.get(what, 0) + partitions
 
@@ -35,7 +35,7 @@ class RetentionReport:
 
 
 def moments_of(keep: Mapping[str, timedelta], now: datetime) -> dict[str, datetime]:
-    """Return for each class the moment before which it is over."""
+    """Return for each class the moment before which it has expired."""
     return {what: now - lifetime for what, lifetime in keep.items()}
 
 

@@ -192,7 +192,7 @@ class PostgresArchive:
     async def retain(
         self, before: Mapping[str, datetime], *, dry_run: bool = False
     ) -> RetentionReport:
-        """Remove of each class what is over, 20,000 rows at most and whole months."""
+        """Remove of each class what has expired, 20,000 rows at most and whole months."""
         check_classes(before, self.classes)
         async with self._using("retain") as connection:
             report = await Retaining(connection, self._namespace, dry_run=dry_run).run(before)

@@ -1,4 +1,4 @@
-"""Retention in PostgreSQL: months that are over are dropped whole, the rest is deleted in pieces.
+"""Retention in PostgreSQL: months that have expired are dropped whole, the rest is deleted in pieces.
 
 A month of one namespace may hold another's rows. It is dropped only if it has none, which is known
 while it is locked. What cannot be locked soon is left to a later call.
@@ -15,7 +15,7 @@ from psycopg import AsyncConnection, sql
 
 from redis_state.archive.retention import RetentionReport
 
-# Of each class its table's column by which a row is over.
+# Of each class its table's column by which a row expires.
 _COLUMNS: Final[Mapping[str, LiteralString]] = {"tasks": "ended_at", "updates": "at"}
 CLASSES: Final = (*_COLUMNS, "sessions")
 # So many rows in a transaction, and in a call.
@@ -53,7 +53,7 @@ class Retaining:
         self._left = _MOST
 
     async def run(self, before: Mapping[str, datetime]) -> RetentionReport:
-        """Remove what is over: tasks and updates first, then sessions that have neither."""
+        """Remove what has expired: tasks and updates first, then sessions that have neither."""
         for what in CLASSES:
             if what not in before:
                 continue
@@ -82,7 +82,7 @@ class Retaining:
                     self.report.left[name] = "is in use: a later round removes it"
 
     async def _dropped(self, table: str, part: sql.Identifier, over: sql.Composed) -> bool:
-        """Drop a partition if all of it is over, and of this namespace."""
+        """Drop a partition if all of it has expired, and of this namespace."""
         stays = sql.SQL("SELECT FROM {} WHERE namespace <> {} OR NOT ({}) LIMIT 1").format(
             part, sql.Literal(self._namespace), over
         )

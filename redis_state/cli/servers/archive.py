@@ -169,7 +169,7 @@ def retain(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what is over, by REDIS_STATE_ARCHIVE_RETENTION: of each class, what is older.
+    """Remove what has expired, by REDIS_STATE_ARCHIVE_RETENTION: of each class, what is older.
 
     Workers do so by themselves, once an hour. Status 1 if a part was in use and is left.
     """

@@ -136,7 +136,7 @@ class WorkerMetrics(Collector):
         if stats.retained:
             yield self._counter(
                 "archive_removed",
-                "Rows that were removed from the archive because they were over, by class.",
+                "Rows that were removed from the archive because they had expired, by class.",
                 stats.retained.copy(),
                 "what",
             )

@@ -66,6 +66,6 @@ async def _retain(retainer: Retainer, stats: WorkerStats | None) -> None:
         stats.retained.update(report.rows)
     if any(report.rows.values()):
         removed = ", ".join(f"{what} {rows}" for what, rows in report.rows.items())
-        log.info("removed from the archive what is over: %s", removed)
+        log.info("removed from the archive what has expired: %s", removed)
     for name, reason in report.left.items():
         log.warning("%s of the archive %s", name, reason)

@@ -1,4 +1,4 @@
-"""Retention removes what is over, and nothing else: months whole, the rest in pieces."""
+"""Retention removes what has expired, and nothing else: months whole, the rest in pieces."""
 
 from __future__ import annotations
 
