@@ -85,9 +85,9 @@ class Eraser:
         """Erase all that is kept of a session; return what there was of it.
 
         Not atomic: tasks first, then what names them. A run that still works is refused from the
-        first step on; nothing of before the erasure is archived afterwards, by any process.
-        Its id may be used again. First stop clients that submit into the session, and hosts that save
-        into it without a lease.
+        first step on; nothing of before the erasure is archived afterwards, by any process. Its id
+        may be used again. First stop clients that submit into the session, and hosts that save into
+        it without a lease.
 
         With ``running="refuse"`` running tasks raise SessionRunning, before anything is removed.
         With ``fence`` their runs lose their leases. `TaskClient.forget` cancels them. A dry run

@@ -1,4 +1,4 @@
-"""Retention in PostgreSQL: months that have expired are dropped whole, the rest is deleted in pieces.
+"""Retention in PostgreSQL: expired months are dropped whole, the rest is deleted in pieces.
 
 A month of one namespace may hold another's rows. It is dropped only if it has none, which is known
 while it is locked. What cannot be locked soon is left to a later call.
@@ -6,8 +6,9 @@ while it is locked. What cannot be locked soon is left to a later call.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, LiteralString
 
 import psycopg
@@ -23,6 +24,12 @@ _PIECE, _MOST = 2_000, 20_000
 _BUSY = ("55P03", "57014")
 # Another process has dropped it.
 _GONE = "42P01"
+
+# From how many rows on a partition is not counted.
+_LARGE = 1_000_000
+_ESTIMATE: Final = "SELECT reltuples::bigint FROM pg_class WHERE oid = %s::regclass"
+_MONTH = re.compile(r"[a-z]+_(\d{4})_(\d\d)")
+_YEAR = 12
 
 _PARTS: Final = """
 SELECT part.relname FROM pg_inherits AS tree
@@ -73,7 +80,7 @@ class Retaining:
                 self.report.more = True
                 return
             try:
-                if not await self._dropped(table, part, over):
+                if not await self._dropped(table, name, part, before):
                     await self._deleted(table, part, over)
             except psycopg.Error as error:
                 if error.sqlstate not in (*_BUSY, _GONE):
@@ -81,13 +88,16 @@ class Retaining:
                 if error.sqlstate in _BUSY:
                     self.report.left[name] = "is in use: a later round removes it"
 
-    async def _dropped(self, table: str, part: sql.Identifier, over: sql.Composed) -> bool:
-        """Drop a partition if all of it has expired, and of this namespace."""
-        stays = sql.SQL("SELECT FROM {} WHERE namespace <> {} OR NOT ({}) LIMIT 1").format(
-            part, sql.Literal(self._namespace), over
-        )
+    async def _dropped(self, table: str, name: str, part: sql.Identifier, before: datetime) -> bool:
+        """Drop a partition if all of it has expired, and is of this namespace.
+
+        Index lookups decide, however large it is. Only a month of ours is dropped.
+        """
+        ends = _end_of(name)
+        if ends is None or ends > before:
+            return False
         # Without the lock first: most partitions have something that stays.
-        if await (await self._connection.execute(stays)).fetchone() is not None:
+        if await self._has_what_stays(table, part, before):
             return False
         async with self._connection.transaction():
             if not self._dry_run:
@@ -95,16 +105,40 @@ class Retaining:
                 await self._connection.execute(
                     sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(part)
                 )
-                if await (await self._connection.execute(stays)).fetchone() is not None:
+                if await self._has_what_stays(table, part, before):
                     return False
-            counted = await self._connection.execute(
-                sql.SQL("SELECT count(*) FROM {}").format(part)
-            )
-            row: Any = await counted.fetchone()
+            rows = await self._count(name, part)
             if not self._dry_run:
                 await self._connection.execute(sql.SQL("DROP TABLE {}").format(part))
-        self.report.add(table, row[0], partitions=1)
+        self.report.add(table, rows, partitions=1)
         return True
+
+    async def _has_what_stays(self, table: str, part: sql.Identifier, before: datetime) -> bool:
+        own = sql.Literal(self._namespace)
+        column = sql.Identifier(_COLUMNS[table])
+        stays = sql.SQL("SELECT min(namespace) <> {0} OR max(namespace) <> {0} FROM {1}").format(
+            own, part
+        )
+        found: Any = await (await self._connection.execute(stays)).fetchone()
+        if found[0] is None:
+            # Without rows: a writer may just have made it.
+            return True
+        if found[0] or table == "updates":
+            # All updates of a month are of before its end.
+            return bool(found[0])
+        last = sql.SQL("SELECT max({}) FROM {} WHERE namespace = {}").format(column, part, own)
+        found = await (await self._connection.execute(last)).fetchone()
+        return found[0] is not None and found[0] >= before
+
+    async def _count(self, name: str, part: sql.Identifier) -> int:
+        """Count the rows of a partition; of a large one return the server's estimate."""
+        about = await self._connection.execute(_ESTIMATE, [f'redis_state."{name}"'])
+        estimate: Any = await about.fetchone()
+        if estimate[0] > _LARGE:
+            return int(estimate[0])
+        counted = await self._connection.execute(sql.SQL("SELECT count(*) FROM {}").format(part))
+        row: Any = await counted.fetchone()
+        return int(row[0])
 
     async def _deleted(self, table: str, part: sql.Identifier, over: sql.Composed) -> None:
         wanted = sql.SQL("FROM {} WHERE namespace = {} AND {}").format(
@@ -143,3 +177,12 @@ class Retaining:
         done = await self._connection.execute(_DELETE_SESSIONS, [*values, self._left])
         self.report.more |= done.rowcount >= self._left
         self.report.add("sessions", done.rowcount)
+
+
+def _end_of(name: str) -> datetime | None:
+    """Return the end of the month of a partition, by its name; None for one of another kind."""
+    found = _MONTH.fullmatch(name)
+    if found is None:
+        return None
+    year, month = int(found[1]), int(found[2])
+    return datetime(year + month // _YEAR, month % _YEAR + 1, 1, tzinfo=UTC)

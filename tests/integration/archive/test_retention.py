@@ -19,7 +19,7 @@ from redis_state.archive import open_archive
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, ArchivedTask, SessionRows
 from redis_state.archive.postgres import retention
 from redis_state.archive.postgres.archive import PostgresArchive
-from redis_state.errors import ConfigError
+from redis_state.errors import ArchiveUnavailable, ConfigError
 from tests.support.servers.postgres import OwnPostgres
 
 _DAY_MS = 86_400_000
@@ -154,10 +154,16 @@ async def test_processes_may_retain_and_write_at_once(archive: PostgresArchive) 
     others = [PostgresArchive(archive._url, namespace=archive._namespace) for _ in range(2)]
     await _fill(archive, "s", *range(1, 30))
     before = dict.fromkeys(archive.classes, _NOW - timedelta(days=10, hours=1))
-    reports = await asyncio.gather(
-        *(each.retain(before) for each in (archive, others[0])), _fill(others[1], "w", 1, 40)
-    )
-    assert sum(each.rows["tasks"] for each in reports if each) >= 19
+
+    async def write() -> None:
+        try:
+            await _fill(others[1], "w", 1, 40)
+        except ArchiveUnavailable:
+            # Its month was dropped meanwhile. An archiver repeats it, too.
+            await _fill(others[1], "w", 1, 40)
+
+    one, two, _ = await asyncio.gather(archive.retain(before), others[0].retain(before), write())
+    assert one.rows["tasks"] + two.rows["tasks"] >= 19
     await archive.retain(before)
     assert await _kept(archive, "s") == (10, 10)
     assert await _kept(archive, "w") == (1, 1)
