@@ -79,9 +79,13 @@ async def test_what_is_over_is_counted_and_removed_by_hand(
     kept = '{"tasks": "P30D", "sessions": "P30D"}'
 
     async def run(*arguments: str, retention: str = kept) -> Ran:
-        named = {"REDIS_STATE_ARCHIVE_URL": postgres.url}
-        named["REDIS_STATE_ARCHIVE_RETENTION"] = retention
-        return await cli(settings, "archive", *arguments, **named)
+        return await cli(
+            settings,
+            "archive",
+            *arguments,
+            REDIS_STATE_ARCHIVE_URL=postgres.url,
+            REDIS_STATE_ARCHIVE_RETENTION=retention,
+        )
 
     old, new = await ended(live), await ended(live)
     assert (await run("run", "--backfill")).status == 0

@@ -173,7 +173,8 @@ async def test_a_stopped_worker_writes_nothing_when_it_continues(
 
         async def all_write() -> bool:
             logs = [store.base.keys.updates(name).rows for name in names]
-            return min([await store.transport.commands.xlen(log) for log in logs]) > 20
+            counts: list[int] = [await store.transport.commands.xlen(log) for log in logs]
+            return min(counts) > 20
 
         await eventually(all_write, described="all write", timeout_s=90)
         for process in started:
