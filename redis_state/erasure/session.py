@@ -56,7 +56,7 @@ class SessionErasure:
     def __init__(self, store: RedisStateStore, *, progress: Progress | None = None) -> None:
         self._store = store
         self._walk = KeyWalk(store)
-        self._progress = progress or (lambda *_: None)
+        self._progress: Progress = progress or _ignore
         self._commands = store.transport.commands
         self._scripts = store.base.scripts
         self._keys = store.base.keys
@@ -322,6 +322,10 @@ def _sort(
     if whose is not None and (key.kind in _OTHER_KINDS or class_of(key.kind) is not None):
         whose.keys.append(key)
     return True
+
+
+def _ignore(what: str, number: int) -> None:
+    del what, number
 
 
 def _literal(session_id: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from redis_state import RedisStateStore
 from redis_state.memory.keys import MemoryKey
@@ -88,12 +88,10 @@ async def nothing_is_left(store: RedisStateStore, needle: str) -> None:
 
 
 def _flat(value: Any) -> list[bytes]:
-    match value:
-        case bytes():
-            return [value]
-        case list() | tuple():
-            return [each for part in value for each in _flat(part)]
-        case dict():
-            return [each for pair in value.items() for part in pair for each in _flat(part)]
-        case _:
-            return [str(value).encode()]
+    if isinstance(value, bytes):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [each for part in cast("list[Any]", value) for each in _flat(part)]
+    if isinstance(value, dict):
+        return _flat([part for pair in cast("dict[Any, Any]", value).items() for part in pair])
+    return [str(value).encode()]

@@ -168,7 +168,7 @@ async def test_what_a_backup_brings_back_is_not_archived(
 ) -> None:
     await run(live, mine=("mine", None))
     keys = live.tasks.keys("mine", "mine")
-    commands, was = live.transport.sender, {}
+    commands, was = live.transport.sender, dict[str, Any]()
     for key in (keys.task, keys.journal, *live.base.keys.updates("mine")[:2]):
         was[key] = await commands.send("DUMP", key, repeatable=True)
     await live.forget("mine")

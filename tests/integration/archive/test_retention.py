@@ -143,7 +143,7 @@ async def test_a_partition_in_use_is_left_and_named(
 async def test_sessions_go_when_nothing_of_them_is_left(archive: PostgresArchive) -> None:
     await _fill(archive, "old", 40)
     await _fill(archive, "new", 40, 1)
-    before = dict.fromkeys(("sessions", "updates", "tasks"), _NOW - timedelta(days=30))
+    before: dict[str, datetime] = dict.fromkeys(archive.classes, _NOW - timedelta(days=30))
     assert (await archive.retain({"sessions": before["sessions"]})).rows == {"sessions": 0}
     report = await archive.retain(before)
     assert report.rows == {"tasks": 2, "updates": 2, "sessions": 1}

@@ -40,9 +40,8 @@ async def work(ctx: TaskContext) -> Any:
     await ctx.emit(UpdateType.PROGRESS, {"of": ctx.task.session_id})
     if ctx.input == "child":
         return "child"
-    if ctx.input == "wait":
-        return (await ctx.approval("go on?", {"of": ctx.task.session_id})).approved
-    return await ctx.run_child("work", "child", name="c") if hasattr(ctx, "run_child") else None
+    await ctx.spawn("work", "child")
+    return (await ctx.approval("go on?", {"of": ctx.task.session_id})).approved
 
 
 @pytest.mark.parametrize("session", ODD)
@@ -74,10 +73,11 @@ async def test_nothing_of_a_session_is_left(store: RedisStateStore, session: str
         )
         counted = await client.forget(session, dry_run=True)
         assert counted.dry_run
-        assert len(await store.list_tasks(session)) == 4
+        assert len(await store.list_tasks(session)) == 5
         report = await client.forget(session)
-        assert report.redis["tasks"] == 4
-        assert report.cancelled == 3
+        assert report.redis["tasks"] == 5
+        # The child may have ended.
+        assert report.cancelled in (3, 4)
         names = "artifacts schedules trajectories traces contexts pauses"
         expected = dict.fromkeys(names.split(), 1) | {"memories": 2, "context patches": 2}
         if len(session) > 100:
