@@ -185,6 +185,13 @@ class Settings(BaseSettings):
 
     All workers of a pool need it. None: nothing is archived. See the guide to the archive.
     """
+    archive_retention: dict[str, Annotated[timedelta, Field(ge=_DAY, le=36500 * _DAY)]] = Field(
+        default_factory=dict
+    )
+    """How long the archive keeps each class of data after its end: `{"updates": "P365D"}`.
+
+    Classes are `tasks`, `updates` and `sessions`. What is not named is kept for ever.
+    """
     oauth_token_keys: SecretStr | None = None
     """Fernet keys that encrypt OAuth tokens, separated by commas.
 

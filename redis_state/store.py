@@ -8,7 +8,8 @@ import socket
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import WeakKeyDictionary
 
 from redis_state import limits
@@ -27,6 +28,7 @@ from redis_state.models import (
     TaskType,
     Trajectory,
 )
+from redis_state.models.erasure import ErasureReport
 from redis_state.models.task_groups import TaskGroup
 from redis_state.models.version import Version
 from redis_state.payloads.settings import make_payloads
@@ -451,6 +453,26 @@ class RedisStateStore:
         await self._artifacts.clear(session_id)
         await self.traces.clear(session_id)
         await self.base.drop_unreadable(session_id)
+
+    async def forget(
+        self,
+        session_id: str,
+        *,
+        dry_run: bool = False,
+        running: Literal["refuse", "fence"] = "refuse",
+    ) -> ErasureReport:
+        """Erase a session in Redis, in the store of claims and in the archive of the settings.
+
+        See `redis_state.erasure.Eraser.forget`, also for users. Unlike `clear_session` it finds
+        everything, and so reads the names of all keys.
+        """
+        # By name: it is above the store, and needed by few processes.
+        eraser: Any = import_module("redis_state.erasure").Eraser(self)
+        async with eraser:
+            report: ErasureReport = await eraser.forget(
+                session_id, dry_run=dry_run, running=running
+            )
+            return report
 
     async def delete_everything(self) -> None:
         """Delete every key under this store's namespace. Scan the whole server.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from redis_state.archive.retention import check_classes
 from redis_state.errors import ConfigError
 from redis_state.settings import Settings
 
@@ -18,8 +19,9 @@ _LEAST_S = 2 * 3600
 def open_archive(settings: Settings) -> Archive:
     """Make the archive that `archive_url` names. No I/O.
 
-    Errors: ConfigError without one, for an unknown scheme, without the extra, and for lifetimes
-    below two hours: what has ended must be there when a worker comes to archive it.
+    Errors: ConfigError without one, for an unknown scheme, without the extra, for a retention of
+    an unknown class, and for lifetimes below two hours: what has ended must be there when a worker
+    comes to archive it.
     """
     if settings.archive_url is None:
         raise ConfigError("archive_url is not set")
@@ -39,4 +41,6 @@ def open_archive(settings: Settings) -> Archive:
         PostgresArchive,
     )
 
-    return PostgresArchive(settings.archive_url, namespace=settings.namespace)
+    archive = PostgresArchive(settings.archive_url, namespace=settings.namespace)
+    check_classes(settings.archive_retention, archive.classes)
+    return archive

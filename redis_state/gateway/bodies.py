@@ -46,6 +46,15 @@ class PageQuery(_Given):
     after: str | None = Field(default=None, description="The cursor of the page before.")
 
 
+class ForgetQuery(_Given):
+    """How to erase a session."""
+
+    dry_run: bool = Field(default=False, description="Count, and remove nothing.")
+    running: Literal["cancel", "refuse", "fence"] = Field(
+        default="cancel", description="What becomes of tasks that run."
+    )
+
+
 class FindQuery(PageQuery):
     """Which tasks."""
 

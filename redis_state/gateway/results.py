@@ -132,6 +132,20 @@ class SessionsResult(_Result):
     cursor: str | None
 
 
+class ErasureResult(_Result):
+    """What there was of a session, by class, and what stays."""
+
+    sessions: list[str]
+    dry_run: bool
+    redis: dict[str, int]
+    archive: dict[str, int]
+    claims: int
+    cancelled: int
+    kept: dict[str, str]
+    failed: dict[str, str]
+    complete: bool
+
+
 class BranchResult(_Result):
     """A task and those that it has spawned."""
 

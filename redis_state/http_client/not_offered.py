@@ -20,6 +20,8 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
     "unfinished": "`find(status=['PENDING', 'RUNNING', 'PAUSED'])` has them, in another order.",
     "unserved": "It is for who operates the workers, beside the server.",
     "versions": "It is for who operates the workers, beside the server.",
+    "forget": "It is for who operates the store. The gateway has DELETE of a session.",
+    "forget_user": "It is for who operates the store, beside the server.",
     "drop_queue": "It is for who operates the workers, beside the server.",
     "submit(task_type)": "A submitted task is in the background.",
     "submit(context)": "A context may be large and secret: a host gives it, beside the server.",

@@ -590,6 +590,12 @@ class Keys:
         """
         return f"{self._watch_slot(shard)}:archive-since"
 
+    def archive_retention(self) -> str:
+        """hash: owner, claim, epoch, expires, length: who removes what is over from the archive,
+        and when another may. Two hours after a round.
+        """
+        return f"{self.namespace}:v1:{{archive}}:retention"
+
     def _watch_slot(self, shard: int) -> str:
         return f"{self.namespace}:v1:{{watch-{shard:02d}}}"
 

@@ -511,7 +511,11 @@ export interface paths {
         get: operations["read_session"];
         put?: never;
         post?: never;
-        delete?: never;
+        /**
+         * Erase a session
+         * @description Erase a session: its tasks are cancelled, and nothing of it is kept. The gateway's user of the Redis server needs the role ``admin``. Who erased is in the log.
+         */
+        delete: operations["forget_session"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1141,6 +1145,38 @@ export interface components {
             deleted: boolean;
         };
         /**
+         * ErasureResult
+         * @description What there was of a session, by class, and what stays.
+         */
+        ErasureResult: {
+            /** Archive */
+            archive: {
+                [key: string]: number;
+            };
+            /** Cancelled */
+            cancelled: number;
+            /** Claims */
+            claims: number;
+            /** Complete */
+            complete: boolean;
+            /** Dry Run */
+            dry_run: boolean;
+            /** Failed */
+            failed: {
+                [key: string]: string;
+            };
+            /** Kept */
+            kept: {
+                [key: string]: string;
+            };
+            /** Redis */
+            redis: {
+                [key: string]: number;
+            };
+            /** Sessions */
+            sessions: string[];
+        };
+        /**
          * ErrorFacts
          * @description What went wrong. There may be more facts, by the code.
          */
@@ -1254,6 +1290,25 @@ export interface components {
              * @default null
              */
             status?: components["schemas"]["TaskStatus"][] | null;
+        };
+        /**
+         * ForgetQuery
+         * @description How to erase a session.
+         */
+        ForgetQuery: {
+            /**
+             * Dry Run
+             * @description Count, and remove nothing.
+             * @default false
+             */
+            dry_run?: boolean;
+            /**
+             * Running
+             * @description What becomes of tasks that run.
+             * @default cancel
+             * @enum {string}
+             */
+            running?: "cancel" | "refuse" | "fence";
         };
         /**
          * ForkBody
@@ -4660,6 +4715,96 @@ export interface operations {
             };
             /** @description Not Found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResult"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResult"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResult"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResult"];
+                };
+            };
+        };
+    };
+    forget_session: {
+        parameters: {
+            query?: {
+                /** @description Count, and remove nothing. */
+                dry_run?: boolean;
+                /** @description What becomes of tasks that run. */
+                running?: "cancel" | "refuse" | "fence";
+            };
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErasureResult"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResult"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResult"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResult"];
+                };
+            };
+            /** @description Conflict */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -32,8 +33,10 @@ from redis_state.archive.model import (
     moment_of_us,
     plain_text,
 )
+from redis_state.archive.postgres import erasing
 from redis_state.archive.postgres import statements as sqls
 from redis_state.archive.postgres.finding import find_tasks
+from redis_state.archive.postgres.retention import CLASSES, Retaining
 from redis_state.archive.postgres.rows import (
     id_text,
     long_ids,
@@ -53,6 +56,7 @@ from redis_state.archive.postgres.schema import (
     month_of,
 )
 from redis_state.archive.postgres.verifying import verify_records, verify_rows, verify_tasks
+from redis_state.archive.retention import RetentionReport, check_classes
 from redis_state.errors import ArchiveUnavailable
 
 _NONE = (0, 0)
@@ -82,6 +86,11 @@ class PostgresArchive:
     def __repr__(self) -> str:
         return f"<PostgresArchive namespace={self._namespace!r}>"
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of data that it keeps."""
+        return CLASSES
+
     async def prepare(self) -> None:
         """Make the tables, unless they are there. Several processes may call it at once."""
         async with self._using("prepare") as connection:
@@ -101,11 +110,13 @@ class PostgresArchive:
         """Write a batch in one transaction. What is there already is not written again.
 
         Rows of a session are written only if its last row in the archive is the one that they
-        follow: so what was read before the server lost rows never comes after it.
+        follow: so what was read before the server lost rows never comes after it. What was erased
+        since it was read is left out.
         """
         async with self._using("write") as connection:
             await self._make_months(connection, batch)
             async with connection.transaction(), connection.cursor() as cursor:
+                batch = await erasing.without_erased(cursor, self._namespace, batch)
                 for rows in sorted(batch.sessions, key=lambda each: id_text(each.session_id)):
                     await self._write_rows(cursor, rows)
                 await self._write_tasks(cursor, batch.tasks, replaces or {})
@@ -211,13 +222,44 @@ class PostgresArchive:
             kinds = {RecordKind(kind): count for kind, count in await found.fetchall()}
             return replace(ArchiveStatus(*row), records=kinds)
 
-    async def forget(self, session_id: str) -> ArchivedSession | None:
-        """Erase a session in one transaction; return what there was of it, or None."""
+    async def forget(
+        self, session_id: str, *, before_us: int | None = None
+    ) -> ArchivedSession | None:
+        """Erase a session in one transaction; return what there was of it, or None.
+
+        With ``before_us`` nothing of before that time of the Redis server is written again.
+        """
         async with self._using("forget") as connection, connection.transaction():
+            await erasing.mark(connection, self._namespace, session_id, before_us)
             was = await self._session(connection, session_id)
             for statement in sqls.FORGET:
                 await connection.execute(statement, [self._namespace, id_text(session_id)])
             return was
+
+    async def erased(self, session_ids: Sequence[str]) -> Mapping[str, int]:
+        """Return up to which time of the Redis server sessions were erased, in us, if any were."""
+        async with self._using("read") as connection, connection.cursor() as cursor:
+            return await erasing.marks(cursor, self._namespace, session_ids)
+
+    async def sessions_of(self, attribute: str, value: Any, *, only: bool = False) -> list[str]:
+        """List the sessions that have a task with this attribute. It reads all tasks.
+
+        With ``only``, those without a task that has another value of it.
+        """
+        async with self._using("read") as connection:
+            return await erasing.sessions_of(
+                connection, self._namespace, attribute, value, only=only
+            )
+
+    async def retain(
+        self, before: Mapping[str, datetime], *, dry_run: bool = False
+    ) -> RetentionReport:
+        """Remove of each class what has expired, 20,000 rows at most and whole months."""
+        check_classes(before, self.classes)
+        async with self._using("retain") as connection:
+            report = await Retaining(connection, self._namespace, dry_run=dry_run).run(before)
+        self._months.clear()
+        return report
 
     async def aclose(self) -> None:
         """Disconnect."""

@@ -95,6 +95,15 @@ MIGRATIONS: tuple[str, ...] = (
         SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid
         WHERE inhparent = 'redis_state.updates'::regclass;
     """,
+    """
+    CREATE TABLE redis_state.erasures (
+        namespace text NOT NULL,
+        session_digest bytea NOT NULL,
+        before timestamptz NOT NULL,
+        erased_at timestamptz NOT NULL DEFAULT now(),
+        PRIMARY KEY (namespace, session_digest)
+    );
+    """,
 )
 
 _NOTE_MONTH = "INSERT INTO redis_state.months (name) VALUES (%s) ON CONFLICT DO NOTHING"

@@ -30,6 +30,7 @@ from redis_state.stores.sessions.tasks import NO_CONTEXT
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import is_pause_id, token_digest
 from redis_state.worker.client.decisions import ClientDecisions
+from redis_state.worker.client.erasing import ClientErasing
 from redis_state.worker.client.gathering import ClientGathering
 from redis_state.worker.client.messaging import ClientMessaging
 from redis_state.worker.client.operations import check_id
@@ -62,7 +63,7 @@ _LOOK_EVERY_S = 5.0
 LONGEST_DELAY = timedelta(days=3653)
 
 
-class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientReading):
+class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasing, ClientReading):
     """Submit, steer, decide, cancel and watch tasks, from any process.
 
     ``queue`` is the queue of its tasks, else ``tasks``, as with workers. ``schedules`` are tasks

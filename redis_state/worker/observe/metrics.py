@@ -129,8 +129,15 @@ class WorkerMetrics(Collector):
         if stats.archived:
             yield self._counter(
                 "archived",
-                "What the archiver did, by kind: tasks, updates, missed rows, postponed, refused.",
+                "What the archiver did: tasks, updates, missed, postponed, refused, erased.",
                 stats.archived.copy(),
+                "what",
+            )
+        if stats.retained:
+            yield self._counter(
+                "archive_removed",
+                "Rows that were removed from the archive because they had expired, by class.",
+                stats.retained.copy(),
                 "what",
             )
         if backlog is not None:

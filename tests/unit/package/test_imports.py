@@ -19,6 +19,7 @@ LAYERS = (
     ("stores", "agents"),
     ("store",),
     ("memory", "telemetry", "rights", "archive"),
+    ("erasure",),
     ("worker", "integrations"),
     ("documents",),
     ("gateway", "http_client"),
