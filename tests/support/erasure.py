@@ -93,6 +93,6 @@ def _flat(value: Any) -> list[bytes]:
     if isinstance(value, list | tuple):
         return [each for part in cast("list[Any]", value) for each in _flat(part)]
     if isinstance(value, dict):
-        pairs: dict[Any, Any] = value
+        pairs: Any = cast("Any", value)
         return _flat([part for pair in pairs.items() for part in pair])
     return [str(value).encode()]
