@@ -87,6 +87,44 @@ async def test_the_latest_is_the_latest_by_its_time_and_lists_are_whole(
     assert "c7" not in await storage.list_checkpoint_ids(workflow_name="w")
 
 
+@pytest.mark.parametrize("where", ["a save within a delete", "a delete within a save"])
+async def test_a_checkpoint_that_is_saved_while_it_is_deleted_is_listed(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    storage: Any = RedisStateCheckpointStorage(store)
+    await storage.save(checkpoint_of("c"))
+    records, met = storage._of.records, 0
+    delete, save = records.delete, records.save
+
+    async def delete_and_save(*args: Any, **more: Any) -> Any:
+        nonlocal met
+        monkeypatch.undo()
+        deleted = await delete(*args, **more)
+        await storage.save(checkpoint_of("c", iteration_count=2))
+        met += 1
+        return deleted
+
+    async def delete_then_save(*args: Any, **more: Any) -> Any:
+        nonlocal met
+        monkeypatch.undo()
+        assert await storage.delete("c")
+        met += 1
+        return await save(*args, **more)
+
+    if where == "a save within a delete":
+        monkeypatch.setattr(records, "delete", delete_and_save)
+        assert await storage.delete("c")
+    else:
+        monkeypatch.setattr(records, "save", delete_then_save)
+        await storage.save(checkpoint_of("c", iteration_count=2))
+    assert met == 1
+    assert (await storage.load("c")).iteration_count == 2
+    assert await storage.list_checkpoint_ids(workflow_name="w") == ["c"]
+    assert (await storage.get_latest(workflow_name="w")).iteration_count == 2
+    assert await storage.delete("c")
+    assert await left(store) == []
+
+
 async def test_what_could_not_be_loaded_is_not_saved(store: RedisStateStore) -> None:
     storage: Any = RedisStateCheckpointStorage(store)
     with pytest.raises(errors.WorkflowCheckpointException):

@@ -11,7 +11,7 @@ from cryptography.fernet import Fernet
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import CorruptState, InvalidField, PayloadUnreadable
+from redis_state.errors import BackendUnavailable, CorruptState, InvalidField, PayloadUnreadable
 from tests.hosts import real
 from tests.support.processes import children
 from tests.support.servers.faults import start_process
@@ -112,6 +112,45 @@ async def test_an_event_that_comes_again_changes_nothing(service: Any) -> None:
     assert await service.append_event(made, partial) is partial
     found = await service.get_session(**place)
     assert (found.state, found.events) == ({"n": 1}, [event])
+
+
+async def test_a_session_takes_an_event_whose_reply_was_lost(
+    service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = {"app_name": "p", "user_id": "u", "session_id": "s"}
+    session = await service.create_session(**place)
+    scripts, lost = service._of.scripts, 0
+    write = scripts.write_adk_session
+
+    async def write_and_lose(*args: Any, **more: Any) -> Any:
+        nonlocal lost
+        await write(*args, **more)
+        lost += 1
+        raise BackendUnavailable("redis", "the reply was lost")
+
+    async def lose(event: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(scripts, "write_adk_session", write_and_lose)
+            with pytest.raises(BackendUnavailable):
+                await service.append_event(session, event)
+
+    event = event_of({"n": 1, "user:n": 2})
+    await lose(event)
+    for _ in range(2):
+        assert await service.append_event(session, event) == event
+    assert (session.events, session.state) == ([event], {"n": 1, "user:n": 2})
+    more = event_of({"n": 2})
+    await service.append_event(session, more)
+    assert (await service.get_session(**place)).events == session.events == [event, more]
+    # What another has appended since, the session does not have: it is stale.
+    late = event_of({"n": 3})
+    await lose(late)
+    await service.append_event(await service.get_session(**place), event_of({"n": 4}))
+    assert await service.append_event(session, late) == late
+    with pytest.raises(stale.StaleSessionError):
+        await service.append_event(session, event_of())
+    assert lost == 2
+    assert len((await service.get_session(**place)).events) == 4
 
 
 async def test_the_newest_events_or_the_late_ones_are_read(store: RedisStateStore) -> None:
