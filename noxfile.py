@@ -139,7 +139,17 @@ def savers(session: nox.Session) -> None:
 # They ask for older versions than the suite has. CrewAI alone brings 800 MB.
 LIGHT_HOSTS = ("google-adk", "llama-index", "agent-framework")
 HOSTS = (*LIGHT_HOSTS, "crewai")
-WITH_HOSTS = ("worker", "embedded", "cli", "http", "crypto", "claims", "forms", "otel", "prometheus")
+WITH_HOSTS = (
+    "worker",
+    "embedded",
+    "cli",
+    "http",
+    "crypto",
+    "claims",
+    "forms",
+    "otel",
+    "prometheus",
+)
 
 
 @nox.session
