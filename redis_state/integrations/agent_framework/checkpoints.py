@@ -43,7 +43,7 @@ class RedisStateCheckpointStorage:
     async def save(self, checkpoint: Any) -> str:
         """Save a checkpoint, whole, in place of one with its id, and return its id.
 
-        It is listed before and after, so that what is saved is found, whoever deletes it meanwhile.
+        It is listed before and after: what is saved is found, though another deletes it meanwhile.
         Errors: WorkflowCheckpointException for a type that could not be loaded; nothing was saved
         then.
         """
