@@ -36,6 +36,7 @@ from redis_state.worker.tasks.views.stream import TaskView
 from redis_state.worker.tasks.waitpoints.ballots import Decider, Escalate, Escalation, Vote
 from redis_state.worker.tasks.waitpoints.open_pauses import OpenPause
 from redis_state.worker.tasks.waitpoints.pause_model import Decision, Pause
+from redis_state.worker.tasks.waitpoints.pause_pages import PausePage
 
 __all__ = [
     "AgentWorker",
@@ -60,6 +61,7 @@ __all__ = [
     "OnBusy",
     "OpenPause",
     "Pause",
+    "PausePage",
     "PublishedValue",
     "QueueInfo",
     "Queues",
