@@ -117,7 +117,7 @@ class ChatTask:
     def end_of(self, state: TaskState) -> tuple[Any, str | None]:
         """Return the result and the error of a terminal task, as this caller may see them.
 
-        A host's filter is asked with updates of the types RESULT and STATUS_CHANGE.
+        A host's filter gets updates of the types RESULT and STATUS_CHANGE.
         """
         result, error = state.result, state.error
         if result is not None:
