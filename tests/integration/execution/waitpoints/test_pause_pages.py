@@ -137,7 +137,8 @@ async def test_a_cursor_is_of_one_listing_and_names_nobody(client: TaskClient) -
     page = await client.list_pauses(limit=1)
     assert page.cursor is not None
     assert len(page.cursor) < 40
-    for wrong in ({"tag": "x"}, {"session_id": "s"}, {"decider": "ann"}):
+    others: list[dict[str, Any]] = [{"tag": "x"}, {"session_id": "s"}, {"decider": "ann"}]
+    for wrong in others:
         with pytest.raises(InvalidField):
             await client.list_pauses(after=page.cursor, **wrong)
     for value in ("", "AAAA", page.cursor[:-2]):

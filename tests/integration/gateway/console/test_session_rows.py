@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 pytest.importorskip("jinja2", reason="needs the gateway extra")
 
 from redis_state.models import StateUpdate, UpdateType
-from tests.support.console import LogIn, Page
+from tests.integration.gateway.console.conftest import LogIn
+from tests.support.console import Page
 from tests.support.gateway import Served, paused
 
+HOUR = timedelta(hours=1)
 _TOKEN = re.compile(r"\bs\.[A-Za-z0-9_-]{32}")
 
 
@@ -42,7 +45,7 @@ def linked(page: Page, rel: str) -> str | None:
 async def test_all_rows_are_read_by_links_from_the_newest_back_and_forth(
     console: Served, log_in: LogIn
 ) -> None:
-    await console.client.submit("echo", session_id="s", task_id="t", delay=3600)
+    await console.client.submit("echo", session_id="s", task_id="t", delay=HOUR)
     begun = len(await console.store.list_updates("s"))
     await write(console, 1, 230)
     ann = await log_in("ann")
@@ -68,7 +71,7 @@ async def test_all_rows_are_read_by_links_from_the_newest_back_and_forth(
 
 
 async def test_what_was_dropped_is_shown_as_a_gap(console: Served, log_in: LogIn) -> None:
-    await console.client.submit("echo", session_id="s", task_id="t", delay=3600)
+    await console.client.submit("echo", session_id="s", task_id="t", delay=HOUR)
     begun = len(await console.store.list_updates("s"))
     await write(console, 1, 50)
     rows = console.store.base.keys.updates("s").rows
