@@ -31,6 +31,7 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
     "resolve(actor)": _CALLER,
     "delegate(actor)": _CALLER,
     "pauses(decider)": f"{_CALLER} `mine=True` lists what that actor may decide.",
+    "list_pauses(decider)": f"{_CALLER} `mine=True` lists what that actor may decide.",
     "count(handler)": "The gateway counts by session. `sessions` lists all of them.",
     "count(attributes)": "The gateway counts by session. `sessions` lists all of them.",
     "bulk(concurrency)": "The gateway decides it.",

@@ -224,6 +224,10 @@ class Keys:
         """zset: key of a token -> expiry in us: all open pauses. As long as their tokens."""
         return f"{self.namespace}:v1:{{pauses}}:open-pauses"
 
+    def opened_pauses(self) -> str:
+        """zset: key of a token -> opening in ms: the same pauses, in that order. Like the last."""
+        return f"{self.namespace}:v1:{{pauses}}:opened-pauses"
+
     def pause(self, token: str) -> str:
         """hash: like a session's token: a host's pause, in a slot of its own, named by the token's
         digest. `pause_ttl`, then `resolved_token_ttl`.

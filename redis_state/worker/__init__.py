@@ -37,6 +37,7 @@ from redis_state.worker.tasks.views.stream import TaskView
 from redis_state.worker.tasks.waitpoints.ballots import Decider, Escalate, Escalation, Vote
 from redis_state.worker.tasks.waitpoints.open_pauses import OpenPause
 from redis_state.worker.tasks.waitpoints.pause_model import Decision, Pause
+from redis_state.worker.tasks.waitpoints.pause_pages import PausePage
 
 __all__ = [
     "AgentWorker",
@@ -62,6 +63,7 @@ __all__ = [
     "OnBusy",
     "OpenPause",
     "Pause",
+    "PausePage",
     "PublishedValue",
     "QueueInfo",
     "Queues",

@@ -42,6 +42,7 @@ from tests.support.scripts import (
     open_pause,
     patch_keys,
     pause,
+    pause_list_keys,
     queued_job,
     saying,
     snapshot_keys,
@@ -519,6 +520,15 @@ CALLS: dict[str, Call] = {
     ),
     "open_pause": lambda scripts, keys: open_pause(
         scripts, keys, task_keys(keys), token_key(keys), mark=MARK
+    ),
+    "list_pause": lambda scripts, keys: scripts.list_pause(
+        pause_list_keys(keys), member=token_key(keys), opened=1, ttl_ms=HOUR
+    ),
+    "unlist_pauses": lambda scripts, keys: scripts.unlist_pauses(
+        pause_list_keys(keys), members=[token_key(keys)]
+    ),
+    "page_pauses": lambda scripts, keys: scripts.page_pauses(
+        pause_list_keys(keys), first=0, size=2
     ),
     "open_token": lambda scripts, keys: scripts.open_token(
         keys.pause("token"), payload=b"p", mark="m", ttl_ms=HOUR, keep_ms=HOUR

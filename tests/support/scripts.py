@@ -24,6 +24,7 @@ from redis_state.scripts import (
     GroupKeys,
     LogLimits,
     PatchKeys,
+    PauseListKeys,
     QueuedJob,
     Reply,
     ReplyCode,
@@ -483,6 +484,11 @@ def token_key(keys: Keys, name: str = "x", session: str = "s") -> str:
     key = keys.session_token(f"{session}.{name}")
     assert key is not None
     return key
+
+
+def pause_list_keys(keys: Keys) -> PauseListKeys:
+    """Name the keys of the list of all open pauses."""
+    return PauseListKeys(keys.open_pauses(), keys.opened_pauses())
 
 
 def patch_keys(keys: Keys, patch: str = "p", session: str = "s", task: str = "t") -> PatchKeys:

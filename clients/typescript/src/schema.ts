@@ -218,7 +218,7 @@ export interface paths {
         };
         /**
          * List open pauses
-         * @description List the open pauses that the caller sees, the oldest first.
+         * @description List the open pauses that the caller sees, the oldest first. A page may be short, or empty, and still have a cursor.
          */
         get: operations["list_pauses"];
         put?: never;

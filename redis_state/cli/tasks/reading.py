@@ -33,6 +33,8 @@ from redis_state.models import StateUpdate, TaskState, TaskStatus
 if TYPE_CHECKING:
     from redis_state.worker import OpenPause, TaskClient, TaskView
 
+_PAGE = 1_000
+
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The task's session.")]
 TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
 OfSession = Annotated[str | None, typer.Option("--session", "-s", help="Only of this session.")]
@@ -91,7 +93,7 @@ def tasks(
             raise CallerError("--for needs --paused")
         async with client_of(url) as client:
             if paused:
-                return [], (await client.pauses(session, decider=decider))[:limit]
+                return [], await _paused(client, session, decider, limit)
             if unserved:
                 return await _unserved(client, session, limit), []
             return await _listed(client, session, dead=dead, status=status, limit=limit), []
@@ -261,6 +263,20 @@ async def _unserved(client: TaskClient, session: str | None, limit: int) -> list
     wanted = [task for task in listed if session in (None, task[0])]
     loaded = await asyncio.gather(*(client.get(*task) for task in wanted))
     return [one for one in loaded if one is not None][:limit]
+
+
+async def _paused(
+    client: TaskClient, session: str | None, decider: str | None, limit: int
+) -> Sequence[OpenPause]:
+    found: list[OpenPause] = []
+    cursor: str | None = None
+    while True:
+        left = min(limit - len(found), _PAGE)
+        page = await client.list_pauses(session, decider=decider, limit=left, after=cursor)
+        found += page.pauses
+        cursor = page.cursor
+        if cursor is None or len(found) == limit:
+            return found
 
 
 async def _listed(

@@ -99,6 +99,8 @@ class ChatTask:
     async def asks(self, parts: TaskParts, cursor: str) -> list[dict[str, Any]]:
         """Return the pauses that the task waits for at a row; none if it continued."""
         pauses = await self.open_pauses() if parts.halted else []
+        if self.call.services.visible is not None:
+            pauses = [_as_shown(each, parts.asked.get(each["pause_id"], {})) for each in pauses]
         if all(each["pause_id"] not in parts.asked for each in pauses):
             # They were opened later: what the task has said until then comes first.
             return [] if pauses and await self.rows.moves_after(cursor) else pauses
@@ -113,6 +115,47 @@ class ChatTask:
             and each.pause_id is not None
             and (each.reason != _SLEEP or each.payload is not None)
         ]
+
+    def end_of(self, state: TaskState) -> tuple[Any, str | None]:
+        """Return the result and the error of a terminal task, as this caller may see them.
+
+        A host's filter gets updates of the types RESULT and STATUS_CHANGE.
+        """
+        result, error = state.result, state.error
+        if result is not None:
+            result = self._shown(UpdateType.RESULT, result)
+        if error is not None:
+            content = {"status": state.status.value, "error": error}
+            shown = self._shown(UpdateType.STATUS_CHANGE, content)
+            error = shown.get("error") if isinstance(shown, dict) else None
+        return cut_tokens(self.session_id, result), cut_tokens(self.session_id, error)
+
+    def _shown(self, kind: UpdateType, content: Any) -> Any:
+        visible = self.call.services.visible
+        if visible is None:
+            return content
+        update = StateUpdate(
+            session_id=self.session_id,
+            task_id=self.task_id,
+            update_id=f"{self.task_id}:end",
+            update_type=kind,
+            content=content,
+        )
+        shown: StateUpdate | None = visible(self.call.principal, update)
+        return None if shown is None else shown.content
+
+
+def _as_shown(pause: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """Return a pause with what its row says as the caller sees it; without content if it does not.
+
+    The pause itself is shown: the run of a protocol ends with it.
+    """
+    return pause | {
+        "name": row.get("pause", ""),
+        "reason": row.get("reason", ""),
+        "payload": row.get("payload"),
+        "schema": row.get("schema"),
+    }
 
 
 def _visible(services: Any, principal: Principal, update: StateUpdate) -> StateUpdate | None:

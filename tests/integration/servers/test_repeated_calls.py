@@ -503,6 +503,11 @@ CASES = {
         CALLS["delete_adk_session"],
         lambda scripts, keys: ask(scripts, "EXISTS", adk_keys(keys, SESSION).session),
     ),
+    "unlist_pauses": Case(
+        CALLS["list_pause"],
+        CALLS["unlist_pauses"],
+        lambda scripts, keys: ask(scripts, "ZCARD", keys.opened_pauses()),
+    ),
     "run_once DEL": _plain("SET", "theirs", call=("DEL",)),
     "run_once HDEL": _plain("HSET", "a", "theirs", call=("HDEL", "a", "b")),
     "run_once ZREM": _plain("ZADD", 1, "a", call=("ZREM", "a")),

@@ -176,7 +176,9 @@ class TaskScripts(ScriptRunner):
         before: int | None = None,
         lane: LaneState = NO_LANE,
     ) -> PendingReply:
-        """OK note left_ms entries | DENIED status | LOST epoch | REWOUND entries | EXPIRED."""
+        """OK note left_ms entries opened | DENIED status | LOST epoch | REWOUND entries |
+        EXPIRED.
+        """
 
     @script
     def pause_task(

@@ -79,6 +79,43 @@ async def test_a_filter_that_shows_texts_only_hides_no_end_of_a_run(
         await app.aclose()
 
 
+async def test_a_filter_cuts_pauses_results_and_errors_too(store: RedisStateStore) -> None:
+    def cut(_: Principal, update: StateUpdate) -> StateUpdate | None:
+        match update.update_type, update.content:
+            case UpdateType.CHECKPOINT, {"payload": {"who": _}}:
+                return update.model_copy(update={"content": update.content | {"payload": "cut"}})
+            case ((UpdateType.CHECKPOINT | UpdateType.RESULT), _):
+                return None
+            case UpdateType.STATUS_CHANGE, {"error": _}:
+                return update.model_copy(update={"content": {"status": "FAILED"}})
+            case _:
+                return update
+
+    app = create_gateway(store, auth=tokens, queue=queue_of(store.settings), visible=cut)
+    async with serving(agent(store.settings, HANDLERS)), client_of(store) as tasks:
+        chat = Served(app, tasks, store)
+        async with chat.caller("ann", *ALL) as ann, asyncio.timeout(60):
+            ran = await ann.post("/v1/ag-ui/approve", json=run_input("s", "t"))
+            (interrupt,) = events_of(ran.text)[-1]["outcome"]["interrupts"]
+            assert interrupt["metadata"]["payload"] == "cut"
+            assert "bob" not in ran.text
+            hidden = await ann.post("/v1/ag-ui/blurt", json=run_input("h", "t"))
+            (interrupt,) = events_of(hidden.text)[-1]["outcome"]["interrupts"]
+            assert interrupt["metadata"]["payload"] is None
+            assert "none" not in hidden.text
+            said = await ann.post("/v1/ag-ui/talk", json=run_input("r", "t"))
+            assert "result" not in events_of(said.text)[-1]
+            failed = await ann.post("/v1/ag-ui/fail", json=run_input("f", "t"))
+            assert events_of(failed.text)[-1]["type"] == "RUN_ERROR"
+            assert "no luck" not in failed.text
+            message = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "x"}]}
+            sent = {"id": "f2", "messages": [message]}
+            failed = await ann.post("/v1/ai-sdk/fail", json=sent)
+            assert "errorText" in failed.text
+            assert "no luck" not in failed.text
+        await app.aclose()
+
+
 async def test_a_caller_of_one_session_answers_and_reads_no_other(chat: Served) -> None:
     await chat.client.submit("approve", None, session_id="theirs", task_id="t")
     pause = await paused(chat, "theirs", "t")
