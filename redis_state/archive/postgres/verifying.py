@@ -15,7 +15,7 @@ from redis_state.archive.model import (
     rows_digest,
 )
 from redis_state.archive.postgres import statements as sqls
-from redis_state.archive.postgres.rows import id_text
+from redis_state.postgres.text import id_text
 
 
 async def verify_tasks(
