@@ -51,5 +51,5 @@ async def close(connection: AsyncConnection[Any]) -> None:
 
 
 def problem(error: psycopg.Error) -> str:
-    """Say what is wrong without the error's text, which may quote what was to be written."""
+    """Return what is wrong, without the text, which may quote what was to be written."""
     return " ".join(filter(None, (type(error).__name__, error.sqlstate)))
