@@ -165,6 +165,10 @@ class DurableEventStore(EventStore):
                     if not report.looked or report.postponed:
                         break
 
+    def begin(self) -> None:
+        """Begin to move what is due, also what other processes have left."""
+        self._of_this_loop()
+
     def pending(self) -> list[asyncio.Future[int]]:
         """List the saves of the running loop that have no outcome yet."""
         parts = self._here.get(asyncio.get_running_loop())

@@ -66,6 +66,9 @@ class EventStore:
     async def forget_all(self) -> None:
         """Erase what there is of the namespace outside of Redis: nothing."""
 
+    def begin(self) -> None:
+        """Begin what runs in the background of the running loop, if anything does."""
+
     def pending(self) -> Sequence[asyncio.Future[int]]:
         """List the running loop's saves that are not made in Redis and have no outcome yet."""
         return ()
