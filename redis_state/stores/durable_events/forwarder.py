@@ -148,8 +148,8 @@ class Forwarder:
                 for trace, page in read.items()
                 if page.rows
             }
-            moved = await self._write(list(rows.values()), turn) if rows else set()
-            left = []
+            moved = await self._write(list(rows.values()), turn) if rows else set[str]()
+            left = list[str]()
             for trace, page in read.items():
                 if trace in rows:
                     if trace not in moved:
@@ -188,7 +188,7 @@ class Forwarder:
                 turn.report.refused += 1
                 turn.settled[some[0].trace_id] = _TROUBLE_MS
                 return set()
-            return set().union(*[await self._write([each], turn) for each in some])
+            return set[str]().union(*[await self._write([each], turn) for each in some])
         turn.report.events += new
         return moved
 
