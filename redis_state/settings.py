@@ -192,6 +192,15 @@ class Settings(BaseSettings):
 
     Classes are `tasks`, `updates` and `sessions`. What is not named is kept for ever.
     """
+    durable_events: SecretStr | None = None
+    """Where the audit events of traces are kept: `postgresql://…`. None: in Redis.
+
+    All processes of a namespace need it. See the guide to durable events.
+    """
+    durable_events_mode: Literal["sync", "delayed"] = "sync"
+    """When a save of an audit event returns: once PostgreSQL has it, or once Redis has it."""
+    durable_events_delay: _Lifetime = timedelta(seconds=1)
+    """Within which time `delayed` events move from Redis to PostgreSQL, while both reply."""
     oauth_token_keys: SecretStr | None = None
     """Fernet keys that encrypt OAuth tokens, separated by commas.
 

@@ -40,6 +40,7 @@ from redis_state.stores.artifacts import ArtifactStore
 from redis_state.stores.base import Base, Unreadable
 from redis_state.stores.contexts.groups import GroupStore
 from redis_state.stores.contexts.session_context import ContextStore, ContextTypes
+from redis_state.stores.durable_events.opening import open_events
 from redis_state.stores.health import Health, check_health
 from redis_state.stores.memory.kv import KVStore
 from redis_state.stores.memory.memory import MemoryStore
@@ -117,7 +118,7 @@ class RedisStateStore:
             Records(scripts),
             make_payloads(self.settings),
         )
-        self.events: EventStore = EventStore(self.base, types.stored_event)
+        self.events: EventStore = open_events(self.base, types.stored_event)
         self.bindings: BindingStore = BindingStore(self.base, types.remote_binding)
         self.pauses: PauseStore = PauseStore(self.base, consumer=process_name())
         self.memory: MemoryStore = MemoryStore(self.base)
@@ -132,7 +133,9 @@ class RedisStateStore:
         self.steering: SteeringStore = SteeringStore(self.base, types.steering_event)
         self.trajectories: TrajectoryStore = TrajectoryStore(self.base, types.trajectory)
         self.planner_events: PlannerEventStore = PlannerEventStore(self.base, types.planner_event)
-        self.traces: TraceStore = TraceStore(self.base, self.bindings, self.trajectories)
+        self.traces: TraceStore = TraceStore(
+            self.base, self.bindings, self.trajectories, self.events
+        )
         self.snapshots: SnapshotStore = SnapshotStore(self.base)
         self.transitions: Transitions = Transitions(self.base, self.tasks, self.updates)
         self._artifacts = ArtifactStore(self.base, artifact_retention, ref_type=types.artifact_ref)
@@ -479,6 +482,7 @@ class RedisStateStore:
 
         Concurrent writes may be deleted too: call it for a namespace without users.
         """
+        await self.events.forget_all()
         pattern, commands = f"{self.settings.namespace}:v1:*", self.transport.commands
         for server in await self.transport.each_primary():
             async for found in server.scan_all(pattern):
@@ -520,8 +524,9 @@ class RedisStateStore:
         async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
             quiet = 0
             while quiet < _QUIET_TURNS:
-                if self.transport.sender.pending or self.base.unsettled():
+                if self.transport.sender.pending or self.base.unsettled() or self.events.pending():
                     quiet = 0
+                    await self.events.settle()
                     await self.base.settle()
                     await self.transport.drain()
                 else:
@@ -545,6 +550,7 @@ class RedisStateStore:
         reader = self._archives.pop(asyncio.get_running_loop(), None)
         if reader is not None:
             await reader.aclose()
+        await self.events.aclose()
         await self.transport.aclose(drain_s=0)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeAlias
 
 from redis_state.models import TaskStatus
 from redis_state.models.version import Version
+from redis_state.postgres.text import plain_text
 from redis_state.primitives.record import Stored
 from redis_state.serialization.rows import as_object
 from redis_state.stores.sessions.task_status import watch_entry
@@ -404,16 +405,6 @@ def fields_of(text: str) -> dict[bytes, bytes]:
     return {_bytes(name): _bytes(value) for name, value in json.loads(text).items()}
 
 
-def plain_text(value: str) -> str:
-    """Write any text as one that a database takes: without NUL, without lone surrogates.
-
-    A backslash is written twice, so no two texts are written alike.
-    """
-    if value.isascii() and value.isprintable() and "\\" not in value:
-        return value
-    return "".join(_sign(sign) for sign in value)
-
-
 def moment_of_us(us: int) -> datetime:
     """Return a moment of the server's, counted in microseconds."""
     return _EPOCH + timedelta(microseconds=us)
@@ -422,14 +413,6 @@ def moment_of_us(us: int) -> datetime:
 def moment_of_ms(ms: int) -> datetime:
     """Return a moment of the server's, counted in milliseconds."""
     return _EPOCH + timedelta(milliseconds=ms)
-
-
-def _sign(sign: str) -> str:
-    if sign == "\\":
-        return "\\\\"
-    if sign == "\0" or "\ud800" <= sign <= "\udfff":
-        return f"\\u{ord(sign):04x}"
-    return sign
 
 
 def _text(value: bytes) -> str:

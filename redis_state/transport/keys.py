@@ -600,6 +600,18 @@ class Keys:
         """
         return f"{self.namespace}:v1:{{archive}}:retention"
 
+    def events_watch(self, shard: int) -> str:
+        """zset: trace -> when its events must be moved to PostgreSQL, in ms; ``:clock`` string: the
+        server's time at its last change. 400 days after a write.
+        """
+        return f"{self._watch_slot(shard)}:events"
+
+    def events_since(self, shard: int) -> str:
+        """zset: trace -> since when it has events that are not in PostgreSQL, in ms. 400 days
+        after a write.
+        """
+        return f"{self._watch_slot(shard)}:events-since"
+
     def _watch_slot(self, shard: int) -> str:
         return f"{self.namespace}:v1:{{watch-{shard:02d}}}"
 

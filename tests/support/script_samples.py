@@ -333,6 +333,12 @@ CALLS: dict[str, Call] = {
     "keep_rows": lambda scripts, keys: scripts.keep_rows(
         keys.updates(SESSION), least_ms=HOUR, hold_ms=HOUR
     ),
+    "watch_since": lambda scripts, keys: scripts.watch_since(
+        keys.events_watch(0), since=keys.events_since(0), entry=b"e", delay_ms=HOUR
+    ),
+    "release_rows": lambda scripts, keys: scripts.release_rows(
+        keys.events(SESSION), n=1, at_ms=HOUR, ttl_ms=HOUR
+    ),
     "drop_copy": lambda scripts, keys: scripts.drop_copy(_copied(keys), digest=b"d"),
     "read_part": lambda scripts, keys: scripts.read_part(_copied(keys), after=b"", limit=9),
     "write_part": lambda scripts, keys: scripts.write_part(

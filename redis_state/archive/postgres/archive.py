@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -31,15 +31,12 @@ from redis_state.archive.model import (
     SessionRows,
     moment_of_ms,
     moment_of_us,
-    plain_text,
 )
 from redis_state.archive.postgres import erasing
 from redis_state.archive.postgres import statements as sqls
 from redis_state.archive.postgres.finding import find_tasks
 from redis_state.archive.postgres.retention import CLASSES, Retaining
 from redis_state.archive.postgres.rows import (
-    id_text,
-    long_ids,
     ms_of,
     record_of,
     record_values,
@@ -58,6 +55,8 @@ from redis_state.archive.postgres.schema import (
 from redis_state.archive.postgres.verifying import verify_records, verify_rows, verify_tasks
 from redis_state.archive.retention import RetentionReport, check_classes
 from redis_state.errors import ArchiveUnavailable
+from redis_state.postgres.connection import close, connect, problem
+from redis_state.postgres.text import id_text, long_ids, plain_text
 
 _NONE = (0, 0)
 _MIGRATION_S = 3600.0
@@ -356,7 +355,7 @@ class PostgresArchive:
                 if not refused or not self._is_idle():
                     await self._drop()
                 # Its text may quote what was to be written.
-                raise ArchiveUnavailable(action, _problem(error), refused=refused) from None
+                raise ArchiveUnavailable(action, problem(error), refused=refused) from None
             except BaseException:
                 # In the middle of a call: nobody knows what the connection would say next.
                 await self._drop()
@@ -365,20 +364,10 @@ class PostgresArchive:
     async def _connected(self) -> AsyncConnection[Any]:
         if self._connection is None or self._connection.closed:
             try:
-                opened = await AsyncConnection.connect(
-                    self._url.get_secret_value(), autocommit=True, application_name="redis-state"
-                )
+                self._connection = await connect(self._url)
             except (OSError, ValueError) as error:
                 # A host that is none, for one. Its text and its parts may quote the URL.
                 raise ArchiveUnavailable("connect", type(error).__name__) from None
-            try:
-                for statement in sqls.SESSION_SETTINGS:
-                    await opened.execute(statement)
-            except BaseException:
-                with suppress(psycopg.Error, OSError):
-                    await opened.close()
-                raise
-            self._connection = opened
         return self._connection
 
     def _is_idle(self) -> bool:
@@ -390,8 +379,7 @@ class PostgresArchive:
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(psycopg.Error, OSError):
-                await connection.close()
+            await close(connection)
 
 
 def _replaced(stamp: str | None) -> tuple[int | None, str | None]:
@@ -400,7 +388,3 @@ def _replaced(stamp: str | None) -> tuple[int | None, str | None]:
         return None, None
     version, _, write = stamp.partition(" ")
     return int(version), plain_text(write)
-
-
-def _problem(error: psycopg.Error) -> str:
-    return " ".join(filter(None, (type(error).__name__, error.sqlstate)))

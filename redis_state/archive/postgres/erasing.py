@@ -20,7 +20,8 @@ from redis_state.archive.model import (
     SessionRows,
     moment_of_us,
 )
-from redis_state.archive.postgres.rows import id_of, id_text, us_of
+from redis_state.archive.postgres.rows import us_of
+from redis_state.postgres.text import id_of, id_text
 
 _LOCK_TOGETHER: Final = """
 SELECT pg_advisory_xact_lock_shared(lock)

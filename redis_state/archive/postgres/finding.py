@@ -25,8 +25,9 @@ from redis_state.archive.model import (
     place_us,
     task_place,
 )
-from redis_state.archive.postgres.rows import id_of, id_text, task_of
+from redis_state.archive.postgres.rows import task_of
 from redis_state.models import TaskStatus
+from redis_state.postgres.text import id_of, id_text
 
 # So many tasks are read for one that may be returned, and at least so many for a page.
 _READ_FOR_ONE, _LEAST = 4, 400

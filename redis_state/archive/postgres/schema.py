@@ -12,8 +12,7 @@ from typing import Any
 
 from psycopg import AsyncConnection, sql
 
-# Of all advisory locks of a database those of this library: the bytes of "redis_st".
-_LOCK = 0x7265_6469_735F_7374
+from redis_state.postgres.migrations import LOCK, applied_version, apply_migrations
 
 _YEAR = 12
 
@@ -118,41 +117,16 @@ LIMIT 1
 
 
 async def migrate(connection: AsyncConnection[Any]) -> int:
-    """Make the tables, unless they are there; return the version. One transaction.
+    """Make the archive's tables, unless they are there; return the version. One transaction.
 
-    Processes that come together wait for the first of them. A crash leaves nothing of it. With all
-    tables there it only reads. An index of large tables takes as long as it takes.
+    With all tables there it only reads. An index of large tables takes as long as it takes.
     """
-    if await is_migrated(connection):
-        return len(MIGRATIONS)
-    async with connection.transaction():
-        await connection.execute("SET LOCAL statement_timeout = 0")
-        await connection.execute("SET LOCAL lock_timeout = 0")
-        await connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
-        await connection.execute("CREATE SCHEMA IF NOT EXISTS redis_state")
-        await connection.execute(
-            "CREATE TABLE IF NOT EXISTS redis_state.migrations "
-            "(version int PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())"
-        )
-        done = await _version(connection)
-        for version, statements in enumerate(MIGRATIONS[done:], start=done + 1):
-            await connection.execute(statements.encode())
-            await connection.execute(
-                "INSERT INTO redis_state.migrations (version) VALUES (%s)", [version]
-            )
-        return max(done, len(MIGRATIONS))
+    return await apply_migrations(connection, "redis_state", MIGRATIONS)
 
 
 async def is_migrated(connection: AsyncConnection[Any]) -> bool:
     """Return whether all tables are there, as this version of the library has them."""
-    found = await connection.execute("SELECT to_regclass('redis_state.migrations')")
-    return await found.fetchone() != (None,) and await _version(connection) >= len(MIGRATIONS)
-
-
-async def _version(connection: AsyncConnection[Any]) -> int:
-    found = await connection.execute("SELECT coalesce(max(version), 0) FROM redis_state.migrations")
-    row = await found.fetchone()
-    return int(row[0]) if row else 0
+    return await applied_version(connection, "redis_state") >= len(MIGRATIONS)
 
 
 def month_of(moment: datetime) -> tuple[int, int]:
@@ -166,7 +140,7 @@ async def make_months(
 ) -> None:
     """Make the partitions of months, unless they are there. One transaction for all."""
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+        await connection.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
         for year, month in sorted(set(months)):
             following = (year + month // _YEAR, month % _YEAR + 1)
             await connection.execute(

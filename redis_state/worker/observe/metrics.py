@@ -115,6 +115,7 @@ class WorkerMetrics(Collector):
                 "what",
             )
         yield from self._of_archive()
+        yield from self._of_events()
         if self.pauses:
             ages = {f"{age:g}": count for age, count in self.pauses.items()}
             yield self._gauge(
@@ -146,6 +147,20 @@ class WorkerMetrics(Collector):
             )
             yield self._gauge(
                 "archive_backlog_age_seconds",
+                "Seconds that the first of them waits.",
+                {(): backlog[1]},
+            )
+
+    def _of_events(self) -> Iterator[Metric]:
+        backlog = self.stats.event_backlog
+        if backlog is not None:
+            yield self._gauge(
+                "durable_events_backlog",
+                "Traces with audit events that are not in PostgreSQL yet.",
+                {(): backlog[0]},
+            )
+            yield self._gauge(
+                "durable_events_backlog_age_seconds",
                 "Seconds that the first of them waits.",
                 {(): backlog[1]},
             )

@@ -1,8 +1,8 @@
-"""A PostgreSQL for all tests of one process, and an archive in it for each."""
+"""An archive for each test."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 from pydantic import SecretStr
@@ -12,15 +12,6 @@ pytest.importorskip("psycopg", reason="needs the postgres extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.archive.postgres.archive import PostgresArchive
 from tests.support.servers.postgres import OwnPostgres
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[OwnPostgres]:
-    """Start a server for the test process."""
-    server = OwnPostgres()
-    server.start()
-    yield server
-    server.close()
 
 
 @pytest.fixture

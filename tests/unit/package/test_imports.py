@@ -13,7 +13,7 @@ import pytest
 
 LAYERS = (
     ("errors", "models", "serialization", "limits", "settings"),
-    ("transport", "embedded", "payloads"),
+    ("transport", "embedded", "payloads", "postgres"),
     ("scripts",),
     ("primitives",),
     ("stores", "agents"),
