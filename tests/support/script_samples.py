@@ -296,6 +296,9 @@ CALLS: dict[str, Call] = {
         write="w",
         lane=LaneState("lane:\ud800", b"[]"),
     ),
+    "retire_claim": lambda scripts, keys: scripts.retire_claim(
+        task_keys(keys, SESSION), version=1, claimed=1
+    ),
     "note_running": lambda scripts, keys: scripts.note_running(
         task_keys(keys, SESSION), mark=MARK, steps=b"[]"
     ),
