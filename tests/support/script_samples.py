@@ -785,6 +785,7 @@ CALLS: dict[str, Call] = {
     "list_claims": lambda scripts, keys: scripts.list_claims(
         keys.queue("q").claims, after=0, patience_ms=0, limit=1
     ),
+    "look_agenda": lambda scripts, keys: scripts.look_agenda(keys.queue("q")),
     "look_queue": lambda scripts, keys: scripts.look_queue(keys.queue("q"), most=2),
     "clear_queue": lambda scripts, keys: scripts.clear_queue(
         keys.queue("q"), history=keys.queue_history()
