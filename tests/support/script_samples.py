@@ -297,6 +297,9 @@ CALLS: dict[str, Call] = {
         write="w",
         lane=LaneState("lane:\ud800", b"[]"),
     ),
+    "retire_claim": lambda scripts, keys: scripts.retire_claim(
+        task_keys(keys, SESSION), version=1, claimed=1
+    ),
     "note_running": lambda scripts, keys: scripts.note_running(
         task_keys(keys, SESSION), mark=MARK, steps=b"[]"
     ),
@@ -798,6 +801,7 @@ CALLS: dict[str, Call] = {
     "list_claims": lambda scripts, keys: scripts.list_claims(
         keys.queue("q").claims, after=0, patience_ms=0, limit=1
     ),
+    "look_agenda": lambda scripts, keys: scripts.look_agenda(keys.queue("q")),
     "look_queue": lambda scripts, keys: scripts.look_queue(keys.queue("q"), most=2),
     "clear_queue": lambda scripts, keys: scripts.clear_queue(
         keys.queue("q"), history=keys.queue_history()

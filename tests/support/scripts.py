@@ -264,7 +264,13 @@ def job_payload(keys: Keys, task: str = "t", *, runs: int = 0) -> str:
 
 
 async def start(
-    scripts: Scripts, keys: Keys, task: TaskKeys, *, owner: str = "one", lease_ms: int = HOUR
+    scripts: Scripts,
+    keys: Keys,
+    task: TaskKeys,
+    *,
+    owner: str = "one",
+    lease_ms: int = HOUR,
+    claimed: int | None = None,
 ) -> Reply:
     """Start a task."""
     return await scripts.start_task(
@@ -276,6 +282,7 @@ async def start(
         ttl_ms=HOUR,
         announcement=saying(keys, f"started-{owner}"),
         steering=keys.steering("s"),
+        claimed=claimed,
     )
 
 

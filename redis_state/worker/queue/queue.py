@@ -49,6 +49,7 @@ class QueueState(StrEnum):
     CLAIMED = "CLAIMED"  # a worker has claimed it and may be about to start it
     RELEASED = "RELEASED"  # who claimed it never started it: it is there for any worker again
     QUEUED = "QUEUED"  # it was not there, and is now
+    HELD = "HELD"  # its claim is a permit, and who has it could still run the task
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +135,8 @@ class Queue:
 
         All of them travel together. Safe to repeat, also concurrently: a job is there once. What a
         worker claimed less than ``patience_ms`` ago is left alone: the worker may be about to start
-        it. One that was merely slow then finds the task held, or starts it first. Errors:
-        BackendUnavailable.
+        it. One that was merely slow then finds the task held, or starts it first. A permit stays
+        until its claim is ``retired``, see `Job`. Errors: BackendUnavailable.
         """
         found = await asyncio.gather(*(self._ensure(job, patience_ms) for job in jobs))
         return list(found)
@@ -288,6 +289,12 @@ class Queue:
         """Return a task as claims name it."""
         return Job(session_id, task_id, 0, 0).claim_under(self._keys.jobs_tag)
 
+    async def claimed_ms(self, job: Job) -> int:
+        """Return when a task's job was claimed; 0 if it is not. Errors: BackendUnavailable."""
+        claims = self.keys(job.queue).claims
+        name = job.claim_under(self._keys.jobs_tag)
+        return int(await self.transport.commands.zscore(claims, name) or 0)
+
     async def claimed_of(self, queue: str | None, key: str) -> set[str]:
         """List the claims of what has a key: it has begun, or is about to.
 
@@ -385,6 +392,7 @@ class Queue:
             orphan=job.orphan,
             version=str(job.version),
             patience_ms=patience_ms,
+            retired=job.retired_ms,
         )
         return QueueState(reply.text(0))
 

@@ -59,8 +59,13 @@ class TaskScripts(ScriptRunner):
         ttl_ms: int,
         announcement: Announcement,
         steering: LogKeys,
+        claimed: int | None = None,
     ) -> PendingReply:
         """OK epoch fields recorded steered | HELD left_ms | DENIED status | MISSING."""
+
+    @script
+    def retire_claim(self, keys: TaskKeys, *, version: int, claimed: int) -> PendingReply:
+        """OK retired."""
 
     @script
     def move_task(
