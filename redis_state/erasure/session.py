@@ -184,7 +184,8 @@ class SessionErasure:
         dead = codec.encode([session_id])[:-1] + b","
         await self._remove_beginning(keys.dead_tasks(), dead)
         slot = keys.pauses(session_id).removesuffix("pauses")
-        await self._remove_beginning(keys.open_pauses(), raw(f"{slot}token:"))
+        for listed in (keys.open_pauses(), keys.opened_pauses()):
+            await self._remove_beginning(listed, raw(f"{slot}token:"))
         for key_of in (keys.archive_watch, keys.archive_since):
             await self._remove_sharded(key_of, entries)
         await self._remove_sharded(keys.archive_sessions, [session_entry(session_id)])
