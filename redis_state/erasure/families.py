@@ -6,7 +6,6 @@ thought of: `tests/unit/erasure/test_families.py` compares them.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from redis_state.errors import InvalidField
@@ -152,13 +151,6 @@ ALWAYS_KEPT: Final[dict[str, str]] = {
 }
 
 _KINDS: Final = dict(SESSION.values())
-# Names of slots that the store itself has. A session of such an id shares them.
-_RESERVED = re.compile(
-    r"(watch|agents|graphs|graph-items|a2a-watch)-\d\d|"
-    r"(queues|rates|cron|clock)-.*|"
-    r"archive|pauses|artifacts|dead|schedules|workers|jobs|llama|a2a-pages",
-    re.DOTALL,
-)
 
 
 def class_of(kind: str) -> str | None:
@@ -170,8 +162,6 @@ def class_of(kind: str) -> str | None:
 
 
 def check_session(session_id: str) -> None:
-    """Refuse an id whose slot is one of the store's own. Errors: InvalidField."""
+    """Refuse an id that is no text. Errors: InvalidField."""
     if not isinstance(session_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidField("session_id", f"text is needed, not {type(session_id).__name__}")
-    if _RESERVED.fullmatch(session_id):
-        raise InvalidField("session_id", "is the name of a part of the store")

@@ -60,13 +60,13 @@ def is_pause_id(text: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _watch_key(namespace: str, shard: int) -> str:
-    return f"{namespace}:v1:{{watch-{shard:02d}}}:watch"
+    return f"{namespace}:v1:{{/watch-{shard:02d}}}:watch"
 
 
 @lru_cache(maxsize=256)
 def _task_index_keys(namespace: str, shard: int) -> TaskIndexKeys:
     watch = _watch_key(namespace, shard)
-    return TaskIndexKeys(watch, f"{namespace}:v1:{{watch-{shard:02d}}}:tasks")
+    return TaskIndexKeys(watch, f"{namespace}:v1:{{/watch-{shard:02d}}}:tasks")
 
 
 @lru_cache(maxsize=64)
@@ -98,6 +98,14 @@ class Keys:
 
     def _key(self, field: str, scope: str, kind: str) -> str:
         return f"{self.namespace}:v1:{{{escape(field, scope)}}}:{kind}"
+
+    def _own(self, part: str, kind: str) -> str:
+        # No escaped id has a slash: a session of any id has other keys than a part of the store.
+        return f"{self.namespace}:v1:{{/{part}}}:{kind}"
+
+    def _of_namespace(self, part: str, kind: str) -> str:
+        # A session may share this slot. None of its kinds of keys is one of these.
+        return self._key("namespace", f"{part}-{self.namespace}", kind)
 
     def _log(self, field: str, scope: str, kind: str) -> LogKeys:
         return self._log_at(self._key(field, scope, kind))
@@ -222,11 +230,11 @@ class Keys:
 
     def open_pauses(self) -> str:
         """zset: key of a token -> expiry in us: all open pauses. As long as their tokens."""
-        return f"{self.namespace}:v1:{{pauses}}:open-pauses"
+        return f"{self.namespace}:v1:{{/pauses}}:open-pauses"
 
     def opened_pauses(self) -> str:
         """zset: key of a token -> opening in ms: the same pauses, in that order. Like the last."""
-        return f"{self.namespace}:v1:{{pauses}}:opened-pauses"
+        return f"{self.namespace}:v1:{{/pauses}}:opened-pauses"
 
     def pause(self, token: str) -> str:
         """hash: like a session's token: a host's pause, in a slot of its own, named by the token's
@@ -260,7 +268,7 @@ class Keys:
 
     def artifact_sessions(self) -> str:
         """zset: place -> expiry in us: where there may be artifacts. As long as the last one."""
-        return f"{self.namespace}:v1:{{artifacts}}:artifact-sessions"
+        return f"{self.namespace}:v1:{{/artifacts}}:artifact-sessions"
 
     def agent_session(self, session_id: str) -> str:
         """hash: version, write, writes, created, born, tags, header, definition, head, parts,
@@ -272,13 +280,13 @@ class Keys:
         """zset: ``<tag>:<created>:<id>``, by name: the agents' sessions of a shard, by status and
         agent. As long as the last one saved.
         """
-        return f"{self.namespace}:v1:{{agents-{shard:02d}}}:sessions"
+        return f"{self.namespace}:v1:{{/agents-{shard:02d}}}:sessions"
 
     def agent_expiries(self, shard: int) -> str:
         """zset: ``<created>:<id> <tags>`` -> expiry in ms: where a shard's sessions are listed,
         and until when. As long as the last one saved.
         """
-        return f"{self.namespace}:v1:{{agents-{shard:02d}}}:expiries"
+        return f"{self.namespace}:v1:{{/agents-{shard:02d}}}:expiries"
 
     def agent_lease(self, session_id: str) -> str:
         """hash: owner, claim, epoch, expires, length: which process executes an agent's session.
@@ -293,7 +301,7 @@ class Keys:
     def _agents(self, session_id: str) -> str:
         # Its listing and its lease are in the same script as the session, so in the same slot.
         shard = agent_shard(session_id)
-        return f"{self.namespace}:v1:{{agents-{shard:02d}}}"
+        return f"{self.namespace}:v1:{{/agents-{shard:02d}}}"
 
     def conversation(self, session_id: str) -> LogKeys:
         """stream: items of a session of the OpenAI Agents SDK, and which were taken away; ``:ids``
@@ -339,19 +347,19 @@ class Keys:
         """hash: version, write, order, document, run: a handler of LlamaIndex's workflows.
         `agent_sessions_ttl` after a write.
         """
-        return self._key("scope", "llama", f"llama-handler:{escape('handler_id', handler_id)}")
+        return self._own("llama", f"llama-handler:{escape('handler_id', handler_id)}")
 
     def llama_handlers(self) -> str:
         """zset: handler -> expiry in us: all handlers of LlamaIndex. As long as the newest."""
-        return self._key("scope", "llama", "llama-handlers")
+        return self._own("llama", "llama-handlers")
 
     def llama_running(self) -> str:
         """zset: handler -> expiry in us: handlers that have not ended. As long as the newest."""
-        return self._key("scope", "llama", "llama-running")
+        return self._own("llama", "llama-running")
 
     def llama_handlers_of(self, run_id: str) -> str:
         """zset: handler -> expiry in us: the handlers of a run. As long as the newest."""
-        return self._key("scope", "llama", f"llama-handlers-of:{escape('run_id', run_id)}")
+        return self._own("llama", f"llama-handlers-of:{escape('run_id', run_id)}")
 
     def llama_events(self, run_id: str) -> LogKeys:
         """stream: events of a run of LlamaIndex; ``:ids`` hash: write id -> n; ``:live`` channel.
@@ -417,13 +425,13 @@ class Keys:
 
     def graph_threads(self, shard: int) -> str:
         """zset: threads of LangGraph in a shard, by name. As long as the last one listed."""
-        return f"{self.namespace}:v1:{{graphs-{shard:02d}}}:threads"
+        return f"{self.namespace}:v1:{{/graphs-{shard:02d}}}:threads"
 
     def graph_expiries(self, shard: int) -> str:
         """zset: thread -> expiry in ms: until when a shard's threads are listed. As long as the
         last one listed.
         """
-        return f"{self.namespace}:v1:{{graphs-{shard:02d}}}:expiries"
+        return f"{self.namespace}:v1:{{/graphs-{shard:02d}}}:expiries"
 
     def graph_item(self, item_space: str, item_key: str) -> str:
         """hash: value, created, updated, ttl: an item of LangGraph's store. `graph_items_ttl`, or
@@ -436,19 +444,19 @@ class Keys:
         """zset: namespace and key, by name: items of LangGraph's store in a shard. As long as the
         last one listed.
         """
-        return f"{self.namespace}:v1:{{graph-items-{shard:02d}}}:items"
+        return f"{self.namespace}:v1:{{/graph-items-{shard:02d}}}:items"
 
     def graph_item_expiries(self, shard: int) -> str:
         """zset: namespace and key -> expiry in ms: until when a shard's items are listed. As long
         as the last one listed.
         """
-        return f"{self.namespace}:v1:{{graph-items-{shard:02d}}}:expiries"
+        return f"{self.namespace}:v1:{{/graph-items-{shard:02d}}}:expiries"
 
     def dead_tasks(self) -> str:
         """zset: session and task -> expiry in us: tasks given up because their workers kept dying.
         As long as the last one.
         """
-        return f"{self.namespace}:v1:{{dead}}:dead-tasks"
+        return f"{self.namespace}:v1:{{/dead}}:dead-tasks"
 
     def context(self, session_id: str) -> str:
         """hash: version, write, order, number, hash, call, places, llm_context, tool_context,
@@ -495,23 +503,23 @@ class Keys:
         occurrence, `asked`, begun, attempts, and its lease: owner, claim, epoch, expires, length: a
         scheduled job. `jobs_ttl` beyond its next occurrence.
         """
-        return self._key("scope", "jobs", f"job:{escape('job_id', job_id)}")
+        return self._own("jobs", f"job:{escape('job_id', job_id)}")
 
     def jobs(self) -> str:
         """zset: job_id -> expiry in us: all scheduled jobs. As long as the last one."""
-        return self._key("scope", "jobs", "jobs")
+        return self._own("jobs", "jobs")
 
     def jobs_of(self, session_id: str) -> str:
         """zset: job_id -> expiry in us: a session's scheduled jobs. As long as its last one."""
-        return self._key("scope", "jobs", f"jobs-of:{escape('session_id', session_id)}")
+        return self._own("jobs", f"jobs-of:{escape('session_id', session_id)}")
 
     def jobs_due(self) -> str:
         """zset: job_id -> next occurrence in us: enabled jobs. As long as the last job."""
-        return self._key("scope", "jobs", "jobs-due")
+        return self._own("jobs", "jobs-due")
 
     def job_runs(self, job_id: str) -> LogKeys:
         """stream: runs of a job; ``:ids`` hash: fingerprint -> n. `job_runs_ttl`, trimmed."""
-        return self._log_at(self._key("scope", "jobs", f"job-runs:{escape('job_id', job_id)}"))
+        return self._log_at(self._own("jobs", f"job-runs:{escape('job_id', job_id)}"))
 
     def stream(self, path: str) -> StreamKeys:
         """hash: id, state, type, life, expires, closed, closer, first, last, bytes, seq, origin,
@@ -533,17 +541,17 @@ class Keys:
         day at least until the schedule has ended.
         """
         part = escape("schedule_id", schedule_id)
-        return f"{self.namespace}:v1:{{schedules}}:schedule:{part}"
+        return f"{self.namespace}:v1:{{/schedules}}:schedule:{part}"
 
     def schedules(self) -> str:
         """zset: schedule_id -> expiry in us: all schedules. As long as the last one."""
-        return f"{self.namespace}:v1:{{schedules}}:schedules"
+        return f"{self.namespace}:v1:{{/schedules}}:schedules"
 
     def schedules_due(self) -> str:
         """zset: schedule_id -> when a worker must look at it, in ms; ``:clock`` string: the
         server's time at its last change. 400 days after a write.
         """
-        return f"{self.namespace}:v1:{{schedules}}:schedules-due"
+        return f"{self.namespace}:v1:{{/schedules}}:schedules-due"
 
     def call(self, beside: str, call: str) -> str:
         """string: the packed reply of a call that removes or overwrites, for its repetition; in the
@@ -553,11 +561,11 @@ class Keys:
 
     def worker(self, worker: str) -> str:
         """hash: version, write, order, document: one worker process. Three of its intervals."""
-        return f"{self.namespace}:v1:{{workers}}:worker:{escape('worker', worker)}"
+        return f"{self.namespace}:v1:{{/workers}}:worker:{escape('worker', worker)}"
 
     def workers(self) -> str:
         """zset: worker -> expiry in us: the worker processes. As long as the last one's record."""
-        return f"{self.namespace}:v1:{{workers}}:workers"
+        return f"{self.namespace}:v1:{{/workers}}:workers"
 
     def copied(self, original: str) -> str:
         """hash: key -> digest of what a migration has copied to it. Seven days after a copy; until
@@ -598,7 +606,7 @@ class Keys:
         """hash: owner, claim, epoch, expires, length: who removes what is over from the archive,
         and when another may. Two hours after a round.
         """
-        return f"{self.namespace}:v1:{{archive}}:retention"
+        return f"{self.namespace}:v1:{{/archive}}:retention"
 
     def events_watch(self, shard: int) -> str:
         """zset: trace -> when its events must be moved to PostgreSQL, in ms; ``:clock`` string: the
@@ -613,13 +621,13 @@ class Keys:
         return f"{self._watch_slot(shard)}:events-since"
 
     def _watch_slot(self, shard: int) -> str:
-        return f"{self.namespace}:v1:{{watch-{shard:02d}}}"
+        return f"{self.namespace}:v1:{{/watch-{shard:02d}}}"
 
     def test_clock(self) -> str:
         """string: how far a test's clock is ahead of the server's, in ms. Only in namespaces of
         tests. 400 days after a move.
         """
-        return self._key("namespace", f"clock-{self.namespace}", "shift")
+        return self._of_namespace("clock", "shift")
 
     def queue(self, queue: str) -> QueueKeys:
         """zset: job id -> when it is due, in ms; ``:claims`` zset: task -> when it was claimed, in
@@ -629,7 +637,7 @@ class Keys:
         arq's format.
         `active_task_ttl` after a job is due; permits 8 days after a claim.
         """
-        name = self._key("namespace", f"queues-{self.namespace}", f"queue:{escape('queue', queue)}")
+        name = self._of_namespace("queues", f"queue:{escape('queue', queue)}")
         channel = f"{name}:wake" if self.database == 0 else f"{name}:wake:{self.database}"
         return _queue_keys(name, channel)
 
@@ -637,15 +645,15 @@ class Keys:
         """hash: id, picking: what distinguishes the history of the namespace's queues from one that
         was lost; when arq's own runner picked jobs. 400 days, extended by sweepers.
         """
-        return self._key("namespace", f"queues-{self.namespace}", "history")
+        return self._of_namespace("queues", "history")
 
     def rates(self) -> str:
         """zset: rate -> when all of it is there again, in ms. Eight days after a use."""
-        return self._key("namespace", f"rates-{self.namespace}", "rates")
+        return self._of_namespace("rates", "rates")
 
     def cron(self, name: str, at_ms: int) -> str:
         """hash: owner, epoch, expires: who runs a moment of a cron job. Two hours."""
-        return self._key("namespace", f"cron-{self.namespace}", f"{escape('name', name)}:{at_ms}")
+        return self._of_namespace("cron", f"{escape('name', name)}:{at_ms}")
 
     @property
     def jobs_tag(self) -> str:
@@ -723,7 +731,7 @@ class Keys:
 
     def a2a_page_secret(self) -> str:
         """text: what the page tokens of A2A lists are signed with. 30 days after its last use."""
-        return f"{self.namespace}:v1:{{a2a-pages}}:a2a-page-secret"
+        return f"{self.namespace}:v1:{{/a2a-pages}}:a2a-page-secret"
 
     def mcp_messages(self, mcp_session: str) -> LogKeys:
         """stream: what an MCP server sent in one session; ``:ids`` hash: row id -> n; ``:live``
@@ -750,7 +758,7 @@ class Keys:
         """zset: A2A task -> when its owner's lease may have run out, in ms; ``:clock`` string: the
         server's time at its last change. 400 days after a write.
         """
-        return f"{self.namespace}:v1:{{a2a-watch-{shard:02d}}}:watch"
+        return f"{self.namespace}:v1:{{/a2a-watch-{shard:02d}}}:watch"
 
 
 def a2a_scope(tenant: str, owner: str) -> str:

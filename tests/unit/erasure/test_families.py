@@ -5,15 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
 from redis_state.erasure import families
 from redis_state.erasure.walking import owner_of_memory
-from redis_state.errors import InvalidField
 from redis_state.memory.keys import MemoryKey
-from redis_state.transport import keys as keys_module
 from redis_state.transport.key_text import escape
 from redis_state.transport.keys import Keys
 
@@ -53,18 +50,6 @@ def test_the_kinds_are_those_of_the_keys() -> None:
         made = method(*given)
         text = made if isinstance(made, str) else made.rows
         assert re.fullmatch(rf"ns:v1:{{S}}:{kind}(:.*)?", text), name
-
-
-def test_slots_of_the_store_are_no_sessions() -> None:
-    source = Path(keys_module.__file__).read_text(encoding="utf-8")
-    fixed = set(re.findall(r"\{\{([a-z0-9-]+(?:-\{shard:02d\})?)\}\}:", source))
-    fixed |= set(re.findall(r'_key\("scope", "([a-z]+)"', source))
-    assert {"pauses", "watch-{shard:02d}", "jobs"} <= fixed
-    for name in fixed:
-        with pytest.raises(InvalidField, match="a part of the store"):
-            families.check_session(name.replace("{shard:02d}", "07"))
-    for name in ("", "s", "watch", "watch-1", "agents-123", "pauses-1"):
-        families.check_session(name)
 
 
 @pytest.mark.parametrize("part", ["a", "a:b", "100%", "%3A", "ü", " x"])
