@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -26,7 +26,7 @@ return redis.call('PEXPIRE', from == KEYS[1] and KEYS[2] or KEYS[1], 600000)
 
 
 @asynccontextmanager
-async def _moving(store: RedisStateStore, one: str, other: str) -> AsyncIterator[list[int]]:
+async def _moving(store: RedisStateStore, one: str, other: str) -> AsyncGenerator[list[int]]:
     """Move an entry between two lists without end; count the moves."""
     moves: list[int] = []
     chance = random.Random(3)
