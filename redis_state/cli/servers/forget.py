@@ -14,7 +14,6 @@ from redis_state.cli.exit_codes import ExitCode, run
 from redis_state.cli.output import harmless, print_json, print_line, print_table
 from redis_state.erasure import ErasureReport
 from redis_state.errors import CallerError
-from redis_state.worker import TaskClient
 
 
 class Running(StrEnum):
@@ -66,6 +65,8 @@ def forget(
     async def work() -> ErasureReport:
         if (session is None) == (user is None):
             raise CallerError("give either --session or --user")
+        from redis_state.worker import TaskClient  # noqa: PLC0415 - needs the extra
+
         async with RedisStateStore.from_url(url) as store, TaskClient(store) as client:
             if session is not None:
                 return await client.forget(
