@@ -127,7 +127,7 @@ class ChatTask:
         if error is not None:
             content = {"status": state.status.value, "error": error}
             shown = self._shown(UpdateType.STATUS_CHANGE, content)
-            error = shown.get("error") if isinstance(shown, dict) else None
+            error = cast("dict[str, Any]", shown).get("error") if isinstance(shown, dict) else None
         return cut_tokens(self.session_id, result), cut_tokens(self.session_id, error)
 
     def _shown(self, kind: UpdateType, content: Any) -> Any:
