@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from redis_state.errors import ConfigError
@@ -41,6 +41,13 @@ class Credentials:
 
 # Gives the credentials of now. redis-py's providers will do, too.
 Provider = Callable[[], Awaitable[Credentials]]
+
+
+class _Retention(dict[str, timedelta]):
+    """How long each class of data is kept. Nobody changes it: settings have a hash."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
 
 
 class Settings(BaseSettings):
@@ -185,9 +192,9 @@ class Settings(BaseSettings):
 
     All workers of a pool need it. None: nothing is archived. See the guide to the archive.
     """
-    archive_retention: dict[str, Annotated[timedelta, Field(ge=_DAY, le=36500 * _DAY)]] = Field(
-        default_factory=dict
-    )
+    archive_retention: Annotated[
+        dict[str, Annotated[timedelta, Field(ge=_DAY, le=36500 * _DAY)]], AfterValidator(_Retention)
+    ] = Field(default_factory=_Retention)
     """How long the archive keeps each class of data after its end: `{"updates": "P365D"}`.
 
     Classes are `tasks`, `updates` and `sessions`. What is not named is kept for ever.

@@ -45,7 +45,7 @@ class PauseList:
         keys = store.base.keys
         self._keys = PauseListKeys(keys.open_pauses(), keys.opened_pauses())
         self._scripts = store.base.scripts
-        self._commands = store.transport.commands
+        self._transport = store.transport
 
     async def add(self, key: str, *, opened_ms: int, left_ms: int) -> None:
         """List an open pause. A repetition does nothing."""
@@ -87,15 +87,18 @@ class PauseList:
     async def _make_whole(self) -> None:
         """List in both indexes what is in one of them and open, and drop the rest of it."""
         expiries, openings = [
-            set(await self._commands.zrange(index, 0, -1)) for index in self._keys
+            set(await self._transport.commands.zrange(index, 0, -1)) for index in self._keys
         ]
         lone = [each.decode() for each in expiries ^ openings]
         for start in range(0, len(lone), _SLICE):
             await self._settle(lone[start : start + _SLICE])
 
     async def _settle(self, keys: list[str]) -> None:
-        now = ms_of(await self._commands.time())
-        requested = [self._commands.hmget(key, "state", "opened", "expires") for key in keys]
+        commands = self._transport.commands
+        now = ms_of(await commands.time())
+        requested = [
+            self._transport.commands.hmget(key, "state", "opened", "expires") for key in keys
+        ]
         closed: list[str] = []
         for key, answer in zip(keys, requested, strict=True):
             state, opened, expires = await answer
