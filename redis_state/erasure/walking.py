@@ -14,6 +14,8 @@ from redis_state.transport.keys import artifact_place
 
 _KV = "kv:v1:"
 _KV_PARTS = 4
+# Names that are no UTF-8 are read, and written again, as they are.
+_KNOWN = "surrogateescape"
 # Up to so many sessions the server compares the names.
 _FEW = 3
 
@@ -53,7 +55,7 @@ class KeyWalk:
         for pattern in patterns:
             for server in await self._store.transport.each_primary():
                 async for page in server.scan_all(pattern):
-                    found = [self._read(name.decode("latin-1")) for name in page]
+                    found = [self._read(name.decode("utf-8", _KNOWN)) for name in page]
                     yield [
                         each
                         for each in found
@@ -71,7 +73,7 @@ class KeyWalk:
             pattern = f"{self._store.settings.namespace}:v1:{{*}}:{kind}*"
             for server in await self._store.transport.each_primary():
                 async for page in server.scan_all(pattern):
-                    found = [self._read(name.decode("latin-1")) for name in page]
+                    found = [self._read(name.decode("utf-8", _KNOWN)) for name in page]
                     yield [each for each in found if each and each.kind.startswith(kind)]
 
     def _read(self, name: str) -> FoundKey | None:

@@ -6,7 +6,7 @@ import asyncio
 import signal
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -109,6 +109,41 @@ async def _becomes(client: TaskClient, session: str, task_id: str, status: TaskS
 
 def _doubled(session: str) -> str:
     return session.replace("{", "{{").replace("}", "}}")
+
+
+async def test_a_namespace_may_be_any_text(settings: Settings) -> None:
+    changed = settings.model_copy(update={"namespace": f"{settings.namespace}-ü\u4e2d"})
+    async with RedisStateStore(changed) as store:
+        try:
+            await store.save_trajectory("trace", "mine", Trajectory("q"))
+            await store.save_memory_state("mine", {"of": "memory"})
+            report = await store.forget("mine")
+            assert (report.redis["trajectories"], report.redis["memories"]) == (1, 1)
+            await nothing_is_left(store, "mine")
+        finally:
+            await store.delete_everything()
+
+
+@pytest.mark.parametrize("running", ["cancel", "refuse", "fence"])
+async def test_the_queues_lose_the_jobs_of_a_user(
+    store: RedisStateStore, running: Literal["cancel", "refuse", "fence"]
+) -> None:
+    async with TaskClient(store) as client:
+        for user in ("ann", "bob"):
+            await client.submit(
+                "work",
+                "x",
+                session_id=f"of-{user}",
+                task_id="later",
+                delay=timedelta(days=30),
+                attributes={"user": user},
+            )
+        await client.forget_user("ann", running=running)
+        await nothing_is_left(store, "of-ann")
+        state = await client.get("of-bob", "later")
+        assert state is not None
+        assert state.status is TaskStatus.PENDING
+        assert any("arq:job:" in key for key in await left_over(store, "of-bob"))
 
 
 async def test_agents_sessions_and_threads_go_too(store: RedisStateStore) -> None:
