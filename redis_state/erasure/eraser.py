@@ -44,8 +44,8 @@ class Eraser:
     one session at a time. ``progress`` is called with what is done, and how many.
 
     Errors of every call: BackendError, also CommandRefused without the right; ArchiveUnavailable;
-    PayloadStoreUnavailable. After any of them, and after a crash, repeat the call: it does the
-    rest.
+    PayloadStoreUnavailable; LostRace while slots of a cluster are being moved. After any of them,
+    and after a crash, repeat the call: it does the rest.
     """
 
     def __init__(
