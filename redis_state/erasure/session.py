@@ -127,9 +127,12 @@ class SessionErasure:
         payloads = self._store.base.payloads
         named: set[bytes] = set()
         hashes = [key.name for key in found.keys if key.kind in ("task", "journal")]
-        for values in await self._each(self._commands.hgetall, hashes):
-            for value in values:
-                named |= payloads.claims_in(value)
+        # A session may have more of them than the memory holds.
+        for start in range(0, len(hashes), _TOGETHER):
+            some = hashes[start : start + _TOGETHER]
+            for values in await self._each(self._commands.hgetall, some):
+                for value in values:
+                    named |= payloads.claims_in(value)
         for data in more:
             named |= payloads.claims_in(data)
         if named:
