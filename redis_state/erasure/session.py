@@ -29,6 +29,7 @@ from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import watch_entry
 from redis_state.stores.task_index import TaskIndex
+from redis_state.transport.commands import Commands
 from redis_state.transport.key_text import escape, is_digest, unescape
 from redis_state.transport.keys import WATCH_SHARDS, agent_shard, artifact_place, graph_shard
 
@@ -57,11 +58,15 @@ class SessionErasure:
         self._store = store
         self._walk = KeyWalk(store)
         self._progress: Progress = progress or _ignore
-        self._commands = store.transport.commands
         self._scripts = store.base.scripts
         self._keys = store.base.keys
         # Memories that the last walk met, whose keys are digests.
         self.unknown_memories: int = 0
+
+    @property
+    def _commands(self) -> Commands:
+        # Of the running loop: an eraser may be made outside of one.
+        return self._store.transport.commands
 
     async def find(self, sessions: Collection[str]) -> dict[str, SessionFindings]:
         """Find the keys and the tasks of sessions, in one walk."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from redis_state import RedisStateStore
+from redis_state.erasure import Eraser
 from redis_state.erasure.walking import owner_of_memory
+from redis_state.errors import BackendUnavailable
 from redis_state.memory.keys import MemoryKey
 from redis_state.stores.memory.kv_entry import KVScope, Owner
 from redis_state.transport.key_text import escape
@@ -23,3 +28,9 @@ def test_an_entry_is_of_its_own_session(session: str, scope: KVScope) -> None:
 def test_a_memory_is_of_its_own_user(user: str) -> None:
     key = MemoryKey("t", user, "s").composite()
     assert owner_of_memory(escape("key", key)) == MemoryKey("t", user, "s")
+
+
+def test_an_eraser_may_be_made_outside_of_a_loop() -> None:
+    eraser = Eraser(RedisStateStore.from_url("redis://localhost:1"))
+    with pytest.raises(BackendUnavailable):
+        asyncio.run(eraser.forget("session"))
