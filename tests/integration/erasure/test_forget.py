@@ -14,7 +14,9 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.agents import SessionStore
+from redis_state.erasure import Eraser
 from redis_state.errors import SessionRunning
+from redis_state.memory.keys import MemoryKey
 from redis_state.models import TaskStatus, Trajectory, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import Schedule, TaskClient, TaskContext
@@ -144,6 +146,17 @@ async def test_the_queues_lose_the_jobs_of_a_user(
         assert state is not None
         assert state.status is TaskStatus.PENDING
         assert any("arq:job:" in key for key in await left_over(store, "of-bob"))
+
+
+async def test_a_user_without_sessions_is_told_of_memories_with_long_keys(
+    store: RedisStateStore,
+) -> None:
+    for user in ("ann", "x" * 200):
+        await store.save_memory_state(MemoryKey("t", user, "s").composite(), {"n": 1})
+    async with Eraser(store) as eraser:
+        report = await eraser.forget_user("ann")
+    assert report.redis == {"memories": 1}
+    assert "1 keys are named by a digest" in report.kept["memories with long keys"]
 
 
 async def test_agents_sessions_and_threads_go_too(store: RedisStateStore) -> None:
