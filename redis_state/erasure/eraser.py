@@ -10,7 +10,7 @@ from typing import Literal, Self
 from redis_state.archive.model import ArchiveQuery
 from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive
-from redis_state.erasure.families import ALWAYS_KEPT, check_session
+from redis_state.erasure.families import ALWAYS_KEPT, check_session, long_keys
 from redis_state.erasure.session import Progress, SessionErasure, SessionFindings
 from redis_state.erasure.user import UserErasure
 from redis_state.errors import InvalidField, SessionRunning
@@ -44,8 +44,8 @@ class Eraser:
     one session at a time. ``progress`` is called with what is done, and how many.
 
     Errors of every call: BackendError, also CommandRefused without the right; ArchiveUnavailable;
-    PayloadStoreUnavailable. After any of them, and after a crash, repeat the call: it does the
-    rest.
+    PayloadStoreUnavailable; LostRace while slots of a cluster are being moved. After any of them,
+    and after a crash, repeat the call: it does the rest.
     """
 
     def __init__(
@@ -165,9 +165,7 @@ class Eraser:
         findings = await self._sessions.find(sessions)
         unknown = self._sessions.unknown_memories
         if unknown:
-            total.kept["memories with long keys"] = (
-                f"{unknown} keys are named by a digest: they end with `memory_ttl`"
-            )
+            total.kept |= long_keys(unknown)
         for session_id in sessions:
             total.merge(await self._forget_one(findings[session_id], archive, policy))
         return total

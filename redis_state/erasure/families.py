@@ -161,6 +161,15 @@ def class_of(kind: str) -> str | None:
     return _KINDS.get(kind)
 
 
+def long_keys(number: int) -> dict[str, str]:
+    """Say what is kept of memories whose keys do not say whose they are."""
+    return {
+        "memories with long keys": (
+            f"{number} keys are named by a digest: they end with `memory_ttl`"
+        )
+    }
+
+
 def check_session(session_id: str) -> None:
     """Refuse an id that is no text. Errors: InvalidField."""
     if not isinstance(session_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -29,6 +29,7 @@ from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import watch_entry
 from redis_state.stores.task_index import TaskIndex
+from redis_state.transport.commands import Commands
 from redis_state.transport.key_text import escape, is_digest, unescape
 from redis_state.transport.keys import WATCH_SHARDS, agent_shard, artifact_place, graph_shard
 
@@ -57,11 +58,15 @@ class SessionErasure:
         self._store = store
         self._walk = KeyWalk(store)
         self._progress: Progress = progress or _ignore
-        self._commands = store.transport.commands
         self._scripts = store.base.scripts
         self._keys = store.base.keys
         # Memories that the last walk met, whose keys are digests.
         self.unknown_memories: int = 0
+
+    @property
+    def _commands(self) -> Commands:
+        # Of the running loop: an eraser may be made outside of one.
+        return self._store.transport.commands
 
     async def find(self, sessions: Collection[str]) -> dict[str, SessionFindings]:
         """Find the keys and the tasks of sessions, in one walk."""
@@ -127,9 +132,12 @@ class SessionErasure:
         payloads = self._store.base.payloads
         named: set[bytes] = set()
         hashes = [key.name for key in found.keys if key.kind in ("task", "journal")]
-        for values in await self._each(self._commands.hgetall, hashes):
-            for value in values:
-                named |= payloads.claims_in(value)
+        # A session may have more of them than the memory holds.
+        for start in range(0, len(hashes), _TOGETHER):
+            some = hashes[start : start + _TOGETHER]
+            for values in await self._each(self._commands.hgetall, some):
+                for value in values:
+                    named |= payloads.claims_in(value)
         for data in more:
             named |= payloads.claims_in(data)
         if named:

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from redis_state.archive.protocol import Archive
+from redis_state.erasure.families import long_keys
 from redis_state.erasure.indexed import listed_under
 from redis_state.erasure.walking import FoundKey, KeyWalk, owner_of_memory
 from redis_state.errors import StreamUnknown
@@ -19,7 +20,7 @@ from redis_state.models.erasure import ErasureReport
 from redis_state.scripts import raw
 from redis_state.store import RedisStateStore
 from redis_state.stores.task_index import attribute_list, attributes_of
-from redis_state.transport.key_text import escape
+from redis_state.transport.key_text import escape, is_digest
 
 _KINDS = ("memory", "oauth-token", "streams-of", "adk-", "call")
 _ADK = ("adk-session", "adk-events", "adk-user", "adk-sessions-of")
@@ -75,11 +76,13 @@ class UserErasure:
         commands = self._store.transport.commands
         own = escape("user_id", self._name)
         seen: set[str] = set()
+        unknown = 0
         async for page in KeyWalk(self._store).all(_KINDS):
             for key in page:
                 if key.name in seen:
                     continue
                 seen.add(key.name)
+                unknown += key.kind == "memory" and is_digest(key.tag)
                 if key.kind == "adk-sessions" and not dry_run:
                     await self._leave_adk(key, own)
                 if key.kind == "streams-of" and key.tag == own:
@@ -89,6 +92,8 @@ class UserErasure:
                         report.count(what)
                     if not dry_run:
                         await commands.unlink(key.name)
+        if unknown:
+            report.kept |= long_keys(unknown)
 
     def _is_own(self, key: FoundKey, own: str) -> bool:
         if key.kind == "memory":

@@ -17,12 +17,18 @@ from psycopg import AsyncConnection, AsyncCursor
 
 from redis_state.archive.model import (
     ArchiveBatch,
+    ArchivedRecord,
+    RecordKind,
     SessionRows,
     moment_of_us,
 )
 from redis_state.archive.postgres.rows import us_of
 from redis_state.postgres.text import id_of, id_text
 
+# Of which the owner is a session.
+_OF_SESSIONS: Final = frozenset(
+    {RecordKind.TRAJECTORY, RecordKind.AGENT_SESSION, RecordKind.ARTIFACT}
+)
 _LOCK_TOGETHER: Final = """
 SELECT pg_advisory_xact_lock_shared(lock)
 FROM (SELECT DISTINCT lock FROM unnest(%s::bigint[]) AS lock ORDER BY lock) AS locks
@@ -76,6 +82,7 @@ async def without_erased(
     """Take the locks of a batch's sessions, and leave out what was erased of it."""
     sessions = {task.session_id for task in batch.tasks}
     sessions |= {rows.session_id for rows in batch.sessions}
+    sessions |= {record.owner for record in batch.records if record.kind in _OF_SESSIONS}
     locks = [_lock(_digest(namespace, each)) for each in sessions]
     await cursor.execute(_LOCK_TOGETHER, [locks])
     before = await marks(cursor, namespace, sessions)
@@ -84,6 +91,7 @@ async def without_erased(
     return ArchiveBatch(
         [task for task in batch.tasks if task.born_us >= before.get(task.session_id, 0)],
         list(_later(batch.sessions, before)),
+        [record for record in batch.records if record.born_us >= _erased_us(record, before)],
     )
 
 
@@ -99,6 +107,10 @@ async def sessions_of(
         id_of(session, None if whole is None else [whole], 0)
         for session, whole in await found.fetchall()
     ]
+
+
+def _erased_us(record: ArchivedRecord, before: Mapping[str, int]) -> int:
+    return before.get(record.owner, 0) if record.kind in _OF_SESSIONS else 0
 
 
 def _later(sessions: Sequence[SessionRows], before: Mapping[str, int]) -> Iterable[SessionRows]:

@@ -112,7 +112,8 @@ FORGET: Final[tuple[LiteralString, ...]] = (
     "DELETE FROM redis_state.tasks WHERE namespace = %s AND session_id = %s",
     """
     DELETE FROM redis_state.records
-    WHERE namespace = %s AND owner = %s AND kind IN ('trajectory', 'artifact')
+    WHERE namespace = %s AND owner = %s
+        AND kind IN ('trajectory', 'agent_session', 'artifact')
     """,
 )
 

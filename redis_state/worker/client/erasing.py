@@ -96,11 +96,14 @@ class ClientErasing(ABC):
             raise InvalidField("running", f"must be one of {', '.join(_POLICIES)}")
         async with Eraser(self.store, archive, progress=progress) as eraser:
             cancelled = 0
-            if running == "cancel" and not dry_run:
-                for session_id in await eraser.sessions_of(
-                    user, attribute=attribute, shared=shared
-                ):
+            sessions: list[str] = []
+            if not dry_run:
+                sessions = await eraser.sessions_of(user, attribute=attribute, shared=shared)
+            if running == "cancel":
+                for session_id in sessions:
                     cancelled += await self._cancel_all(eraser, session_id, timeout_s)
+            if running != "refuse" or not [each for each in sessions if await eraser.running(each)]:
+                for session_id in sessions:
                     await withdraw(self._queue, self.store, session_id)
             report = await eraser.forget_user(
                 user,

@@ -123,6 +123,28 @@ async def test_a_cleared_session_takes_the_events_of_its_traces_along(
     assert await kept.load_history("own") == [again]
 
 
+@pytest.mark.role("any", why="it reads the names of all keys")
+async def test_an_erased_session_takes_the_events_of_its_traces_along(
+    kept: RedisStateStore,
+) -> None:
+    for trace in ("own", "shared"):
+        await kept.save_trajectory(trace, "session", Trajectory(query="q"))
+        await kept.save_event(StoredEvent(trace, 1.0, "k", None, None, {}))
+    await kept.save_trajectory("shared", "other", Trajectory(query="q"))
+    await moved(kept)
+    await kept.save_event(StoredEvent("own", 2.0, "k", None, None, {}))
+    counted = await kept.forget("session", dry_run=True)
+    assert counted.redis["traces"] == 2
+    assert len(await kept.load_history("own")) == 2
+    report = await kept.forget("session")
+    assert "1 traces belong to another session too" in report.kept["events of shared traces"]
+    await moved(kept)
+    assert await kept.load_history("own") == []
+    assert len(await kept.load_history("shared")) == 1
+    await kept.forget("other")
+    assert await kept.load_history("shared") == []
+
+
 async def test_a_store_that_is_never_closed_leaves_no_connection(durable: Settings) -> None:
     def run() -> None:
         async def save() -> None:

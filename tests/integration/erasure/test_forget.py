@@ -6,7 +6,7 @@ import asyncio
 import signal
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -14,7 +14,9 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.agents import SessionStore
+from redis_state.erasure import Eraser
 from redis_state.errors import SessionRunning
+from redis_state.memory.keys import MemoryKey
 from redis_state.models import TaskStatus, Trajectory, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import Schedule, TaskClient, TaskContext
@@ -109,6 +111,52 @@ async def _becomes(client: TaskClient, session: str, task_id: str, status: TaskS
 
 def _doubled(session: str) -> str:
     return session.replace("{", "{{").replace("}", "}}")
+
+
+async def test_a_namespace_may_be_any_text(settings: Settings) -> None:
+    changed = settings.model_copy(update={"namespace": f"{settings.namespace}-ü\u4e2d"})
+    async with RedisStateStore(changed) as store:
+        try:
+            await store.save_trajectory("trace", "mine", Trajectory("q"))
+            await store.save_memory_state("mine", {"of": "memory"})
+            report = await store.forget("mine")
+            assert (report.redis["trajectories"], report.redis["memories"]) == (1, 1)
+            await nothing_is_left(store, "mine")
+        finally:
+            await store.delete_everything()
+
+
+@pytest.mark.parametrize("running", ["cancel", "refuse", "fence"])
+async def test_the_queues_lose_the_jobs_of_a_user(
+    store: RedisStateStore, running: Literal["cancel", "refuse", "fence"]
+) -> None:
+    async with TaskClient(store) as client:
+        for user in ("ann", "bob"):
+            await client.submit(
+                "work",
+                "x",
+                session_id=f"of-{user}",
+                task_id="later",
+                delay=timedelta(days=30),
+                attributes={"user": user},
+            )
+        await client.forget_user("ann", running=running)
+        await nothing_is_left(store, "of-ann")
+        state = await client.get("of-bob", "later")
+        assert state is not None
+        assert state.status is TaskStatus.PENDING
+        assert any("arq:job:" in key for key in await left_over(store, "of-bob"))
+
+
+async def test_a_user_without_sessions_is_told_of_memories_with_long_keys(
+    store: RedisStateStore,
+) -> None:
+    for user in ("ann", "x" * 200):
+        await store.save_memory_state(MemoryKey("t", user, "s").composite(), {"n": 1})
+    async with Eraser(store) as eraser:
+        report = await eraser.forget_user("ann")
+    assert report.redis == {"memories": 1}
+    assert "1 keys are named by a digest" in report.kept["memories with long keys"]
 
 
 async def test_agents_sessions_and_threads_go_too(store: RedisStateStore) -> None:
