@@ -138,7 +138,14 @@ async def test_a_store_that_is_never_closed_leaves_no_connection(durable: Settin
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://u:s3cret@h/0", "postgresql://u:s3cret@h@x/db", "postgresql://h/?s3cret=1"]
+    "url",
+    [
+        "redis://u:s3cret@h/0",
+        "postgresql://u:s3cret@h@x/db",
+        "postgresql://u:s3cret/x@h/db",
+        "postgresql://u:1/s3cret@h/db",
+        "postgresql://h/?s3cret=1",
+    ],
 )
 def test_a_url_that_cannot_be_used_is_named_and_not_quoted(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
