@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from redis_state.errors import BackendError
+from redis_state.errors import BackendError, BackendUnavailable
 from redis_state.models import StoredEvent
 from redis_state.postgres.address import shown
 from redis_state.postgres.link import PostgresLink
@@ -264,6 +264,8 @@ class DurableEventStore(EventStore):
         loop = asyncio.get_running_loop()
         parts = self._here.get(loop)
         if parts is None:
+            if self._base.scripts.transport.closed:
+                raise BackendUnavailable(self.address, "the store is closed")
             with self._lock:
                 for other in [known for known in self._here if known.is_closed()]:
                     del self._here[other]

@@ -11,7 +11,7 @@ pytest.importorskip("psycopg", reason="needs the postgres extra")
 
 from pydantic import SecretStr
 
-from redis_state import ConfigError, RedisStateStore, Settings
+from redis_state import BackendUnavailable, ConfigError, RedisStateStore, Settings
 from redis_state.models import StoredEvent, Trajectory
 from redis_state.stores.durable_events.store import DurableEventStore
 from redis_state.testing import eventually
@@ -135,6 +135,21 @@ async def test_a_store_that_is_never_closed_leaves_no_connection(durable: Settin
     await asyncio.to_thread(run)
     async with RedisStateStore(durable) as store:
         assert len(await store.load_history("t")) == 1
+
+
+@pytest.mark.parametrize("used", [True, False])
+async def test_a_closed_store_refuses_saves_and_leaves_nothing_running(
+    durable: Settings, *, used: bool
+) -> None:
+    event = StoredEvent("t", 1.0, "k", None, None, {})
+    async with RedisStateStore(durable) as store:
+        if used:
+            await store.save_event(event)
+    with pytest.raises(BackendUnavailable, match="the store is closed"):
+        await store.save_event(event)
+    assert [
+        task for task in asyncio.all_tasks() if task.get_name() == "redis_state forwarder"
+    ] == []
 
 
 @pytest.mark.parametrize(
