@@ -138,11 +138,17 @@ class DurableEventStore(EventStore):
 
     async def forget(self, trace_id: str) -> None:
         """Erase a trace's events in PostgreSQL; its log in Redis is the caller's to drop first."""
-        await self._of_this_loop().reading.run(partial(self._table.clear, trace_id))
+        parts = self._of_this_loop()
+        await parts.reading.run(partial(self._table.clear, trace_id), writes=True)
 
     async def forget_all(self) -> None:
-        """Erase all events of the namespace in PostgreSQL."""
-        await self._of_this_loop().reading.run(self._table.clear_all)
+        """Erase all events of the namespace in PostgreSQL; its logs are the caller's to drop first.
+
+        What this loop is about to move is written before, not after.
+        """
+        parts = self._of_this_loop()
+        async with parts.turn:
+            await parts.reading.run(self._table.clear_all, writes=True)
 
     async def prepare(self) -> None:
         """Connect to PostgreSQL, and make the tables unless they are there."""

@@ -182,6 +182,26 @@ async def test_a_store_that_is_closed_moves_what_it_has_saved_last(
         assert found.fetchone() == (saved,)
 
 
+@pytest.mark.role("any", why="it deletes the namespace")
+async def test_nothing_that_waits_comes_back_after_all_was_deleted(
+    kept: RedisStateStore, durable: Settings
+) -> None:
+    events = kept.events
+    assert isinstance(events, DurableEventStore)
+    forget_all = events.forget_all
+
+    async def watched() -> None:
+        # As if what is due came just then.
+        await forget_all()
+        await events.flush()
+
+    events.forget_all = watched  # type: ignore[method-assign]
+    await kept.save_event(StoredEvent("t", 1.0, "k", None, None, {}))
+    await kept.delete_everything()
+    async with RedisStateStore(durable) as other:
+        assert await other.load_history("t") == []
+
+
 @pytest.mark.parametrize("used", [True, False])
 async def test_a_closed_store_refuses_saves_and_leaves_nothing_running(
     durable: Settings, *, used: bool
