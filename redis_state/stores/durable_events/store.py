@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from redis_state.errors import BackendError, BackendUnavailable
+from redis_state.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from redis_state.models import StoredEvent
 from redis_state.postgres.address import shown
 from redis_state.postgres.link import PostgresLink
@@ -257,16 +257,24 @@ class DurableEventStore(EventStore):
         listed.add_done_callback(_look_at)
         loop = asyncio.get_running_loop()
         parts.own[trace_id] = loop.time()
+        new, appended = 0, False
         try:
-            appended = await self._log(trace_id).append(rows)
-            await listed
-        finally:
-            if sender.connections != connections:
-                # The server may have come back without the entry.
-                await asyncio.shield(self._list.begin(trace_id, delay_ms=soon_ms))
-            parts.own[trace_id] = loop.time()
-            parts.saved.set()
-        return appended.new
+            try:
+                new = (await self._log(trace_id).append(rows)).new
+                appended = True
+                await listed
+            finally:
+                if sender.connections != connections:
+                    # The server may have come back without the entry.
+                    await asyncio.shield(self._list.begin(trace_id, delay_ms=soon_ms))
+                parts.own[trace_id] = loop.time()
+                parts.saved.set()
+        except BackendUnavailable as error:
+            if not appended:
+                raise
+            # The rows are there; a repetition puts the entry.
+            raise OutcomeUnknown(error.address, error.reason) from None
+        return new
 
     async def _kept(self, trace_id: str) -> list[Row]:
         reading, rows, more = self._of_this_loop().reading, list[Row](), True
