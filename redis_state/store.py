@@ -482,11 +482,12 @@ class RedisStateStore:
 
         Concurrent writes may be deleted too: call it for a namespace without users.
         """
-        await self.events.forget_all()
         pattern, commands = f"{self.settings.namespace}:v1:*", self.transport.commands
         for server in await self.transport.each_primary():
             async for found in server.scan_all(pattern):
                 await asyncio.gather(*(commands.unlink(key) for key in found))
+        # What waits for it in Redis would come after.
+        await self.events.forget_all()
 
     async def unreadable(
         self,

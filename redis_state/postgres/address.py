@@ -26,4 +26,8 @@ def shown(setting: str, url: SecretStr) -> str:
     host, port, name = (str(parts.get(each) or "") for each in ("host", "port", "dbname"))
     if "@" in host:
         raise ConfigError(f"{setting}: an @ in a user or a password is written %40")
+    path = text.partition("://")[2].partition("?")[0].partition("/")[2]
+    if "@" in path or (port and not port.replace(",", "").isdecimal()):
+        # What comes before the slash would be taken for a host, and be shown.
+        raise ConfigError(f"{setting}: a / in a user or a password is written %2F")
     return f"postgresql://{host}{':' if port else ''}{port}/{name}"

@@ -15,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import zlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,7 +58,7 @@ class ForwardReport:
     """The result of one round: traces that were looked at, and what became of their events.
 
     ``missed`` rows had expired in Redis before they were written; ``postponed`` traces wait for
-    PostgreSQL; ``refused`` traces it does not take.
+    PostgreSQL; ``refused`` traces it does not take. ``is_full``: more is likely to be due.
     """
 
     looked: int = 0
@@ -64,11 +66,7 @@ class ForwardReport:
     missed: int = 0
     postponed: int = 0
     refused: int = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether more is likely to be due."""
-        return self.looked >= _LIMIT * WATCH_SHARDS // 2
+    is_full: bool = False
 
 
 @dataclass(slots=True)
@@ -105,6 +103,8 @@ class Forwarder:
         report.looked = len(claims)
         if not claims:
             return report
+        shards = Counter(zlib.crc32(claim.entry) % WATCH_SHARDS for claim in claims)
+        report.is_full = max(shards.values()) >= _LIMIT
         named = {trace_of_entry(claim.entry): claim for claim in claims}
         strange = named.pop(None, None)
         if strange is not None:

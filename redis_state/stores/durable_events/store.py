@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from redis_state.errors import BackendError
+from redis_state.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from redis_state.models import StoredEvent
 from redis_state.postgres.address import shown
 from redis_state.postgres.link import PostgresLink
@@ -37,6 +37,9 @@ _SLICE = 64
 # How often a process looks for what others have left; with nothing of its own to be moved.
 _IDLE_S, _IDLE_SYNC_S = 5.0, 30.0
 _CLOSE_S = 5.0
+_COUNTED = ("events", "missed", "postponed", "refused")
+# How much later than it should be an entry may be due.
+_MARGIN_S = 0.5
 
 
 @dataclass(slots=True)
@@ -48,8 +51,9 @@ class _Parts:
     writer: EventWriter
     forwarder: Forwarder
     saved: asyncio.Event = field(default_factory=asyncio.Event)
-    # Traces of this loop that PostgreSQL may not have all events of.
-    own: set[str] = field(default_factory=set[str])
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    # Traces of this loop that PostgreSQL may not have all events of, and when they had the last.
+    own: dict[str, float] = field(default_factory=dict[str, float])
     moving: asyncio.Task[None] | None = None
     until_loop_ends: AsyncGenerator[None] | None = None
 
@@ -134,11 +138,17 @@ class DurableEventStore(EventStore):
 
     async def forget(self, trace_id: str) -> None:
         """Erase a trace's events in PostgreSQL; its log in Redis is the caller's to drop first."""
-        await self._of_this_loop().reading.run(partial(self._table.clear, trace_id))
+        parts = self._of_this_loop()
+        await parts.reading.run(partial(self._table.clear, trace_id), writes=True)
 
     async def forget_all(self) -> None:
-        """Erase all events of the namespace in PostgreSQL."""
-        await self._of_this_loop().reading.run(self._table.clear_all)
+        """Erase all events of the namespace in PostgreSQL; its logs are the caller's to drop first.
+
+        What this loop is about to move is written before, not after.
+        """
+        parts = self._of_this_loop()
+        async with parts.turn:
+            await parts.reading.run(self._table.clear_all, writes=True)
 
     async def prepare(self) -> None:
         """Connect to PostgreSQL, and make the tables unless they are there."""
@@ -149,9 +159,11 @@ class DurableEventStore(EventStore):
         return await self._list.backlog()
 
     async def forward(self) -> ForwardReport:
-        """Move what is due, once."""
-        report = await self._of_this_loop().forwarder.run_once()
-        self.counts.update({name: n for name, n in asdict(report).items() if name != "looked"})
+        """Move what is due, once. One call after the other: what one has claimed no other sees."""
+        parts = self._of_this_loop()
+        async with parts.turn:
+            report = await parts.forwarder.run_once()
+        self.counts.update({name: n for name, n in asdict(report).items() if name in _COUNTED})
         return report
 
     async def flush(self, timeout_s: float = _CLOSE_S) -> None:
@@ -203,14 +215,16 @@ class DurableEventStore(EventStore):
                 await asyncio.sleep(self._delay_ms / 2000)
             wait_s = idle_s
             try:
-                own = set(parts.own)
+                due_s = asyncio.get_running_loop().time() - self._delay_ms / 4000 - _MARGIN_S
+                own = {trace: at for trace, at in parts.own.items() if at < due_s}
                 report = await self.forward()
                 while report.is_full and not report.postponed:
                     report = await self.forward()
                 if report.postponed:
                     wait_s = min(1.0, idle_s)
                 else:
-                    parts.own -= own
+                    for trace in [each for each, at in own.items() if parts.own.get(each) == at]:
+                        del parts.own[trace]
                 failing = False
             except Exception as error:
                 if not failing:
@@ -241,16 +255,26 @@ class DurableEventStore(EventStore):
         listed = self._list.begin(trace_id, delay_ms=soon_ms)
         # The append may fail first; then nobody awaits this.
         listed.add_done_callback(_look_at)
-        parts.own.add(trace_id)
+        loop = asyncio.get_running_loop()
+        parts.own[trace_id] = loop.time()
+        new, appended = 0, False
         try:
-            appended = await self._log(trace_id).append(rows)
-            await listed
-        finally:
-            if sender.connections != connections:
-                # The server may have come back without the entry.
-                await asyncio.shield(self._list.begin(trace_id, delay_ms=soon_ms))
-            parts.saved.set()
-        return appended.new
+            try:
+                new = (await self._log(trace_id).append(rows)).new
+                appended = True
+                await listed
+            finally:
+                if sender.connections != connections:
+                    # The server may have come back without the entry.
+                    await asyncio.shield(self._list.begin(trace_id, delay_ms=soon_ms))
+                parts.own[trace_id] = loop.time()
+                parts.saved.set()
+        except BackendUnavailable as error:
+            if not appended:
+                raise
+            # The rows are there; a repetition puts the entry.
+            raise OutcomeUnknown(error.address, error.reason) from None
+        return new
 
     async def _kept(self, trace_id: str) -> list[Row]:
         reading, rows, more = self._of_this_loop().reading, list[Row](), True
@@ -264,6 +288,8 @@ class DurableEventStore(EventStore):
         loop = asyncio.get_running_loop()
         parts = self._here.get(loop)
         if parts is None:
+            if self._base.scripts.transport.closed:
+                raise BackendUnavailable(self.address, "the store is closed")
             with self._lock:
                 for other in [known for known in self._here if known.is_closed()]:
                     del self._here[other]

@@ -15,7 +15,7 @@ from redis_state.serialization import codec
 from redis_state.serialization.rows import unpack
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_PAGE = 500
+_PAGE, _PAGE_BYTES = 500, 8 << 20
 
 _INSERT: Final = """
 INSERT INTO redis_state_events.events
@@ -29,9 +29,14 @@ ORDER BY place
 ON CONFLICT DO NOTHING
 RETURNING trace_id, event_id
 """
+# A page ends with the row that makes it as large as it may be.
 _READ: Final = """
-SELECT n, saved_at, event_id, data FROM redis_state_events.events
-WHERE namespace = %s AND trace_id = %s AND n > %s ORDER BY n LIMIT %s
+SELECT n, saved_at, event_id, data FROM (
+    SELECT *, sum(octet_length(data)) OVER (ORDER BY n) - octet_length(data) AS before FROM (
+        SELECT n, saved_at, event_id, data FROM redis_state_events.events
+        WHERE namespace = %s AND trace_id = %s AND n > %s ORDER BY n LIMIT %s
+    ) AS page
+) AS sized WHERE before < %s ORDER BY n
 """
 _PLACES: Final = """
 SELECT trace_id, last_n, last_ms, clears FROM redis_state_events.traces
@@ -106,12 +111,14 @@ class EventTable:
         self, trace_id: str, after: int, connection: AsyncConnection[Any]
     ) -> tuple[list[Row], bool]:
         """Read rows of a trace in the order they were written, and whether there may be more."""
-        found = await connection.execute(_READ, [self._namespace, id_text(trace_id), after, _PAGE])
+        of = [self._namespace, id_text(trace_id), after, _PAGE, _PAGE_BYTES]
+        found = await connection.execute(_READ, of)
         rows = [
             Row(n, (at - _EPOCH) // timedelta(milliseconds=1), written.encode(), None, bytes(data))
             for n, at, written, data in await found.fetchall()
         ]
-        return rows, len(rows) == _PAGE
+        size = sum(len(row.data) for row in rows)
+        return rows, len(rows) == _PAGE or size >= _PAGE_BYTES
 
     async def places(
         self, traces: Sequence[str], connection: AsyncConnection[Any]

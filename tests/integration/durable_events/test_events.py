@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import math
+import zlib
 
 import pytest
 
 pytest.importorskip("psycopg", reason="needs the postgres extra")
 
+import psycopg
 from pydantic import SecretStr
 
-from redis_state import ConfigError, RedisStateStore, Settings
+from redis_state import BackendUnavailable, ConfigError, RedisStateStore, Settings
 from redis_state.models import StoredEvent, Trajectory
 from redis_state.stores.durable_events.store import DurableEventStore
+from redis_state.stores.durable_events.waiting import trace_entry
 from redis_state.testing import eventually
+from redis_state.transport.keys import WATCH_SHARDS
 
 IDS = (
     "'; DROP TABLE redis_state_events.events; --",
@@ -159,8 +163,91 @@ async def test_a_store_that_is_never_closed_leaves_no_connection(durable: Settin
         assert len(await store.load_history("t")) == 1
 
 
+async def test_many_traces_of_one_shard_are_moved_one_round_after_the_other(
+    delayed: Settings,
+) -> None:
+    names = (f"t{n}" for n in range(10_000))
+    traces = [each for each in names if zlib.crc32(trace_entry(each)) % WATCH_SHARDS == 3][:100]
+    async with RedisStateStore(delayed) as store:
+        events = store.events
+        assert isinstance(events, DurableEventStore)
+        await asyncio.gather(
+            *(store.save_event(StoredEvent(each, 1.0, "k", None, None, {})) for each in traces)
+        )
+
+        async def empty() -> bool:
+            return (await events.backlog()).traces == 0
+
+        # With a pause after each round it would be a minute.
+        await eventually(empty, "PostgreSQL has all events", timeout_s=25)
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.02])
+async def test_a_store_that_is_closed_moves_what_it_has_saved_last(
+    delayed: Settings, pause_s: float
+) -> None:
+    async with RedisStateStore(delayed) as store:
+        events = store.events
+        assert isinstance(events, DurableEventStore)
+        saved = 0
+        while not events.counts["events"]:
+            await store.save_event(StoredEvent(f"t{saved}", 1.0, "k", None, None, {}))
+            saved += 1
+            # Some of each moment: those of the last are not due when the others are moved.
+            await asyncio.sleep(pause_s)
+    # No other process moves anything here.
+    with psycopg.connect((delayed.durable_events or SecretStr("")).get_secret_value()) as beside:
+        found = beside.execute(
+            "SELECT count(*) FROM redis_state_events.events WHERE namespace = %s",
+            [delayed.namespace],
+        )
+        assert found.fetchone() == (saved,)
+
+
+@pytest.mark.role("any", why="it deletes the namespace")
+async def test_nothing_that_waits_comes_back_after_all_was_deleted(
+    kept: RedisStateStore, durable: Settings
+) -> None:
+    events = kept.events
+    assert isinstance(events, DurableEventStore)
+    forget_all = events.forget_all
+
+    async def watched() -> None:
+        # As if what is due came just then.
+        await forget_all()
+        await events.flush()
+
+    events.forget_all = watched  # type: ignore[method-assign]
+    await kept.save_event(StoredEvent("t", 1.0, "k", None, None, {}))
+    await kept.delete_everything()
+    async with RedisStateStore(durable) as other:
+        assert await other.load_history("t") == []
+
+
+@pytest.mark.parametrize("used", [True, False])
+async def test_a_closed_store_refuses_saves_and_leaves_nothing_running(
+    durable: Settings, *, used: bool
+) -> None:
+    event = StoredEvent("t", 1.0, "k", None, None, {})
+    async with RedisStateStore(durable) as store:
+        if used:
+            await store.save_event(event)
+    with pytest.raises(BackendUnavailable, match="the store is closed"):
+        await store.save_event(event)
+    assert [
+        task for task in asyncio.all_tasks() if task.get_name() == "redis_state forwarder"
+    ] == []
+
+
 @pytest.mark.parametrize(
-    "url", ["redis://u:s3cret@h/0", "postgresql://u:s3cret@h@x/db", "postgresql://h/?s3cret=1"]
+    "url",
+    [
+        "redis://u:s3cret@h/0",
+        "postgresql://u:s3cret@h@x/db",
+        "postgresql://u:s3cret/x@h/db",
+        "postgresql://u:1/s3cret@h/db",
+        "postgresql://h/?s3cret=1",
+    ],
 )
 def test_a_url_that_cannot_be_used_is_named_and_not_quoted(url: str) -> None:
     with pytest.raises(ConfigError) as caught:

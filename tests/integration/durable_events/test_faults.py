@@ -19,7 +19,10 @@ from pydantic import SecretStr
 
 from redis_state import BackendUnavailable, OutcomeUnknown, RedisStateStore, Settings
 from redis_state.models import StoredEvent
+from redis_state.primitives.signal import Row
 from redis_state.stores.durable_events.store import DurableEventStore
+from redis_state.stores.durable_events.table import EventTable
+from redis_state.stores.durable_events.waiting import EventList
 from redis_state.testing import eventually
 from redis_state.transport.sending.calls import CallSender
 from tests.support.processes import children
@@ -246,6 +249,47 @@ async def test_events_wait_in_redis_while_postgresql_is_away(
         assert 0 < await store.transport.commands.pttl(rows) <= 30 * 86_400_000
         assert report.missed == durable(store).counts["missed"] == 0
     assert rows_of(own, settings) == [f"n{n}" for n in range(200)]
+
+
+async def test_a_save_without_its_entry_on_the_list_has_an_unknown_outcome(
+    settings: Settings, postgres: OwnPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> asyncio.Future[Any]:
+        # As a cluster's primary that has the entry's slot, while another has the log.
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(BackendUnavailable("redis://one", "Connection refused"))
+        return future
+
+    async with RedisStateStore(chosen(settings, postgres, "delayed")) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(EventList, "begin", refused)
+            with pytest.raises(OutcomeUnknown):
+                await store.save_event(event(0))
+        assert await store.load_history("trace") == [event(0)]
+        await store.save_event(event(0))
+        await moved(store)
+    assert rows_of(postgres, settings) == ["n0"]
+
+
+async def test_a_history_of_large_events_is_read_a_piece_at_a_time(
+    settings: Settings, postgres: OwnPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = [StoredEvent("trace", 1.0, "k", f"n{n}", None, {"x": "x" * 900_000}) for n in range(12)]
+    pages: list[int] = []
+    read = EventTable.read
+
+    async def watched(*arguments: Any) -> tuple[list[Row], bool]:
+        page = await read(*arguments)
+        pages.append(sum(len(row.data) for row in page[0]))
+        return page
+
+    async with RedisStateStore(chosen(settings, postgres, "sync", call_timeout_s=30.0)) as store:
+        for start in range(0, len(large), 6):
+            await store.save_events(large[start : start + 6])
+        monkeypatch.setattr(EventTable, "read", watched)
+        assert await store.load_history("trace") == large
+    assert len(pages) > 1
+    assert max(pages) < 10_000_000
 
 
 @pytest.mark.parametrize("word", ["silent", "refused"])
