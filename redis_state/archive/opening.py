@@ -40,7 +40,9 @@ def open_archive(settings: Settings) -> Archive:
     from redis_state.archive.postgres.archive import (  # noqa: PLC0415 - needs the extra
         PostgresArchive,
     )
+    from redis_state.postgres.address import shown  # noqa: PLC0415 - as above
 
+    shown("archive_url", settings.archive_url)
     archive = PostgresArchive(settings.archive_url, namespace=settings.namespace)
     check_classes(settings.archive_retention, archive.classes)
     return archive
