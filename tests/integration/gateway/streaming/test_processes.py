@@ -151,11 +151,13 @@ async def _play(server: OwnServer, clients: int, sessions: int, kills: int, rows
 
 async def _come_back_late(server: OwnServer, browsers: list[Browser], rows: int) -> None:
     """Have every client come back by a cursor whose next rows were dropped meanwhile."""
-    gateways = Gateways(server.url)
+    gateways, newest = Gateways(server.url), rows + 3
     options: dict[str, Any] = {"namespace": "n", "max_updates_per_session": _KEPT}
     async with RedisStateStore.from_url(server.url, **options) as store:
         for session in {browser.session for browser in browsers}:
-            await store.save_update(_row(session, rows))
+            # A write drops a bounded number of rows.
+            for n in range(rows, newest + 1):
+                await store.save_update(_row(session, n))
             log = store.base.keys.updates(session).rows
             kept: int = await store.transport.sender.send("XLEN", log, repeatable=True)
             assert kept == _KEPT
@@ -166,11 +168,13 @@ async def _come_back_late(server: OwnServer, browsers: list[Browser], rows: int)
         client = await SocketClient.get(
             random.choice(gateways.ports), browser.session, cursor=browser.early
         )
-        found = await client.until(lambda event: event.name == "PROGRESS" and event.content == rows)
+        found = await client.until(
+            lambda event: event.name == "PROGRESS" and event.content == newest
+        )
         client.abort()
         assert sum(event.name == "resync" for event in found) == 1
         got = [event.content for event in found if event.name == "PROGRESS"]
-        assert got == list(range(rows - _KEPT + 1, rows + 1))
+        assert got == list(range(newest - _KEPT + 1, newest + 1))
 
     await asyncio.gather(*map(read, browsers))
     await asyncio.gather(gateways.kill(0), gateways.kill(1))
