@@ -37,6 +37,7 @@ IDS = (
     " ",
     "\u2028",
     "{}",
+    "\ud800",
 )
 
 
@@ -58,6 +59,36 @@ async def test_ids_of_any_text_name_a_run(chat: Served) -> None:
             assert events[-1]["result"] == "you said hi"
             joined = await ann.get(at(name, name, "ag-ui"))
             assert [each["type"] for each in events_of(joined.text)][:1] == ["RUN_STARTED"]
+
+
+async def test_ids_of_any_text_name_a_chat_and_its_messages(chat: Served) -> None:
+    headers = {"content-type": "application/json"}
+    async with chat.caller("ann", *ALL) as ann:
+        for name in IDS:
+            body = json.dumps(_sent(name, name)).encode()
+            ran = [
+                await ann.post("/v1/ai-sdk/talk", content=body, headers=headers) for _ in range(2)
+            ]
+            assert [each.status_code for each in ran] == [200, 200], (name, ran[0].text)
+            assert all('"type":"finish"' in each.text for each in ran)
+            (task,) = await chat.store.list_tasks(name)
+            assert task.session_id == name
+        for wrong in ("", "x" * 1_001):
+            assert (await ann.post("/v1/ai-sdk/say", json=_sent(wrong))).status_code == 422
+            asked = run_input(wrong, "r", "hi")
+            assert (await ann.post("/v1/ag-ui/say", json=asked)).status_code == 422
+
+
+async def test_half_of_a_surrogate_pair_names_an_interrupt_that_is_not_there(
+    chat: Served,
+) -> None:
+    entry = {"interruptId": "\ud800", "status": "cancelled"}
+    body = json.dumps(run_input("s", "r", resume=[entry])).encode()
+    async with chat.caller("ann", *ALL) as ann:
+        ran = await ann.post(
+            "/v1/ag-ui/approve", content=body, headers={"content-type": "application/json"}
+        )
+        assert ran.status_code == 404, ran.text
 
 
 async def test_a_filter_that_shows_texts_only_hides_no_end_of_a_run(
@@ -188,9 +219,9 @@ def test_a_long_text_costs_its_length_to_read() -> None:
     assert shown.text == "x" * 2_000_000
 
 
-def _sent(chat_id: str) -> dict[str, Any]:
+def _sent(chat_id: str, message: str = "m1") -> dict[str, Any]:
     parts = [{"type": "text", "text": "hi"}]
-    return {"id": chat_id, "messages": [{"id": "m1", "role": "user", "parts": parts}]}
+    return {"id": chat_id, "messages": [{"id": message, "role": "user", "parts": parts}]}
 
 
 async def _leave(port: int, request: bytes, wanted: int) -> None:

@@ -117,14 +117,7 @@ async def _play(server: OwnServer, clients: int, sessions: int, kills: int, rows
 
         async def write(session: int) -> None:
             for n in range(rows):
-                update = StateUpdate(
-                    session_id=f"s{session}",
-                    task_id="t",
-                    update_id=f"u{n}",
-                    update_type=UpdateType.PROGRESS,
-                    content=n,
-                )
-                await store.save_update(update)
+                await store.save_update(_row(f"s{session}", n))
                 await asyncio.sleep(kills * 0.4 / rows)
 
         writing = [asyncio.create_task(write(session)) for session in range(sessions)]
@@ -158,13 +151,16 @@ async def _play(server: OwnServer, clients: int, sessions: int, kills: int, rows
 
 async def _come_back_late(server: OwnServer, browsers: list[Browser], rows: int) -> None:
     """Have every client come back by a cursor whose next rows were dropped meanwhile."""
-    gateways = Gateways(server.url)
-    async with RedisStateStore.from_url(server.url, namespace="n") as store:
+    gateways, newest = Gateways(server.url), rows + 3
+    options: dict[str, Any] = {"namespace": "n", "max_updates_per_session": _KEPT}
+    async with RedisStateStore.from_url(server.url, **options) as store:
         for session in {browser.session for browser in browsers}:
+            # A write drops a bounded number of rows.
+            for n in range(rows, newest + 1):
+                await store.save_update(_row(session, n))
             log = store.base.keys.updates(session).rows
-            command = ("XTRIM", log, "MAXLEN", _KEPT)
-            cut: int = await store.transport.sender.send(*command, repeatable=True)
-            assert cut == rows - _KEPT
+            kept: int = await store.transport.sender.send("XLEN", log, repeatable=True)
+            assert kept == _KEPT
     # Processes that were there before have frames of rows that the log has dropped.
     await asyncio.gather(gateways.start(0), gateways.start(1))
 
@@ -173,16 +169,22 @@ async def _come_back_late(server: OwnServer, browsers: list[Browser], rows: int)
             random.choice(gateways.ports), browser.session, cursor=browser.early
         )
         found = await client.until(
-            lambda event: event.name == "PROGRESS" and event.content == rows - 1
+            lambda event: event.name == "PROGRESS" and event.content == newest
         )
         client.abort()
-        # The log's head does not know of rows that were cut by hand, so not how many there were.
         assert sum(event.name == "resync" for event in found) == 1
         got = [event.content for event in found if event.name == "PROGRESS"]
-        assert got == list(range(rows - _KEPT, rows))
+        assert got == list(range(newest - _KEPT + 1, newest + 1))
 
     await asyncio.gather(*map(read, browsers))
     await asyncio.gather(gateways.kill(0), gateways.kill(1))
+
+
+def _row(session: str, n: int) -> StateUpdate:
+    kind = UpdateType.PROGRESS
+    return StateUpdate(
+        session_id=session, task_id="t", update_id=f"u{n}", update_type=kind, content=n
+    )
 
 
 def _more(browsers: list[Browser], before: int) -> bool:
