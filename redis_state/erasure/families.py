@@ -162,7 +162,7 @@ def class_of(kind: str) -> str | None:
 
 
 def long_keys(number: int) -> dict[str, str]:
-    """Say what is kept of memories whose keys do not say whose they are."""
+    """State what is kept of memories whose keys do not say whose they are."""
     return {
         "memories with long keys": (
             f"{number} keys are named by a digest: they end with `memory_ttl`"
