@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from time import monotonic
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from redis_state.archive.copying import UpdateCopies
 from redis_state.archive.model import ArchivedRow, ArchivedSession, ArchivedTask, ArchiveQuery
@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 _PAGE = 100
 _START = (0, 0)
+# The last moment that a date has.
+_LATEST_MS = 253_402_300_799_999
 # How long somebody who has an answer without the archive waits for it, and leaves it alone after.
 _PATIENCE_S = 5.0
 _LEFT_ALONE_S = 5.0
@@ -89,14 +91,22 @@ class ArchiveReader:
         """
         if monotonic() < self._asked_again_s:
             raise ArchiveUnavailable("read", "it could not be read some seconds ago")
+        doing = asyncio.ensure_future(call())
         try:
-            async with asyncio.timeout(_PATIENCE_S):
-                return await call()
-        except TimeoutError:
+            done, _ = await asyncio.wait({doing}, timeout=_PATIENCE_S)
+        finally:
+            if not doing.done():
+                # What is cancelled may wait for a server that says nothing. Nobody waits for that.
+                doing.cancel()
+                doing.add_done_callback(_look_at)
+        if not done:
             self._asked_again_s = monotonic() + _LEFT_ALONE_S
-            raise ArchiveUnavailable("read", f"no answer in {_PATIENCE_S:g} s") from None
-        except ArchiveUnavailable:
-            self._asked_again_s = monotonic() + _LEFT_ALONE_S
+            raise ArchiveUnavailable("read", f"no answer in {_PATIENCE_S:g} s")
+        try:
+            return doing.result()
+        except ArchiveUnavailable as error:
+            if not error.refused:
+                self._asked_again_s = monotonic() + _LEFT_ALONE_S
             raise
 
     async def tasks(
@@ -173,6 +183,10 @@ class ArchiveReader:
             page = await self._archived(wanted, None)
             return page or await self._live(wanted, None)
         place = wanted.log.place_of(after)
+        if place is not None and place[1] > _LATEST_MS:
+            # No row has such a time.
+            start = wanted.log.cursor_at(*_START)
+            raise CursorGap(after, reason="foreign", missed=None, resume_after=start)
         if place is not None and place[0] == 0 and place != _START:
             # The beginning of a log that began again. Redis may have a later one.
             page = await self._archived(wanted, place)
@@ -274,3 +288,8 @@ def _up_to_gap(rows: Sequence[ArchivedRow], before: int | None) -> Sequence[Arch
             return rows[:place]
         expected = row.n
     return rows
+
+
+def _look_at(done: asyncio.Future[Any]) -> None:
+    if not done.cancelled():
+        done.exception()

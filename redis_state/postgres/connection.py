@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from contextlib import suppress
 from typing import Any, Final, LiteralString
 
@@ -48,6 +50,15 @@ async def close(connection: AsyncConnection[Any]) -> None:
     """Close a connection, whatever state it is in."""
     with suppress(psycopg.Error, OSError):
         await connection.close()
+
+
+def cut(connection: AsyncConnection[Any]) -> None:
+    """End a connection at once. What waits for it fails.
+
+    To cancel what waits would first ask the server to end the call, and wait for that.
+    """
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as it:
+        it.shutdown(socket.SHUT_RDWR)
 
 
 def problem(error: psycopg.Error) -> str:

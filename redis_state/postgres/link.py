@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -20,7 +17,7 @@ from redis_state.errors import (
     OutcomeUnknown,
     StoreFull,
 )
-from redis_state.postgres.connection import close, connect, problem
+from redis_state.postgres.connection import close, connect, cut, problem
 from redis_state.postgres.migrations import apply_migrations
 
 T = TypeVar("T")
@@ -167,7 +164,7 @@ class PostgresLink:
         finally:
             if not doing.done():
                 # psycopg would first ask the server to end the call, and wait for that.
-                _cut(opened)
+                cut(opened)
                 await asyncio.wait({doing}, timeout=1.0)
                 doing.cancel()
                 doing.add_done_callback(_look_at)
@@ -181,19 +178,13 @@ class PostgresLink:
         """Disconnect; later calls are refused. Safe to repeat."""
         self._closed = True
         if self._connection is not None and self._lock.locked():
-            _cut(self._connection)
+            cut(self._connection)
         async with self._lock:
             await self._drop()
 
 
 def _is_deadlock(error: psycopg.Error) -> bool:
     return (error.sqlstate or "").startswith("40")
-
-
-def _cut(connection: AsyncConnection[Any]) -> None:
-    """End a connection at once. What waits for it fails."""
-    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as it:
-        it.shutdown(socket.SHUT_RDWR)
 
 
 def _look_at(done: asyncio.Future[Any]) -> None:

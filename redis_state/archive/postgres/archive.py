@@ -55,7 +55,7 @@ from redis_state.archive.postgres.schema import (
 from redis_state.archive.postgres.verifying import verify_records, verify_rows, verify_tasks
 from redis_state.archive.retention import RetentionReport, check_classes
 from redis_state.errors import ArchiveUnavailable
-from redis_state.postgres.connection import close, connect, problem
+from redis_state.postgres.connection import close, connect, cut, problem
 from redis_state.postgres.text import id_text, long_ids, plain_text
 
 _NONE = (0, 0)
@@ -338,15 +338,36 @@ class PostgresArchive:
     ) -> AsyncGenerator[AsyncConnection[Any]]:
         """Return the connection; open another one if it is lost. Errors: ArchiveUnavailable."""
         timeout_s = timeout_s or self._timeout_s
-        async with self._lock:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_s
+        late = False
+
+        def end(connection: AsyncConnection[Any]) -> None:
+            nonlocal late
+            late = True
+            cut(connection)
+
+        try:
+            async with asyncio.timeout_at(until):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
+        try:
             try:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout_at(until):
                     connection = await self._connected()
+                timer = loop.call_at(until, end, connection)
+                try:
                     yield connection
+                finally:
+                    timer.cancel()
             except TimeoutError:
                 await self._drop()
                 raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
             except psycopg.Error as error:
+                if late:
+                    await self._drop()
+                    raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
                 # A partition that another process has dropped is made again.
                 self._months.clear()
                 state = error.sqlstate or ""
@@ -360,6 +381,8 @@ class PostgresArchive:
                 # In the middle of a call: nobody knows what the connection would say next.
                 await self._drop()
                 raise
+        finally:
+            self._lock.release()
 
     async def _connected(self) -> AsyncConnection[Any]:
         if self._connection is None or self._connection.closed:
