@@ -20,6 +20,7 @@ from redis_state.errors import PayloadLost, TaskUnknown
 from redis_state.models import TaskStatus
 from redis_state.testing.histories import assert_fits, read_history, replay_history
 from redis_state.worker import TaskClient, TaskContext
+from redis_state.worker.tasks.operate.copies import Copies, Source
 from tests.support.commands import cli
 from tests.support.processes.pools import SESSION, pool
 from tests.support.servers.postgres import OwnPostgres
@@ -106,6 +107,30 @@ async def test_a_fork_brings_the_journal_of_an_archived_task_along(
         assert view is not None
         assert view.forked_from is not None
         assert (view.forked_from.task_id, view.forked_from.before) == (old, "step:large#2")
+
+
+async def test_a_task_that_leaves_redis_while_it_is_forked_is_forked_from_the_archive(
+    live: RedisStateStore, archive: PostgresArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, reads = Copies.source, 0
+
+    async def source(self: Copies, session_id: str, task_id: str) -> Source:
+        nonlocal reads
+        found = await read(self, session_id, task_id)
+        reads += 1
+        if reads == 1:
+            assert found.archived is None
+            await archive_and_expire(live, archive, task_id)
+        return found
+
+    monkeypatch.setattr(Copies, "source", source)
+    async with pool(live, {"work": work}) as client:
+        old = await client.submit("work", {"n": "\ud800"}, session_id=SESSION)
+        await client.wait(SESSION, old, timeout_s=60)
+        _ran.clear()
+        made = await client.fork(SESSION, old)
+        assert await client.result(SESSION, made, timeout_s=60) == {"got": {"n": "\ud800"}}
+        assert (_ran, reads) == ([], 2)
 
 
 async def test_the_history_of_an_archived_task_is_replayed(

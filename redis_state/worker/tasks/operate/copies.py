@@ -230,7 +230,11 @@ class Copies:
             state, create, write=write, handler=source.handler, attributes=attributes
         )
         if reply.word is ReplyCode.MISSING:
-            raise TaskUnknown(task_id)
+            # It has left Redis since it was read: the archive may have it.
+            left = await self.source(session_id, task_id)
+            if source.archived is not None or left.archived is None:
+                raise TaskUnknown(task_id)
+            return await self.fork(left, state, before=before, attributes=attributes, queue=queue)
         if reply.word is not ReplyCode.OK:
             return False
         update = StateUpdate(
