@@ -36,5 +36,7 @@ async def dying_links(
             await asyncio.gather(*callers)
             assert cut
 
-        async with RedisStateStore(settings.model_copy(update={"url": url})) as store:
+        # Dead links may come one after the other, each found by its own deadline.
+        patient = {"url": url, "call_timeout_s": 20.0}
+        async with RedisStateStore(settings.model_copy(update=patient)) as store:
             yield store, dying

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor
@@ -59,11 +59,19 @@ from redis_state.postgres.connection import close, connect, cut, problem
 from redis_state.postgres.text import id_text, long_ids, plain_text
 
 _NONE = (0, 0)
+T = TypeVar("T")
 _MIGRATION_S = 3600.0
 # Classes of errors: of data, of constraints, of limits of the program.
 _REFUSED = ("22", "23", "54")
+# A deadlock: the transaction has done nothing, and may be repeated at once.
+_ROLLED_BACK = "40"
+_TRIES = 3
 # No partition takes it: another process has dropped one, and the next call makes it again.
 _NO_MONTH = "23514"
+
+
+class _RolledBackError(ArchiveUnavailable):
+    """The server has chosen this transaction to end a deadlock."""
 
 
 class PostgresArchive:
@@ -112,14 +120,18 @@ class PostgresArchive:
         follow: so what was read before the server lost rows never comes after it. What was erased
         since it was read is left out.
         """
-        async with self._using("write") as connection:
-            await self._make_months(connection, batch)
-            async with connection.transaction(), connection.cursor() as cursor:
-                batch = await erasing.without_erased(cursor, self._namespace, batch)
-                for rows in sorted(batch.sessions, key=lambda each: id_text(each.session_id)):
-                    await self._write_rows(cursor, rows)
-                await self._write_tasks(cursor, batch.tasks, replaces or {})
-                await self._write_records(cursor, batch.records)
+
+        async def once() -> None:
+            async with self._using("write") as connection:
+                await self._make_months(connection, batch)
+                async with connection.transaction(), connection.cursor() as cursor:
+                    left = await erasing.without_erased(cursor, self._namespace, batch)
+                    for rows in sorted(left.sessions, key=lambda each: id_text(each.session_id)):
+                        await self._write_rows(cursor, rows)
+                    await self._write_tasks(cursor, left.tasks, replaces or {})
+                    await self._write_records(cursor, left.records)
+
+        await _although_in_a_deadlock(once)
 
     async def verify(self, batch: ArchiveBatch) -> ArchiveVerdict:
         """Compare a batch with what is kept, by count and by digests that the server makes."""
@@ -255,8 +267,12 @@ class PostgresArchive:
     ) -> RetentionReport:
         """Remove of each class what has expired, 20,000 rows at most and whole months."""
         check_classes(before, self.classes)
-        async with self._using("retain") as connection:
-            report = await Retaining(connection, self._namespace, dry_run=dry_run).run(before)
+
+        async def once() -> RetentionReport:
+            async with self._using("retain") as connection:
+                return await Retaining(connection, self._namespace, dry_run=dry_run).run(before)
+
+        report = await _although_in_a_deadlock(once)
         self._months.clear()
         return report
 
@@ -375,6 +391,8 @@ class PostgresArchive:
                 # Another server may be the right one by now: this one may only read, or go away.
                 if not refused or not self._is_idle():
                     await self._drop()
+                if state.startswith(_ROLLED_BACK):
+                    raise _RolledBackError(action, problem(error)) from None
                 # Its text may quote what was to be written.
                 raise ArchiveUnavailable(action, problem(error), refused=refused) from None
             except BaseException:
@@ -411,3 +429,11 @@ def _replaced(stamp: str | None) -> tuple[int | None, str | None]:
         return None, None
     version, _, write = stamp.partition(" ")
     return int(version), plain_text(write)
+
+
+async def _although_in_a_deadlock(call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call that may be repeated, again if the server ends it for another one's sake."""
+    for _ in range(_TRIES - 1):
+        with suppress(_RolledBackError):
+            return await call()
+    return await call()

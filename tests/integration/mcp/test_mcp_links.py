@@ -82,6 +82,8 @@ async def test_40_callers_over_tls_get_their_results_though_their_links_die(
         proxy.dribble(900)
         url = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_certs={cert}"
         changed: dict[str, Any] = {"url": SecretStr(url), "payload_keys": SecretStr(KEYS[0])}
+        # Dead links may come one after the other, each found by its own deadline.
+        changed["call_timeout_s"] = 20.0
         async with (
             RedisStateStore(settings.model_copy(update=changed)) as store,
             RedisSubscriptionBus(store) as bus,
