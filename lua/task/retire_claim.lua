@@ -10,13 +10,22 @@
 -- @include lease_left
 -- @include now_ms
 
-local was = redis.call('HMGET', task, 'status', 'version')
+local was = redis.call('HMGET', task, 'status', 'version', 'retired')
+local now = now_ms()
+-- A later mark stays, unless it is from before the clock was set back.
+local function mark()
+  local before = tonumber(was[3] or 0)
+  if claimed > before or before > now + 60000 then
+    redis.call('HSET', task, 'retired', string.format('%.0f', claimed))
+  end
+end
 if was[2] ~= version then return { 'OK', 0 } end
 if was[1] == 'PENDING' then
-  redis.call('HSET', task, 'retired', string.format('%.0f', claimed))
+  mark()
   return { 'OK', 1 }
 end
-if was[1] ~= 'RUNNING' or lease_left(lease, now_ms()) > 0 then return { 'OK', 0 } end
+if was[1] ~= 'RUNNING' or lease_left(lease, now) > 0 then return { 'OK', 0 } end
 -- The epoch stays, so that the next owner's is greater, and an owner, who counts as dead at the next start.
+mark()
 redis.call('HSET', lease, 'owner', '-', 'claim', '-')
 return { 'OK', 1 }

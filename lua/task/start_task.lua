@@ -39,7 +39,7 @@ if not was[1] then return { 'MISSING' } end
 if was[1] ~= 'PENDING' and was[1] ~= 'RUNNING' then return { 'DENIED', was[1] } end
 local now, retired = now_ms(), tonumber(was[3] or 0)
 -- Its permit may be another's. A mark from before the clock was set back says nothing.
-if not again and claimed and claimed <= retired and retired <= now + 60000 then return { 'DENIED', was[1] } end
+if holder ~= owner and claimed and claimed <= retired and retired <= now + 60000 then return { 'DENIED', was[1] } end
 local epoch, left_ms = lease_take(lease, owner, lease_ms, ttl_ms, now)
 if not epoch then return { 'HELD', left_ms } end
 if not again then

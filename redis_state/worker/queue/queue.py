@@ -138,6 +138,12 @@ class Queue:
         it. One that was merely slow then finds the task held, or starts it first. A permit stays
         until its claim is ``retired``, see `Job`. Errors: BackendUnavailable.
         """
+        return [state for state, _ in await self.ensure_or_held(jobs, patience_ms=patience_ms)]
+
+    async def ensure_or_held(
+        self, jobs: Sequence[Job], *, patience_ms: int
+    ) -> list[tuple[QueueState, int]]:
+        """Do the same; for a job that is HELD also return when it was claimed, else 0."""
         found = await asyncio.gather(*(self._ensure(job, patience_ms) for job in jobs))
         return list(found)
 
@@ -289,12 +295,6 @@ class Queue:
         """Return a task as claims name it."""
         return Job(session_id, task_id, 0, 0).claim_under(self._keys.jobs_tag)
 
-    async def claimed_ms(self, job: Job) -> int:
-        """Return when a task's job was claimed; 0 if it is not. Errors: BackendUnavailable."""
-        claims = self.keys(job.queue).claims
-        name = job.claim_under(self._keys.jobs_tag)
-        return int(await self.transport.commands.zscore(claims, name) or 0)
-
     async def claimed_of(self, queue: str | None, key: str) -> set[str]:
         """List the claims of what has a key: it has begun, or is about to.
 
@@ -379,7 +379,7 @@ class Queue:
             return payload_key(f"{self._keys.jobs_tag}/")
         return payload
 
-    async def _ensure(self, job: Job, patience_ms: int) -> QueueState:
+    async def _ensure(self, job: Job, patience_ms: int) -> tuple[QueueState, int]:
         written = self._written(job)
         earlier = job._replace(runs=max(0, job.runs - 1)).id_under(self._keys.jobs_tag)
         reply = await self._scripts.ensure_job(
@@ -394,7 +394,8 @@ class Queue:
             patience_ms=patience_ms,
             retired=job.retired_ms,
         )
-        return QueueState(reply.text(0))
+        state = QueueState(reply.text(0))
+        return state, int(reply.facts[1]) if state is QueueState.HELD else 0
 
     def _written(self, job: Job) -> QueuedJob:
         return QueuedJob(

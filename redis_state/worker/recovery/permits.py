@@ -26,15 +26,17 @@ async def queue_again(
     meanwhile. Errors: BackendUnavailable.
     """
     jobs = [Job.of(task) for task in tasks]
-    states = await queue.ensure_queued(jobs, patience_ms=patience_ms)
+    found = await queue.ensure_or_held(jobs, patience_ms=patience_ms)
 
-    async def settled(task: TaskStatusView, job: Job, state: QueueState) -> QueueState:
+    async def settled(
+        task: TaskStatusView, job: Job, ensured: tuple[QueueState, int]
+    ) -> QueueState:
+        state, claimed_ms = ensured
         if state is not QueueState.HELD:
             return state
-        claimed_ms = await queue.claimed_ms(job)
         if not await transitions.retire(task, claimed_ms=claimed_ms):
             return state
         retired = job._replace(retired_ms=claimed_ms)
         return (await queue.ensure_queued([retired], patience_ms=patience_ms))[0]
 
-    return list(await asyncio.gather(*map(settled, tasks, jobs, states)))
+    return list(await asyncio.gather(*map(settled, tasks, jobs, found)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -13,7 +13,9 @@ from redis_state.errors import LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases, new_owner
 from redis_state.worker import TaskClient
-from redis_state.worker.queue.queue import ClaimedJob, Queue
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import ClaimedJob, Queue, QueueState
+from redis_state.worker.recovery.permits import queue_again
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.started import NotStarted, StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
@@ -152,3 +154,67 @@ async def test_a_run_of_a_queue_without_limits_keeps_its_task_until_another_star
     assert isinstance(refused, NotStarted)
     assert refused.reason == "held"
     await TaskTransitions(store).finish_run(stalled, TaskStatus.COMPLETE)
+
+
+class _SlowQueue(Queue):
+    """A sweeper's queue between whose two steps others do something."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def _ensure(self, job: Job, patience_ms: int) -> tuple[QueueState, int]:
+        found = await super()._ensure(job, patience_ms)
+        if self.meanwhile is not None:
+            do, self.meanwhile = self.meanwhile, None
+            await do()
+        return found
+
+
+async def _looked_at_by_two(
+    store: RedisStateStore, job: ClaimedJob, between: Callable[[], Awaitable[None]] | None = None
+) -> None:
+    """Let one sweeper do all between the two steps of another, and something more behind that."""
+    assert job.task is not None
+    await clock_passes(store.base.scripts, await clock_ms(store.base.scripts) + 150)
+    look = await store.tasks.look(SESSION, job.task.task_id)
+    assert look is not None
+    slow = _SlowQueue(store, name=queue_of(store.settings))
+    other, transitions = Queue(store, name=queue_of(store.settings)), TaskTransitions(store)
+
+    async def meanwhile() -> None:
+        assert await queue_again(transitions, other, [look], patience_ms=100) != [QueueState.HELD]
+        if between is not None:
+            await between()
+
+    slow.meanwhile = meanwhile
+    await queue_again(transitions, slow, [look], patience_ms=100)
+    assert slow.meanwhile is None
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_two_sweepers_of_one_claim_let_its_worker_not_begin(
+    store: RedisStateStore, client: TaskClient, key: str | None
+) -> None:
+    job, urgent = await _first_and_more_urgent(client, key)
+    await _looked_at_by_two(store, job)
+    [other] = await _claim(store)
+    assert _names([other]) == [urgent]
+    assert isinstance(await _start(store, other), StartedRun)
+    assert await _start(store, job) == NotStarted("PENDING")
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_slow_sweeper_leaves_a_newer_claim_its_right(
+    store: RedisStateStore, client: TaskClient, key: str | None
+) -> None:
+    await client.queues.limit(queue_of(store.settings), running=1 if key is None else None)
+    await client.queues.limit(queue_of(store.settings), per_key=None if key is None else 1)
+    await client.submit("work", session_id=SESSION, key=key)
+    [job] = await _claim(store)
+    newer: list[ClaimedJob] = []
+
+    async def claim() -> None:
+        newer.extend(await _claim(store))
+
+    await _looked_at_by_two(store, job, claim)
+    [again] = newer
+    assert isinstance(await _start(store, again), StartedRun)

@@ -71,3 +71,28 @@ async def test_a_run_whose_lease_ran_out_has_lost_it_and_counts_as_dead(
     assert await ask(scripts, "HGET", task.task, "crashes") == b"1"
     version = await version_of(scripts, task.task)
     assert await scripts.retire_claim(task, version=version, claimed=1) == ok(0)
+
+
+async def test_a_retired_run_does_not_begin_again_under_its_claim(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task, now = task_keys(keys), await clock_ms(scripts)
+    await make_task(scripts, task, "PENDING")
+    started = await start(scripts, keys, task, lease_ms=1, owner="one", claimed=now)
+    assert started.word is ReplyCode.OK
+    await clock_passes(scripts, await clock_ms(scripts) + 1)
+    version = await version_of(scripts, task.task)
+    assert await scripts.retire_claim(task, version=version, claimed=now) == ok(1)
+    # Its reply was lost, and it comes once more.
+    refused = await start(scripts, keys, task, owner="one", claimed=now)
+    assert refused == no(ReplyCode.DENIED, b"RUNNING")
+    assert (await start(scripts, keys, task, owner="two", claimed=now + 1)).word is ReplyCode.OK
+
+
+async def test_a_mark_only_grows(scripts: Scripts, keys: Keys) -> None:
+    task, now = task_keys(keys), await clock_ms(scripts)
+    await make_task(scripts, task, "PENDING")
+    version = await version_of(scripts, task.task)
+    for claimed in (now, 0):
+        assert await scripts.retire_claim(task, version=version, claimed=claimed) == ok(1)
+    assert (await start(scripts, keys, task, claimed=now)).word is ReplyCode.DENIED
