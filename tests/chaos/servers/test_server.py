@@ -154,6 +154,7 @@ async def _under_load(trial: Trial, server: Server, load: Load, crew: Crew) -> N
             trial.faults += await asyncio.to_thread(server.kill) == -9
             server.start()
             await eventually(server.answers, "the server is up again", timeout_s=60)
+            await server.rewrite()
             kills.append(Kill(began, time.monotonic()))
             opened_ms.append(await clock_ms(store.base.scripts))
         await asyncio.sleep(_AGAIN_S)
