@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from redis.asyncio import Redis
 
@@ -45,6 +46,7 @@ class Server:
 
     async def rewrite(self) -> None:
         """Rewrite the append-only file: an unclean start needs it, see `docs/guides/servers.md`."""
+        client: Any
         async with Redis(unix_socket_path=str(self._socket)) as client:
             await client.bgrewriteaof()
 
