@@ -23,7 +23,7 @@
 -- Returns
 --   {'OK', epoch, fields, recorded, steered}  it is running under this epoch; the task's fields and values in
 --     turn; whether there is a journal, and steering
---   {'HELD', left_ms}      somebody else runs it
+--   {'HELD', left_ms}      another worker runs it
 --   {'DENIED', status}     it is in another state
 --   {'MISSING'}            no such task
 -- Emits the update on channel

@@ -27,7 +27,7 @@ _PAGE = 100
 _START = (0, 0)
 # The last moment that a date has.
 _LATEST_MS = 253_402_300_799_999
-# How long somebody who has an answer without the archive waits for it, and leaves it alone after.
+# How long a caller who has an answer without the archive waits for it, and leaves it alone after.
 _PATIENCE_S = 5.0
 _LEFT_ALONE_S = 5.0
 

@@ -20,13 +20,13 @@ from typing import Any
 
 from redis_state.archive.waiting import session_entry
 from redis_state.erasure.families import LOGS, class_of
-from redis_state.erasure.indexed import listed_under
 from redis_state.erasure.walking import FoundKey, KeyWalk, owner_of_memory
 from redis_state.models.erasure import ErasureReport
 from redis_state.scripts import raw, topic_bytes, topic_text
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
+from redis_state.stores.index_walk import listed_under
 from redis_state.stores.sessions.task_status import watch_entry
 from redis_state.stores.task_index import TaskIndex
 from redis_state.transport.commands import Commands
@@ -87,7 +87,7 @@ class SessionErasure:
 
     async def _add_tasks(self, found: SessionFindings) -> None:
         session_id = found.session_id
-        indexed = await listed_under(self._store, "s", raw(session_id))
+        indexed = await listed_under(self._store.base, "s", raw(session_id))
         found.tasks |= {each.task_id for each in indexed if each.session_id == session_id}
         found.tasks |= set(await self._store.tasks.ids(session_id))
         found.tasks |= {
@@ -173,7 +173,7 @@ class SessionErasure:
             await self._delete_elsewhere(found)
         else:
             report.failed["late writes"] = (
-                f"{len(found.keys)} keys: somebody still writes the session"
+                f"{len(found.keys)} keys: the session is still being written"
             )
         await self._forget_tasks(found)
 
@@ -244,7 +244,7 @@ class SessionErasure:
         """Take the tasks out of the watch list and the index, unless they were made again."""
         session_id, store = found.session_id, self._store
         index = TaskIndex(self._scripts, self._keys)
-        listed = await listed_under(store, "s", raw(session_id))
+        listed = await listed_under(store.base, "s", raw(session_id))
         stamps = {each.task_id: each.stamp for each in listed if each.session_id == session_id}
         for task_id in sorted(found.tasks | stamps.keys()):
             if await store.tasks.look(session_id, task_id) is not None:

@@ -12,13 +12,13 @@ from contextlib import suppress
 
 from redis_state.archive.protocol import Archive
 from redis_state.erasure.families import long_keys
-from redis_state.erasure.indexed import listed_under
 from redis_state.erasure.walking import FoundKey, KeyWalk, owner_of_memory
 from redis_state.errors import StreamUnknown
 from redis_state.models.attributes import AttributeValue
 from redis_state.models.erasure import ErasureReport
 from redis_state.scripts import raw
 from redis_state.store import RedisStateStore
+from redis_state.stores.index_walk import listed_under
 from redis_state.stores.task_index import attribute_list, attributes_of
 from redis_state.transport.key_text import escape, is_digest
 
@@ -43,7 +43,9 @@ class UserErasure:
 
     async def sessions(self, archive: Archive | None) -> list[str]:
         """List the sessions with a task that has the attribute."""
-        listed = await listed_under(self._store, "a", attribute_list(self._attribute, self._user))
+        listed = await listed_under(
+            self._store.base, "a", attribute_list(self._attribute, self._user)
+        )
         found = {each.session_id for each in listed}
         if archive is not None:
             found |= set(await archive.sessions_of(self._attribute, self._user))
@@ -58,7 +60,7 @@ class UserErasure:
                 await archive.sessions_of(self._attribute, self._user, only=True)
             )
         for session_id in sessions:
-            for each in await listed_under(self._store, "s", raw(session_id)):
+            for each in await listed_under(self._store.base, "s", raw(session_id)):
                 if each.session_id == session_id and await self._is_other(session_id, each.task_id):
                     found.add(session_id)
                     break

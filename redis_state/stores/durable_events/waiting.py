@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from redis_state.primitives.waiting_since import WaitingSince
 from redis_state.primitives.watchlist import WatchList
 from redis_state.serialization import codec
 from redis_state.stores.base import Base
-from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import WATCH_SHARDS
 
 
@@ -29,6 +28,7 @@ class EventList:
 
     def __init__(self, base: Base) -> None:
         self._scripts, self._keys = base.scripts, base.keys
+        self._since = WaitingSince(base.scripts, base.keys.events_since)
         self.watch: WatchList = WatchList(base.scripts, base.keys, key_of=base.keys.events_watch)
 
     def begin(self, trace_id: str, *, delay_ms: int) -> asyncio.Future[Any]:
@@ -37,32 +37,18 @@ class EventList:
         shard = zlib.crc32(entry) % WATCH_SHARDS
         return self._scripts.begin_watch_since(
             self._keys.events_watch(shard),
-            since=self._keys.events_since(shard),
+            since=self._since.key(entry),
             entry=entry,
             delay_ms=delay_ms,
         )
 
     async def strike(self, entries: Iterable[bytes]) -> None:
         """Forget since when traces wait: PostgreSQL has their events."""
-        grouped: defaultdict[str, list[bytes]] = defaultdict(list)
-        for entry in entries:
-            grouped[self._keys.events_since(zlib.crc32(entry) % WATCH_SHARDS)].append(entry)
-        await asyncio.gather(*(self._scripts.zrem(key, *some) for key, some in grouped.items()))
+        await self._since.strike(entries)
 
     async def backlog(self) -> EventBacklog:
         """Count what waits. Two reads for each shard."""
-        commands, keys = self._scripts.transport.commands, self._keys
-        shards = range(WATCH_SHARDS)
-        counts, firsts, now = await asyncio.gather(
-            asyncio.gather(*(commands.zcard(keys.events_since(shard)) for shard in shards)),
-            asyncio.gather(
-                *(commands.zrange_scored(keys.events_since(shard), 0, 0) for shard in shards)
-            ),
-            commands.time(),
-        )
-        since_ms = [float(first[1]) for first in firsts if first]
-        oldest_s = (ms_of(now) - min(since_ms)) / 1000 if since_ms else 0.0
-        return EventBacklog(sum(counts), max(oldest_s, 0.0))
+        return EventBacklog(*await self._since.backlog(self._keys.events_since))
 
 
 def trace_entry(trace_id: str) -> bytes:
