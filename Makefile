@@ -27,7 +27,7 @@ HTTP_CLIENT_TESTS ?= tests/integration/worker tests/integration/schedules tests/
 # A gateway hides what is damaged, has no span for its caller, does not die with it, and has limits of its own.
 NOT_OVER_HTTP = damaged or one_trace or dies_behind or death_at_any or too_long_to_judge or any_characters or taken_over
 .PHONY: help demo test test-full fuzz chaos soak check types mypy pyright coverage wheel test-wheel test-redis7 test-redis8 \
-	test-redis-server test-acl test-cluster test-matrix test-asap test-a2a test-hosts test-savers test-durable-streams \
+	test-redis-server test-acl test-cluster test-matrix test-asap test-a2a test-hosts test-light-hosts test-savers test-durable-streams \
 	test-mcp-conformance test-typescript test-chat-clients test-http-client bench bench-quick compose-check docs lock clean
 
 help: ## show this list
@@ -67,10 +67,11 @@ test-redis8: ## run the suite on redis-py 8, without arq
 test-asap: ## run the tests with ASAP's own package, which needs Python 3.13 (ASAP_PYTHON=...)
 test-a2a: ## run the A2A tests with the oldest and the newest SDK
 test-hosts: ## run the tests of the small hosts (Google ADK, LlamaIndex, Agent Framework, CrewAI) in an environment of their own
+test-light-hosts: ## run those of Google ADK, LlamaIndex and Agent Framework, which are installed in seconds
 test-savers: ## import threads from the real LangGraph savers of Redis, Postgres, SQLite and AWS
 test-matrix: ## run tests on further servers, clients and Pythons (ROW="Redis 8.2, redis-py 8, Python 3.13" for one)
-test-wheel test-redis7 test-redis8 test-asap test-a2a test-hosts test-savers: .venv/.dev
-	@$(BIN)/nox -s $(@:test-%=%) -- $(PYTEST)
+test-wheel test-redis7 test-redis8 test-asap test-a2a test-hosts test-light-hosts test-savers: .venv/.dev
+	@$(BIN)/nox -s $(subst -,_,$(@:test-%=%)) -- $(PYTEST)
 test-matrix: .venv/.dev
 	@$(BIN)/nox -s "matrix$(if $(ROW),($(ROW)))" -- $(PYTEST)
 test-durable-streams: .venv/.dev ## run the published tests of the Durable Streams protocol; needs Node and a network
@@ -97,7 +98,7 @@ compose-check: ## let docker compose read docker-compose.yml, where it is instal
 	@for compose in "docker compose" docker-compose; do if $$compose version >/dev/null 2>&1; then \
 		$$compose --profile demo --profile gateway config -q && echo "docker-compose.yml is valid"; exit; fi; done; echo "skipped: no docker compose here"
 docs: ## build the site into build/site; a warning is an error
-lock: ## pin the newest versions of all packages in requirements/dev.txt
+lock: ## pin the newest versions of all packages in requirements/
 docs lock: .venv/.dev
 	@$(BIN)/nox -s $@
 clean: ## remove environments, builds and caches

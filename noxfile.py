@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 from tools.matrix import CLIENTS, OPENSSL_11, ROWS, SERVERS, Row  # noqa: E402 - see above
 
 VERSIONS = ROOT / "requirements" / "dev.txt"
+HOST_VERSIONS = ROOT / "requirements" / "hosts.txt"
 # Installed without its dependencies: see tools/environment.py.
 PENGUIFLOW = "penguiflow>=3.11,<4"
 A2A_SDKS = ("1.1", "1.3")  # the oldest and the newest minor version that the extra allows
@@ -54,13 +55,15 @@ nox.options.reuse_venv = "yes"
 nox.options.error_on_external_run = True
 
 
-def install(session: nox.Session, *packages: str, free: str = "") -> None:
+def install(
+    session: nox.Session, *packages: str, free: str = "", pinned_in: Path = VERSIONS
+) -> None:
     """Install into the session's environment, unless that was done for the same versions.
 
     ``free`` is the package whose version the session chooses.
     """
     done = Path(session.virtualenv.location, "installed")
-    versions = VERSIONS.read_text(encoding="utf-8")
+    versions = pinned_in.read_text(encoding="utf-8")
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8") + versions
     wanted = f"{packages} {hashlib.sha256(text.encode()).hexdigest()}"
     if done.exists() and done.read_text(encoding="utf-8") == wanted:
@@ -71,7 +74,7 @@ def install(session: nox.Session, *packages: str, free: str = "") -> None:
     try:
         session.install(*packages, "-c", str(pinned))
     except CommandFailed:
-        session.warn(f"trying again without the versions of {VERSIONS.name}")
+        session.warn(f"trying again without the versions of {pinned_in.name}")
         session.install(*packages)
     done.write_text(wanted, encoding="utf-8")
 
@@ -133,25 +136,52 @@ def savers(session: nox.Session) -> None:
     suite(session, "-W", "ignore", "tests/integration/langgraph/test_real_savers.py")
 
 
-# They ask for older versions than the suite has, and bring a gigabyte, most of it for CrewAI.
-HOSTS = ("google-adk", "llama-index", "agent-framework", "crewai")
+# They ask for older versions than the suite has. CrewAI alone brings 800 MB.
+LIGHT_HOSTS = ("google-adk", "llama-index", "agent-framework")
+HOSTS = (*LIGHT_HOSTS, "crewai")
+WITH_HOSTS = (
+    "worker",
+    "embedded",
+    "cli",
+    "http",
+    "crypto",
+    "claims",
+    "forms",
+    "otel",
+    "prometheus",
+)
 
 
 @nox.session
 def hosts(session: nox.Session) -> None:
     """Run the tests of the hosts whose packages the suite's environment does not have."""
-    extras = ",".join(("worker,embedded,cli,http,crypto,claims,forms,otel,prometheus", *HOSTS))
-    # Not the pinned versions: they are what these packages refuse.
-    session.install("-e", f".[{extras}]", *TESTING)
+    test_hosts(session, HOSTS)
+
+
+@nox.session
+def light_hosts(session: nox.Session) -> None:
+    """Run those of the hosts that are installed in seconds."""
+    test_hosts(session, LIGHT_HOSTS)
+
+
+def test_hosts(session: nox.Session, names: tuple[str, ...]) -> None:
+    """Install hosts, and run their tests and examples."""
+    extras = ",".join((*WITH_HOSTS, *names))
+    install(session, "-e", f".[{extras}]", *TESTING, pinned_in=HOST_VERSIONS)
     session.env["REDIS_STATE_HOSTS"] = "1"
-    suite(session, *(("tests/hosts",) if "pytest" in session.posargs else ()))
+    found = [
+        str(file.relative_to(ROOT))
+        for name in names
+        for file in sorted((ROOT / "tests" / "hosts").glob(f"test_{name.replace('-', '_')}*.py"))
+    ]
+    suite(session, *(found if "pytest" in session.posargs else ()))
 
 
 @nox.session
 @nox.parametrize("host", HOSTS, ids=[host.replace("-", "_") for host in HOSTS])
 def example(session: nox.Session, host: str) -> None:
     """Run the example of a host whose packages the suite's environment does not have."""
-    session.install("-e", f".[embedded,{host}]")
+    install(session, "-e", f".[embedded,{host}]", pinned_in=HOST_VERSIONS)
     session.run("python", "-m", f"examples.{host.replace('-', '_')}", *session.posargs)
 
 
@@ -302,17 +332,24 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python=False)
 def lock(session: nox.Session) -> None:
-    """Write the newest versions of all packages to requirements/dev.txt."""
+    """Write the newest versions of all packages to requirements/."""
     compiling = (
         *("pip", "compile", "-q", "--universal", "--python-version", "3.11", "--upgrade"),
         # Versions alone: an index or its files belong to the machine.
         *("--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"),
     )
     with tempfile.TemporaryDirectory() as folder:
-        wanted = Path(folder, "penguiflow.in")
+        wanted, testing = Path(folder, "penguiflow.in"), Path(folder, "testing.in")
         wanted.write_text(PENGUIFLOW)
-        parts = (["pyproject.toml", "--extra", "dev"], [str(wanted), "--no-deps"])
-        outputs = [
-            session.run(str(UV), *compiling, *part, external=True, silent=True) for part in parts
-        ]
-    VERSIONS.write_text("".join(map(str, outputs)), encoding="utf-8")
+        testing.write_text("\n".join(TESTING))
+        extras = [word for extra in (*WITH_HOSTS, *HOSTS) for word in ("--extra", extra)]
+        written: dict[Path, list[list[str]]] = {
+            VERSIONS: [["pyproject.toml", "--extra", "dev"], [str(wanted), "--no-deps"]],
+            HOST_VERSIONS: [["pyproject.toml", str(testing), *extras]],
+        }
+        for file, parts in written.items():
+            outputs = [
+                session.run(str(UV), *compiling, *part, external=True, silent=True)
+                for part in parts
+            ]
+            file.write_text("".join(map(str, outputs)), encoding="utf-8")

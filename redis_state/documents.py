@@ -65,6 +65,7 @@ def view_document(view: TaskView) -> dict[str, Any]:
             {"step": step.step, "attempt": step.attempt, "began_at": time_text(step.began_at)}
             for step in view.running
         ],
+        "archived": view.archived,
     }
 
 
@@ -89,6 +90,7 @@ def summary_document(task: TaskSummary) -> dict[str, Any]:
         "parent": task.parent,
         "rerun_of": link_document(task.rerun_of),
         "forked_from": link_document(task.forked_from),
+        "archived": task.archived,
     }
 
 

@@ -15,6 +15,7 @@
     │   │   ├── VersionConflict        another write came first
     │   │   │   └── SessionConflict        the same, for an agent's session
     │   │   ├── SessionBusy            another caller executes the session
+    │   │   ├── SessionRunning         tasks of the session run, and it is to be erased
     │   │   ├── TaskInProgress         a task of the session is unfinished, and rejects another
     │   │   ├── LeaseLost              the epoch is no longer the current one
     │   │   ├── ThreadClaimed          another process has claimed the thread of LangGraph
@@ -260,6 +261,18 @@ class TaskInProgress(Conflict):
         self.session_id = session_id
         self.task_id = task_id
         self.status = status
+
+
+class SessionRunning(Conflict):
+    """Tasks of a session are running, and ``running="refuse"`` refuses to erase it.
+
+    Nothing was removed. Cancel the tasks, or erase with another policy.
+    """
+
+    def __init__(self, session_id: str, running: int) -> None:
+        super().__init__(f"{running} tasks of session {session_id!r} are running")
+        self.session_id = session_id
+        self.running = running
 
 
 class LeaseLost(Conflict):

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from redis_state.errors import ConfigError
@@ -41,6 +41,13 @@ class Credentials:
 
 # Gives the credentials of now. redis-py's providers will do, too.
 Provider = Callable[[], Awaitable[Credentials]]
+
+
+class _Retention(dict[str, timedelta]):
+    """How long each class of data is kept. Nobody changes it: settings have a hash."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
 
 
 class Settings(BaseSettings):
@@ -185,6 +192,22 @@ class Settings(BaseSettings):
 
     All workers of a pool need it. None: nothing is archived. See the guide to the archive.
     """
+    archive_retention: Annotated[
+        dict[str, Annotated[timedelta, Field(ge=_DAY, le=36500 * _DAY)]], AfterValidator(_Retention)
+    ] = Field(default_factory=_Retention)
+    """How long the archive keeps each class of data after its end: `{"updates": "P365D"}`.
+
+    Classes are `tasks`, `updates` and `sessions`. What is not named is kept for ever.
+    """
+    durable_events: SecretStr | None = None
+    """Where the audit events of traces are kept: `postgresql://…`. None: in Redis.
+
+    All processes of a namespace need it. See the guide to durable events.
+    """
+    durable_events_mode: Literal["sync", "delayed"] = "sync"
+    """When a save of an audit event returns: once PostgreSQL has it, or once Redis has it."""
+    durable_events_delay: _Lifetime = timedelta(seconds=1)
+    """Within which time `delayed` events move from Redis to PostgreSQL, while both reply."""
     oauth_token_keys: SecretStr | None = None
     """Fernet keys that encrypt OAuth tokens, separated by commas.
 

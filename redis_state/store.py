@@ -8,7 +8,9 @@ import socket
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Self
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, Self
+from weakref import WeakKeyDictionary
 
 from redis_state import limits
 from redis_state.errors import BackendError, ConfigError, InvalidField
@@ -26,6 +28,7 @@ from redis_state.models import (
     TaskType,
     Trajectory,
 )
+from redis_state.models.erasure import ErasureReport
 from redis_state.models.task_groups import TaskGroup
 from redis_state.models.version import Version
 from redis_state.payloads.settings import make_payloads
@@ -37,6 +40,7 @@ from redis_state.stores.artifacts import ArtifactStore
 from redis_state.stores.base import Base, Unreadable
 from redis_state.stores.contexts.groups import GroupStore
 from redis_state.stores.contexts.session_context import ContextStore, ContextTypes
+from redis_state.stores.durable_events.opening import open_events
 from redis_state.stores.health import Health, check_health
 from redis_state.stores.memory.kv import KVStore
 from redis_state.stores.memory.memory import MemoryStore
@@ -55,6 +59,9 @@ from redis_state.stores.traces.sharing import TraceStore
 from redis_state.stores.traces.trajectories import TrajectoryStore
 from redis_state.transport.keys import Keys, token_digest
 from redis_state.transport.transport import Transport
+
+if TYPE_CHECKING:
+    from redis_state.archive.reader import ArchiveReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +118,7 @@ class RedisStateStore:
             Records(scripts),
             make_payloads(self.settings),
         )
-        self.events: EventStore = EventStore(self.base, types.stored_event)
+        self.events: EventStore = open_events(self.base, types.stored_event)
         self.bindings: BindingStore = BindingStore(self.base, types.remote_binding)
         self.pauses: PauseStore = PauseStore(self.base, consumer=process_name())
         self.memory: MemoryStore = MemoryStore(self.base)
@@ -126,7 +133,9 @@ class RedisStateStore:
         self.steering: SteeringStore = SteeringStore(self.base, types.steering_event)
         self.trajectories: TrajectoryStore = TrajectoryStore(self.base, types.trajectory)
         self.planner_events: PlannerEventStore = PlannerEventStore(self.base, types.planner_event)
-        self.traces: TraceStore = TraceStore(self.base, self.bindings, self.trajectories)
+        self.traces: TraceStore = TraceStore(
+            self.base, self.bindings, self.trajectories, self.events
+        )
         self.snapshots: SnapshotStore = SnapshotStore(self.base)
         self.transitions: Transitions = Transitions(self.base, self.tasks, self.updates)
         self._artifacts = ArtifactStore(self.base, artifact_retention, ref_type=types.artifact_ref)
@@ -136,6 +145,9 @@ class RedisStateStore:
         self.groups: GroupStore = GroupStore(self.base, group_type=types.task_group)
         self.streams: StreamStore = StreamStore(self.base)
         self.kv: KVStore = KVStore(self.base, self.memory, self._artifacts)
+        self._archives: WeakKeyDictionary[asyncio.AbstractEventLoop, ArchiveReader] = (
+            WeakKeyDictionary()
+        )
 
     @classmethod
     def from_url(cls, url: str | None = None, **options: Any) -> Self:
@@ -400,6 +412,22 @@ class RedisStateStore:
         """The artifacts: bytes that tools produce, kept beside a session within its limits."""
         return self._artifacts
 
+    @property
+    def archive(self) -> ArchiveReader:
+        """What has ended, from Redis or the archive of `archive_url`: with the same models, and
+        cursors that go from one to the other.
+
+        It belongs to the running loop, connects at its first call, and is closed with the store.
+        Errors: ConfigError without `archive_url`, and those of `open_archive`.
+        """
+        from redis_state.archive.reader import ArchiveReader  # noqa: PLC0415 - it reads stores
+
+        loop = asyncio.get_running_loop()
+        reader = self._archives.get(loop)
+        if reader is None:
+            reader = self._archives[loop] = ArchiveReader(self)
+        return reader
+
     # Housekeeping
 
     async def clear_session(self, session_id: str) -> None:
@@ -429,6 +457,26 @@ class RedisStateStore:
         await self.traces.clear(session_id)
         await self.base.drop_unreadable(session_id)
 
+    async def forget(
+        self,
+        session_id: str,
+        *,
+        dry_run: bool = False,
+        running: Literal["refuse", "fence"] = "refuse",
+    ) -> ErasureReport:
+        """Erase a session in Redis, in the store of claims and in the archive of the settings.
+
+        See `redis_state.erasure.Eraser.forget`, also for users. Unlike `clear_session` it finds
+        everything, and so reads the names of all keys.
+        """
+        # By name: it is above the store, and needed by few processes.
+        eraser: Any = import_module("redis_state.erasure").Eraser(self)
+        async with eraser:
+            report: ErasureReport = await eraser.forget(
+                session_id, dry_run=dry_run, running=running
+            )
+            return report
+
     async def delete_everything(self) -> None:
         """Delete every key under this store's namespace. Scan the whole server.
 
@@ -438,6 +486,8 @@ class RedisStateStore:
         for server in await self.transport.each_primary():
             async for found in server.scan_all(pattern):
                 await asyncio.gather(*(commands.unlink(key) for key in found))
+        # What waits for it in Redis would come after.
+        await self.events.forget_all()
 
     async def unreadable(
         self,
@@ -475,8 +525,9 @@ class RedisStateStore:
         async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
             quiet = 0
             while quiet < _QUIET_TURNS:
-                if self.transport.sender.pending or self.base.unsettled():
+                if self.transport.sender.pending or self.base.unsettled() or self.events.pending():
                     quiet = 0
+                    await self.events.settle()
                     await self.base.settle()
                     await self.transport.drain()
                 else:
@@ -497,6 +548,10 @@ class RedisStateStore:
             async with asyncio.timeout(_CLOSE_S):
                 await self.pauses.save_unsaved()
                 await self.drain()
+        reader = self._archives.pop(asyncio.get_running_loop(), None)
+        if reader is not None:
+            await reader.aclose()
+        await self.events.aclose()
         await self.transport.aclose(drain_s=0)
 
 

@@ -20,7 +20,7 @@ _SAMPLE, _EARLIER = 0, 9_999_999
 _SHORT_MS = 3_600_000
 _THREADS = 2
 _RANDOM = re.compile(rb"[0-9a-f]{24,}")
-_NOT_COPIED = (b"{watch-", b"{workers}")
+_NOT_COPIED = (b"{/watch-", b"{/workers}")
 
 # What a key holds: its type, its parts in order, its lifetime.
 Held = tuple[str, list[Any], int]

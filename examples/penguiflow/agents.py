@@ -35,7 +35,7 @@ class DocumentRequest(BaseModel):
     output: str
 
 
-class Told(BaseModel):
+class ToolResult(BaseModel):
     """What a tool has to say, and the process that it ran in."""
 
     text: str
@@ -43,23 +43,23 @@ class Told(BaseModel):
 
 
 @tool(desc="outline a document by its headings")
-async def outline(args: DocumentRequest, ctx: ToolContext) -> Told:  # noqa: ARG001 - tools take two
+async def outline(args: DocumentRequest, ctx: ToolContext) -> ToolResult:  # noqa: ARG001 - tools take two
     """Read the document's headings."""
     text = await asyncio.to_thread(Path(args.path).read_text, encoding="utf-8", errors="replace")
     headings = re.findall(r"^#{1,3} .+$", text, flags=re.MULTILINE)
-    return Told(text="\n".join(headings), pid=os.getpid())
+    return ToolResult(text="\n".join(headings), pid=os.getpid())
 
 
 @tool(desc="ask a person whether to publish")
-async def ask(args: DocumentRequest, ctx: ToolContext) -> Told:
+async def ask(args: DocumentRequest, ctx: ToolContext) -> ToolResult:
     """Pause until a person has decided."""
     await ctx.pause("approval_required", {"question": f"publish the outline of {args.path}?"})
-    return Told(text="", pid=os.getpid())
+    return ToolResult(text="", pid=os.getpid())
 
 
 @tool(desc="publish the outline")
 @once
-async def publish(args: DocumentRequest, ctx: ToolContext) -> Told:
+async def publish(args: DocumentRequest, ctx: ToolContext) -> ToolResult:
     """Leave a line in the log of what was published: what must not happen twice."""
     line = {"task": ctx.tool_context["task_id"], "key": task_of(ctx).effect_id()}
 
@@ -68,7 +68,7 @@ async def publish(args: DocumentRequest, ctx: ToolContext) -> Told:
             log.write(json.dumps({**line, "pid": os.getpid()}) + "\n")
 
     await asyncio.to_thread(write)
-    return Told(text="published", pid=os.getpid())
+    return ToolResult(text="published", pid=os.getpid())
 
 
 class ScriptedModel:
@@ -92,7 +92,7 @@ def build_planner(store: PenguiflowStateStore, ctx: TaskContext) -> ReactPlanner
     tools = [outline, ask, publish]
     registry = ModelRegistry()
     for each in tools:
-        registry.register(each.__name__, DocumentRequest, Told)
+        registry.register(each.__name__, DocumentRequest, ToolResult)
     nodes = [Node(each, name=each.__name__) for each in tools]
     return ReactPlanner(
         llm_client=recorded_model(ScriptedModel(ctx.input["tool_context"]), ctx),

@@ -22,7 +22,8 @@
 -- Returns
 --   {'OK', version}            the new version
 --   {'STALE', version, write}  the session is at this version; nothing was written
---   {'AGAIN', version, write}  an event of this id is there; nothing was written
+--   {'AGAIN', version, write, newest}  an event of this id is there; nothing was written. newest is 1 if the last
+--                              write appended it
 --   {'MISSING'}                there is no such session; nothing was written
 -- @include log_append
 -- @include now_us
@@ -38,10 +39,12 @@ local function merge(key, fields)
   redis.call('PEXPIRE', key, ttl_ms)
 end
 
-local was = redis.call('HMGET', session, 'write', 'version', 'order')
+local was = redis.call('HMGET', session, 'write', 'version', 'order', 'last')
 if was[1] == write then return { 'OK', tonumber(was[2]) } end
 if expected ~= '0' and not was[2] then return { 'MISSING' } end
-if row_id ~= '' and redis.call('HEXISTS', ids, row_id) == 1 then return { 'AGAIN', tonumber(was[2]), was[1] } end
+if row_id ~= '' and redis.call('HEXISTS', ids, row_id) == 1 then
+  return { 'AGAIN', tonumber(was[2]), was[1], was[4] == row_id and 1 or 0 }
+end
 local other = stale(expected, was[2], was[1])
 if other then return other end
 local fields, now = { 'updated', updated }, now_us()

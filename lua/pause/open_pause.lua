@@ -26,8 +26,8 @@
 -- ARGV lane.state               JSON: where the lane stands then
 -- ARGV extra..                  names and values, in turn: further fields of the token
 -- Returns
---   {'OK', note, left_ms, entries}  what the journal holds, of this call or an earlier one; 0 ms if it
---                          is not open; how many entries the journal has
+--   {'OK', note, left_ms, entries, opened}  what the journal holds, of this call or an earlier one; 0 ms if
+--                          it is not open; how many entries the journal has; when it was opened, in ms
 --   {'DENIED', status}     the task does not run; nothing was written
 --   {'EXPIRED'}            it is too late; nothing was written
 --   {'LOST', epoch}        another claim has the lease; nothing was written
@@ -49,11 +49,11 @@ local function list(expires, life_ms)
 end
 local noted, entries = unpack(redis.call('HMGET', journal, entry, 'entries'))
 if noted then
-  local was = redis.call('HMGET', token, 'state', 'expires')
+  local was = redis.call('HMGET', token, 'state', 'expires', 'opened')
   local left_ms = was[1] == 'open' and tonumber(was[2]) - now or 0
   -- Who read the list while the task was cancelled has taken it off.
   if left_ms > 0 then list(was[2], left_ms) end
-  return { 'OK', noted, math.max(left_ms, 0), tonumber(entries or 0) }
+  return { 'OK', noted, math.max(left_ms, 0), tonumber(entries or 0), tonumber(was[3] or 0) }
 end
 local found = redis.call('HMGET', task, 'status', 'order')
 if found[1] ~= 'RUNNING' then return { 'DENIED', found[1] or '' } end
@@ -67,4 +67,4 @@ redis.call('HSET', journal, entry, note)
 entries = journal_count(journal, lane.entry, lane.state)
 redis.call('PEXPIRE', journal, ttl_ms)
 list(expires, token_ttl_ms)
-return { 'OK', note, token_ttl_ms, entries }
+return { 'OK', note, token_ttl_ms, entries, now }

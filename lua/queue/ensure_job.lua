@@ -25,11 +25,14 @@
 -- ARGV orphan           flag: the task's last run is dead: its claim is over, and its job is of no use
 -- ARGV version          of the task's record
 -- ARGV patience_ms      int: how long what is claimed is left alone
+-- ARGV retired          int: up to when claims of the task have no right to run it, by its record
 -- Returns
---   {'OK', state}  WAITS, CLAIMED, RELEASED or QUEUED
+--   {'OK', state}          WAITS, CLAIMED, RELEASED or QUEUED
+--   {'OK', HELD, claimed}  its claim is a permit, and not retired; when that was made, in ms
 -- Emits nothing but a sign of life on the channel
 -- @include now_ms
 -- @include claim_end
+-- @include flow_is_set
 -- @include job_put
 -- @each
 
@@ -63,6 +66,7 @@ if mark then
   if not seen then redis.call('SET', picked, version .. ' ' .. string.format('%.0f', now), 'XX', 'KEEPTTL') end
   if not seen or now - seen < patience_ms then return { 'OK', 'CLAIMED' } end
 end
+if claimed > retired and flow_is_set(keys.flow) then return { 'OK', 'HELD', claimed } end
 redis.call('DEL', picked)
 claim_end(keys, task)
 -- It would only stand in arq's way.

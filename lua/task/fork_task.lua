@@ -14,7 +14,7 @@
 -- ARGV ttl_ms              int: milliseconds
 -- ARGV task_id             the task's id
 -- ARGV before              int: ms, by when it must be written
--- ARGV order               of the other task
+-- ARGV order               of the other task; '' if the other task is not here: then nothing is copied
 -- ARGV in_turn             flag: its session's tasks run in turn
 -- ARGV copied..            entries that are copied
 -- ARGV made..              entries that are given, names and values in turn
@@ -32,7 +32,7 @@
 local was = redis.call('HMGET', task, 'version', 'write')
 if was[1] and was[2] ~= write then return { 'STALE', tonumber(was[1]) } end
 if was[1] then return { 'OK', tonumber(was[1]) } end
-if redis.call('HGET', source.task, 'order') ~= order then return { 'MISSING' } end
+if order ~= '' and redis.call('HGET', source.task, 'order') ~= order then return { 'MISSING' } end
 if now_ms() > before then return { 'EXPIRED' } end
 if redis.call('EXISTS', lease, updates.topic_rows) > 0 then
   local told = log_head(redis.call('HGET', steering.ids, ''))
@@ -44,7 +44,9 @@ for _, entry in ipairs(copied) do
   local value = redis.call('HGET', source.journal, entry)
   if value then redis.call('HSET', journal, entry, value) end
 end
-if #made > 0 then redis.call('HSET', journal, unpack(made)) end
+for first = 1, #made, 1000 do
+  redis.call('HSET', journal, unpack(made, first, math.min(first + 999, #made)))
+end
 redis.call('PEXPIRE', journal, ttl_ms)
 if in_turn then turn_put(turn, task_id, now_ms(), 2 * ttl_ms) end
 return { 'OK', record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields) }

@@ -1,6 +1,6 @@
 -- Take a task's lease and set it running, or say why not. A running task whose lease has run out
 -- is taken over, and its holder counted as dead.
--- KEYS task                     hash: version, write, order, status, attempts, crashes and the fields given
+-- KEYS task                     hash: version, write, order, status, attempts, crashes, retired and the fields given
 -- KEYS tasks                    zset: task_id -> expiry in us
 -- KEYS lease                    hash: owner, claim, epoch, expires
 -- KEYS announcement.rows        stream of the session's updates
@@ -14,6 +14,7 @@
 -- ARGV write                    id of this call
 -- ARGV ttl_ms                   int: of the task, and of the lease's epoch
 -- ARGV task_id                  the task's id
+-- ARGV claimed                  int: when its job was claimed, in ms; '' if that is no permit
 -- ARGV announcement.max_rows    int: of the updates
 -- ARGV announcement.ttl_ms      int: of the updates
 -- ARGV announcement.row_id      update id
@@ -22,7 +23,7 @@
 -- Returns
 --   {'OK', epoch, fields, recorded, steered}  it is running under this epoch; the task's fields and values in
 --     turn; whether there is a journal, and steering
---   {'HELD', left_ms}      somebody else runs it
+--   {'HELD', left_ms}      another worker runs it
 --   {'DENIED', status}     it is in another state
 --   {'MISSING'}            no such task
 -- Emits the update on channel
@@ -31,12 +32,14 @@
 -- @include record_write
 -- @include announce
 
-local was = redis.call('HMGET', task, 'status', 'write')
+local was = redis.call('HMGET', task, 'status', 'write', 'retired')
 local holder = redis.call('HGET', lease, 'owner') or ''
 local again = was[2] == write or (was[1] == 'RUNNING' and holder == owner)
 if not was[1] then return { 'MISSING' } end
 if was[1] ~= 'PENDING' and was[1] ~= 'RUNNING' then return { 'DENIED', was[1] } end
-local now = now_ms()
+local now, retired = now_ms(), tonumber(was[3] or 0)
+-- Its permit may be another's. A mark from before the clock was set back says nothing.
+if holder ~= owner and claimed and claimed <= retired and retired <= now + 60000 then return { 'DENIED', was[1] } end
 local epoch, left_ms = lease_take(lease, owner, lease_ms, ttl_ms, now)
 if not epoch then return { 'HELD', left_ms } end
 if not again then

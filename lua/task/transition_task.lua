@@ -23,7 +23,7 @@
 -- Returns
 --   {'OK', fields}      it is moved; names and values, in turn
 --   {'DENIED', phase}   it is in another phase; nothing was written
---   {'LOST', epoch}     somebody else runs it, under this epoch; nothing was written
+--   {'LOST', epoch}     another worker runs it, under this epoch; nothing was written
 --   {'MISSING'}         no such task
 -- Emits the update on channel
 -- @include lease_left

@@ -6,8 +6,10 @@ The archiver runs in every worker that has `archive_url`. `docs/design.md` lists
 from __future__ import annotations
 
 from redis_state.archive.model import (
+    ArchivedPage,
     ArchivedSession,
     ArchivedTask,
+    ArchiveListing,
     ArchiveQuery,
     ArchiveStatus,
 )
@@ -19,9 +21,11 @@ from redis_state.archive.waiting import ArchiveBacklog
 __all__ = [
     "Archive",
     "ArchiveBacklog",
+    "ArchiveListing",
     "ArchiveQuery",
     "ArchiveReader",
     "ArchiveStatus",
+    "ArchivedPage",
     "ArchivedSession",
     "ArchivedTask",
     "open_archive",

@@ -51,6 +51,7 @@ class ArchiveReport:
     """The result of one round. ``missed`` rows were trimmed before they were archived.
 
     ``postponed`` tasks and sessions wait for the archive; ``refused`` tasks it does not take.
+    ``erased`` tasks are of before their session was erased: they expire, and are not copied.
     """
 
     looked: int = 0
@@ -59,6 +60,7 @@ class ArchiveReport:
     missed: int = 0
     postponed: int = 0
     refused: int = 0
+    erased: int = 0
 
     def __iadd__(self, other: ArchiveReport) -> Self:
         for each in fields(self):
@@ -144,8 +146,10 @@ class Archiver:
         named = {each.entry: session_of_entry(each.entry) for each in sessions}
         of_tasks = {each.task.session_id for each in ended}
         wanted = sorted(of_tasks | {each for each in named.values() if each is not None})
+        erased = await self._archive.erased(wanted)
+        ended = _not_erased(ended, erased, settled, report)
         last = await self._archive.last_rows(wanted)
-        copied = await self._copies.copy({each: last.get(each) for each in wanted})
+        copied = await self._copies.copy({each: last.get(each) for each in wanted}, erased)
         report.updates += copied.rows
         report.missed += copied.missed
         whole = [each for each in ended if each.task.session_id in copied.whole]
@@ -313,6 +317,20 @@ class Archiver:
             await watch.settle(
                 (each, settled[each.entry]) for each in claims if each.entry in settled
             )
+
+
+def _not_erased(
+    ended: Sequence[_Ended], erased: Mapping[str, int], settled: Settled, report: ArchiveReport
+) -> list[_Ended]:
+    """Leave out what is of before its session was erased: Redis may have gone back."""
+    left: list[_Ended] = []
+    for each in ended:
+        if each.task.born_us >= erased.get(each.task.session_id, 0):
+            left.append(each)
+        else:
+            settled[each.claim.entry] = None
+            report.erased += 1
+    return left
 
 
 def _slices(ended: Sequence[_Ended]) -> Iterable[Sequence[_Ended]]:

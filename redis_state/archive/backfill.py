@@ -6,9 +6,9 @@ import asyncio
 
 from redis_state.archive.waiting import ArchiveList
 from redis_state.store import RedisStateStore
+from redis_state.stores.index_walk import walk_index
 from redis_state.transport.keys import WATCH_SHARDS
 
-_PAGE = 200
 _ENDED = "cfx"
 
 
@@ -24,32 +24,12 @@ async def backfill(store: RedisStateStore, *, again: bool = False) -> int:
 
 
 async def _shard(store: RedisStateStore, shard: int, *, again: bool) -> int:
-    waiting, keys = ArchiveList(store), store.base.keys.task_index(shard)
-    low, found = b"[", 0
-    while True:
-        reply = await store.base.scripts.find_tasks(
-            keys,
-            kind="*",
-            value=b"",
-            statuses=_ENDED,
-            newest=False,
-            low=low,
-            high=b"(\xff",
-            size=_PAGE,
-            most=_PAGE,
-            wanted=(),
-        )
-        more, last, *listed = reply.facts
-        named = [(_text(s), _text(t)) for s, t in zip(listed[2::5], listed[3::5], strict=True)]
+    waiting, scripts, found = ArchiveList(store), store.base.scripts, 0
+    keys = store.base.keys.task_index(shard)
+    async for page in walk_index(scripts, keys, statuses=_ENDED):
         if again:
-            records = [store.tasks.keys(*task).task for task in named]
-            await asyncio.gather(*(store.base.scripts.hdel(key, "archived") for key in records))
-        await asyncio.gather(*(waiting.enlist(*task) for task in named))
-        found += len(named)
-        if not more:
-            return found
-        low = b"(" + last
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "surrogatepass")
+            records = [store.tasks.keys(each.session_id, each.task_id).task for each in page]
+            await asyncio.gather(*(scripts.hdel(key, "archived") for key in records))
+        await asyncio.gather(*(waiting.enlist(each.session_id, each.task_id) for each in page))
+        found += len(page)
+    return found

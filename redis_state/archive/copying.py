@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
 from redis_state.archive.protocol import Archive
@@ -16,6 +17,7 @@ from redis_state.store import RedisStateStore
 _TOGETHER = 8
 _FIRST, _PAGE, _PAGE_BYTES = 16, 500, 1 << 20
 Place = tuple[int, int]
+_NONE_ERASED: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -32,9 +34,21 @@ class CopiedUpdates:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
+    """A page. ``last`` is its last row, written or not."""
+
     found: SessionRows
     missed: int
     at_end: bool
+    last: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """The last row of a session that the archive has, and the last one that was read."""
+
+    written: Place | None
+    read: Place | None
+    erased_us: int
 
 
 class UpdateCopies:
@@ -44,18 +58,23 @@ class UpdateCopies:
         self._store = store
         self._archive = archive
 
-    async def copy(self, last: Mapping[str, Place | None]) -> CopiedUpdates:
+    async def copy(
+        self, last: Mapping[str, Place | None], erased: Mapping[str, int] = _NONE_ERASED
+    ) -> CopiedUpdates:
         """Copy what follows the last row of each session, as it is when it is read.
+
+        Rows of before a time at which their session was ``erased``, in us, are left out.
 
         Each page is verified before the next is read. A session whose page is not there as it was
         sent is left: another archiver has written it meanwhile. Errors: ArchiveUnavailable.
         """
-        copied, sessions = CopiedUpdates(), list(last.items())
+        copied = CopiedUpdates()
+        sessions = [(each, _Position(row, row, erased.get(each, 0))) for each, row in last.items()]
         for start in range(0, len(sessions), _TOGETHER):
             await self._copy(dict(sessions[start : start + _TOGETHER]), copied)
         return copied
 
-    async def _copy(self, left: Mapping[str, Place | None], copied: CopiedUpdates) -> None:
+    async def _copy(self, left: Mapping[str, _Position], copied: CopiedUpdates) -> None:
         count = _FIRST
         while left:
             pages = await asyncio.gather(*(self._read(*each, count) for each in left.items()))
@@ -66,7 +85,7 @@ class UpdateCopies:
                 if page.found.rows or page.found.lost_behind is not None
             ]
             other = await self._keep(news)
-            following: dict[str, Place | None] = {}
+            following: dict[str, _Position] = {}
             for session_id, page in read.items():
                 if session_id in other:
                     continue
@@ -76,7 +95,9 @@ class UpdateCopies:
                 if page.at_end:
                     copied.whole.add(session_id)
                 else:
-                    following[session_id] = rows[-1].n, rows[-1].ms
+                    was = left[session_id]
+                    written = (rows[-1].n, rows[-1].ms) if rows else was.written
+                    following[session_id] = _Position(written, page.last, was.erased_us)
             left, count = following, _next_count(news)
 
     def log(self, session_id: str) -> Log:
@@ -91,21 +112,24 @@ class UpdateCopies:
         await self._archive.write(batch)
         return (await self._archive.verify(batch)).sessions
 
-    async def _read(self, session_id: str, after: Place | None, count: int) -> _Read | None:
+    async def _read(self, session_id: str, position: _Position, count: int) -> _Read | None:
         """Read a page; None if the log changes its history while it is read."""
-        log = self.log(session_id)
+        log, after = self.log(session_id), position.read
         try:
             try:
                 cursor = None if after is None else f"{after[0]}-{after[1]}"
                 page, missed, lost = await log.read(after=cursor, count=count), 0, None
             except CursorGap as gap:
                 if gap.reason == "ahead":
-                    return _Read(SessionRows(session_id, after, ()), 0, at_end=True)
+                    return _Read(SessionRows(session_id, position.written, ()), 0, at_end=True)
                 page, missed, lost = await _read_behind(log, gap, count)
         except CursorGap:
             return None
         rows = [ArchivedRow(*row) for row in page.rows]
-        return _Read(SessionRows(session_id, after, rows, lost), missed, page.at_end)
+        last = (rows[-1].n, rows[-1].ms) if rows else after
+        rows = [row for row in rows if row.ms * 1000 >= position.erased_us]
+        found = SessionRows(session_id, position.written, rows, lost)
+        return _Read(found, missed, page.at_end, last)
 
 
 async def _read_behind(log: Log, gap: CursorGap, count: int) -> tuple[Page, int, Place | None]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -18,12 +17,16 @@ from typing import Any, Self, TypeAlias
 
 from redis_state.models import TaskStatus
 from redis_state.models.version import Version
+from redis_state.postgres.text import plain_text
 from redis_state.primitives.record import Stored
 from redis_state.serialization.rows import as_object
-from redis_state.stores.sessions.tasks import read_updated
+from redis_state.stores.sessions.task_status import watch_entry
+from redis_state.stores.sessions.tasks import microseconds, read_updated
+from redis_state.stores.task_index import LATEST_US
 
-_ESCAPED = re.compile(r"\\(\\|u([0-9a-f]{4}))")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Of a task's place.
+TIME_BYTES, ID_BYTES = 7, 10
 # What the archive itself writes into a record.
 _OWN = (b"archived", b"archive_hold")
 
@@ -182,6 +185,11 @@ class ArchivedTask:
         return self.session_id, self.task_id, self.born_us
 
     @property
+    def place(self) -> bytes:
+        """Return its place in the order of creation."""
+        return task_place(self.session_id, self.task_id, self.created_at)
+
+    @property
     def stamp(self) -> str:
         """Return which end of the task it is, as the record says it."""
         return f"{self.version} {self.write}"
@@ -298,6 +306,80 @@ class ArchiveQuery:
     limit: int = 100
 
 
+@dataclass(frozen=True, slots=True)
+class ArchiveListing:
+    """Which tasks are wanted in the order of their creation. None wants any.
+
+    ``after`` is the place behind which they begin, ``until`` the last place that is wanted, in the
+    order of the listing. ``created_after`` is included, ``created_before`` is not.
+    """
+
+    session_id: str | None = None
+    handler: str | None = None
+    statuses: Sequence[TaskStatus] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    newest_first: bool = True
+    after: bytes | None = None
+    until: bytes | None = None
+    limit: int = 100
+
+    def matches(
+        self, *, session_id: str, handler: str, status: TaskStatus, attributes: Mapping[str, Any]
+    ) -> bool:
+        """Return whether a task is wanted, by all but its time and place."""
+        return (
+            self.session_id in (None, session_id)
+            and self.handler in (None, handler)
+            and (not self.statuses or status in self.statuses)
+            and all(
+                # A number is no flag: 1 and True are two values.
+                type(attributes.get(name)) is type(value) and attributes[name] == value
+                for name, value in self.attributes.items()
+            )
+        )
+
+    def reaches(self, place: bytes) -> bool:
+        """Return whether a place is behind ``after``, and not behind ``until``."""
+        if self.newest_first:
+            return (self.after is None or place < self.after) and (
+                self.until is None or place >= self.until
+            )
+        return (self.after is None or place > self.after) and (
+            self.until is None or place <= self.until
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedPage:
+    """Tasks in the order of a listing, without their journals.
+
+    ``end`` is the place up to which the archive was read; None if nothing that is wanted follows.
+    A page may have fewer tasks than the limit, or none, and still an end.
+    """
+
+    tasks: Sequence[ArchivedTask]
+    end: bytes | None
+
+
+def task_place(session_id: str, task_id: str, created_at: datetime) -> bytes:
+    """Return a task's place in the order of creation: 7 bytes of time, 10 of its id.
+
+    It is the place that the index of tasks has. So live and archived tasks have one order.
+    """
+    created_us = min(max(microseconds(created_at), 0), LATEST_US)
+    entry = watch_entry(session_id, task_id)
+    # The index distinguishes tasks of one microsecond by this digest. It protects nothing.
+    digest = hashlib.sha1(entry, usedforsecurity=False).digest()
+    return created_us.to_bytes(TIME_BYTES, "big") + digest[:ID_BYTES]
+
+
+def place_us(place: bytes) -> int:
+    """Return the time of a place, in microseconds."""
+    return int.from_bytes(place[:TIME_BYTES], "big")
+
+
 def rows_digest(rows: Iterable[ArchivedRow]) -> str:
     """Return the digest of rows of one session, in their order."""
     made = hashlib.sha256()
@@ -323,21 +405,6 @@ def fields_of(text: str) -> dict[bytes, bytes]:
     return {_bytes(name): _bytes(value) for name, value in json.loads(text).items()}
 
 
-def plain_text(value: str) -> str:
-    """Write any text as one that a database takes: without NUL, without lone surrogates.
-
-    A backslash is written twice, so no two texts are written alike.
-    """
-    if value.isascii() and value.isprintable() and "\\" not in value:
-        return value
-    return "".join(_sign(sign) for sign in value)
-
-
-def text_of(plain: str) -> str:
-    """Read what `plain_text` wrote."""
-    return _ESCAPED.sub(_unescaped, plain) if "\\" in plain else plain
-
-
 def moment_of_us(us: int) -> datetime:
     """Return a moment of the server's, counted in microseconds."""
     return _EPOCH + timedelta(microseconds=us)
@@ -346,18 +413,6 @@ def moment_of_us(us: int) -> datetime:
 def moment_of_ms(ms: int) -> datetime:
     """Return a moment of the server's, counted in milliseconds."""
     return _EPOCH + timedelta(milliseconds=ms)
-
-
-def _sign(sign: str) -> str:
-    if sign == "\\":
-        return "\\\\"
-    if sign == "\0" or "\ud800" <= sign <= "\udfff":
-        return f"\\u{ord(sign):04x}"
-    return sign
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    return "\\" if found.group(2) is None else chr(int(found.group(2), 16))
 
 
 def _text(value: bytes) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from pydantic import SecretStr
+
+from redis_state.archive.retention import check_classes
 from redis_state.errors import ConfigError
 from redis_state.settings import Settings
 
@@ -19,8 +22,9 @@ _LEAST_S = 2 * 3600
 def open_archive(settings: Settings) -> Archive:
     """Make the archive that `archive_url` names. No I/O.
 
-    Errors: ConfigError without one, for an unknown scheme, without the extra, and for lifetimes
-    below two hours: what has ended must be there when a worker comes to archive it.
+    Errors: ConfigError without one, for an unknown scheme, without the extra, for a retention of
+    an unknown class, and for lifetimes below two hours: what has ended must be there when a worker
+    comes to archive it.
     """
     if settings.archive_url is None:
         raise ConfigError("archive_url is not set")
@@ -33,19 +37,27 @@ def open_archive(settings: Settings) -> Archive:
     for name in ("finished_task_ttl", "updates_ttl"):
         if getattr(settings, name).total_seconds() < _LEAST_S:
             raise ConfigError(f"{name}: an archive needs 2 hours at least")
+    archive = _opened(settings, settings.archive_url, scheme)
+    check_classes(settings.archive_retention, archive.classes)
+    return archive
+
+
+def _opened(settings: Settings, url: SecretStr, scheme: str) -> Archive:
     if scheme in _PARQUET:
         _need("parquet", "of Parquet files", "pyarrow", *(["obstore"] if scheme == "s3" else []))
         from redis_state.archive.parquet.archive import (  # noqa: PLC0415 - needs the extra
             ParquetArchive,
         )
 
-        return ParquetArchive(settings.archive_url, namespace=settings.namespace)
+        return ParquetArchive(url, namespace=settings.namespace)
     _need("postgres", "in PostgreSQL", "psycopg")
     from redis_state.archive.postgres.archive import (  # noqa: PLC0415 - needs the extra
         PostgresArchive,
     )
+    from redis_state.postgres.address import shown  # noqa: PLC0415 - as above
 
-    return PostgresArchive(settings.archive_url, namespace=settings.namespace)
+    shown("archive_url", url)
+    return PostgresArchive(url, namespace=settings.namespace)
 
 
 def _need(extra: str, what: str, *packages: str) -> None:

@@ -7,24 +7,33 @@ nothing by the deadline.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from datetime import datetime
+from typing import Any, Protocol
 
 from redis_state.archive.model import (
     ArchiveBatch,
+    ArchivedPage,
     ArchivedRecord,
     ArchivedRow,
     ArchivedSession,
     ArchivedTask,
+    ArchiveListing,
     ArchiveQuery,
     ArchiveStatus,
     ArchiveVerdict,
     RecordKind,
     RecordPlace,
 )
+from redis_state.archive.retention import RetentionReport
 
 
 class Archive(Protocol):
     """A place where what has ended is kept, for one namespace."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of data that it keeps, as `retain` takes them: ``tasks``, ``updates``, ..."""
+        ...
 
     async def prepare(self) -> None:
         """Make what the archive needs, unless it is there. Several processes may call it."""
@@ -35,9 +44,10 @@ class Archive(Protocol):
     ) -> None:
         """Write a batch: all of it, or nothing. What is there already is not written again.
 
-        A later version of a task replaces an earlier one; never the other way round, except for
-        one that ``replaces`` names by its stamp. A record is replaced by a later version, and by
-        one whose own ``replaces`` is the stamp of what is there.
+        What began before its session was erased (see `forget`) is left out, in the same step. A
+        later version of a task replaces an earlier one; never the other way round, except for one
+        that ``replaces`` names by its stamp. A record is replaced by a later version, and by one
+        whose own ``replaces`` is the stamp of what is there.
         """
         ...
 
@@ -57,13 +67,29 @@ class Archive(Protocol):
         """Return tasks, the last that ended first. An id that was used again has several."""
         ...
 
+    async def find(self, listing: ArchiveListing) -> ArchivedPage:
+        """List tasks that match every filter, in the order of their places.
+
+        Of an id that was used again only the last task, the one that was born last. The journals
+        are left out: they are empty. An archive reads a bounded number of tasks for a page, so that
+        a page costs the page, and may be short.
+        """
+        ...
+
     async def rows(
-        self, session_id: str, *, after: tuple[int, int] | None, count: int
+        self,
+        session_id: str,
+        *,
+        after: tuple[int, int] | None,
+        count: int,
+        over_gaps: bool = False,
     ) -> list[ArchivedRow] | None:
         """Return rows behind a row's number and time, the oldest first.
 
-        Rows that the server has lost are left out. None if that row is not kept, and the next one
-        does not follow it by its number.
+        Rows that the server has lost are left out. None if rows between that one and the next may
+        be missing: it is not kept, or what was between was dropped. The place just before the next
+        row, of its time and of the number before its own, needs no row. With ``over_gaps`` never
+        None: the rows that are kept behind it.
         """
         ...
 
@@ -87,8 +113,37 @@ class Archive(Protocol):
         """Count what is kept."""
         ...
 
-    async def forget(self, session_id: str) -> ArchivedSession | None:
-        """Erase a session; return what there was of it, or None."""
+    async def forget(
+        self, session_id: str, *, before_us: int | None = None
+    ) -> ArchivedSession | None:
+        """Erase a session in one step; return what there was of it, or None.
+
+        With ``before_us``, a time of the Redis server, a mark stays that has a digest of the id:
+        tasks born and rows appended before that time are never written again, by any process.
+        Later ones are. Of two marks the later time stands. May be repeated.
+        """
+        ...
+
+    async def erased(self, session_ids: Sequence[str]) -> Mapping[str, int]:
+        """Return up to which time of the Redis server sessions were erased, in us, if any were."""
+        ...
+
+    async def sessions_of(self, attribute: str, value: Any, *, only: bool = False) -> list[str]:
+        """List the sessions that have a task with this attribute.
+
+        With ``only``, those without a task that has another value of it.
+        """
+        ...
+
+    async def retain(
+        self, before: Mapping[str, datetime], *, dry_run: bool = False
+    ) -> RetentionReport:
+        """Remove of each class what ended, or was appended, before a moment.
+
+        A call removes a bounded part, whole partitions first. Its report says whether there is
+        more. May be repeated, and called by several processes. Errors: ConfigError for a class
+        that the archive does not have.
+        """
         ...
 
     async def aclose(self) -> None:

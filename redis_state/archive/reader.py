@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Self
+from time import monotonic
+from typing import Any, Self, TypeVar
 
 from redis_state.archive.copying import UpdateCopies
 from redis_state.archive.model import ArchivedRow, ArchivedSession, ArchivedTask, ArchiveQuery
 from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive
-from redis_state.errors import CursorGap, InvalidField
+from redis_state.errors import ArchiveUnavailable, CursorGap, InvalidField
 from redis_state.models import StateUpdate, TaskState, TaskStatus
 from redis_state.primitives.log import Log
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 
+T = TypeVar("T")
+
 _PAGE = 100
 _START = (0, 0)
+# The last moment that a date has.
+_LATEST_MS = 253_402_300_799_999
+# How long a caller who has an answer without the archive waits for it, and leaves it alone after.
+_PATIENCE_S = 5.0
+_LEFT_ALONE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,7 @@ class ArchiveReader:
         self._own = archive is None
         self.archive: Archive = open_archive(store.settings) if archive is None else archive
         self._copies = UpdateCopies(store, self.archive)
+        self._asked_again_s = 0.0
 
     async def __aenter__(self) -> Self:
         return self
@@ -64,17 +74,49 @@ class ArchiveReader:
         live = await self._store.tasks.load(session_id, task_id)
         if live is not None:
             return live
+        newest = await self.archived(session_id, task_id)
+        return None if newest is None else await self.state_of(newest)
+
+    async def archived(self, session_id: str, task_id: str) -> ArchivedTask | None:
+        """Return the last task of an id as the archive has it, with its journal; or None."""
         found = await self.archive.tasks(
             ArchiveQuery(session_id=session_id, task_id=task_id, limit=_PAGE)
         )
-        newest = max(found, key=lambda task: task.born_us, default=None)
-        return None if newest is None else await self.state_of(newest)
+        return max(found, key=lambda task: task.born_us, default=None)
 
-    async def tasks(self, session_id: str, *, limit: int = 1000) -> list[TaskState]:
+    async def soon(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call of the archive that must not hold up who asks.
+
+        Errors: ArchiveUnavailable after 5 s, and for the 5 s after that at once.
+        """
+        if monotonic() < self._asked_again_s:
+            raise ArchiveUnavailable("read", "it could not be read some seconds ago")
+        doing = asyncio.ensure_future(call())
+        try:
+            done, _ = await asyncio.wait({doing}, timeout=_PATIENCE_S)
+        finally:
+            if not doing.done():
+                # What is cancelled may wait for a server that says nothing. Nobody waits for that.
+                doing.cancel()
+                doing.add_done_callback(_look_at)
+        if not done:
+            self._asked_again_s = monotonic() + _LEFT_ALONE_S
+            raise ArchiveUnavailable("read", f"no answer in {_PATIENCE_S:g} s")
+        try:
+            return doing.result()
+        except ArchiveUnavailable as error:
+            if not error.refused:
+                self._asked_again_s = monotonic() + _LEFT_ALONE_S
+            raise
+
+    async def tasks(
+        self, session_id: str, *, limit: int = 1000, fetch: bool = True
+    ) -> list[TaskState]:
         """Return a session's tasks in the order of their creation, of Redis and the archive.
 
         A task that Redis has is as Redis has it. ``limit`` bounds those from the archive: the last
-        that ended.
+        that ended. Without ``fetch`` large results of those stay in the store of claims, as
+        `Sealed`. Errors: PayloadLost with it.
         """
         live = {state.task_id: state for state in await self._store.list_tasks(session_id)}
         archived = await self.archive.tasks(ArchiveQuery(session_id=session_id, limit=limit))
@@ -82,7 +124,7 @@ class ArchiveReader:
         for task in sorted(archived, key=lambda task: task.born_us):
             newest[task.task_id] = task
         found = [
-            (task.created_at, await self.state_of(task))
+            (task.created_at, await self.state_of(task) if fetch else self._read(task))
             for task in newest.values()
             if task.task_id not in live
         ]
@@ -115,8 +157,10 @@ class ArchiveReader:
 
     async def state_of(self, task: ArchivedTask) -> TaskState:
         """Return an archived task as a store does. Errors: PayloadLost, PayloadUnreadable."""
-        tasks = self._store.tasks
-        return await tasks.whole(tasks.read(task.session_id, task.task_id, task.as_stored))
+        return await self._store.tasks.whole(self._read(task))
+
+    def _read(self, task: ArchivedTask) -> TaskState:
+        return self._store.tasks.read(task.session_id, task.task_id, task.as_stored)
 
     async def updates(
         self,
@@ -138,13 +182,21 @@ class ArchiveReader:
         if after is None:
             page = await self._archived(wanted, None)
             return page or await self._live(wanted, None)
+        place = wanted.log.place_of(after)
+        if place is not None and place[1] > _LATEST_MS:
+            # No row has such a time.
+            start = wanted.log.cursor_at(*_START)
+            raise CursorGap(after, reason="foreign", missed=None, resume_after=start)
+        if place is not None and place[0] == 0 and place != _START:
+            # The beginning of a log that began again. Redis may have a later one.
+            page = await self._archived(wanted, place)
+            return page or await self._live(wanted, after)
         try:
             return await self._live(wanted, after)
         except CursorGap as gap:
-            place = wanted.log.place_of(after)
             if place is None:
                 raise
-            page = await self._archived(wanted, place)
+            page = await self._archived(wanted, place, gap)
             return page or await self._behind(wanted, place, gap)
 
     async def all_updates(
@@ -164,11 +216,16 @@ class ArchiveReader:
         )
 
     async def _archived(
-        self, wanted: _Wanted, place: tuple[int, int] | None
+        self, wanted: _Wanted, place: tuple[int, int] | None, gap: CursorGap | None = None
     ) -> EntryPage[StateUpdate] | None:
-        """Return a page of the archive; None if it has nothing there. Errors: CursorGap."""
+        """Return a page of the archive; None if it has nothing there. Errors: CursorGap.
+
+        ``gap`` is what Redis says of the place.
+        """
         after = None if place == _START else place
         rows = await self.archive.rows(wanted.session_id, after=after, count=wanted.limit)
+        if rows is None and place is not None and (gap is None or gap.reason != "rewound"):
+            await self._raise_dropped(wanted, place)
         if not rows:
             return None
         log, whole = wanted.log, _up_to_gap(rows, None if place is None else place[0])
@@ -188,6 +245,17 @@ class ArchiveReader:
             and (value := self._update_of(wanted.session_id, row)) is not None
         ]
         return EntryPage(entries, log.cursor_at(whole[-1].n, whole[-1].ms), at_end=False)
+
+    async def _raise_dropped(self, wanted: _Wanted, place: tuple[int, int]) -> None:
+        """Errors: CursorGap if the archive has rows behind those that it has not any more."""
+        kept = await self.archive.rows(wanted.session_id, after=place, count=1, over_gaps=True)
+        if kept:
+            raise CursorGap(
+                wanted.log.cursor_at(*place),
+                reason="trimmed",
+                missed=None,
+                resume_after=wanted.log.cursor_at(kept[0].n - 1, kept[0].ms),
+            )
 
     async def _behind(
         self, wanted: _Wanted, place: tuple[int, int], gap: CursorGap
@@ -220,3 +288,8 @@ def _up_to_gap(rows: Sequence[ArchivedRow], before: int | None) -> Sequence[Arch
             return rows[:place]
         expected = row.n
     return rows
+
+
+def _look_at(done: asyncio.Future[Any]) -> None:
+    if not done.cancelled():
+        done.exception()

@@ -9,18 +9,15 @@ archived nothing is written.
 from __future__ import annotations
 
 import asyncio
-import zlib
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from redis_state.primitives.waiting_since import WaitingSince
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import topic_text
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import watch_entry
-from redis_state.transport.clock import ms_of
-from redis_state.transport.keys import WATCH_SHARDS
 
 _LISTED_MS = 34_560_000_000
 
@@ -39,6 +36,7 @@ class ArchiveList:
     def __init__(self, store: RedisStateStore) -> None:
         scripts, self._keys = store.base.scripts, store.base.keys
         self._scripts = scripts
+        self._since = WaitingSince(scripts, self._keys.archive_since)
         self.tasks: WatchList = WatchList(scripts, self._keys, key_of=self._keys.archive_watch)
         self.sessions: WatchList = WatchList(
             scripts, self._keys, key_of=self._keys.archive_sessions
@@ -53,17 +51,14 @@ class ArchiveList:
         entry = watch_entry(session_id, task_id)
         await asyncio.gather(
             self._scripts.note_member(
-                self._since(entry), member=topic_text(entry) or "", ttl_ms=_LISTED_MS
+                self._since.key(entry), member=topic_text(entry) or "", ttl_ms=_LISTED_MS
             ),
             self.tasks.bring_forward(entry, delay_ms=0),
         )
 
     async def strike(self, entries: Iterable[bytes]) -> None:
         """Forget since when tasks wait, before their entries are removed."""
-        grouped: defaultdict[str, list[bytes]] = defaultdict(list)
-        for entry in entries:
-            grouped[self._since(entry)].append(entry)
-        await asyncio.gather(*(self._scripts.zrem(key, *some) for key, some in grouped.items()))
+        await self._since.strike(entries)
 
     async def enlist_session(self, session_id: str, *, delay_ms: int) -> None:
         """Put a session on its list, or postpone it there: what it has now is archived.
@@ -73,22 +68,11 @@ class ArchiveList:
         await self.sessions.put(session_entry(session_id), delay_ms=delay_ms)
 
     async def backlog(self) -> ArchiveBacklog:
-        """Count what waits. One read for each shard."""
-        commands, keys = self._scripts.transport.commands, self._keys
-        shards = range(WATCH_SHARDS)
-        counts, firsts, now = await asyncio.gather(
-            asyncio.gather(*(commands.zcard(keys.archive_watch(shard)) for shard in shards)),
-            asyncio.gather(
-                *(commands.zrange_scored(keys.archive_since(shard), 0, 0) for shard in shards)
-            ),
-            commands.time(),
+        """Count what waits. Two reads for each shard."""
+        tasks, oldest_s = await self._since.backlog(
+            self._keys.archive_watch, ms_of_score=lambda score: score / 1000 - _LISTED_MS
         )
-        since_ms = [float(first[1]) / 1000 - _LISTED_MS for first in firsts if first]
-        oldest_s = (ms_of(now) - min(since_ms)) / 1000 if since_ms else 0.0
-        return ArchiveBacklog(sum(counts), max(oldest_s, 0.0))
-
-    def _since(self, entry: bytes) -> str:
-        return self._keys.archive_since(zlib.crc32(entry) % WATCH_SHARDS)
+        return ArchiveBacklog(tasks, oldest_s)
 
 
 def session_entry(session_id: str) -> bytes:

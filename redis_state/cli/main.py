@@ -24,6 +24,7 @@ MODULES = (
     *("demo", "tasks.reading", "tasks.control", "tasks.messages", "pool.queues", "pool.schedules"),
     *("tasks.finding", "tasks.operate", "tasks.replay", "servers.server", "servers.migrate"),
     *("pool.versions", "servers.gateway", "servers.dev", "servers.langgraph", "servers.archive"),
+    "servers.forget",
 )
 
 

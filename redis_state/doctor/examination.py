@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from redis_state.doctor.durable_events import durable_event_findings
 from redis_state.doctor.finding import Finding
 from redis_state.doctor.orphans import orphan_findings
 from redis_state.doctor.pool import (
@@ -34,6 +35,7 @@ async def examine(settings: Settings) -> list[Finding]:
         found += [answer async for answer in queue_findings(store)]
         found += [answer async for answer in orphan_findings(store)]
         found += [answer async for answer in version_findings(store)]
+        found += [answer async for answer in durable_event_findings(store)]
         return [*found, *[answer async for answer in schedule_findings(store)]]
 
 

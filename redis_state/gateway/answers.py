@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from redis_state.errors import (
     AlreadyVoted,
+    ArchiveUnavailable,
     BackendError,
     CallerError,
     Conflict,
@@ -26,6 +27,7 @@ from redis_state.errors import (
     InvalidField,
     NotFound,
     OutcomeUnknown,
+    PayloadLost,
     PayloadTooLarge,
     RedisStateError,
     SteeringValidationError,
@@ -136,6 +138,13 @@ def _trouble(error: BackendError) -> HttpProblem:
     if isinstance(error, OutcomeUnknown):
         message = "the call may have happened: repeat it under its Idempotency-Key"
         return HttpProblem(503, "outcome_unknown", message, headers=headers)
+    if isinstance(error, PayloadLost):
+        message = f"{error.field} of {error.of} is gone from the store of large payloads"
+        facts = {"of": error.of, "field": error.field}
+        return HttpProblem(410, "payload_lost", message, facts=facts)
+    if isinstance(error, ArchiveUnavailable):
+        message = "the archive cannot answer now"
+        return HttpProblem(503, "archive_unavailable", message, headers=headers)
     return HttpProblem(503, "unavailable", "the state store cannot answer now", headers=headers)
 
 

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from redis_state.errors import InvalidField
 from redis_state.models import SteeringEventType, TaskStatus
+from redis_state.worker import Archived
 
 Missed = Literal["skip", "latest", "all"]
 Overlap = Literal["allow", "skip"]
@@ -45,6 +46,15 @@ class PageQuery(_Given):
     after: str | None = Field(default=None, description="The cursor of the page before.")
 
 
+class ForgetQuery(_Given):
+    """How to erase a session."""
+
+    dry_run: bool = Field(default=False, description="Count, and remove nothing.")
+    running: Literal["cancel", "refuse", "fence"] = Field(
+        default="cancel", description="What becomes of tasks that run."
+    )
+
+
 class FindQuery(PageQuery):
     """Which tasks."""
 
@@ -59,6 +69,10 @@ class FindQuery(PageQuery):
     created_after: AwareDatetime | None = None
     created_before: AwareDatetime | None = None
     oldest_first: bool = False
+    archived: Archived = Field(
+        default=Archived.NO,
+        description="Whether tasks are found that are only in the archive by now.",
+    )
 
 
 class TimelineQuery(PageQuery):

@@ -78,6 +78,7 @@ class TaskResult(StateResult):
     attributes: dict[str, str | int | bool]
     rerun_of: LinkResult | None
     forked_from: LinkResult | None
+    archived: bool
     running: list[RunningResult]
 
 
@@ -102,13 +103,18 @@ class SummaryResult(_Result):
     parent: str | None
     rerun_of: LinkResult | None
     forked_from: LinkResult | None
+    archived: bool
 
 
 class TasksResult(_Result):
-    """A page of tasks. ``cursor`` is null at the end; a short page may have one."""
+    """A page of tasks. ``cursor`` is null at the end; a short page may have one.
+
+    One that is ``incomplete`` lacks archived tasks: the archive could not be read.
+    """
 
     tasks: list[SummaryResult]
     cursor: str | None
+    incomplete: bool
 
 
 class SessionResult(_Result):
@@ -124,6 +130,20 @@ class SessionsResult(_Result):
 
     sessions: list[SessionResult]
     cursor: str | None
+
+
+class ErasureResult(_Result):
+    """What there was of a session, by class, and what stays."""
+
+    sessions: list[str]
+    dry_run: bool
+    redis: dict[str, int]
+    archive: dict[str, int]
+    claims: int
+    cancelled: int
+    kept: dict[str, str]
+    failed: dict[str, str]
+    complete: bool
 
 
 class BranchResult(_Result):

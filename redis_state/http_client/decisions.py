@@ -9,9 +9,9 @@ from redis_state.http_client.documents import read_pause
 from redis_state.http_client.requests import Ask, GatewayCaller, key_of
 from redis_state.models import TaskState
 from redis_state.transport.keys import is_pause_id
-from redis_state.worker import OpenPause
+from redis_state.worker import OpenPause, PausePage
 
-_PAGE = "500"
+_PAGE = 500
 
 
 class HttpDecisions:
@@ -75,19 +75,32 @@ class HttpDecisions:
 
         ``mine`` lists those that the caller may decide now.
         """
-        query = [("limit", _PAGE)]
-        query += [] if session_id is None else [("session_id", session_id)]
-        query += [] if tag is None else [("tag", tag)]
-        query += [("mine", "true")] if mine else []
         found: list[OpenPause] = []
         cursor: str | None = None
         while True:
-            behind = [] if cursor is None else [("after", cursor)]
-            page = await self._caller.call(Ask("GET", ("pauses",), [*query, *behind]))
-            found += map(read_pause, page["pauses"])
-            cursor = page["cursor"]
+            page = await self.list_pauses(session_id, tag=tag, mine=mine, limit=_PAGE, after=cursor)
+            found += page.pauses
+            cursor = page.cursor
             if cursor is None:
                 return found
+
+    async def list_pauses(
+        self,
+        session_id: str | None = None,
+        *,
+        tag: str | None = None,
+        mine: bool = False,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> PausePage:
+        """Return a page of the open pauses that the caller sees. See `TaskClient.list_pauses`."""
+        query = [("limit", str(limit))]
+        query += [] if session_id is None else [("session_id", session_id)]
+        query += [] if tag is None else [("tag", tag)]
+        query += [("mine", "true")] if mine else []
+        query += [] if after is None else [("after", after)]
+        page = await self._caller.call(Ask("GET", ("pauses",), query))
+        return PausePage([*map(read_pause, page["pauses"])], page["cursor"])
 
     async def pause(self, token: str) -> OpenPause | None:
         """Return the open pause of a public id, or None."""

@@ -101,6 +101,7 @@ def read_view(said: Mapping[str, Any]) -> TaskView:
             RunningStep(each["step"], each["attempt"], moment(each["began_at"]))
             for each in said["running"]
         ),
+        archived=bool(said.get("archived")),
     )
 
 
@@ -115,6 +116,7 @@ def read_summary(said: Mapping[str, Any]) -> TaskSummary:
         updated_at=moment(said["updated_at"]),
         rerun_of=read_link(said["rerun_of"]),
         forked_from=read_link(said["forked_from"]),
+        archived=bool(said.get("archived")),
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from redis_state.errors import (
     AlreadyVoted,
+    ArchiveUnavailable,
     AuthenticationFailed,
     BackendUnavailable,
     CommandRefused,
@@ -25,6 +26,7 @@ from redis_state.errors import (
     LimitReached,
     NotADecider,
     OutcomeUnknown,
+    PayloadLost,
     PayloadTooLarge,
     RedisStateError,
     RetryRefused,
@@ -73,11 +75,16 @@ class Problem:
     @property
     def passing(self) -> bool:
         """Whether it may be over soon."""
-        return self.status in _PASSING
+        return self.status in _PASSING and not self.of_archive
+
+    @property
+    def of_archive(self) -> bool:
+        """Whether only the archive could not be read. The gateway has tried."""
+        return self.code == "archive_unavailable"
 
     def maybe(self, ask: Ask) -> bool:
         """Return whether the call may have happened."""
-        if ask.method == "GET" or self.status in _NOT_BEGUN:
+        if ask.method == "GET" or self.status in _NOT_BEGUN or self.of_archive:
             return False
         return self.code != "unavailable" or not ask.repeatable
 
@@ -180,6 +187,11 @@ def _too_large(problem: Problem) -> RedisStateError:
     return PayloadTooLarge(facts["field"], size=facts["size"], limit=facts["limit"])
 
 
+def _lost(problem: Problem) -> RedisStateError:
+    facts = problem.facts
+    return PayloadLost(facts["of"], facts["field"], "at the gateway's store", "is gone")
+
+
 def _conflict(problem: Problem) -> RedisStateError:
     facts = problem.facts
     what = problem.message.partition(" is at version ")[0]
@@ -199,6 +211,7 @@ def _picked(kind: Callable[..., RedisStateError], *names: str, **named: str) -> 
 _ERRORS: Final[Mapping[str, Callable[[Problem], RedisStateError]]] = {
     "already_resolved": _resolved,
     "already_voted": _voted,
+    "archive_unavailable": lambda _: ArchiveUnavailable("read", "the gateway could not read it"),
     "delegation_refused": _picked(DelegationRefused, "actor", "to", reason="reason"),
     "invalid": _invalid,
     "invalid_decision": _decision,
@@ -206,6 +219,7 @@ _ERRORS: Final[Mapping[str, Callable[[Problem], RedisStateError]]] = {
     "invalid_transition": _picked(InvalidTransition, "task_id", current="current", wanted="wanted"),
     "limit_reached": _limit,
     "not_a_decider": _picked(NotADecider, "actor", delegated_to="delegated_to"),
+    "payload_lost": _lost,
     "payload_too_large": _too_large,
     "retry_refused": _picked(RetryRefused, "task_id", "reason"),
     "steering_validation_error": lambda problem: SteeringValidationError(problem.facts["errors"]),

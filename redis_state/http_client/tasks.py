@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from redis_state import limits
 from redis_state.errors import InvalidField, InvalidTransition, TaskUnknown
@@ -32,6 +32,7 @@ from redis_state.models.attributes import Attributes
 from redis_state.models.steering import validate_steering_event
 from redis_state.models.tasks import new_id
 from redis_state.worker import (
+    Archived,
     BulkAction,
     BulkReport,
     Compensation,
@@ -56,12 +57,12 @@ class HttpTasks:
     _caller: GatewayCaller
 
     async def get(self, session_id: str, task_id: str) -> TaskState | None:
-        """Return a task, or None. Of its context only the parent is known."""
+        """Return a task that Redis has, or None. Of its context only the parent is known."""
         found = await self._read(session_id, task_id)
-        return None if found is None else read_state(found)
+        return None if found is None or found.get("archived") else read_state(found)
 
     async def inspect(self, session_id: str, task_id: str) -> TaskView | None:
-        """Return a task with what its workers know of it, or None."""
+        """Return a task with what its workers know of it, also an archived one; or None."""
         found = await self._read(session_id, task_id)
         return None if found is None else read_view(found)
 
@@ -71,6 +72,7 @@ class HttpTasks:
         newest_first: bool = True,
         limit: int = 100,
         after: str | None = None,
+        archived: Archived | Literal["no", "also", "only"] = Archived.NO,
         **filters: Unpack[TaskFilters],
     ) -> FoundPage:
         """Find tasks that match every filter. See `TaskClient.find`.
@@ -80,8 +82,11 @@ class HttpTasks:
         query = [("limit", str(limits.count("limit", limit))), *_filters(filters)]
         query += [] if newest_first else [("oldest_first", "true")]
         query += [] if after is None else [("after", after)]
+        archived = Archived.read(archived)
+        query += [] if archived is Archived.NO else [("archived", archived.value)]
         found = await self._caller.call(Ask("GET", ("tasks",), query))
-        return FoundPage([read_summary(each) for each in found["tasks"]], found["cursor"])
+        tasks = [read_summary(each) for each in found["tasks"]]
+        return FoundPage(tasks, found["cursor"], incomplete=bool(found.get("incomplete")))
 
     async def sessions(self, *, limit: int = 100, after: str | None = None) -> SessionTaskPage:
         """List the sessions that have tasks. See `TaskClient.sessions`.

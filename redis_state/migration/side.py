@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from typing import Self
 
-from redis_state.errors import CommandRefused, LostRace
+from redis_state.errors import LostRace
 from redis_state.migration.content import KINDS, Content
 from redis_state.scripts import CopyKeys, ReplyCode, Scripts
 from redis_state.settings import Settings
 from redis_state.transport.clock import ms_of
-from redis_state.transport.diagnostics import Diagnostics
+from redis_state.transport.cluster.held import held_slots, were_moved
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
 
@@ -52,26 +51,13 @@ class Side:
         A key that is there all the time is in a page, and may be in two. Errors: LostRace at the
         end if slots of a cluster were moved meanwhile, which may hide keys.
         """
-        before = await self._slots()
+        before = await held_slots(self._transport)
         pattern = f"{self._keys.namespace}:{'moving' if copies else 'v1'}:*"
         for server in await self._transport.each_primary():
             async for page in server.scan_all(pattern):
                 yield [name.decode("utf-8", _KNOWN) for name in page]
-        if any("[" in stated for stated in before) or await self._slots() != before:
+        if await were_moved(self._transport, before):
             raise LostRace(f"slots of {self} are being moved: repeat the step when none is")
-
-    async def _slots(self) -> list[str]:
-        """Read which slots each primary of a cluster has, and moves; nothing without the right."""
-        stated: list[str] = []
-        if self._transport.address.is_cluster:
-            with suppress(CommandRefused):
-                for _, server in await self._transport.each_server():
-                    nodes: bytes = await Diagnostics(server).cluster_nodes()
-                    own = next(line for line in nodes.decode().splitlines() if "myself" in line)
-                    # Its id; the number of its last change, and its slots.
-                    words = own.split(" ")
-                    stated.append(" ".join((words[0], words[6], *words[8:])))
-        return sorted(stated)
 
     async def has(self, name: str) -> bool:
         """Return whether there is such a key."""

@@ -196,6 +196,21 @@ class Log:
         rows = [_row(entry) for entry in reply.facts[0]]
         return rows if topic is not None else rows[::-1]
 
+    async def before(self, n: int | None, count: int) -> tuple[list[Row], int]:
+        """Read the rows of the ``count`` numbers before ``n``, or of the newest, oldest first.
+
+        Also return the newest row's number. Numbers without a row are of rows that were dropped.
+        """
+        newest = int((await self._end()).partition("-")[0])
+        behind = newest + 1 if n is None else min(n, newest + 1)
+        if behind < 2:  # noqa: PLR2004 - the first row is 1
+            return [], newest
+        # Of the newest, also what came meanwhile.
+        end = "+" if n is None else str(behind - 1)
+        found = await self._xrange(str(max(1, behind - count)), end, count=min(count, _MOST))
+        rows = [_row(entry) for entry in found]
+        return rows, max([newest, *(row.n for row in rows)])
+
     async def read_all(self) -> list[Row]:
         """Read every row kept, oldest first, in slices that do not hold the server up.
 

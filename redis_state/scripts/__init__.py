@@ -34,6 +34,7 @@ from redis_state.scripts.stores.tasks.gatherings import GatheringKeys, Gathering
 from redis_state.scripts.stores.tasks.index import IndexedTask, IndexScripts
 from redis_state.scripts.stores.tasks.journal import JournalScripts
 from redis_state.scripts.stores.tasks.messages import MessageScripts
+from redis_state.scripts.stores.tasks.pauses import PauseListKeys, PauseListScripts
 from redis_state.scripts.stores.tasks.tasks import TaskScripts
 from redis_state.scripts.stores.tasks.turns import KnownTask, KnownTasks, TurnScripts
 from redis_state.scripts.values import (
@@ -74,6 +75,7 @@ class Scripts(
     IndexScripts,
     TurnScripts,
     GatheringScripts,
+    PauseListScripts,
     GraphScripts,
     ArchiveScripts,
     AdkScripts,
@@ -101,6 +103,7 @@ __all__ = [
     "LaneState",
     "LogLimits",
     "PatchKeys",
+    "PauseListKeys",
     "QueuedJob",
     "Reply",
     "ReplyCode",

@@ -72,3 +72,17 @@ class Elsewhere:
         if hashlib.sha256(data).hexdigest() != digest:
             raise PayloadLost(of, field, key, "is not what was written")
         return data
+
+    async def delete(self, name: bytes) -> bool:
+        """Delete the object of a name; return False for one of another namespace.
+
+        Errors: PayloadStoreUnavailable.
+        """
+        key = name.decode("ascii", "replace")[_DIGEST_CHARACTERS + 1 :]
+        if not key.startswith(f"{self._place}/"):
+            return False
+        try:
+            await self._claims.delete(key)
+        except Exception as error:
+            raise PayloadStoreUnavailable("delete", type(error).__name__) from error
+        return True

@@ -324,6 +324,17 @@ class Payloads:
         left: dict[str, bytes] = {}
         return _PART.sub(partial(self._open_part, left), data), left
 
+    def claims_in(self, data: bytes) -> set[bytes]:
+        """Return the names of the objects in the store of claims that stored bytes name."""
+        return {part[3] for part in _PART.finditer(data) if part[2] == b"o"}
+
+    async def delete_claim(self, name: bytes) -> bool:
+        """Delete an object; return False without a store of claims, or for another namespace's.
+
+        Errors: PayloadStoreUnavailable.
+        """
+        return self._claims is not None and await self._claims.delete(name)
+
     def _open_part(self, left: dict[str, bytes], part: re.Match[bytes]) -> bytes:
         opened: bytes | None = None
         if part[2] == b"f" and self._cipher is not None:

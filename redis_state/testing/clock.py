@@ -136,17 +136,12 @@ class Agenda:
         return int(until) if until else None
 
     async def _read_queue(self, moment: Moment, name: str) -> None:
-        keys = self._queue.keys(name)
-        jobs, claims, turns, waits, paused = await asyncio.gather(
-            *(
-                self._commands.zrange_scored(key, 0, -1)
-                for key in (keys.queue, keys.claims, keys.turns, keys.waits)
-            ),
-            self._commands.hget(keys.flow, "paused"),
-        )
+        # One call: what moves from one list to another meanwhile would be in none of them.
+        reply = await self._queue.scripts.look_agenda(self._queue.keys(name))
+        jobs, claims, turns, waits, paused = reply.facts
         for task, claimed in _scored(claims):
             moment.busy.add(f"task {task!r} runs since {claimed:.0f}")
-        if paused == b"1":
+        if paused:
             return
         for job, due_ms in [*_scored(jobs), *_scored(waits)]:
             moment.at(due_ms, f"job {job!r}")

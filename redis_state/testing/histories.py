@@ -4,13 +4,14 @@
         report = await replay_history({"order": order}, load_history("order.json"))
         assert_fits(report)
 
-The file is what `redis-state history SESSION TASK` wrote. Needs the extra ``worker``.
+The file is what `redis-state history SESSION TASK` wrote, also of an archived task. `read_history`
+reads one from a store and its archive. Needs the extra ``worker``.
 """
 
 from __future__ import annotations
 
 from redis_state.worker.runs.replaying import ReplayReport, ReplayVerdict, replay_history
-from redis_state.worker.tasks.histories import TaskHistory, load_history
+from redis_state.worker.tasks.histories import TaskHistory, load_history, read_history
 
 __all__ = [
     "ReplayReport",
@@ -18,6 +19,7 @@ __all__ = [
     "TaskHistory",
     "assert_fits",
     "load_history",
+    "read_history",
     "replay_history",
 ]
 

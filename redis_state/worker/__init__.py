@@ -30,15 +30,18 @@ from redis_state.worker.tasks.operate.bulk import BulkAction, BulkItem, BulkOutc
 from redis_state.worker.tasks.recorded.snapshots import FullSnapshot, StepSnapshot
 from redis_state.worker.tasks.turns import OnBusy
 from redis_state.worker.tasks.views.finding import FoundPage, TaskFilters, TaskSummary
+from redis_state.worker.tasks.views.finding_archived import Archived
 from redis_state.worker.tasks.views.links import TaskLink
 from redis_state.worker.tasks.views.session_list import SessionTaskPage, SessionTasks
 from redis_state.worker.tasks.views.stream import TaskView
 from redis_state.worker.tasks.waitpoints.ballots import Decider, Escalate, Escalation, Vote
 from redis_state.worker.tasks.waitpoints.open_pauses import OpenPause
 from redis_state.worker.tasks.waitpoints.pause_model import Decision, Pause
+from redis_state.worker.tasks.waitpoints.pause_pages import PausePage
 
 __all__ = [
     "AgentWorker",
+    "Archived",
     "Budget",
     "BulkAction",
     "BulkItem",
@@ -60,6 +63,7 @@ __all__ = [
     "OnBusy",
     "OpenPause",
     "Pause",
+    "PausePage",
     "PublishedValue",
     "QueueInfo",
     "Queues",

@@ -19,7 +19,7 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskClient
 from tests.chaos.support.crew import (
     Crew,
-    Told,
+    StatusRow,
     ends,
     recorded,
     statuses_of,
@@ -99,7 +99,7 @@ async def test_workers_are_killed(
 
 
 def _judge_ends(
-    trial: Trial, reported: dict[str, list[Told]], tasks: list[str], over: dict[str, TaskState]
+    trial: Trial, reported: dict[str, list[StatusRow]], tasks: list[str], over: dict[str, TaskState]
 ) -> None:
     """Each task has ended once, and well."""
     for task in tasks:

@@ -15,7 +15,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
-from tests.chaos.support.crew import Crew, Told, ends, recorded, trails, wrong_move
+from tests.chaos.support.crew import Crew, StatusRow, ends, recorded, trails, wrong_move
 from tests.chaos.support.trial import Trial
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.processes.worker_processes import has_begun
@@ -115,5 +115,5 @@ async def _accepted(store: RedisStateStore, task: str) -> int:
     return len(late) + int(await send(store, "HLEN", journal))
 
 
-async def _trail(store: RedisStateStore, task: str) -> list[Told]:
+async def _trail(store: RedisStateStore, task: str) -> list[StatusRow]:
     return (await trails(store))[task]

@@ -1,4 +1,4 @@
-"""The table of keys, made from the docstrings of keys.py for `reference.py`."""
+"""The table of keys, made from the docstrings of `transport/keys` for `reference.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redis_state.transport.keys import Keys
 
 
 def key_table() -> str:
-    """Write the table: one row for each method of Keys."""
+    """Write the table: one row for each method of the parts of Keys."""
     rows = ["| key | what | lifetime |", "| --- | --- | --- |"]
     rows += [_row(name, method) for name, method in _methods()]
     return "\n".join(rows) + "\n"
@@ -26,7 +26,8 @@ def key_table() -> str:
 def _methods() -> list[tuple[str, object]]:
     return [
         (name, method)
-        for name, method in vars(Keys).items()
+        for part in Keys.__bases__
+        for name, method in vars(part).items()
         if inspect.isfunction(method) and not name.startswith("_")
     ]
 

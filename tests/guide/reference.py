@@ -163,6 +163,8 @@ def metrics() -> str:
     stats = WorkerStats(["handler"], polls=Polls())
     stats.swept["taken_over"] += 1
     stats.archived["tasks"], stats.archive_backlog = 0, (0, 0.0)
+    stats.retained["tasks"] = 0
+    stats.event_backlog = 0, 0.0
     collector = WorkerMetrics("worker", 1, stats, lambda: 0, dict.fromkeys(PAUSE_AGES, 0))
     rows: list[str] = []
     for family in collector.collect():

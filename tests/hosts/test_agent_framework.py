@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from pydantic import SecretStr
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import InvalidField, PayloadUnreadable
 from tests.hosts import real
+from tests.hosts.links import CALLERS, dying_links
 from tests.support.processes import children
 from tests.support.servers.faults import start_process
+from tests.support.servers.rollback import rolling_back
 
 framework: Any = real.load("agent_framework")
 errors: Any = real.load("agent_framework.exceptions")
@@ -85,6 +88,44 @@ async def test_the_latest_is_the_latest_by_its_time_and_lists_are_whole(
     # One that was saved under another name is in the list of that name only.
     await storage.save(checkpoint_of("c7", "other"))
     assert "c7" not in await storage.list_checkpoint_ids(workflow_name="w")
+
+
+@pytest.mark.parametrize("where", ["a save within a delete", "a delete within a save"])
+async def test_a_checkpoint_that_is_saved_while_it_is_deleted_is_listed(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    storage: Any = RedisStateCheckpointStorage(store)
+    await storage.save(checkpoint_of("c"))
+    records, met = storage._of.records, 0
+    delete, save = records.delete, records.save
+
+    async def delete_and_save(*args: Any, **more: Any) -> Any:
+        nonlocal met
+        monkeypatch.undo()
+        deleted = await delete(*args, **more)
+        await storage.save(checkpoint_of("c", iteration_count=2))
+        met += 1
+        return deleted
+
+    async def delete_then_save(*args: Any, **more: Any) -> Any:
+        nonlocal met
+        monkeypatch.undo()
+        assert await storage.delete("c")
+        met += 1
+        return await save(*args, **more)
+
+    if where == "a save within a delete":
+        monkeypatch.setattr(records, "delete", delete_and_save)
+        assert await storage.delete("c")
+    else:
+        monkeypatch.setattr(records, "save", delete_then_save)
+        await storage.save(checkpoint_of("c", iteration_count=2))
+    assert met == 1
+    assert (await storage.load("c")).iteration_count == 2
+    assert await storage.list_checkpoint_ids(workflow_name="w") == ["c"]
+    assert (await storage.get_latest(workflow_name="w")).iteration_count == 2
+    assert await storage.delete("c")
+    assert await left(store) == []
 
 
 async def test_what_could_not_be_loaded_is_not_saved(store: RedisStateStore) -> None:
@@ -167,3 +208,45 @@ async def test_what_a_killed_process_has_saved_is_there(
     for name in ("a", "b"):
         own = [text for text in texts if text.startswith(name)]
         assert own == [f"{name}{n}" for n in range(len(own))]
+
+
+async def test_checkpoints_and_messages_over_tls_on_links_that_die_are_there_once(
+    settings: Settings, tmp_path: Path
+) -> None:
+    async with dying_links(settings, tmp_path) as (store, dying):
+        storage: Any = RedisStateCheckpointStorage(store)
+        history: Any = RedisStateHistoryProvider(store)
+
+        async def serve(name: str) -> None:
+            for n in range(3):
+                await storage.save(checkpoint_of(f"{name} {n}", name, iteration_count=n))
+                message = framework.Message(role="user", contents=[f"{n}"])
+                await history.save_messages(name, [message])
+            assert len(await storage.list_checkpoints(workflow_name=name)) == 3
+            assert (await storage.get_latest(workflow_name=name)).iteration_count == 2
+            assert await storage.delete(f"{name} 1")
+            assert [each.text for each in await history.get_messages(name)] == ["0", "1", "2"]
+
+        await dying(serve)
+        for n in range(CALLERS):
+            listed = await storage.list_checkpoint_ids(workflow_name=f"c{n}")
+            assert listed == [f"c{n} 0", f"c{n} 2"]
+
+
+async def test_what_a_history_that_went_back_kept_is_listed() -> None:
+    async with rolling_back() as redis, RedisStateStore.from_url(redis.url) as store:
+        storage: Any = RedisStateCheckpointStorage(store)
+        history: Any = RedisStateHistoryProvider(store)
+        for name in ("kept", "lost"):
+            await storage.save(checkpoint_of(name))
+            message = framework.Message(role="user", contents=[name])
+            await history.save_messages("s", [message])
+            if name == "kept":
+                await redis.mark()
+        await redis.go_back()
+        assert await storage.list_checkpoint_ids(workflow_name="w") == ["kept"]
+        assert (await storage.get_latest(workflow_name="w")).checkpoint_id == "kept"
+        await storage.save(checkpoint_of("new"))
+        await history.save_messages("s", [framework.Message(role="user", contents=["new"])])
+        assert await storage.list_checkpoint_ids(workflow_name="w") == ["kept", "new"]
+        assert [each.text for each in await history.get_messages("s")] == ["kept", "new"]

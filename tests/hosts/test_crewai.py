@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ from pydantic import SecretStr
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import InvalidField, PayloadUnreadable
 from tests.hosts import real
+from tests.hosts.links import CALLERS, dying_links
 from tests.support.processes import children
 from tests.support.servers.faults import start_process
+from tests.support.servers.rollback import rolling_back
 
 crewai: Any = real.load("crewai.flow.flow")
 feedback: Any = real.load("crewai.flow.async_feedback.types")
@@ -106,3 +110,36 @@ async def test_a_flow_of_a_killed_process_is_continued_by_another(settings: Sett
         await children.end(other)
     assert b"second begins" in out
     assert flows.load_state("flow")["done"] == ["first", "first", "second"]
+
+
+async def test_flows_over_tls_on_links_that_die_keep_their_states(
+    settings: Settings, tmp_path: Path
+) -> None:
+    async with dying_links(settings, tmp_path) as (store, dying):
+        flows = persistence_of(store.settings)
+
+        def save(name: str) -> None:
+            for n in range(5):
+                flows.save_state(name, "m", {"n": n})
+                flows.save_pending_feedback(name, context_of(name), {"n": n})
+                assert flows.load_state(name) == {"n": n}
+
+        await dying(lambda name: asyncio.to_thread(save, name))
+        for n in range(CALLERS):
+            asked = await asyncio.to_thread(flows.load_pending_feedback, f"c{n}")
+            assert asked[0] == {"n": 4}
+        await asyncio.to_thread(flows.close)
+
+
+async def test_a_flow_is_as_old_as_a_history_that_went_back() -> None:
+    async with rolling_back() as redis:
+        flows = RedisStateFlowPersistence(url=SecretStr(redis.url))
+        flows.save_state("f", "m", {"n": 1})
+        await redis.mark()
+        flows.save_pending_feedback("f", context_of("f"), {"n": 2})
+        await redis.go_back()
+        assert flows.load_state("f") == {"n": 1}
+        assert flows.load_pending_feedback("f") is None
+        flows.save_state("f", "m", {"n": 3})
+        assert flows.load_state("f") == {"n": 3}
+        flows.close()

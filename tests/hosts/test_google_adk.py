@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from cryptography.fernet import Fernet
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import CorruptState, InvalidField, PayloadUnreadable
+from redis_state.errors import BackendUnavailable, CorruptState, InvalidField, PayloadUnreadable
 from tests.hosts import real
+from tests.hosts.links import CALLERS, dying_links
 from tests.support.processes import children
 from tests.support.servers.faults import start_process
+from tests.support.servers.rollback import rolling_back
 
 adk: Any = real.load("google.adk.sessions")
 events: Any = real.load("google.adk.events")
@@ -112,6 +115,45 @@ async def test_an_event_that_comes_again_changes_nothing(service: Any) -> None:
     assert await service.append_event(made, partial) is partial
     found = await service.get_session(**place)
     assert (found.state, found.events) == ({"n": 1}, [event])
+
+
+async def test_a_session_takes_an_event_whose_reply_was_lost(
+    service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = {"app_name": "p", "user_id": "u", "session_id": "s"}
+    session = await service.create_session(**place)
+    scripts, lost = service._of.scripts, 0
+    write = scripts.write_adk_session
+
+    async def write_and_lose(*args: Any, **more: Any) -> Any:
+        nonlocal lost
+        await write(*args, **more)
+        lost += 1
+        raise BackendUnavailable("redis", "the reply was lost")
+
+    async def lose(event: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(scripts, "write_adk_session", write_and_lose)
+            with pytest.raises(BackendUnavailable):
+                await service.append_event(session, event)
+
+    event = event_of({"n": 1, "user:n": 2})
+    await lose(event)
+    for _ in range(2):
+        assert await service.append_event(session, event) == event
+    assert (session.events, session.state) == ([event], {"n": 1, "user:n": 2})
+    more = event_of({"n": 2})
+    await service.append_event(session, more)
+    assert (await service.get_session(**place)).events == session.events == [event, more]
+    # What another has appended since, the session does not have: it is stale.
+    late = event_of({"n": 3})
+    await lose(late)
+    await service.append_event(await service.get_session(**place), event_of({"n": 4}))
+    assert await service.append_event(session, late) == late
+    with pytest.raises(stale.StaleSessionError):
+        await service.append_event(session, event_of())
+    assert lost == 2
+    assert len((await service.get_session(**place)).events) == 4
 
 
 async def test_the_newest_events_or_the_late_ones_are_read(store: RedisStateStore) -> None:
@@ -259,3 +301,47 @@ async def test_bytes_that_are_no_text_are_refused_and_not_shown(service: Any) ->
     with pytest.raises(InvalidField, match="UTF-8") as refused:
         await service.append_event(session, event_of(odd))
     assert "secret" not in str(refused.value)
+
+
+async def test_events_over_tls_on_links_that_die_are_there_once(
+    settings: Settings, tmp_path: Path
+) -> None:
+    async with dying_links(settings, tmp_path) as (store, dying):
+        service: Any = RedisStateSessionService(store)
+
+        async def serve(name: str) -> None:
+            place = {"app_name": "p", "user_id": "u", "session_id": name}
+            session = await service.create_session(**place, state={f"app:{name}": 0})
+            for n in range(5):
+                await service.append_event(session, event_of({f"user:{name}": n}, id=f"{n}"))
+            found = await service.get_session(**place)
+            assert found.events == session.events
+            assert [event.id for event in found.events] == [f"{n}" for n in range(5)]
+
+        await dying(serve)
+        names = [f"c{n}" for n in range(CALLERS)]
+        shared = await service.get_user_state(app_name="p", user_id="u")
+        assert shared == dict.fromkeys(names, 4)
+        assert len((await service.list_sessions(app_name="p")).sessions) == CALLERS
+
+
+async def test_a_session_of_a_history_that_went_back_is_stale() -> None:
+    place = {"app_name": "p", "user_id": "u", "session_id": "s"}
+    async with rolling_back() as redis, RedisStateStore.from_url(redis.url) as store:
+        service: Any = RedisStateSessionService(store)
+        session = await service.create_session(**place)
+        await service.append_event(session, event_of({"n": 1}))
+        await redis.mark()
+        lost = event_of({"n": 2, "app:n": 2})
+        await service.append_event(session, lost)
+        await redis.go_back()
+        other = await service.get_session(**place)
+        assert other.state == {"n": 1}
+        # Its revision has the number of the lost one.
+        await service.append_event(other, event_of({"n": 3}))
+        with pytest.raises(stale.StaleSessionError):
+            await service.append_event(session, event_of({"n": 4}))
+        # Nor is a lost event taken for one that is there.
+        assert await service.append_event(other, lost) == lost
+        found = await service.get_session(**place)
+        assert (found.state, found.events) == ({"n": 2, "app:n": 2}, other.events)

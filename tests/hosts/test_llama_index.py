@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from redis_state import RedisStateStore, Settings
 from redis_state.errors import InvalidField, PayloadUnreadable, VersionConflict
 from redis_state.testing import eventually
 from tests.hosts import real
+from tests.hosts.links import CALLERS, dying_links
 from tests.support.processes import children
 from tests.support.servers.faults import start_process
+from tests.support.servers.rollback import rolling_back
 
 theirs: Any = real.load("llama_agents.server._store.abstract_workflow_store")
 protocol: Any = real.load("llama_agents.client.protocol.serializable_events")
@@ -227,3 +230,59 @@ async def test_a_run_of_a_killed_server_is_continued_by_another(
     assert (handler.status, handler.result.result) == ("completed", 42)
     assert [name for name in seen if name != "StopEvent"].count("InputRequiredEvent") == 1
     assert seen[-1] == "StopEvent"
+
+
+async def test_a_subscriber_whose_number_is_ahead_ends_with_the_run(workflows: Any) -> None:
+    await workflows.append_event("r", event_of(workflow_events.StartEvent()))
+
+    async def heard() -> list[int]:
+        return [each.sequence async for each in workflows.subscribe_events("r", 7)]
+
+    listening = asyncio.create_task(heard())
+    for _ in range(3):
+        await workflows.append_event("r", event_of(workflow_events.StartEvent()))
+    await workflows.append_event("r", event_of(workflow_events.StopEvent()))
+    async with asyncio.timeout(30):
+        assert await listening == []
+
+
+async def test_runs_over_tls_on_links_that_die_lose_and_repeat_nothing(
+    settings: Settings, tmp_path: Path
+) -> None:
+    async with dying_links(settings, tmp_path) as (store, dying):
+        workflows: Any = RedisStateWorkflowStore(store)
+
+        async def serve(run: str) -> None:
+            async def heard() -> list[int]:
+                return [each.sequence async for each in workflows.subscribe_events(run)]
+
+            await workflows.update(handler_of(run, run_id=run))
+            listening = asyncio.create_task(heard())
+            for _ in range(3):
+                await workflows.append_event(run, event_of(workflow_events.StartEvent()))
+                await workflows.append_tick(run, {"n": 1})
+            await workflows.append_event(run, event_of(workflow_events.StopEvent()))
+            assert await listening == [0, 1, 2, 3]
+            assert len(await workflows.get_ticks(run)) == 3
+
+        await dying(serve)
+        assert len(await ids(workflows, status_in=["running"])) == CALLERS
+
+
+async def test_a_run_goes_on_after_a_history_that_went_back() -> None:
+    async with rolling_back() as redis, RedisStateStore.from_url(redis.url) as store:
+        workflows: Any = RedisStateWorkflowStore(store)
+        await workflows.update(handler_of("kept", run_id="r"))
+        await workflows.append_event("r", event_of(workflow_events.StartEvent()))
+        await redis.mark()
+        await workflows.update(handler_of("lost", run_id="l"))
+        for _ in range(3):
+            await workflows.append_event("r", event_of(workflow_events.StartEvent()))
+        await redis.go_back()
+        assert await ids(workflows, status_in=["running"]) == ["kept"]
+        assert [each.sequence for each in await workflows.query_events("r")] == [0]
+        await workflows.append_event("r", event_of(workflow_events.StopEvent()))
+        async with asyncio.timeout(30):
+            ahead = [each.sequence async for each in workflows.subscribe_events("r", 3)]
+            whole = [each.sequence async for each in workflows.subscribe_events("r")]
+        assert (ahead, whole) == ([], [0, 1])

@@ -42,6 +42,7 @@ from tests.support.scripts import (
     open_pause,
     patch_keys,
     pause,
+    pause_list_keys,
     queued_job,
     saying,
     snapshot_keys,
@@ -209,7 +210,7 @@ def _fork(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
         before=1,
         order=1,
         copied=["step:\ud800#1"],
-        made={"entries": b"1"},
+        made={b"entries": b"1"},
     )
 
 
@@ -296,6 +297,9 @@ CALLS: dict[str, Call] = {
         write="w",
         lane=LaneState("lane:\ud800", b"[]"),
     ),
+    "retire_claim": lambda scripts, keys: scripts.retire_claim(
+        task_keys(keys, SESSION), version=1, claimed=1
+    ),
     "note_running": lambda scripts, keys: scripts.note_running(
         task_keys(keys, SESSION), mark=MARK, steps=b"[]"
     ),
@@ -331,6 +335,12 @@ CALLS: dict[str, Call] = {
     ),
     "keep_rows": lambda scripts, keys: scripts.keep_rows(
         keys.updates(SESSION), least_ms=HOUR, hold_ms=HOUR
+    ),
+    "watch_since": lambda scripts, keys: scripts.watch_since(
+        keys.events_watch(0), since=keys.events_since(0), entry=b"e", delay_ms=HOUR
+    ),
+    "release_rows": lambda scripts, keys: scripts.release_rows(
+        keys.events(SESSION), n=1, at_ms=HOUR, ttl_ms=HOUR
     ),
     "drop_copy": lambda scripts, keys: scripts.drop_copy(_copied(keys), digest=b"d"),
     "read_part": lambda scripts, keys: scripts.read_part(_copied(keys), after=b"", limit=9),
@@ -519,6 +529,15 @@ CALLS: dict[str, Call] = {
     ),
     "open_pause": lambda scripts, keys: open_pause(
         scripts, keys, task_keys(keys), token_key(keys), mark=MARK
+    ),
+    "list_pause": lambda scripts, keys: scripts.list_pause(
+        pause_list_keys(keys), member=token_key(keys), opened=1, ttl_ms=HOUR
+    ),
+    "unlist_pauses": lambda scripts, keys: scripts.unlist_pauses(
+        pause_list_keys(keys), members=[token_key(keys)]
+    ),
+    "page_pauses": lambda scripts, keys: scripts.page_pauses(
+        pause_list_keys(keys), first=0, size=2
     ),
     "open_token": lambda scripts, keys: scripts.open_token(
         keys.pause("token"), payload=b"p", mark="m", ttl_ms=HOUR, keep_ms=HOUR
@@ -782,6 +801,7 @@ CALLS: dict[str, Call] = {
     "list_claims": lambda scripts, keys: scripts.list_claims(
         keys.queue("q").claims, after=0, patience_ms=0, limit=1
     ),
+    "look_agenda": lambda scripts, keys: scripts.look_agenda(keys.queue("q")),
     "look_queue": lambda scripts, keys: scripts.look_queue(keys.queue("q"), most=2),
     "clear_queue": lambda scripts, keys: scripts.clear_queue(
         keys.queue("q"), history=keys.queue_history()

@@ -24,6 +24,7 @@ from redis_state.scripts import (
     GroupKeys,
     LogLimits,
     PatchKeys,
+    PauseListKeys,
     QueuedJob,
     Reply,
     ReplyCode,
@@ -263,7 +264,13 @@ def job_payload(keys: Keys, task: str = "t", *, runs: int = 0) -> str:
 
 
 async def start(
-    scripts: Scripts, keys: Keys, task: TaskKeys, *, owner: str = "one", lease_ms: int = HOUR
+    scripts: Scripts,
+    keys: Keys,
+    task: TaskKeys,
+    *,
+    owner: str = "one",
+    lease_ms: int = HOUR,
+    claimed: int | None = None,
 ) -> Reply:
     """Start a task."""
     return await scripts.start_task(
@@ -275,6 +282,7 @@ async def start(
         ttl_ms=HOUR,
         announcement=saying(keys, f"started-{owner}"),
         steering=keys.steering("s"),
+        claimed=claimed,
     )
 
 
@@ -483,6 +491,11 @@ def token_key(keys: Keys, name: str = "x", session: str = "s") -> str:
     key = keys.session_token(f"{session}.{name}")
     assert key is not None
     return key
+
+
+def pause_list_keys(keys: Keys) -> PauseListKeys:
+    """Name the keys of the list of all open pauses."""
+    return PauseListKeys(keys.open_pauses(), keys.opened_pauses())
 
 
 def patch_keys(keys: Keys, patch: str = "p", session: str = "s", task: str = "t") -> PatchKeys:

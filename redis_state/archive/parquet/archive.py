@@ -3,71 +3,55 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import hashlib
-import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
 from redis_state import limits
 from redis_state.archive.model import (
     ArchiveBatch,
+    ArchivedPage,
     ArchivedRecord,
     ArchivedRow,
     ArchivedSession,
     ArchivedTask,
+    ArchiveListing,
     ArchiveQuery,
     ArchiveStatus,
     ArchiveVerdict,
-    RecordKey,
     RecordKind,
     RecordPlace,
-    moment_of_us,
-    plain_text,
-    rows_digest,
-    text_of,
 )
-from redis_state.archive.parquet.columns import (
-    KINDS,
-    RECORDS,
-    TASKS,
-    UPDATES,
-    digest_of,
-    folder_of,
-    pa,
-)
+from redis_state.archive.parquet import answers
+from redis_state.archive.parquet.calls import ArchiveCall, in_thread
+from redis_state.archive.parquet.columns import KINDS, folder_of, pa
 from redis_state.archive.parquet.compacting import GRACE, clean, compact
+from redis_state.archive.parquet.finding import find_tasks
 from redis_state.archive.parquet.log import NEW, FileGone, FileLog
 from redis_state.archive.parquet.objects import open_objects
 from redis_state.archive.parquet.reading import FileReader
+from redis_state.archive.parquet.retention import CLASSES, Expiry
 from redis_state.archive.parquet.writing import (
     FileChanges,
     changes_of,
     delete_files,
-    key_of,
-    record_key,
+    erased_in,
     without,
     write_files,
 )
+from redis_state.archive.retention import RetentionReport, check_classes
 from redis_state.errors import ArchiveUnavailable
+from redis_state.postgres.text import plain_text
 
 T = TypeVar("T")
 _ATTEMPTS = 3
 # From so many new files on they are compacted, by the process that writes such an entry.
 _MANY_NEW, _EVERY, _FEW = 256, 64, 8
-_COMPACT_S = 300.0
-
-
-class _ArchiveCall:
-    """One call in a thread of its own. Once nobody waits for it, it commits nothing."""
-
-    over: bool = False
+_LONG_S = 300.0
 
 
 class ParquetArchive:
@@ -87,11 +71,16 @@ class ParquetArchive:
         self._folder = folder_of(namespace)
         self._footers: OrderedDict[str, Any] = OrderedDict()
         self._lock = asyncio.Lock()
-        self._call = _ArchiveCall()
+        self._call = ArchiveCall()
         self._log = self._new_log()
 
     def __repr__(self) -> str:
         return f"<ParquetArchive namespace={self._namespace!r}>"
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of data that it keeps."""
+        return CLASSES
 
     async def prepare(self) -> None:
         """Write the first entry of the log, unless there is one. Several processes may call it."""
@@ -103,16 +92,17 @@ class ParquetArchive:
         """Write a batch in one entry of the log. What is there already is not written again.
 
         Rows of a session are written only if its last row in the archive is the one that they
-        follow. Once many small files have come together, a write compacts them too.
+        follow. What was erased since it was read is left out. Once many small files have come
+        together, a write compacts them too.
         """
         work = partial(changes_of, batch=batch, replaces=replaces or {})
         await self._run("write", lambda: self._commit(work))
         if self._is_due:
-            await self._run("compact", lambda: self._compact(_FEW), timeout_s=_COMPACT_S)
+            await self._run("compact", lambda: self._compact(_FEW), timeout_s=_LONG_S)
 
     async def verify(self, batch: ArchiveBatch) -> ArchiveVerdict:
         """Compare a batch with what is read back, by count and by digest."""
-        return await self._read(lambda reader: _verdict(reader, batch))
+        return await self._read(lambda reader: answers.verdict(reader, batch))
 
     async def last_rows(self, session_ids: Sequence[str]) -> Mapping[str, tuple[int, int]]:
         """Return number and time of the last row that was written of each session, if any."""
@@ -125,32 +115,36 @@ class ParquetArchive:
 
     async def session(self, session_id: str) -> ArchivedSession | None:
         """Return what there is of a session, or None."""
-        return await self._read(lambda reader: _session(reader, session_id))
+        return await self._read(lambda reader: answers.session(reader, session_id))
 
     async def tasks(self, query: ArchiveQuery) -> list[ArchivedTask]:
         """Return tasks, the last that ended first. An id that was used again has several."""
         limits.count("limit", query.limit)
         return await self._read(lambda reader: reader.tasks(query))
 
+    async def find(self, listing: ArchiveListing) -> ArchivedPage:
+        """List tasks in the order of their places. See `redis_state.archive.parquet.finding`."""
+        limits.count("limit", listing.limit)
+        return await self._read(lambda reader: find_tasks(reader, listing))
+
     async def rows(
-        self, session_id: str, *, after: tuple[int, int] | None, count: int
+        self,
+        session_id: str,
+        *,
+        after: tuple[int, int] | None,
+        count: int,
+        over_gaps: bool = False,
     ) -> list[ArchivedRow] | None:
         """Return rows behind a row's number and time, the oldest first.
 
-        Rows that the server has lost are left out. None if that row is not kept, and the next one
-        does not follow it by its number.
+        Rows that the server has lost are left out. None if that row is not kept, unless it is the
+        place just before the next one. With ``over_gaps`` the rows that are kept behind it.
         """
         limits.count("count", count)
-        n, ms = after or (0, 0)
-        session = plain_text(session_id)
-
-        def look(reader: FileReader) -> list[ArchivedRow] | None:
-            rows = reader.rows(session, (ms, n), count)
-            if after is None or (rows and rows[0].n == n + 1):
-                return rows
-            return rows if reader.some_rows(session, {(ms, n)}) else None
-
-        return await self._read(look)
+        place = None if after is None else (after[1], after[0])
+        return await self._read(
+            lambda reader: answers.rows(reader, session_id, place, count, over_gaps=over_gaps)
+        )
 
     async def records(
         self,
@@ -175,40 +169,67 @@ class ParquetArchive:
 
     async def status(self) -> ArchiveStatus:
         """Count what is kept. It reads the sessions' ids of all files."""
-        return await self._read(_status)
+        return await self._read(answers.status)
 
-    async def forget(self, session_id: str) -> ArchivedSession | None:
-        """Erase a session; return what there was of it, or None.
+    async def forget(
+        self, session_id: str, *, before_us: int | None = None
+    ) -> ArchivedSession | None:
+        """Erase a session in one entry of the log; return what there was of it, or None.
 
         Files that have it are written again without it, and deleted, as is all that compaction
         replaced. What a crash left is deleted once it is ten minutes old: call it again by then.
+        With ``before_us`` nothing of before that time of the Redis server is written again.
         """
-        session = plain_text(session_id)
-        was = await self.session(session_id)
-        work = partial(without, session=session)
+        was: list[ArchivedSession | None] = []
+
+        def work(reader: FileReader) -> FileChanges:
+            was.append(answers.session(reader, session_id))
+            return without(reader, plain_text(session_id), before_us)
+
         await self._run("forget", lambda: self._commit(work, delete=True))
-        return was
+        # As the entry found it. One whose file had gone was worked out again.
+        return was[-1]
+
+    async def erased(self, session_ids: Sequence[str]) -> Mapping[str, int]:
+        """Return up to which time of the Redis server sessions were erased, in us, if any were."""
+        return await self._read(lambda reader: erased_in(reader, session_ids))
+
+    async def sessions_of(self, attribute: str, value: Any, *, only: bool = False) -> list[str]:
+        """List the sessions that have a task with this attribute. It reads it of all tasks.
+
+        With ``only``, those without a task that has another value of it.
+        """
+        return await self._read(
+            lambda reader: answers.sessions_of(reader, attribute, value, only=only)
+        )
+
+    async def retain(
+        self, before: Mapping[str, datetime], *, dry_run: bool = False
+    ) -> RetentionReport:
+        """Remove of each class what has expired: files whole, and so many rewritten ones at most.
+
+        Rows that have expired are not read any more from the first call on. A large file is
+        written again once an eighth of it has expired; until then the report names it as left.
+        """
+        check_classes(before, self.classes)
+        reports: list[RetentionReport] = []
+
+        def work(reader: FileReader) -> FileChanges:
+            expiry = Expiry(reader, before)
+            reports.append(expiry.report)
+            return FileChanges() if dry_run else expiry.changes
+
+        def once() -> RetentionReport:
+            self._commit(work)
+            if not dry_run and not reports[-1].more:
+                clean(self._log, grace=GRACE)
+            return reports[-1]
+
+        return await self._run("retain", once, timeout_s=_LONG_S)
 
     async def compact(self) -> int:
         """Make few files of many; return how many there are fewer. Delete what does not count."""
-        return await self._run("compact", lambda: self._compact(1), timeout_s=_COMPACT_S)
-
-    async def drop_months(self, before: datetime) -> int:
-        """Erase all that is of months before that of a moment; return how many files.
-
-        A task is of the month in which it was made.
-        """
-        month = f"{before:%Y-%m}"
-
-        def drop() -> int:
-            while True:
-                files = self._log.files().by_name.values()
-                names = [file.name for file in files if file.month < month]
-                if not names or self._log.commit((), names):
-                    delete_files(self._log, names)
-                    return len(names)
-
-        return await self._run("forget", drop)
+        return await self._run("compact", lambda: self._compact(1), timeout_s=_LONG_S)
 
     async def aclose(self) -> None:
         """Forget what was read."""
@@ -240,7 +261,7 @@ class ParquetArchive:
                 made = []
             if changes and not made:
                 made, keys = write_files(self._log, reader, changes), changes.keys
-            if not changes or self._log.commit(made, changes.edits):
+            if not changes or self._log.commit(changes.entry(made)):
                 break
         if delete:
             delete_files(self._log, self._log.files().removed)
@@ -253,7 +274,7 @@ class ParquetArchive:
         return await self._run("read", lambda: work(self._reading()))
 
     def _new_log(self) -> FileLog:
-        call = self._call = _ArchiveCall()
+        call = self._call = ArchiveCall()
         return FileLog(self._objects, self._folder, may_go_on=lambda: not call.over)
 
     async def _run(
@@ -264,7 +285,7 @@ class ParquetArchive:
         async with self._lock:
             try:
                 async with asyncio.timeout(limit_s):
-                    return await _in_thread(partial(self._attempts, action, work))
+                    return await in_thread(partial(self._attempts, action, work))
             except TimeoutError:
                 self._abandon()
                 raise ArchiveUnavailable(action, f"no answer in {limit_s:g} s") from None
@@ -298,104 +319,3 @@ class ParquetArchive:
             except self._objects.problems as error:
                 raise ArchiveUnavailable(action, type(error).__name__) from None
         raise AssertionError
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Run what blocks in a thread that keeps no process from ending."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(found: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(cast("T", found))
-
-    def run() -> None:
-        found, problem = None, None
-        try:
-            found = work()
-        except BaseException as error:  # noqa: BLE001 - it is raised where the call is awaited
-            problem = error
-        # The loop may be closed by then.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, found, problem)
-
-    context = contextvars.copy_context()
-    threading.Thread(
-        target=context.run, args=[run], name="redis-state-archive", daemon=True
-    ).start()
-    return await future
-
-
-def _verdict(reader: FileReader, batch: ArchiveBatch) -> ArchiveVerdict:
-    named = {key_of(task): task for task in batch.tasks}
-    tasks: dict[tuple[str, str, int], str | None] = {task.key: None for task in batch.tasks}
-    for key, (record, journal, version, write) in reader.some_tasks(named).items():
-        task = named[key]
-        made = hashlib.sha256(f"{record}\n{journal}".encode()).hexdigest()
-        if made == task.digest():
-            del tasks[task.key]
-        else:
-            tasks[task.key] = f"{version} {text_of(write)}"
-    other: set[str] = set()
-    for each in batch.sessions:
-        if each.rows:
-            wanted = {row.place for row in each.rows}
-            rows = reader.some_rows(plain_text(each.session_id), wanted)
-            if len(rows) != len(each.rows) or rows_digest(rows) != rows_digest(each.rows):
-                other.add(each.session_id)
-    return ArchiveVerdict(tasks, frozenset(other), _other_records(reader, batch))
-
-
-def _other_records(reader: FileReader, batch: ArchiveBatch) -> dict[RecordKey, str | None]:
-    """Return the records that are not there as they are, each with the stamp that is."""
-    named = {record_key(record): record for record in batch.records}
-    other: dict[RecordKey, str | None] = {record.known_by: None for record in batch.records}
-    for key, kept in reader.some_records(named).items():
-        record = named[key]
-        if kept.stamp == record.stamp and kept.digest() == record.digest():
-            del other[record.known_by]
-        else:
-            other[record.known_by] = kept.stamp
-    return other
-
-
-def _session(reader: FileReader, session_id: str) -> ArchivedSession | None:
-    session = plain_text(session_id)
-    digest = digest_of(session)
-    of_tasks, of_updates = (reader.files.having(kind, digest) for kind in (TASKS, UPDATES))
-    tasks = sum(reader.keys(file, session, ["session_id"]).num_rows for file in of_tasks)
-    lost = [reader.keys(file, session)["lost"].to_pylist() for file in of_updates]
-    if not tasks and not any(lost):
-        return None
-    last = reader.last(session)
-    updates = sum(each.count(False) for each in lost)
-    return ArchivedSession(session_id, tasks, updates, None if last is None else (last[1], last[0]))
-
-
-def _status(reader: FileReader) -> ArchiveStatus:
-    sessions: set[str] = set()
-    updates, kinds = 0, Counter[str]()
-    for file in reader.files.by_name.values():
-        if file.kind == RECORDS:
-            kinds.update(reader.keys(file, None, ["kind"])["kind"].to_pylist())
-            continue
-        columns = ["session_id", "lost"] if file.kind == UPDATES else ["session_id"]
-        table = reader.keys(file, None, columns)
-        sessions.update(table["session_id"].unique().to_pylist())
-        if file.kind == UPDATES:
-            updates += table["lost"].to_pylist().count(False)
-    tasks = reader.files.of(TASKS)
-    ended = [file.ended for file in tasks if file.ended is not None]
-    return ArchiveStatus(
-        len(sessions),
-        sum(file.rows for file in tasks),
-        updates,
-        sum(file.bytes for file in reader.files.by_name.values()),
-        moment_of_us(min(least for least, _ in ended)) if ended else None,
-        moment_of_us(max(most for _, most in ended)) if ended else None,
-        {RecordKind(kind): count for kind, count in sorted(kinds.items())},
-    )

@@ -19,24 +19,30 @@ from redis_state.archive.model import (
     json_of,
     moment_of_ms,
     moment_of_us,
-    plain_text,
     row_id,
-    text_of,
 )
 from redis_state.archive.parquet.log import NEW, DataFile
+from redis_state.postgres.text import plain_text, text_of
 
 # Its types are of little use here: most calls are made when it is imported.
 pa: Any = import_module("pyarrow")
 pc: Any = import_module("pyarrow.compute")
 pq: Any = import_module("pyarrow.parquet")
 
-TASKS, UPDATES, RECORDS = "tasks", "updates", "records"
-KINDS = (TASKS, UPDATES, RECORDS)
+TASKS, UPDATES, RECORDS, SESSIONS = "tasks", "updates", "records", "sessions"
+KINDS = (TASKS, UPDATES, RECORDS, SESSIONS)
+# Of the files that have the last places of sessions: these are of no month.
+ALL_MONTHS = "all"
 # The column by which a kind's files are sorted, and found.
-OWNERS: Mapping[str, str] = {TASKS: "session_id", UPDATES: "session_id", RECORDS: "owner"}
+OWNERS: Mapping[str, str] = {
+    TASKS: "session_id",
+    UPDATES: "session_id",
+    RECORDS: "owner",
+    SESSIONS: "session_id",
+}
 # Digests begin with one of them: a file of a bucket has its sessions.
 BUCKETS = "0123456789abcdef"
-_GROUPS = {TASKS: 1_000, UPDATES: 5_000, RECORDS: 1_000}
+_GROUPS = {TASKS: 1_000, UPDATES: 5_000, RECORDS: 1_000, SESSIONS: 5_000}
 
 _US, _MS = pa.timestamp("us", tz="UTC"), pa.timestamp("ms", tz="UTC")
 SCHEMAS: Mapping[str, Any] = {
@@ -85,12 +91,22 @@ SCHEMAS: Mapping[str, Any] = {
             pa.field("archived_at", _US, nullable=False),
         ]
     ),
+    SESSIONS: pa.schema(
+        [
+            pa.field("session_id", pa.string(), nullable=False),
+            pa.field("at", _MS, nullable=False),
+            pa.field("n", pa.int64(), nullable=False),
+        ]
+    ),
 }
 _ORDERS = {
     TASKS: [("session_id", "ascending"), ("task_id", "ascending"), ("born", "ascending")],
     UPDATES: [("session_id", "ascending"), ("at", "ascending"), ("n", "ascending")],
     RECORDS: [(name, "ascending") for name in ("owner", "kind", "born", "n", "key")],
+    SESSIONS: [("session_id", "ascending"), ("at", "ascending"), ("n", "ascending")],
 }
+# The time by which a file is bounded.
+_TIMES = {TASKS: "born", UPDATES: "at", RECORDS: "born", SESSIONS: "at"}
 
 
 def digest_of(session: str) -> str:
@@ -248,8 +264,7 @@ def encode(table: Any, kind: str) -> bytes:
 
 def describe(table: Any, kind: str, month: str, bucket: str, *, size: int) -> DataFile:
     """Describe a table that is to be a file. Its name is one that no other file ever had."""
-    times = table["at" if kind == UPDATES else "born"].cast(pa.int64())
-    ended = table["ended_at"].cast(pa.int64()) if kind == TASKS else None
+    least, most = _bounds(table, _TIMES[kind])
     return DataFile(
         name=f"{kind}/month={month}/bucket={bucket}/{secrets.token_hex(16)}.parquet",
         kind=kind,
@@ -257,9 +272,10 @@ def describe(table: Any, kind: str, month: str, bucket: str, *, size: int) -> Da
         bucket=bucket,
         rows=table.num_rows,
         bytes=size,
-        least=pc.min(times).as_py(),
-        most=pc.max(times).as_py(),
-        ended=None if ended is None else (pc.min(ended).as_py(), pc.max(ended).as_py()),
+        least=least,
+        most=most,
+        ended=_bounds(table, "ended_at") if kind == TASKS else None,
+        created=_bounds(table, "created_at") if kind == TASKS else None,
         sessions=_sessions(table, kind) if bucket == NEW else None,
     )
 
@@ -268,8 +284,8 @@ def _sessions(table: Any, kind: str) -> dict[str, tuple[int, int] | None]:
     found: dict[str, tuple[int, int] | None] = {
         digest_of(each): None for each in pc.unique(table[OWNERS[kind]]).to_pylist()
     }
-    if kind == UPDATES:
-        kept = table.filter(pc.invert(table["lost"]))
+    if kind in (UPDATES, SESSIONS):
+        kept = table.filter(pc.invert(table["lost"])) if kind == UPDATES else table
         last: dict[str, tuple[int, int]] = {}
         for session, place in zip(kept["session_id"].to_pylist(), places(kept), strict=True):
             last[session] = max(last.get(session, place), place)
@@ -277,10 +293,23 @@ def _sessions(table: Any, kind: str) -> dict[str, tuple[int, int] | None]:
     return found
 
 
+def last_of_each(table: Any) -> Any:
+    """Leave of each session the last place alone."""
+    last: dict[str, tuple[int, int]] = {}
+    for session, place in zip(table["session_id"].to_pylist(), places(table), strict=True):
+        last[session] = max(last.get(session, place), place)
+    return table_of(SESSIONS, [[session, ms, n] for session, (ms, n) in last.items()])
+
+
 def places(table: Any) -> Iterable[tuple[int, int]]:
     """Return time and number of each row."""
     at = table["at"].cast(pa.int64()).to_pylist()
     return zip(at, table["n"].to_pylist(), strict=True)
+
+
+def _bounds(table: Any, column: str) -> tuple[int, int]:
+    found = pc.min_max(table[column].cast(pa.int64()))
+    return found["min"].as_py(), found["max"].as_py()
 
 
 def _utc(at: datetime) -> datetime:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from redis_state.archive.parquet.columns import KINDS, pa
-from redis_state.archive.parquet.log import NEW, DataFile, FileLog
+from redis_state.archive.parquet.columns import KINDS, SESSIONS, last_of_each, pa
+from redis_state.archive.parquet.log import NEW, DataFile, FileLog, LogChange
 from redis_state.archive.parquet.reading import FileReader
 from redis_state.archive.parquet.writing import delete_files, put, split
 
@@ -62,7 +62,7 @@ def _step(log: FileLog, footers: OrderedDict[str, Any], kind: str, few: int) -> 
             return False
         made = _merge(log, reader, some)
         # An entry that touches none of them only takes the number.
-        while not log.commit(made, [file.name for file in some]):
+        while not log.commit(LogChange(made, [file.name for file in some])):
             if not {file.name for file in some} <= log.files().by_name.keys():
                 delete_files(log, [file.name for file in made])
                 break
@@ -93,5 +93,7 @@ def _first(files: Sequence[DataFile]) -> list[DataFile]:
 def _merge(log: FileLog, reader: FileReader, some: Sequence[DataFile]) -> list[DataFile]:
     kind, month, bucket = some[0].kind, some[0].month, some[0].bucket
     table = pa.concat_tables([reader.table(file) for file in some])
+    if kind == SESSIONS:
+        table = last_of_each(table)
     parts = split(table, kind) if bucket == NEW else {bucket: table}
     return [put(log, part, kind, month, into) for into, part in parts.items()]

@@ -36,8 +36,9 @@ class DataFile:
     """A file that counts, by its name below the namespace's folder.
 
     ``least`` and ``most`` bound the times of its rows: births in microseconds, or milliseconds.
-    ``ended`` bounds the ends of its tasks. ``sessions`` are the digests of its sessions, each with
-    the number and time of its last row that is not lost; None for a file of a bucket.
+    ``ended`` and ``created`` bound the ends and the creations of its tasks. ``sessions`` are the
+    digests of its sessions, each with the number and time of its last row that is not lost; None
+    for a file of a bucket.
     """
 
     name: str
@@ -49,6 +50,7 @@ class DataFile:
     least: int
     most: int
     ended: tuple[int, int] | None
+    created: tuple[int, int] | None
     sessions: Mapping[str, tuple[int, int] | None] | None
 
     @property
@@ -59,25 +61,43 @@ class DataFile:
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> DataFile:
         """Make one of what an entry says."""
-        ended, sessions = given["ended"], given["sessions"]
-        return cls(
-            **{
-                **given,
-                "ended": None if ended is None else (ended[0], ended[1]),
-                "sessions": None
-                if sessions is None
-                else {key: None if at is None else (at[0], at[1]) for key, at in sessions.items()},
+        made: dict[str, Any] = dict(given)
+        for name in ("ended", "created"):
+            if made[name] is not None:
+                made[name] = tuple(made[name])
+        if made["sessions"] is not None:
+            made["sessions"] = {
+                key: None if at is None else tuple(at) for key, at in made["sessions"].items()
             }
-        )
+        return cls(**made)
+
+
+@dataclass(frozen=True, slots=True)
+class LogChange:
+    """What an entry says: files that count from now on, and names of those that do not any more.
+
+    ``erased`` has digests of sessions that were erased, each with the time, in us. ``kept_from``
+    has the times, in us, from which on rows of a kind are kept.
+    """
+
+    add: Sequence[DataFile] = ()
+    remove: Iterable[str] = ()
+    erased: Mapping[str, int] = field(default_factory=dict[str, int])
+    kept_from: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(slots=True)
 class Files:
-    """The files that count after entry ``n``. ``removed`` did until an hour ago at most."""
+    """The files that count after entry ``n``. ``removed`` did until an hour ago at most.
+
+    ``erased`` and ``kept_from`` are those of all entries; of two times the later stands.
+    """
 
     n: int
     by_name: dict[str, DataFile] = field(default_factory=dict[str, DataFile])
     removed: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    erased: dict[str, int] = field(default_factory=dict[str, int])
+    kept_from: dict[str, int] = field(default_factory=dict[str, int])
     # By kind and digest of a session, and by kind and bucket.
     places: defaultdict[tuple[str, str], dict[str, DataFile]] = field(
         default_factory=lambda: defaultdict(dict)
@@ -98,6 +118,12 @@ class Files:
             self.by_name[file.name] = file
             for place in file.places:
                 self.places[place][file.name] = file
+        for known, said in (
+            (self.erased, entry["erased"]),
+            (self.kept_from, entry["kept_from"]),
+        ):
+            for name, us in said.items():
+                known[name] = max(us, known.get(name, us))
         self.n = entry["n"]
 
     def of(self, kind: str) -> list[DataFile]:
@@ -137,7 +163,7 @@ class FileLog:
             return
         if self.was_there:
             raise ArchiveUnavailable("prepare", "its files have gone")
-        body = _entry(0, (), ())
+        body = _entry(0, LogChange())
         if self.objects.create(self._name(0), body) and self.objects.create(self._name(0), body):
             raise ArchiveUnavailable("prepare", "the store does not refuse to replace an object")
 
@@ -159,12 +185,12 @@ class FileLog:
         """Read the log from its beginning in the next call."""
         self.known = None
 
-    def commit(self, add: Sequence[DataFile], remove: Iterable[str]) -> bool:
+    def commit(self, change: LogChange) -> bool:
         """Write the next entry; return whether it was this one. All of it counts, or nothing."""
         files = self.known
         if files is None or not self.may_go_on():
             raise ArchiveUnavailable("write", "its time is over")
-        body = _entry(files.n + 1, add, remove)
+        body = _entry(files.n + 1, change)
         name = self._name(files.n + 1)
         if not self.objects.create(name, body) and self.objects.get(name) != body:
             return False
@@ -177,7 +203,8 @@ class FileLog:
         """Write one object that names all files, so that the entries before it can go."""
         since = datetime.now(UTC) - _REMEMBERED
         files.removed = {name: at for name, at in files.removed.items() if at >= since}
-        whole = _entry(files.n, files.by_name.values(), files.removed)
+        named = list(files.by_name.values())
+        whole = _entry(files.n, LogChange(named, files.removed, files.erased, files.kept_from))
         self.objects.create(self._name(files.n, whole=True), whole)
 
     def clean(self, before: datetime) -> None:
@@ -234,13 +261,15 @@ def _numbers(listed: Iterable[Any]) -> list[tuple[int, bool]]:
     return [(int(each.group(1)), each.group(2) is not None) for each in found if each]
 
 
-def _entry(n: int, add: Iterable[DataFile], remove: Iterable[str]) -> bytes:
+def _entry(n: int, change: LogChange) -> bytes:
     # It names its writer, so that one whose reply was lost knows its own.
     document = {
         "n": n,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "by": secrets.token_hex(8),
-        "add": [asdict(each) for each in add],
-        "remove": sorted(remove),
+        "add": [asdict(each) for each in change.add],
+        "remove": sorted(change.remove),
+        "erased": dict(change.erased),
+        "kept_from": dict(change.kept_from),
     }
     return json.dumps(document, separators=(",", ":")).encode()

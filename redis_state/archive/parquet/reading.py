@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -12,12 +12,12 @@ from redis_state.archive.model import (
     ArchivedRow,
     ArchivedTask,
     ArchiveQuery,
-    plain_text,
 )
 from redis_state.archive.parquet.columns import (
     OWNERS,
     RECORDS,
     SCHEMAS,
+    SESSIONS,
     TASKS,
     UPDATES,
     digest_of,
@@ -30,6 +30,7 @@ from redis_state.archive.parquet.columns import (
     tasks_of,
 )
 from redis_state.archive.parquet.log import DataFile, FileGone, FileLog, Files
+from redis_state.postgres.text import plain_text
 
 # A file of so many bytes is read as one.
 _SMALL = 1 << 20
@@ -38,6 +39,7 @@ _KEYS = {
     TASKS: ["session_id", "task_id", "born", "version", "write"],
     UPDATES: ["session_id", "at", "n", "lost"],
     RECORDS: ["owner", "kind", "born", "n", "key", "version", "write"],
+    SESSIONS: ["session_id", "at", "n"],
 }
 Task = tuple[str, str, int]
 Place = tuple[int, int]
@@ -106,18 +108,25 @@ class FileReader:
         return found
 
     def last(self, session: str) -> Place | None:
-        """Return time and number of a session's last row that is not lost."""
+        """Return time and number of a session's last row that is not lost, kept or not."""
         digest = digest_of(session)
-        new = [file.sessions for file in self.files.at(UPDATES, digest)]
-        ends = [end[digest] for end in new if end is not None]
-        found = max(((ms, n) for n, ms in filter(None, ends)), default=None)
-        older = self.files.at(UPDATES, digest[0])
+        new = [*self.files.at(UPDATES, digest), *self.files.at(SESSIONS, digest)]
+        ends = [file.sessions[digest] for file in new if file.sessions is not None]
+        found: Place | None = max(((ms, n) for n, ms in filter(None, ends)), default=None)
+        older = [*self.files.at(UPDATES, digest[0]), *self.files.at(SESSIONS, digest[0])]
         for file in sorted(older, key=lambda file: file.most, reverse=True):
             if found is not None and file.most < found[0]:
                 break
-            kept = _kept(self.keys(file, session))
-            found = max([*places(kept), *([found] if found else [])], default=None)
+            table = self.keys(file, session)
+            kept = _kept(table) if file.kind == UPDATES else table
+            seen = [*places(kept), *([] if found is None else [found])]
+            found = max(seen, default=None)
         return found
+
+    def ends(self, session: str) -> list[tuple[DataFile, list[Place]]]:
+        """Return the last places of a session that stand for rows which are not kept any more."""
+        files = self.files.having(SESSIONS, digest_of(session))
+        return [(file, list(places(self.keys(file, session)))) for file in files]
 
     def places_from(self, session: str, least_ms: int) -> dict[Place, tuple[DataFile, bool]]:
         """Return each row from a time on: its file, and whether it is lost."""
@@ -231,19 +240,32 @@ class FileReader:
                     found = found.sort_by(order).slice(0, query.limit)
         return tasks_of(found)
 
-    def _groups(self, file: DataFile, session: str | None, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield the row groups that may have a session's rows, without the rows of others."""
+    def groups(
+        self,
+        file: DataFile,
+        session: str | None,
+        columns: Sequence[str],
+        *,
+        only: Container[int] | None = None,
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the row groups that may have a session's rows, whole, each with its number."""
         opened = self._open(file)
-        owner = OWNERS[file.kind]
-        place = SCHEMAS[file.kind].names.index(owner)
+        place = SCHEMAS[file.kind].names.index(OWNERS[file.kind])
         for n in range(opened.metadata.num_row_groups):
+            if only is not None and n not in only:
+                continue
             if session is not None:
                 seen = opened.metadata.row_group(n).column(place).statistics
                 if seen is not None and seen.has_min_max and not seen.min <= session <= seen.max:
                     continue
-            table = opened.read_row_group(n, columns=list(columns), use_threads=False)
+            yield n, opened.read_row_group(n, columns=list(columns), use_threads=False)
+
+    def _groups(self, file: DataFile, session: str | None, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield the row groups that have a session's rows, without the rows of others."""
+        for _, group in self.groups(file, session, columns):
+            table = group
             if session is not None:
-                table = table.filter(pc.equal(table[owner], session))
+                table = group.filter(pc.equal(group[OWNERS[file.kind]], session))
             if table.num_rows:
                 yield table
 

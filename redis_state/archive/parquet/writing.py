@@ -10,19 +10,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from redis_state.archive.erased import OF_SESSIONS, sessions_in, without_erased
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRecord,
     ArchivedTask,
-    RecordKind,
     SessionRows,
-    plain_text,
 )
 from redis_state.archive.parquet.columns import (
+    ALL_MONTHS,
     BUCKETS,
     KINDS,
     OWNERS,
     RECORDS,
+    SESSIONS,
     TASKS,
     UPDATES,
     describe,
@@ -38,12 +39,13 @@ from redis_state.archive.parquet.columns import (
     table_of,
     task_values,
 )
-from redis_state.archive.parquet.log import NEW, DataFile, FileLog
+from redis_state.archive.parquet.log import NEW, DataFile, FileLog, LogChange
 from redis_state.archive.parquet.reading import FileReader, Place, Record, Task, record_keys
+from redis_state.postgres.text import plain_text
 
 _NONE = (0, 0)
-# The records whose owner is a session, and which go with it.
-_OF_SESSION = (RecordKind.TRAJECTORY.value, RecordKind.ARTIFACT.value)
+# The records that go with their session.
+_OF_SESSION = frozenset(kind.value for kind in OF_SESSIONS)
 
 
 @dataclass(slots=True)
@@ -56,20 +58,32 @@ class FileEdit:
     rows: dict[str, set[Place]] = field(default_factory=dict[str, set[Place]])
     lost_behind: dict[str, Place] = field(default_factory=dict[str, Place])
     without: set[str] = field(default_factory=set[str])
+    # What ended, or was appended, before that moment, in us.
+    expired_us: int = 0
 
 
 @dataclass(slots=True)
 class FileChanges:
-    """What is to be written: tasks and rows that are new, by kind and month, and edits of files."""
+    """What is to be written: what is new, by kind and month, edits of files, and files that go.
+
+    ``erased`` and ``kept_from`` are as in `LogChange`.
+    """
 
     new: dict[tuple[str, str], list[list[Any]]] = field(
         default_factory=dict[tuple[str, str], list[list[Any]]]
     )
     edits: dict[str, FileEdit] = field(default_factory=dict[str, FileEdit])
     keys: list[object] = field(default_factory=list[object])
+    gone: list[str] = field(default_factory=list[str])
+    erased: dict[str, int] = field(default_factory=dict[str, int])
+    kept_from: dict[str, int] = field(default_factory=dict[str, int])
 
     def __bool__(self) -> bool:
-        return bool(self.new or self.edits)
+        return bool(self.new or self.edits or self.gone or self.erased or self.kept_from)
+
+    def entry(self, made: Sequence[DataFile]) -> LogChange:
+        """Return what the log is to say, once these files are written."""
+        return LogChange(made, [*self.edits, *self.gone], self.erased, self.kept_from)
 
     def edit(self, file: DataFile) -> FileEdit:
         """Return the edit of a file."""
@@ -84,8 +98,9 @@ class FileChanges:
 def changes_of(
     reader: FileReader, batch: ArchiveBatch, replaces: Mapping[Task, str]
 ) -> FileChanges:
-    """Work out what a batch changes, by what is there."""
+    """Work out what a batch changes, by what is there. What was erased is left out."""
     changes = FileChanges()
+    batch = without_erased(batch, erased_in(reader, sessions_in(batch)))
     for rows in batch.sessions:
         _change_rows(reader, rows, changes)
     _change_tasks(reader, batch.tasks, replaces, changes)
@@ -93,12 +108,28 @@ def changes_of(
     return changes
 
 
-def without(reader: FileReader, session: str) -> FileChanges:
+def erased_in(reader: FileReader, session_ids: Iterable[str]) -> dict[str, int]:
+    """Return up to which time sessions were erased, in us, if any were."""
+    known = reader.files.erased
+    named = {each: digest_of(plain_text(each)) for each in session_ids} if known else {}
+    return {each: known[digest] for each, digest in named.items() if digest in known}
+
+
+def without(reader: FileReader, session: str, before_us: int | None = None) -> FileChanges:
     """Work out what has nothing of a session, whose id is as a column has it."""
     changes = FileChanges()
+    digest = digest_of(session)
+    if before_us is not None and before_us > reader.files.erased.get(digest, -1):
+        changes.erased[digest] = before_us
     for kind in KINDS:
-        for file in reader.files.having(kind, digest_of(session)):
-            if reader.keys(file, session, [OWNERS[kind]]).num_rows:
+        for file in reader.files.having(kind, digest):
+            columns = [OWNERS[kind], *(["kind"] if kind == RECORDS else [])]
+            found = reader.keys(file, session, columns)
+            if kind == RECORDS:
+                its = not _OF_SESSION.isdisjoint(found["kind"].to_pylist())
+            else:
+                its = found.num_rows > 0
+            if its:
                 changes.edit(file).without.add(session)
     return changes
 
@@ -170,6 +201,7 @@ def _change_rows(reader: FileReader, rows: SessionRows, changes: FileChanges) ->
         for place, (file, lost) in there.items():
             if place > cut and not lost:
                 changes.edit(file).lost_behind[session] = cut
+        _cut_ends(reader, session, cut, changes)
     for row in rows.rows:
         if row.place in there:
             file, lost = there[row.place]
@@ -179,6 +211,16 @@ def _change_rows(reader: FileReader, rows: SessionRows, changes: FileChanges) ->
             changes.edit(file).rows.setdefault(session, set()).add(row.place)
         values = row_values(rows.session_id, row)
         changes.add(UPDATES, month_of_ms(row.ms), values, (session, row.place))
+
+
+def _cut_ends(reader: FileReader, session: str, cut: Place, changes: FileChanges) -> None:
+    """Let a last place that the server has lost be the one before, although it is not kept."""
+    late = [(file, {place for place in kept if place > cut}) for file, kept in reader.ends(session)]
+    for file, kept in late:
+        if kept:
+            changes.edit(file).rows.setdefault(session, set()).update(kept)
+    if any(kept for _, kept in late):
+        changes.add(SESSIONS, ALL_MONTHS, [session, *cut], (session, cut))
 
 
 def write_files(log: FileLog, reader: FileReader, changes: FileChanges) -> list[DataFile]:
@@ -209,32 +251,40 @@ def delete_files(log: FileLog, names: Iterable[str]) -> None:
 
 def edited(table: Any, edit: FileEdit) -> Any:
     """Return a file's table as an edit makes it."""
-    keep = [True] * table.num_rows
-    lost = table["lost"].to_pylist() if edit.file.kind == UPDATES else []
-    owners = table[OWNERS[edit.file.kind]].to_pylist()
-    if edit.file.kind == TASKS:
-        born = table["born"].cast(pa.int64()).to_pylist()
-        keys = zip(owners, table["task_id"].to_pylist(), born, strict=True)
-        keep = [key not in edit.tasks for key in keys]
-    elif edit.file.kind == RECORDS:
-        known = record_keys(table)
+    kind = edit.file.kind
+    owners = table[OWNERS[kind]].to_pylist()
+    if kind == RECORDS:
         keep = [
             key not in edit.records and not (key[1] in edit.without and key[0] in _OF_SESSION)
-            for key in known
+            for key in record_keys(table)
         ]
-        return table.filter(pa.array(keep, pa.bool_()))
-    else:
-        for at, (session, place) in enumerate(zip(owners, places(table), strict=True)):
-            keep[at] = place not in edit.rows.get(session, ())
-            if session in edit.lost_behind and place > edit.lost_behind[session]:
-                lost[at] = True
-        column = table.schema.get_field_index("lost")
-        table = table.set_column(column, table.schema.field(column), pa.array(lost, pa.bool_()))
-    if edit.without:
+    elif kind == TASKS:
+        born, ended = (table[name].cast(pa.int64()).to_pylist() for name in ("born", "ended_at"))
+        keys = zip(owners, table["task_id"].to_pylist(), born, strict=True)
         keep = [
-            kept and session not in edit.without for kept, session in zip(keep, owners, strict=True)
+            key not in edit.tasks and key[0] not in edit.without and us >= edit.expired_us
+            for key, us in zip(keys, ended, strict=True)
         ]
+    else:
+        named = list(zip(owners, places(table), strict=True))
+        keep = [
+            place not in edit.rows.get(session, ())
+            and session not in edit.without
+            and place[0] * 1000 >= edit.expired_us
+            for session, place in named
+        ]
+        if edit.lost_behind:
+            table = _with_lost(table, named, edit)
     return table.filter(pa.array(keep, pa.bool_()))
+
+
+def _with_lost(table: Any, named: Iterable[tuple[str, Place]], edit: FileEdit) -> Any:
+    lost = [
+        was or (session in edit.lost_behind and place > edit.lost_behind[session])
+        for (session, place), was in zip(named, table["lost"].to_pylist(), strict=True)
+    ]
+    column = table.schema.get_field_index("lost")
+    return table.set_column(column, table.schema.field(column), pa.array(lost, pa.bool_()))
 
 
 def split(table: Any, kind: str) -> dict[str, Any]:

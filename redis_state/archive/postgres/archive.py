@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor
@@ -16,10 +17,12 @@ from pydantic import SecretStr
 from redis_state import limits
 from redis_state.archive.model import (
     ArchiveBatch,
+    ArchivedPage,
     ArchivedRecord,
     ArchivedRow,
     ArchivedSession,
     ArchivedTask,
+    ArchiveListing,
     ArchiveQuery,
     ArchiveStatus,
     ArchiveVerdict,
@@ -28,12 +31,12 @@ from redis_state.archive.model import (
     SessionRows,
     moment_of_ms,
     moment_of_us,
-    plain_text,
 )
+from redis_state.archive.postgres import erasing
 from redis_state.archive.postgres import statements as sqls
+from redis_state.archive.postgres.finding import find_tasks
+from redis_state.archive.postgres.retention import CLASSES, Retaining
 from redis_state.archive.postgres.rows import (
-    id_text,
-    long_ids,
     ms_of,
     record_of,
     record_values,
@@ -42,15 +45,33 @@ from redis_state.archive.postgres.rows import (
     task_of,
     task_values,
 )
-from redis_state.archive.postgres.schema import make_months, migrate, month_of
+from redis_state.archive.postgres.schema import (
+    is_dropped,
+    is_migrated,
+    make_months,
+    migrate,
+    month_of,
+)
 from redis_state.archive.postgres.verifying import verify_records, verify_rows, verify_tasks
+from redis_state.archive.retention import RetentionReport, check_classes
 from redis_state.errors import ArchiveUnavailable
+from redis_state.postgres.connection import close, connect, cut, problem
+from redis_state.postgres.text import id_text, long_ids, plain_text
 
 _NONE = (0, 0)
+T = TypeVar("T")
+_MIGRATION_S = 3600.0
 # Classes of errors: of data, of constraints, of limits of the program.
 _REFUSED = ("22", "23", "54")
+# A deadlock: the transaction has done nothing, and may be repeated at once.
+_ROLLED_BACK = "40"
+_TRIES = 3
 # No partition takes it: another process has dropped one, and the next call makes it again.
 _NO_MONTH = "23514"
+
+
+class _RolledBackError(ArchiveUnavailable):
+    """The server has chosen this transaction to end a deadlock."""
 
 
 class PostgresArchive:
@@ -72,9 +93,17 @@ class PostgresArchive:
     def __repr__(self) -> str:
         return f"<PostgresArchive namespace={self._namespace!r}>"
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of data that it keeps."""
+        return CLASSES
+
     async def prepare(self) -> None:
         """Make the tables, unless they are there. Several processes may call it at once."""
         async with self._using("prepare") as connection:
+            if await is_migrated(connection):
+                return
+        async with self._using("prepare", timeout_s=_MIGRATION_S) as connection:
             encoding = connection.info.parameter_status("server_encoding")
             if encoding != "UTF8":
                 raise ArchiveUnavailable(
@@ -88,15 +117,21 @@ class PostgresArchive:
         """Write a batch in one transaction. What is there already is not written again.
 
         Rows of a session are written only if its last row in the archive is the one that they
-        follow: so what was read before the server lost rows never comes after it.
+        follow: so what was read before the server lost rows never comes after it. What was erased
+        since it was read is left out.
         """
-        async with self._using("write") as connection:
-            await self._make_months(connection, batch)
-            async with connection.transaction(), connection.cursor() as cursor:
-                for rows in sorted(batch.sessions, key=lambda each: id_text(each.session_id)):
-                    await self._write_rows(cursor, rows)
-                await self._write_tasks(cursor, batch.tasks, replaces or {})
-                await self._write_records(cursor, batch.records)
+
+        async def once() -> None:
+            async with self._using("write") as connection:
+                await self._make_months(connection, batch)
+                async with connection.transaction(), connection.cursor() as cursor:
+                    left = await erasing.without_erased(cursor, self._namespace, batch)
+                    for rows in sorted(left.sessions, key=lambda each: id_text(each.session_id)):
+                        await self._write_rows(cursor, rows)
+                    await self._write_tasks(cursor, left.tasks, replaces or {})
+                    await self._write_records(cursor, left.records)
+
+        await _although_in_a_deadlock(once)
 
     async def verify(self, batch: ArchiveBatch) -> ArchiveVerdict:
         """Compare a batch with what is kept, by count and by digests that the server makes."""
@@ -131,13 +166,25 @@ class PostgresArchive:
             found = await connection.execute(statement.encode(), [*values, query.limit])
             return [task_of(row) for row in await found.fetchall()]
 
+    async def find(self, listing: ArchiveListing) -> ArchivedPage:
+        """List tasks in the order of their places. See `redis_state.archive.postgres.finding`."""
+        limits.count("limit", listing.limit)
+        async with self._using("read") as connection:
+            return await find_tasks(connection, self._namespace, listing)
+
     async def rows(
-        self, session_id: str, *, after: tuple[int, int] | None, count: int
+        self,
+        session_id: str,
+        *,
+        after: tuple[int, int] | None,
+        count: int,
+        over_gaps: bool = False,
     ) -> list[ArchivedRow] | None:
         """Return rows behind a row's number and time, the oldest first.
 
-        Rows that the server has lost are left out. None if that row is not kept, and the next one
-        does not follow it by its number.
+        Rows that the server has lost are left out. None if that row is not kept, unless it is the
+        place just before the next one. None, too, if a month between the two was dropped. With
+        ``over_gaps`` the rows that are kept behind it.
         """
         limits.count("count", count)
         n, ms = after or _NONE
@@ -145,7 +192,12 @@ class PostgresArchive:
         async with self._using("read") as connection:
             found = await connection.execute(sqls.ROWS_AFTER, [*place, count])
             rows = [row_of(row) for row in await found.fetchall()]
-            if after is None or (rows and rows[0].n == n + 1):
+            if after is None or over_gaps:
+                return rows
+            if rows and await is_dropped(connection, moment_of_ms(ms), moment_of_ms(rows[0].ms)):
+                return None
+            if rows and (rows[0].n, rows[0].ms) == (n + 1, ms):
+                # Where a `CursorGap` reads on: just before a row that is kept.
                 return rows
             found = await connection.execute(sqls.HAS_ROW, place)
             return None if await found.fetchone() is None else rows
@@ -181,13 +233,48 @@ class PostgresArchive:
             kinds = {RecordKind(kind): count for kind, count in await found.fetchall()}
             return replace(ArchiveStatus(*row), records=kinds)
 
-    async def forget(self, session_id: str) -> ArchivedSession | None:
-        """Erase a session in one transaction; return what there was of it, or None."""
+    async def forget(
+        self, session_id: str, *, before_us: int | None = None
+    ) -> ArchivedSession | None:
+        """Erase a session in one transaction; return what there was of it, or None.
+
+        With ``before_us`` nothing of before that time of the Redis server is written again.
+        """
         async with self._using("forget") as connection, connection.transaction():
+            await erasing.mark(connection, self._namespace, session_id, before_us)
             was = await self._session(connection, session_id)
             for statement in sqls.FORGET:
                 await connection.execute(statement, [self._namespace, id_text(session_id)])
             return was
+
+    async def erased(self, session_ids: Sequence[str]) -> Mapping[str, int]:
+        """Return up to which time of the Redis server sessions were erased, in us, if any were."""
+        async with self._using("read") as connection, connection.cursor() as cursor:
+            return await erasing.marks(cursor, self._namespace, session_ids)
+
+    async def sessions_of(self, attribute: str, value: Any, *, only: bool = False) -> list[str]:
+        """List the sessions that have a task with this attribute. It reads all tasks.
+
+        With ``only``, those without a task that has another value of it.
+        """
+        async with self._using("read") as connection:
+            return await erasing.sessions_of(
+                connection, self._namespace, attribute, value, only=only
+            )
+
+    async def retain(
+        self, before: Mapping[str, datetime], *, dry_run: bool = False
+    ) -> RetentionReport:
+        """Remove of each class what has expired, 20,000 rows at most and whole months."""
+        check_classes(before, self.classes)
+
+        async def once() -> RetentionReport:
+            async with self._using("retain") as connection:
+                return await Retaining(connection, self._namespace, dry_run=dry_run).run(before)
+
+        report = await _although_in_a_deadlock(once)
+        self._months.clear()
+        return report
 
     async def aclose(self) -> None:
         """Disconnect."""
@@ -262,17 +349,41 @@ class PostgresArchive:
         await cursor.executemany(sqls.INSERT_RECORD, values)
 
     @asynccontextmanager
-    async def _using(self, action: str) -> AsyncGenerator[AsyncConnection[Any]]:
+    async def _using(
+        self, action: str, *, timeout_s: float | None = None
+    ) -> AsyncGenerator[AsyncConnection[Any]]:
         """Return the connection; open another one if it is lost. Errors: ArchiveUnavailable."""
-        async with self._lock:
+        timeout_s = timeout_s or self._timeout_s
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_s
+        late = False
+
+        def end(connection: AsyncConnection[Any]) -> None:
+            nonlocal late
+            late = True
+            cut(connection)
+
+        try:
+            async with asyncio.timeout_at(until):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
+        try:
             try:
-                async with asyncio.timeout(self._timeout_s):
+                async with asyncio.timeout_at(until):
                     connection = await self._connected()
+                timer = loop.call_at(until, end, connection)
+                try:
                     yield connection
+                finally:
+                    timer.cancel()
             except TimeoutError:
                 await self._drop()
-                raise ArchiveUnavailable(action, f"no answer in {self._timeout_s:g} s") from None
+                raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
             except psycopg.Error as error:
+                if late:
+                    await self._drop()
+                    raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
                 # A partition that another process has dropped is made again.
                 self._months.clear()
                 state = error.sqlstate or ""
@@ -280,30 +391,24 @@ class PostgresArchive:
                 # Another server may be the right one by now: this one may only read, or go away.
                 if not refused or not self._is_idle():
                     await self._drop()
+                if state.startswith(_ROLLED_BACK):
+                    raise _RolledBackError(action, problem(error)) from None
                 # Its text may quote what was to be written.
-                raise ArchiveUnavailable(action, _problem(error), refused=refused) from None
+                raise ArchiveUnavailable(action, problem(error), refused=refused) from None
             except BaseException:
                 # In the middle of a call: nobody knows what the connection would say next.
                 await self._drop()
                 raise
+        finally:
+            self._lock.release()
 
     async def _connected(self) -> AsyncConnection[Any]:
         if self._connection is None or self._connection.closed:
             try:
-                opened = await AsyncConnection.connect(
-                    self._url.get_secret_value(), autocommit=True, application_name="redis-state"
-                )
+                self._connection = await connect(self._url)
             except (OSError, ValueError) as error:
                 # A host that is none, for one. Its text and its parts may quote the URL.
                 raise ArchiveUnavailable("connect", type(error).__name__) from None
-            try:
-                for statement in sqls.SESSION_SETTINGS:
-                    await opened.execute(statement)
-            except BaseException:
-                with suppress(psycopg.Error, OSError):
-                    await opened.close()
-                raise
-            self._connection = opened
         return self._connection
 
     def _is_idle(self) -> bool:
@@ -315,8 +420,7 @@ class PostgresArchive:
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(psycopg.Error, OSError):
-                await connection.close()
+            await close(connection)
 
 
 def _replaced(stamp: str | None) -> tuple[int | None, str | None]:
@@ -327,5 +431,9 @@ def _replaced(stamp: str | None) -> tuple[int | None, str | None]:
     return int(version), plain_text(write)
 
 
-def _problem(error: psycopg.Error) -> str:
-    return " ".join(filter(None, (type(error).__name__, error.sqlstate)))
+async def _although_in_a_deadlock(call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call that may be repeated, again if the server ends it for another one's sake."""
+    for _ in range(_TRIES - 1):
+        with suppress(_RolledBackError):
+            return await call()
+    return await call()

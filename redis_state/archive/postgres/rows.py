@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,16 +14,12 @@ from redis_state.archive.model import (
     json_of,
     moment_of_ms,
     moment_of_us,
-    plain_text,
     row_id,
-    text_of,
 )
+from redis_state.postgres.text import id_of, id_text, long_ids, plain_text, text_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS, _US = timedelta(milliseconds=1), timedelta(microseconds=1)
-# An index takes no more than some 2,700 bytes of all its columns.
-_LONGEST_ID = 400
-_START = 50
 
 TASK_COLUMNS = (
     *("namespace", "session_id", "task_id", "born", "version", "write", "status", "handler"),
@@ -36,27 +31,6 @@ RECORD_COLUMNS = (
     *("version", "write", "at", "data", "long_ids"),
 )
 ROW_COLUMNS = (*("namespace", "session_id", "at", "n", "task_id", "row_id", "data", "long_ids"),)
-
-
-def id_text(value: str) -> str:
-    """Write an id as a column has it: itself, or the start and the digest of a long one."""
-    text = plain_text(value)
-    if len(text.encode()) <= _LONGEST_ID:
-        return text
-    # No text that was not shortened has this sign behind a backslash.
-    return f"{plain_text(value[:_START])}\\~{hashlib.sha256(text.encode()).hexdigest()}"
-
-
-def long_ids(*ids: str) -> str | None:
-    """Write ids as JSON if any is shortened in its column, else None."""
-    if all("\\~" not in id_text(each) for each in ids):
-        return None
-    return json.dumps([plain_text(each) for each in ids])
-
-
-def id_of(column: str, whole: Any, place: int) -> str:
-    """Read an id from its column, or from all ids of a row that has a long one."""
-    return text_of(column if whole is None else str(whole[place]))
 
 
 def task_values(namespace: str, task: ArchivedTask) -> list[Any]:

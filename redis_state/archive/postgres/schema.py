@@ -12,8 +12,7 @@ from typing import Any
 
 from psycopg import AsyncConnection, sql
 
-# Of all advisory locks of a database those of this library: the bytes of "redis_st".
-_LOCK = 0x7265_6469_735F_7374
+from redis_state.postgres.migrations import LOCK, applied_version, apply_migrations
 
 _YEAR = 12
 
@@ -85,40 +84,49 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX records_by_key ON redis_state.records (namespace, kind, owner, key);
     CREATE INDEX records_by_time ON redis_state.records (namespace, kind, at);
     """,
+    # The order of creation, and which months there were: one without its partition was dropped.
+    r"""
+    CREATE INDEX tasks_by_creation ON redis_state.tasks (namespace, created_at);
+    CREATE INDEX tasks_by_session ON redis_state.tasks (namespace, session_id, created_at);
+    CREATE INDEX tasks_of_handler ON redis_state.tasks (namespace, handler, created_at);
+    CREATE TABLE redis_state.months (name text PRIMARY KEY);
+    INSERT INTO redis_state.months (name)
+        SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid
+        WHERE inhparent = 'redis_state.updates'::regclass;
+    """,
+    """
+    CREATE TABLE redis_state.erasures (
+        namespace text NOT NULL,
+        session_digest bytea NOT NULL,
+        before timestamptz NOT NULL,
+        erased_at timestamptz NOT NULL DEFAULT now(),
+        PRIMARY KEY (namespace, session_digest)
+    );
+    """,
 )
+
+_NOTE_MONTH = "INSERT INTO redis_state.months (name) VALUES (%s) ON CONFLICT DO NOTHING"
+# A partition that is detached is dropped as well.
+_DROPPED = """
+SELECT 1 FROM redis_state.months WHERE name COLLATE "C" >= %s AND name COLLATE "C" < %s
+AND NOT EXISTS (
+    SELECT 1 FROM pg_inherits JOIN pg_class ON oid = inhrelid
+    WHERE inhparent = 'redis_state.updates'::regclass AND relname = months.name)
+LIMIT 1
+"""
 
 
 async def migrate(connection: AsyncConnection[Any]) -> int:
-    """Make the tables, unless they are there; return the version. One transaction.
+    """Make the archive's tables, unless they are there; return the version. One transaction.
 
-    Processes that come together wait for the first of them. A crash leaves nothing of it. With all
-    tables there it only reads.
+    With all tables there it only reads. An index of large tables takes as long as it takes.
     """
-    found = await connection.execute("SELECT to_regclass('redis_state.migrations')")
-    if await found.fetchone() != (None,):
-        done = await _version(connection)
-        if done >= len(MIGRATIONS):
-            return done
-    async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
-        await connection.execute("CREATE SCHEMA IF NOT EXISTS redis_state")
-        await connection.execute(
-            "CREATE TABLE IF NOT EXISTS redis_state.migrations "
-            "(version int PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())"
-        )
-        done = await _version(connection)
-        for version, statements in enumerate(MIGRATIONS[done:], start=done + 1):
-            await connection.execute(statements.encode())
-            await connection.execute(
-                "INSERT INTO redis_state.migrations (version) VALUES (%s)", [version]
-            )
-        return max(done, len(MIGRATIONS))
+    return await apply_migrations(connection, "redis_state", MIGRATIONS)
 
 
-async def _version(connection: AsyncConnection[Any]) -> int:
-    found = await connection.execute("SELECT coalesce(max(version), 0) FROM redis_state.migrations")
-    row = await found.fetchone()
-    return int(row[0]) if row else 0
+async def is_migrated(connection: AsyncConnection[Any]) -> bool:
+    """Return whether all tables are there, as this version of the library has them."""
+    return await applied_version(connection, "redis_state") >= len(MIGRATIONS)
 
 
 def month_of(moment: datetime) -> tuple[int, int]:
@@ -132,16 +140,33 @@ async def make_months(
 ) -> None:
     """Make the partitions of months, unless they are there. One transaction for all."""
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+        await connection.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
         for year, month in sorted(set(months)):
             following = (year + month // _YEAR, month % _YEAR + 1)
             await connection.execute(
                 sql.SQL(
                     "CREATE TABLE IF NOT EXISTS {} PARTITION OF {} FOR VALUES FROM ({}) TO ({})"
                 ).format(
-                    sql.Identifier("redis_state", f"{table}_{year:04d}_{month:02d}"),
+                    sql.Identifier("redis_state", _name_of(table, year, month)),
                     sql.Identifier("redis_state", table),
                     sql.Literal(f"{year:04d}-{month:02d}-01 00:00:00+00"),
                     sql.Literal(f"{following[0]:04d}-{following[1]:02d}-01 00:00:00+00"),
                 )
             )
+            if table == "updates":
+                await connection.execute(_NOTE_MONTH, [_name_of(table, year, month)])
+
+
+async def is_dropped(connection: AsyncConnection[Any], begin: datetime, end: datetime) -> bool:
+    """Return whether a month of updates was dropped that is between two moments or has the first.
+
+    Of a month that was made again only what was written since is there: it counts as kept.
+    """
+    found = await connection.execute(
+        _DROPPED, [_name_of("updates", *month_of(begin)), _name_of("updates", *month_of(end))]
+    )
+    return await found.fetchone() is not None
+
+
+def _name_of(table: str, year: int, month: int) -> str:
+    return f"{table}_{year:04d}_{month:02d}"

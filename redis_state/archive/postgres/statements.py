@@ -5,20 +5,8 @@ from __future__ import annotations
 from typing import Any, Final, LiteralString
 
 from redis_state.archive.model import ArchiveQuery
-from redis_state.archive.postgres.rows import RECORD_COLUMNS, ROW_COLUMNS, TASK_COLUMNS, id_text
-
-# Of each connection. A commit must be on the disk; what asks for more than that stays.
-SESSION_SETTINGS: Final[tuple[LiteralString, ...]] = (
-    "SET TIME ZONE 'UTC'",
-    "SET client_encoding = 'UTF8'",
-    """
-    SELECT set_config('synchronous_commit', 'on', false)
-    WHERE current_setting('synchronous_commit') IN ('off', 'local')
-    """,
-    "SET statement_timeout = '60s'",
-    "SET lock_timeout = '20s'",
-    "SET idle_in_transaction_session_timeout = '60s'",
-)
+from redis_state.archive.postgres.rows import RECORD_COLUMNS, ROW_COLUMNS, TASK_COLUMNS
+from redis_state.postgres.text import id_text
 
 # What of a task may change: all but its key and its long ids.
 _CHANGING: Final = TASK_COLUMNS[4:-1]
@@ -124,7 +112,8 @@ FORGET: Final[tuple[LiteralString, ...]] = (
     "DELETE FROM redis_state.tasks WHERE namespace = %s AND session_id = %s",
     """
     DELETE FROM redis_state.records
-    WHERE namespace = %s AND owner = %s AND kind IN ('trajectory', 'artifact')
+    WHERE namespace = %s AND owner = %s
+        AND kind IN ('trajectory', 'agent_session', 'artifact')
     """,
 )
 

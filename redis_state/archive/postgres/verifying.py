@@ -14,12 +14,10 @@ from redis_state.archive.model import (
     SessionRows,
     moment_of_ms,
     moment_of_us,
-    plain_text,
     rows_digest,
-    text_of,
 )
 from redis_state.archive.postgres import statements as sqls
-from redis_state.archive.postgres.rows import id_text
+from redis_state.postgres.text import id_text, plain_text, text_of
 
 
 async def verify_tasks(

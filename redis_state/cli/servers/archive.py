@@ -13,9 +13,11 @@ from redis_state import RedisStateStore
 from redis_state.archive import ArchivedTask, ArchiveReader
 from redis_state.archive.archiver import Archiver, ArchiveReport
 from redis_state.archive.backfill import backfill as backfill_tasks
+from redis_state.archive.retaining import Retainer
+from redis_state.archive.retention import RetentionReport
 from redis_state.archive.waiting import ArchiveList
 from redis_state.cli.commands import AsJson, Url, app
-from redis_state.cli.exit_codes import run
+from redis_state.cli.exit_codes import ExitCode, run
 from redis_state.cli.output import (
     age,
     brief,
@@ -26,7 +28,7 @@ from redis_state.cli.output import (
     print_table,
 )
 from redis_state.documents import task_document, update_document
-from redis_state.errors import ArchiveUnavailable, TaskUnknown
+from redis_state.errors import ArchiveUnavailable, ConfigError, TaskUnknown
 from redis_state.models import TaskStatus
 
 archive: typer.Typer = typer.Typer(
@@ -159,6 +161,36 @@ def archive_now(
         print_json(found)
     else:
         print_line(harmless(", ".join(f"{name} {count}" for name, count in found.items())))
+
+
+@archive.command()
+def retain(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and remove nothing.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what has expired, by REDIS_STATE_ARCHIVE_RETENTION: of each class, what is older.
+
+    Workers do so by themselves, once an hour. Status 1 if a part was in use and is left.
+    """
+
+    async def work() -> RetentionReport:
+        async with _reading(url) as (store, reader):
+            if not store.settings.archive_retention:
+                raise ConfigError("archive_retention is not set: all is kept for ever")
+            retainer = Retainer(store, reader.archive)
+            return await (retainer.count() if dry_run else retainer.remove())
+
+    found = run(work())
+    if as_json:
+        print_json(asdict(found) | {"dry_run": dry_run})
+    else:
+        rows = [(what, rows, found.partitions[what]) for what, rows in found.rows.items()]
+        print_table(("class", "rows", "whole months"), rows, none="")
+        for name, reason in found.left.items():
+            print_line(harmless(f"{name} {reason}"))
+    if found.left:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _summary(task: ArchivedTask) -> dict[str, Any]:

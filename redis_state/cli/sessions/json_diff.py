@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Any, cast
 
 # When something happened, not what. Only where a state has dates of its own: what a tool was given
-# or somebody noted may have the same names.
+# or has written may have the same names.
 _AT = r"(\[\d+\]|\.\d+)"
 _STEP = rf"state\.execution\.(currentStep|stepExecutions{_AT}\.step)"
 _DATES = re.compile(
@@ -53,7 +53,7 @@ class Difference:
         }
 
     def __str__(self) -> str:
-        # Keys are what somebody wrote: they do not steer the terminal.
+        # Keys are foreign text: they do not steer the terminal.
         place = "".join(char if char.isprintable() else "\ufffd" for char in self.place)
         return f"{place}: {_short(self.one)} -> {_short(self.other)}"
 

@@ -9,7 +9,7 @@ import typer
 
 from redis_state.cli.arguments import json_of
 from redis_state.cli.commands import AsJson, Url, app
-from redis_state.cli.exit_codes import run
+from redis_state.cli.exit_codes import complain, run
 from redis_state.cli.output import age, brief, coloured, print_json, print_line, print_table
 from redis_state.cli.tasks.filters import (
     Attribute,
@@ -26,7 +26,7 @@ from redis_state.errors import CallerError
 from redis_state.models import TaskStatus
 
 if TYPE_CHECKING:
-    from redis_state.worker import SessionTasks, TaskSummary
+    from redis_state.worker import FoundPage, SessionTasks, TaskSummary
 
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="The most to list.")]
 After = Annotated[
@@ -118,6 +118,10 @@ def find(
     oldest_first: Annotated[
         bool, typer.Option("--oldest-first", help="The oldest first, not the newest.")
     ] = False,
+    archived: Annotated[
+        bool, typer.Option("--archived", help="Also tasks that are only in the archive by now.")
+    ] = False,
+    archived_only: Annotated[bool, typer.Option("--archived-only", help="Only those.")] = False,
     count: Annotated[
         bool,
         typer.Option("--count", help="Count by status instead; with one filter at most."),
@@ -130,14 +134,15 @@ def find(
     """Find tasks of all sessions, also terminal ones for as long as they are kept.
 
     A page costs the same however many tasks there are. The last line has the option for the next
-    page.
+    page. With --archived also what has left for the archive of REDIS_STATE_ARCHIVE_URL. If that is
+    away, a line says so.
 
     Try: `redis-state find --status FAILED --since 2h`, `redis-state find --handler review -a
     tenant=acme`, `redis-state find --count --handler review`, then `redis-state show SESSION TASK`
     or `redis-state retry SESSION TASK`.
     """
 
-    async def look() -> tuple[Sequence[TaskSummary], str | None, dict[TaskStatus, int]]:
+    async def look() -> tuple[FoundPage | None, dict[TaskStatus, int]]:
         chosen = filters(
             session=session,
             status=status,
@@ -148,25 +153,33 @@ def find(
         )
         async with client_of(url) as client:
             if count:
-                if status or since or until:
+                if status or since or until or archived or archived_only:
                     raise CallerError("--count takes a handler, a session or an attribute only")
                 counted = await client.count(
                     handler=handler, session_id=session, attributes=read_attributes(attribute)
                 )
-                return (), None, counted
+                return None, counted
             page = await client.find(
-                newest_first=not oldest_first, limit=limit, after=after, **chosen
+                newest_first=not oldest_first,
+                limit=limit,
+                after=after,
+                archived="only" if archived_only else "also" if archived else "no",
+                **chosen,
             )
-            return page.tasks, page.cursor, {}
+            return page, {}
 
-    found, cursor, counted = run(look())
-    if count:
+    page, counted = run(look())
+    if page is None:
         _print_counts(counted, as_json=as_json)
-    elif as_json:
-        print_json({"tasks": [*map(summary_document, found)], "cursor": cursor})
+        return
+    if page.incomplete:
+        complain("the archive could not be read: archived tasks are not listed")
+    if as_json:
+        tasks = [*map(summary_document, page.tasks)]
+        print_json({"tasks": tasks, "cursor": page.cursor, "incomplete": page.incomplete})
     else:
-        _print_found(found)
-        _print_more(cursor)
+        _print_found(page.tasks)
+        _print_more(page.cursor)
 
 
 @app.command()
@@ -220,7 +233,7 @@ def _print_found(found: Sequence[TaskSummary]) -> None:
         (
             task.session_id,
             task.task_id,
-            coloured(task.status),
+            coloured(task.status).append(" archived" if task.archived else ""),
             task.handler,
             _ago(task.created_at),
             " ".join(f"{name}={brief(value)}" for name, value in task.attributes.items()),

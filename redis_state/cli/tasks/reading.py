@@ -33,6 +33,8 @@ from redis_state.models import StateUpdate, TaskState, TaskStatus
 if TYPE_CHECKING:
     from redis_state.worker import OpenPause, TaskClient, TaskView
 
+_PAGE = 1_000
+
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The task's session.")]
 TaskId = Annotated[str, typer.Argument(metavar="TASK", help="The task's id.")]
 OfSession = Annotated[str | None, typer.Option("--session", "-s", help="Only of this session.")]
@@ -51,7 +53,7 @@ async def found(client: TaskClient, session_id: str, task_id: str) -> TaskState:
     """Return a task. Errors: NotFound."""
     state = await client.get(session_id, task_id)
     if state is None:
-        raise NotFound(f"session {harmless(session_id)!r} has no task {harmless(task_id)!r}")
+        raise _missing(session_id, task_id)
     return state
 
 
@@ -91,7 +93,7 @@ def tasks(
             raise CallerError("--for needs --paused")
         async with client_of(url) as client:
             if paused:
-                return [], (await client.pauses(session, decider=decider))[:limit]
+                return [], await _paused(client, session, decider, limit)
             if unserved:
                 return await _unserved(client, session, limit), []
             return await _listed(client, session, dead=dead, status=status, limit=limit), []
@@ -109,15 +111,15 @@ def tasks(
 def show(session: SessionId, task: TaskId, url: Url = None, as_json: AsJson = False) -> None:
     """Show one task: its status, steps, open pauses and children.
 
-    Status 3 if there is no such task.
+    One that Redis does not have is read from REDIS_STATE_ARCHIVE_URL. Status 3 if there is no such
+    task, 5 if the archive would have to be read and is away.
     """
 
     async def look() -> tuple[TaskView, dict[str, Any]]:
         async with client_of(url) as client:
-            await found(client, session, task)
             view = await client.inspect(session, task)
             if view is None:
-                raise NotFound("the task is gone")
+                raise _missing(session, task)
             pauses = [one for one in await client.pauses(session) if one.task_id == task]
             children = await client.children(session, task)
             steps = await client.snapshots(session, task)
@@ -263,6 +265,20 @@ async def _unserved(client: TaskClient, session: str | None, limit: int) -> list
     return [one for one in loaded if one is not None][:limit]
 
 
+async def _paused(
+    client: TaskClient, session: str | None, decider: str | None, limit: int
+) -> Sequence[OpenPause]:
+    found: list[OpenPause] = []
+    cursor: str | None = None
+    while True:
+        left = min(limit - len(found), _PAGE)
+        page = await client.list_pauses(session, decider=decider, limit=left, after=cursor)
+        found += page.pauses
+        cursor = page.cursor
+        if cursor is None or len(found) == limit:
+            return found
+
+
 async def _listed(
     client: TaskClient,
     session: str | None,
@@ -300,6 +316,10 @@ async def _updates(
         for entry in page.entries:
             yield entry.cursor, entry.value
         after, at_end = page.cursor, page.at_end
+
+
+def _missing(session_id: str, task_id: str) -> NotFound:
+    return NotFound(f"session {harmless(session_id)!r} has no task {harmless(task_id)!r}")
 
 
 def _nothing(session: str) -> None:

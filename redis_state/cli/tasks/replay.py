@@ -171,7 +171,7 @@ async def _named(
     limit: int,
 ) -> Names:
     if session is not None and task is not None:
-        if await client.get(session, task) is None:
+        if await client.inspect(session, task) is None:
             raise NotFound(f"session {harmless(session)!r} has no task {harmless(task)!r}")
         return [(session, task)]
     if session is not None:

@@ -185,8 +185,8 @@ class TaskParts:
         # Whether the task waits for something, by the last row that has a status.
         self.halted: bool = False
         self.wrote_text: bool = False
-        # The ids of all pauses that were opened.
-        self.asked: set[str] = set()
+        # What the rows of all pauses that were opened say, by their ids.
+        self.asked: dict[str, dict[str, Any]] = {}
         self._task_id = task_id
         # The generation of each text, and its part read last.
         self._texts: dict[str, tuple[str, int]] = {}
@@ -313,7 +313,7 @@ class TaskParts:
             return
         pause_id, name = content["pause_id"], content["pause"]
         self._asked.append((name, pause_id))
-        self.asked.add(pause_id)
+        self.asked[pause_id] = content
         yield PauseAsked(pause_id, name, content.get("payload"), content)
 
     def _other(self, kind: UpdateType, content: Any) -> Iterator[Part]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
+
+from pydantic import AfterValidator, WithJsonSchema
 
 from redis_state.errors import (
+    ArchiveUnavailable,
     CorruptState,
     InvalidField,
     PayloadUnreadable,
@@ -26,11 +29,27 @@ from redis_state.gateway.routes.pauses import decidable_pause, decide
 from redis_state.models import StateUpdate, TaskState, UpdateType
 from redis_state.serialization import codec
 from redis_state.worker.tasks.operate.copies import Copies
+from redis_state.worker.tasks.views.stream import view_task
 
 # What a handler gets as its input: all that the client sent, or the text of its last message.
 InputForm: TypeAlias = Literal["conversation", "text"]
 _SLEEP = "sleep"
-_NO_INPUT = (TaskUnknown, RetryRefused, CorruptState, PayloadUnreadable)
+_LONGEST_ID: Final = 1_000
+_NO_INPUT = (TaskUnknown, RetryRefused, CorruptState, PayloadUnreadable, ArchiveUnavailable)
+
+
+def _any_id(given: str) -> str:
+    if not 0 < len(given) <= _LONGEST_ID:
+        raise ValueError(f"needs 1 to {_LONGEST_ID} characters")
+    return given
+
+
+# Not a Field with a length: pydantic refuses half of a surrogate pair in one.
+AnyId: TypeAlias = Annotated[
+    str,
+    AfterValidator(_any_id),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": _LONGEST_ID}),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +80,7 @@ class ChatTask:
         """Submit it, or find it if it is there. Errors: HttpProblem for one of another handler."""
         # Read first: a task that is not there then has no row before this place.
         end = await self.rows.end()
-        view = await self.call.client.inspect(self.session_id, self.task_id)
+        view = await view_task(self.call.store, self.session_id, self.task_id)
         if view is not None:
             if view.handler != handler:
                 message = "the id is that of a task of another handler"
@@ -97,6 +116,8 @@ class ChatTask:
     async def asks(self, parts: TaskParts, cursor: str) -> list[dict[str, Any]]:
         """Return the pauses that the task waits for at a row; none if it continued."""
         pauses = await self.open_pauses() if parts.halted else []
+        if self.call.services.visible is not None:
+            pauses = [_as_shown(each, parts.asked.get(each["pause_id"], {})) for each in pauses]
         if all(each["pause_id"] not in parts.asked for each in pauses):
             # They were opened later: what the task has said until then comes first.
             return [] if pauses and await self.rows.moves_after(cursor) else pauses
@@ -111,6 +132,47 @@ class ChatTask:
             and each.pause_id is not None
             and (each.reason != _SLEEP or each.payload is not None)
         ]
+
+    def end_of(self, state: TaskState) -> tuple[Any, str | None]:
+        """Return the result and the error of a terminal task, as this caller may see them.
+
+        A host's filter gets updates of the types RESULT and STATUS_CHANGE.
+        """
+        result, error = state.result, state.error
+        if result is not None:
+            result = self._shown(UpdateType.RESULT, result)
+        if error is not None:
+            content = {"status": state.status.value, "error": error}
+            shown = self._shown(UpdateType.STATUS_CHANGE, content)
+            error = cast("dict[str, Any]", shown).get("error") if isinstance(shown, dict) else None
+        return cut_tokens(self.session_id, result), cut_tokens(self.session_id, error)
+
+    def _shown(self, kind: UpdateType, content: Any) -> Any:
+        visible = self.call.services.visible
+        if visible is None:
+            return content
+        update = StateUpdate(
+            session_id=self.session_id,
+            task_id=self.task_id,
+            update_id=f"{self.task_id}:end",
+            update_type=kind,
+            content=content,
+        )
+        shown: StateUpdate | None = visible(self.call.principal, update)
+        return None if shown is None else shown.content
+
+
+def _as_shown(pause: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """Return a pause with what its row says as the caller sees it; without content if it does not.
+
+    The pause itself is shown: the run of a protocol ends with it.
+    """
+    return pause | {
+        "name": row.get("pause", ""),
+        "reason": row.get("reason", ""),
+        "payload": row.get("payload"),
+        "schema": row.get("schema"),
+    }
 
 
 def _visible(services: Any, principal: Principal, update: StateUpdate) -> StateUpdate | None:

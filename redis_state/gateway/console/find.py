@@ -28,11 +28,18 @@ from redis_state.gateway.console.pages import ConsolePage, PageCall
 from redis_state.gateway.console.rendering import write_query
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
+from redis_state.worker import Archived
 from redis_state.worker.tasks.operate.bulk import APPLIES, BulkAction
 
 _PAGE = 50
 _MOST_CHOSEN = 200
-_FILTERS = ("status", "handler", "session_id", "attribute", "created_after", "created_before")
+_FILTERS = (
+    *("status", "handler", "session_id", "attribute", "created_after", "created_before"),
+    "archived",
+)
+_CHOICES = {"also": "with archived", "no": "without archived", "only": "archived alone"}
+# What changes a task itself, which Redis must have.
+_LIVE_ALONE = frozenset({"retry", "cancel"})
 _LISTS = frozenset({"status", "attribute"})
 _ACTIONS = {
     "retry": RETRY_TASK,
@@ -44,12 +51,14 @@ _ACTIONS = {
 
 async def show_found(call: PageCall) -> Response:
     """Show the tasks that match."""
-    filters = _filters(call)
+    filters, archive = _filters(call), await _has_archive(call)
     query: dict[str, Any] = {**filters, "limit": _PAGE}
+    if archive:
+        query.setdefault("archived", Archived.ALSO.value)
     if call.asked("after"):
         query["after"] = call.asked("after")
     problem: HttpProblem | None = None
-    found: dict[str, Any] = {"tasks": [], "cursor": None}
+    found: dict[str, Any] = {"tasks": [], "cursor": None, "incomplete": False}
     try:
         found = await call.perform(FIND_TASKS, query=query)
     except HttpProblem as error:
@@ -63,6 +72,7 @@ async def show_found(call: PageCall) -> Response:
         next=write_query({**filters, "after": found["cursor"]}),
         here=write_query(filters),
         statuses=[each.value for each in TaskStatus],
+        archived=_CHOICES if archive else {},
         actions=_allowed(call),
         write_query=write_query,
         may_all=call.principal.may(Right.ADMIN, filters.get("session_id", "")),
@@ -94,6 +104,11 @@ async def change_found(call: PageCall) -> Response:
     )
 
 
+async def _has_archive(call: PageCall) -> bool:
+    services = await call.backstage.services()
+    return services.store.settings.archive_url is not None
+
+
 def _allowed(call: PageCall) -> list[str]:
     """Return the changes that who looks may make in some session."""
     return [name for name, its in _ACTIONS.items() if call.principal.has_any(its.right)]
@@ -101,6 +116,7 @@ def _allowed(call: PageCall) -> list[str]:
 
 async def _all(call: PageCall, action: str, *, confirmed: bool) -> dict[str, Any]:
     filters = _filters(call)
+    filters.pop("archived", None)
     attributes = read_attributes(filters.pop("attribute", None))
     wanted = filters if attributes is None else filters | {"attributes": attributes}
     body = {"action": action, "filter": wanted, "dry_run": not confirmed}
@@ -135,6 +151,8 @@ async def _would(call: PageCall, action: str, path: dict[str, str], key: str) ->
         reason = forbidden().message
     elif TaskStatus(task["status"]) not in APPLIES[BulkAction(action)]:
         reason = f"{action} does not apply to it"
+    elif task["archived"] and action in _LIVE_ALONE:
+        reason = "it is archived: rerun or fork it"
     outcome = "would" if reason is None else "refused"
     return item | {"status": task["status"], "outcome": outcome, "reason": reason}
 

@@ -1,21 +1,35 @@
-"""Sessions: the list, and one with its tasks and a live tail of its updates."""
+"""Sessions: the list, and one with its tasks and its updates.
+
+The page has the newest updates, and links to those before. Scripts add what comes then, live.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 from starlette.responses import Response
 
+from redis_state.errors import InvalidField
 from redis_state.gateway.answers import not_found
+from redis_state.gateway.calls import authorise
 from redis_state.gateway.console.live import stream_part
-from redis_state.gateway.console.operations import LIST_SESSIONS, READ_SESSION, READ_TREES
+from redis_state.gateway.console.operations import (
+    LIST_SESSIONS,
+    READ_SESSION,
+    READ_TREES,
+    STREAM_EVENTS,
+)
 from redis_state.gateway.console.pages import ConsolePage, PageCall
 from redis_state.gateway.console.rendering import render
-from redis_state.gateway.streaming.reading import LiveEvent
-from redis_state.models import UpdateType
+from redis_state.gateway.streaming.events import FrameWriter
+from redis_state.gateway.streaming.reading import LiveEvent, read_events
+from redis_state.models import StateUpdate, UpdateType
 
 _PAGE = 100
+_ROWS = 100
+_NUMBER = re.compile(r"[1-9][0-9]{0,14}")
 _KINDS = [each.value for each in UpdateType]
 
 
@@ -33,16 +47,14 @@ async def show_session(call: PageCall) -> Response:
     counts, trees = await asyncio.gather(
         call.perform(READ_SESSION, path=path), call.perform(READ_TREES, path=path)
     )
-    types = _types(call)
     return call.page(
         "session.html",
         session=path["session"],
         counts=counts["counts"],
         trees=trees["trees"],
         kinds=_KINDS,
-        types=types,
-        # A filter begins again with all that is kept.
-        tail="0",
+        types=_types(call),
+        **await _rows(call, path["session"]),
     )
 
 
@@ -57,21 +69,66 @@ async def stream_session(call: PageCall) -> Response:
     return await stream_part(call, {"types": types} if types else {}, write)
 
 
+async def _rows(call: PageCall, session_id: str) -> dict[str, Any]:
+    """Return a page of rows and gaps, and the numbers before which the pages beside it end."""
+    authorise(STREAM_EVENTS, call.principal, {"session": session_id})
+    services = await call.backstage.services()
+    before = _before(call)
+    found = await services.store.updates.before(session_id, before, limit=_ROWS)
+    end = found.newest + 1 if before is None else min(before, found.newest + 1)
+    numbers = [n for n, _ in found.entries]
+    start = max(1, end - _ROWS)
+    # Of the newest page: what came while it was read.
+    first = numbers[0] if numbers else end
+    rows: list[dict[str, Any]] = []
+    if first > start:
+        rows.append({"gap": {"missed": first - start, "reason": "trimmed"}})
+    writer, types = FrameWriter(session_id), _types(call)
+    for _, entry in found.entries:
+        update: StateUpdate | None = entry.value
+        if update is None or (types and update.update_type.value not in types):
+            continue
+        if services.visible is not None:
+            update = services.visible(call.principal, update)
+        if update is not None:
+            (event,) = read_events(writer.row(entry.cursor, update))
+            rows.append({"row": _shown(session_id, event)})
+    return {
+        "rows": rows,
+        "older": first if first > 1 and numbers and first == start else None,
+        "newer": None if end > found.newest else end + _ROWS,
+        "is_newest": end > found.newest,
+        "tail": found.entries[-1][1].cursor if found.entries else "0",
+    }
+
+
+def _before(call: PageCall) -> int | None:
+    text = call.asked("before")
+    if not text:
+        return None
+    if not _NUMBER.fullmatch(text):
+        raise InvalidField("before", "must be the number of a row")
+    return int(text)
+
+
 def _row(call: PageCall, session_id: str, event: LiveEvent) -> str:
     values = {"base": call.base, "session": session_id}
     if event.name == "resync":
         return render("gap.html", **values, gap=event.data)
     if event.cursor is None:
         return ""
+    return render("row.html", **values, row=_shown(session_id, event))
+
+
+def _shown(session_id: str, event: LiveEvent) -> dict[str, Any]:
     data: dict[str, Any] = event.data
-    row = {
+    return {
         "session_id": session_id,
         "task_id": data["task_id"],
         "type": data["update_type"],
         "content": data["content"],
         "at": data["created_at"],
     }
-    return render("row.html", **values, row=row)
 
 
 def _types(call: PageCall) -> list[str]:

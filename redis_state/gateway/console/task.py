@@ -79,7 +79,7 @@ async def _read(call: PageCall) -> dict[str, Any]:
         "cursor": timeline["cursor"],
         "over": over,
         "may_steer": steer and not over,
-        "may_retry": steer and task["status"] in _REOPENED,
+        "may_retry": steer and task["status"] in _REOPENED and not task["archived"],
         "may_copy": copy,
         "steered_by": _STEERED_BY,
     }

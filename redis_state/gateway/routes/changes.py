@@ -117,7 +117,7 @@ def _change(
         summary,
         body=body,
         result=result,
-        answers=(403, 404, 409, 413),
+        answers=(403, 404, 409, 410, 413),
         **more,
     )
 

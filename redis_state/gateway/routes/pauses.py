@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
 from starlette.responses import Response
 
-from redis_state.errors import InvalidField, TokenResolved
+from redis_state.errors import TokenResolved
 from redis_state.gateway.answers import already_resolved, answer, forbidden, not_found
 from redis_state.gateway.auth.principal import Principal, Right
 from redis_state.gateway.bodies import DecisionBody, DelegateBody, PausesQuery
@@ -16,34 +16,36 @@ from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import pause_document
 from redis_state.gateway.known_pauses import KnownPause, read_known
 from redis_state.gateway.results import DecidedResult, DelegatedResult, PauseResult, PausesResult
-from redis_state.serialization import codec
 from redis_state.worker import OpenPause
-from redis_state.worker.tasks.views.cursors import read_cursor, write_cursor
+from redis_state.worker.tasks.waitpoints.pause_pages import list_pause_page
 
 _PAUSE = "/v1/pauses/{pause}"
 _OWN_RIGHTS = (Right.READ, Right.RESOLVE)
 
 
 async def list_pauses(call: ApiCall) -> Response:
-    """List the open pauses that the caller sees, the oldest first."""
+    """List the open pauses that the caller sees, the oldest first. A page may be short, or empty,
+    and still have a cursor.
+    """
     query, caller = call.asked(PausesQuery), call.principal
     if not caller.has_any(*_OWN_RIGHTS):
         raise forbidden("the caller may see no pause")
-    listing = ["pauses", query.tag, query.session_id, query.mine]
-    place = None if query.after is None else _place(read_cursor(listing, query.after))
-    found = [
-        each
-        for each in await _listed(call, query)
-        if caller.sees_pause(each.session_id, each.tags) and (not place or _order(each) > place)
-    ]
-    if query.mine:
-        found = [each for each in found if _may_decide(caller, each)]
-    if query.older_than is not None:
-        before = datetime.now(UTC) - timedelta(seconds=query.older_than)
-        found = [each for each in found if each.opened_at <= before]
-    page, rest = found[: query.limit], found[query.limit :]
-    cursor = write_cursor(listing, codec.encode(_order(page[-1]))) if rest else None
-    return answer({"pauses": [pause_document(each) for each in page], "cursor": cursor})
+    page = await list_pause_page(
+        call.store,
+        _sessions(caller, query),
+        listing=["pauses", query.tag, query.session_id, query.mine],
+        limit=query.limit,
+        after=query.after,
+        wanted=lambda pause: (
+            caller.sees_pause(pause.session_id, pause.tags)
+            and (query.tag is None or query.tag in pause.tags)
+            and (not query.mine or _may_decide(caller, pause))
+        ),
+        opened_until=None
+        if query.older_than is None
+        else datetime.now(UTC) - timedelta(seconds=query.older_than),
+    )
+    return answer({"pauses": [*map(pause_document, page.pauses)], "cursor": page.cursor})
 
 
 async def read_pause(call: ApiCall) -> Response:
@@ -125,39 +127,19 @@ async def decidable_pause(call: ApiCall, pause_id: str) -> KnownPause:
     return known
 
 
-async def _listed(call: ApiCall, query: PausesQuery) -> list[OpenPause]:
-    caller = call.principal
+def _sessions(caller: Principal, query: PausesQuery) -> list[str] | None:
+    """Return whose pauses are to be read; None for those of all sessions."""
     if query.session_id is not None:
-        return await call.client.pauses(query.session_id, tag=query.tag)
-    tags = caller.named("tag", *_OWN_RIGHTS)
-    if tags or any(caller.everywhere(right) for right in _OWN_RIGHTS):
-        return await call.client.pauses(tag=query.tag)
-    found: list[OpenPause] = []
-    for session_id in caller.named("session", *_OWN_RIGHTS):
-        found += await call.client.pauses(session_id, tag=query.tag)
-    return sorted(found, key=_order)
+        return [query.session_id]
+    if caller.named("tag", *_OWN_RIGHTS) or any(map(caller.everywhere, _OWN_RIGHTS)):
+        return None
+    return [*caller.named("session", *_OWN_RIGHTS)]
 
 
 def _may_decide(caller: Principal, pause: OpenPause) -> bool:
     return caller.may_decide(Right.RESOLVE, pause.session_id, pause.tags) and pause.may_decide(
         caller.subject
     )
-
-
-def _order(pause: OpenPause) -> list[str]:
-    at = f"{pause.opened_at.timestamp():020.6f}"
-    return [at, pause.task_id, pause.name, pause.session_id]
-
-
-def _place(written: bytes) -> list[str]:
-    wrong = InvalidField("after", "is no cursor of this listing")
-    try:
-        place: Any = codec.decode(written)
-    except codec.DecodeError:
-        raise wrong from None
-    if not isinstance(place, list) or not all(isinstance(each, str) for each in cast("Any", place)):
-        raise wrong
-    return cast("list[str]", place)
 
 
 async def _seen(call: ApiCall, pause_id: str) -> KnownPause:

@@ -8,10 +8,13 @@ from starlette.responses import Response
 
 from redis_state.gateway.answers import answer, forbidden, not_found
 from redis_state.gateway.auth.principal import Right
-from redis_state.gateway.bodies import PageQuery
+from redis_state.gateway.bodies import ForgetQuery, PageQuery
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.documents import branch_document, session_document
-from redis_state.gateway.results import SessionResult, SessionsResult, TreeResult
+from redis_state.gateway.results import ErasureResult, SessionResult, SessionsResult, TreeResult
+
+# For tasks that run to notice that they are cancelled. Then they lose their leases.
+_LONGEST_WAIT_S = 10.0
 
 
 async def list_sessions(call: ApiCall) -> Response:
@@ -57,6 +60,22 @@ async def read_trees(call: ApiCall) -> Response:
     return answer({"trees": [branch_document(root, tasks) for root in roots]})
 
 
+async def forget_session(call: ApiCall) -> Response:
+    """Erase a session: its tasks are cancelled, and nothing of it is kept.
+
+    The gateway's user of the Redis server needs the role ``admin``. Who erased is in the log.
+    """
+    query = call.asked(ForgetQuery)
+    report = await call.client.forget(
+        call.path["session"],
+        dry_run=query.dry_run,
+        running=query.running,
+        timeout_s=_LONGEST_WAIT_S,
+        actor=call.principal.subject,
+    )
+    return answer(report.document())
+
+
 async def _counts(call: ApiCall, session_id: str) -> dict[str, int]:
     counts = await call.client.count(session_id=session_id)
     return {status.value: count for status, count in counts.items()}
@@ -80,6 +99,16 @@ OPERATIONS = (
         "Count the tasks of a session",
         result=SessionResult,
         answers=(404,),
+    ),
+    Operation(
+        "DELETE",
+        "/v1/sessions/{session}",
+        forget_session,
+        "Erase a session",
+        right=Right.ADMIN,
+        query=ForgetQuery,
+        result=ErasureResult,
+        answers=(400, 403, 409),
     ),
     Operation(
         "GET",

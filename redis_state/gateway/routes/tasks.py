@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
@@ -40,11 +41,13 @@ from redis_state.gateway.results import (
     TimelineResult,
 )
 from redis_state.models import StateUpdate
-from redis_state.stores.sessions.session_log import Entry
-from redis_state.worker import TaskView
+from redis_state.stores.sessions.session_log import Entry, EntryPage
+from redis_state.worker import Archived, TaskView
 
 _TASK = "/v1/sessions/{session}/tasks/{task}"
 _LARGEST_VERSION = 2**53
+# So many rows of an archived session are read at a time, and so often for one page.
+_PART, _MOST_PARTS = 1_000, 10
 # What a new task may do to others of its session.
 _CANCELS = ("interrupt", "replace")
 
@@ -59,6 +62,7 @@ async def find_tasks(call: ApiCall) -> Response:
         if session_id is None or not call.principal.may(Right.READ, session_id):
             raise forbidden("name a session that the caller may read, as session_id")
     page = await call.client.find(
+        archived=_archived(call, query.archived),
         newest_first=not query.oldest_first,
         limit=query.limit,
         after=query.after,
@@ -69,7 +73,8 @@ async def find_tasks(call: ApiCall) -> Response:
         created_after=utc(query.created_after),
         created_before=utc(query.created_before),
     )
-    return answer({"tasks": [summary_document(each) for each in page.tasks], "cursor": page.cursor})
+    document = {"tasks": [summary_document(each) for each in page.tasks], "cursor": page.cursor}
+    return answer(document | {"incomplete": page.incomplete})
 
 
 async def submit_task(call: ApiCall) -> Response:
@@ -109,7 +114,12 @@ async def read_task(call: ApiCall) -> Response:
 async def read_tree(call: ApiCall) -> Response:
     """Read a task and those that it has spawned."""
     view = await _found(call)
-    tasks = await call.store.list_tasks(view.state.session_id)
+    session_id, store = view.state.session_id, call.store
+    if view.archived:
+        reader = store.archive
+        tasks = await reader.soon(lambda: reader.tasks(session_id, fetch=False))
+    else:
+        tasks = await store.list_tasks(session_id)
     return answer(branch_document(view.state, tasks))
 
 
@@ -123,15 +133,12 @@ async def read_timeline(call: ApiCall) -> Response:
         call.client.pauses(session_id),
     )
     missed: int | None = None
+    read = partial(_updates, call, archived=view.archived, limit=query.limit)
     try:
-        page = await call.store.read_updates(
-            session_id, after=query.after, task_id=task_id, limit=query.limit
-        )
+        page = await read(query.after)
     except CursorGap as gap:
         missed = gap.missed
-        page = await call.store.read_updates(
-            session_id, after=gap.resume_after, task_id=task_id, limit=query.limit
-        )
+        page = await read(gap.resume_after)
     return answer(
         {
             "task": view_document(view),
@@ -177,6 +184,36 @@ def new_id_of(call: ApiCall, given: str | None, field: str) -> str | None:
     return key if given is None else given
 
 
+def _archived(call: ApiCall, wanted: Archived) -> Archived:
+    if wanted is not Archived.NO and call.store.settings.archive_url is None:
+        raise InvalidField("archived", "this gateway has no archive")
+    return wanted
+
+
+async def _updates(
+    call: ApiCall, after: str | None, *, archived: bool, limit: int
+) -> EntryPage[StateUpdate]:
+    """Read a page of a task's updates, of an archived task from the archive too.
+
+    Such a page reads a bounded part of its session: it may be empty before the end.
+    """
+    session_id, task_id = call.task
+    if not archived:
+        return await call.store.read_updates(session_id, after=after, task_id=task_id, limit=limit)
+    reader, entries, parts = call.store.archive, list[Entry[StateUpdate]](), 0
+    while True:
+        part = partial(reader.updates, session_id, after=after, limit=_PART, task_id=task_id)
+        page = await reader.soon(part)
+        parts += 1
+        room = limit - len(entries)
+        entries += page.entries[:room]
+        if len(page.entries) > room:
+            return EntryPage(entries, entries[-1].cursor, at_end=False)
+        if page.at_end or len(entries) == limit or parts == _MOST_PARTS:
+            return EntryPage(entries, page.cursor, at_end=page.at_end)
+        after = page.cursor
+
+
 async def _found(call: ApiCall) -> TaskView:
     view = await call.client.inspect(*call.task)
     if view is None:
@@ -194,7 +231,7 @@ def _rows(call: ApiCall, entries: Sequence[Entry[StateUpdate]]) -> list[dict[str
 
 
 def _read(path: str, endpoint: Any, summary: str, result: Any, **more: Any) -> Operation:
-    return Operation("GET", path, endpoint, summary, result=result, answers=(404,), **more)
+    return Operation("GET", path, endpoint, summary, result=result, answers=(404, 410), **more)
 
 
 OPERATIONS = (

@@ -43,8 +43,9 @@ class RedisStateCheckpointStorage:
     async def save(self, checkpoint: Any) -> str:
         """Save a checkpoint, whole, in place of one with its id, and return its id.
 
-        It is listed first, so that what is saved is found. Errors: WorkflowCheckpointException for
-        a type that could not be loaded; nothing was saved then.
+        It is listed before and after: what is saved is found, though another deletes it meanwhile.
+        Errors: WorkflowCheckpointException for a type that could not be loaded; nothing was saved
+        then.
         """
         given = text("checkpoint_id", checkpoint.checkpoint_id)
         workflow = text("workflow_name", checkpoint.workflow_name)
@@ -54,9 +55,8 @@ class RedisStateCheckpointStorage:
             raise InvalidField("timestamp", "an ISO 8601 time is needed") from None
         encoded = _encoding.encode_checkpoint_value(checkpoint.to_dict())
         _encoding.decode_checkpoint_value(encoded, allowed_types=self._allowed)
-        listed = self._of.note_first(
-            self._of.keys.framework_checkpoints(workflow), given, ttl_ms=self._ttl_ms
-        )
+        index = self._of.keys.framework_checkpoints(workflow)
+        listed = self._of.note_first(index, given, ttl_ms=self._ttl_ms)
         fields = {
             "workflow": workflow.encode("utf-8", "surrogatepass"),
             "timestamp": stamp.encode(),
@@ -65,6 +65,8 @@ class RedisStateCheckpointStorage:
         key = self._of.keys.framework_checkpoint(given)
         await self._of.records.save(key, fields, ttl_ms=self._ttl_ms)
         await listed
+        # A delete that began before the save may have taken it out of the list.
+        await self._of.scripts.note_member(index, member=given, ttl_ms=self._ttl_ms)
         return given
 
     async def load(self, checkpoint_id: str) -> Any:
@@ -99,7 +101,10 @@ class RedisStateCheckpointStorage:
         return None if latest is None else await self._read(latest[1])
 
     async def delete(self, checkpoint_id: str) -> bool:
-        """Delete a checkpoint; return whether there was one."""
+        """Delete a checkpoint; return whether there was one.
+
+        One that is saved meanwhile stays, and is listed when both calls have returned.
+        """
         key = self._of.keys.framework_checkpoint(text("checkpoint_id", checkpoint_id))
         workflow = await self._of.scripts.transport.commands.hget(key, "workflow")
         if workflow is None:
@@ -108,6 +113,8 @@ class RedisStateCheckpointStorage:
         index = self._of.keys.framework_checkpoints(workflow.decode("utf-8", "surrogatepass"))
         # Last: what a crash leaves is a name without a checkpoint, which every list leaves out.
         await self._of.scripts.zrem(index, raw(checkpoint_id))
+        if await self._of.scripts.transport.commands.hget(key, "workflow") == workflow:
+            await self._of.scripts.note_member(index, member=checkpoint_id, ttl_ms=self._ttl_ms)
         return deleted
 
     async def _read(self, checkpoint_id: str) -> Any:

@@ -143,9 +143,10 @@ class RedisStateSessionService(_base.BaseSessionService):  # type: ignore[misc] 
     async def append_event(self, session: Any, event: Any) -> Any:
         """Append an event and merge the states that it changes, in one step.
 
-        The same event again is recognised by its id, and changes nothing. Errors: ADK's
-        StaleSessionError if the session was written since it was read, SessionNotFoundError,
-        AlreadyExistsError for another event of this id; nothing is written then.
+        The same event again is recognised by its id, and is not written twice. The session object
+        gets it as if the first call had returned. Errors: ADK's StaleSessionError if the session
+        was written since it was read, SessionNotFoundError, AlreadyExistsError for another event of
+        this id; nothing is written then.
         """
         if event.partial:
             return event
@@ -169,14 +170,31 @@ class RedisStateSessionService(_base.BaseSessionService):  # type: ignore[misc] 
             )
             if reply.word is ReplyCode.AGAIN:
                 await self._same(keys, event)
-                return event
+                return self._adopt(session, event, expected, reply)
             if reply.word is ReplyCode.MISSING:
                 raise _missing.SessionNotFoundError(f"Session {session.id} not found.")
             if reply.word is ReplyCode.STALE:
                 raise _stale.StaleSessionError(_changed(session))
-            session.last_update_time = event.timestamp
-            session._storage_update_marker = _marker(Version(reply.facts[0], write))  # noqa: SLF001
-            return self._commit_event_to_session(session, event)
+            return self._commit(session, event, Version(reply.facts[0], write))
+
+    def _commit(self, session: Any, event: Any, version: Version) -> Any:
+        session.last_update_time = event.timestamp
+        session._storage_update_marker = _marker(version)  # noqa: SLF001
+        return self._commit_event_to_session(session, event)
+
+    def _adopt(self, session: Any, event: Any, expected: Version, reply: Reply) -> Any:
+        """Commit an event that an earlier call has written, and whose reply was lost.
+
+        Only if that was the one write since the session was read: with others it stays stale.
+        """
+        number, newest = reply.version, reply.facts[2]
+        if (
+            newest
+            and number == expected + 1
+            and all(each.id != event.id for each in session.events)
+        ):
+            return self._commit(session, event, number)
+        return event
 
     async def _write(
         self,

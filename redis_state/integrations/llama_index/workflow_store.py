@@ -149,15 +149,22 @@ class RedisStateWorkflowStore(_theirs.AbstractWorkflowStore):  # type: ignore[mi
                 async with aclosing(following) as rows:
                     async for row in rows:
                         after = row.cursor
-                        if row.n - 1 <= after_sequence:
-                            continue  # the number was ahead of the run
                         event = self._event(run_id, row)
-                        yield event
+                        # The number may be ahead of the run, or of a history that went back.
+                        if row.n - 1 > after_sequence:
+                            yield event
                         if self._is_terminal_event(event):
                             return
             except CursorGap as gap:
                 log.warning("events of run %r are missing: %s", run_id, gap.reason)
                 after = gap.resume_after
+                if gap.reason == "ahead":
+                    # The last event may be there already: the history went back.
+                    for event in [self._event(run_id, row) for row in await events.tail(count=1)]:
+                        if self._is_terminal_event(event):
+                            if event.sequence > after_sequence:
+                                yield event
+                            return
 
     async def _matching(self, query: Any) -> AsyncGenerator[Any]:
         keys = self._of.keys

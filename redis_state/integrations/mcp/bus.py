@@ -22,7 +22,7 @@ from mcp.server.subscriptions import (
 )
 
 from redis_state import RedisStateStore
-from redis_state.errors import BackendError, CursorGap, InvalidField, NoConnection
+from redis_state.errors import BackendError, ConfigError, CursorGap, InvalidField, NoConnection
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
 from redis_state.serialization import codec
@@ -53,8 +53,10 @@ class RedisSubscriptionBus:
         self._listeners: dict[object, Callable[[ServerEvent], None]] = {}
         self._following: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
+        self._closed = False
 
     async def __aenter__(self) -> Self:
+        self._closed = False
         following = self._follow()
         begun = asyncio.create_task(self._begun.wait())
         try:
@@ -72,7 +74,8 @@ class RedisSubscriptionBus:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Listen no more. Safe to repeat."""
+        """Listen no more, until its block is entered again. Safe to repeat."""
+        self._closed = True
         following, self._following = self._following, None
         self._begun.clear()
         if following is not None:
@@ -94,8 +97,11 @@ class RedisSubscriptionBus:
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
         """Call a listener with each change from now on; return what ends that.
 
-        Outside of the block it begins to listen now, and misses what is published meanwhile.
+        Before its block it begins to listen now, and misses what is published meanwhile. Errors:
+        ConfigError for a bus that was closed.
         """
+        if self._closed:
+            raise ConfigError("this bus is closed: subscribe before aclose, or enter its block")
         self._follow()
         token = object()
         self._listeners[token] = listener

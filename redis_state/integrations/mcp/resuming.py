@@ -51,6 +51,7 @@ class ResumableSessions:
     def __init__(self, events: RedisEventStore, manager: StreamableHTTPSessionManager) -> None:
         self._events = events
         self._app = manager.asgi_app
+        self._manager = manager
         self._security = TransportSecurityMiddleware(manager.security_settings)
         self._retry_ms = manager.retry_interval
         # A scope is in the context of its session's tasks, and leaves with them.
@@ -102,6 +103,7 @@ class ResumableSessions:
                 )
                 if session_id is not None:
                     self._scopes[session_id] = session
+                    self._note_idleness(session_id, session)
             await send(message)
 
         return note
@@ -111,13 +113,35 @@ class ResumableSessions:
 
         async def note(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == HTTP_200_OK:
-                try:
-                    await self._events.end(session)
-                except BackendError as error:
-                    log.warning("the end of an MCP session is not recorded: %s", error)
+                await self._end(session)
             await send(message)
 
         return note
+
+    def _note_idleness(self, session_id: str, session: SessionScope) -> None:
+        """Note the end of a session that the SDK will end after a time without requests.
+
+        The manager has no hook for it, and terminates a transport however its session ends. At the
+        end of the process, which other replicas see by its lease, the idle scope is not cancelled.
+        """
+        transport = self._manager._server_instances.get(session_id)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        if transport is None:
+            return
+        terminate = transport.terminate
+
+        async def terminate_and_note() -> None:
+            await terminate()
+            scope = transport.idle_scope
+            if scope is not None and scope.cancel_called:
+                await self._end(session)
+
+        transport.terminate = terminate_and_note  # type: ignore[method-assign]
+
+    async def _end(self, session: SessionScope) -> None:
+        try:
+            await self._events.end(session)
+        except BackendError as error:
+            log.warning("the end of an MCP session is not recorded: %s", error)
 
     def _resumed(self, log: MessageLog, last: SentMessage, session_id: str) -> Response:
         """Answer with what came after an event of a session that is not of this process."""

@@ -95,8 +95,9 @@ def create_store(
 
     The server is ``url``, else ``REDIS_STATE_URL``. Options are the fields of `Settings`, among
     them ``namespace``, ``max_events_per_trace``, ``max_updates_per_session``,
-    ``max_steering_events_per_session`` and ``max_planner_events_per_trace``. Errors: ConfigError
-    names an option that cannot be used.
+    ``max_steering_events_per_session`` and ``max_planner_events_per_trace``. With
+    ``durable_events="postgresql://…"`` audit events and history are in PostgreSQL, pauses and all
+    live state in Redis. Errors: ConfigError names an option that cannot be used.
     """
     retention = None
     if artifact_retention is not None:

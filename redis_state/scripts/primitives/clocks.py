@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
+from redis_state.transport.key_groups import QueueKeys
 
 
 class ClockScripts(ScriptRunner):
@@ -14,3 +15,7 @@ class ClockScripts(ScriptRunner):
     @script
     def skip_time(self, shift: str, *, others: Sequence[str], until_ms: int) -> PendingReply:
         """OK now."""
+
+    @script
+    def look_agenda(self, keys: QueueKeys) -> PendingReply:
+        """OK jobs claims turns waits paused."""

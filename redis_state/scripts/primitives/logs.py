@@ -57,6 +57,10 @@ class LogScripts(ScriptRunner):
         """OK new n... | LOST epoch. ``rows_in``: ids and rows, in turn."""
 
     @script
+    def release_rows(self, log: LogKeys, *, n: int, at_ms: int, ttl_ms: int) -> PendingReply:
+        """OK more | STALE."""
+
+    @script
     def pack_log(self, log: LogKeys) -> PendingReply:
         """OK packed."""
 

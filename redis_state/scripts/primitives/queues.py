@@ -115,8 +115,9 @@ class QueueScripts(ScriptRunner):
         orphan: bool,
         version: str,
         patience_ms: int,
+        retired: int = 0,
     ) -> PendingReply:
-        """OK state: WAITS, CLAIMED, RELEASED or QUEUED."""
+        """OK state: WAITS, CLAIMED, RELEASED, QUEUED or HELD."""
 
     @script
     def list_claims(self, claims: str, *, after: int, patience_ms: int, limit: int) -> PendingReply:

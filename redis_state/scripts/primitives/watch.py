@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
@@ -49,6 +50,18 @@ class WatchScripts(ScriptRunner):
         stands: Literal["later", "given", "first", "sooner"],
     ) -> PendingReply:
         """OK when."""
+
+    @script
+    def begin_watch_since(
+        self, watch: _Watch, *, since: str, entry: bytes, delay_ms: int
+    ) -> asyncio.Future[Any]:
+        """OK when. It does not wait for the reply."""
+
+    @script
+    def watch_since(
+        self, watch: _Watch, *, since: str, entry: bytes, delay_ms: int
+    ) -> PendingReply:
+        """OK when. Of two times the sooner stands."""
 
     @script
     def claim_due(

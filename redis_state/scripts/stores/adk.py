@@ -58,7 +58,7 @@ class AdkScripts(ScriptRunner):
         of_user: Sequence[bytes],
         of_app: Sequence[bytes],
     ) -> PendingReply:
-        """OK version | STALE version write | AGAIN version write | MISSING."""
+        """OK version | STALE version write | AGAIN version write newest | MISSING."""
 
     @script
     def delete_adk_session(self, keys: AdkKeys) -> PendingReply:

@@ -60,6 +60,14 @@ class EntryPage(Generic[M]):
         return [entry.value for entry in self.entries]
 
 
+@dataclass(frozen=True, slots=True)
+class RowsBefore(Generic[M]):
+    """Rows with their numbers. The value of one that cannot be read is None."""
+
+    entries: Sequence[tuple[int, Entry[M | None]]]
+    newest: int
+
+
 class SessionLog(ABC, Generic[M]):
     """Save, list, page through and watch one kind of a session's rows."""
 
@@ -127,6 +135,15 @@ class SessionLog(ABC, Generic[M]):
             if (value := self._read(session_id, row)) is not None
         ]
         return EntryPage(entries, page.cursor, page.at_end)
+
+    async def before(self, session_id: str, n: int | None, *, limit: int) -> RowsBefore[M]:
+        """Return the rows of the ``limit`` numbers before ``n``, or of the newest, oldest first."""
+        log = self._log(session_id)
+        rows, newest = await log.before(n, limit)
+        entries = [
+            (row.n, Entry(log.cursor(row), self._read(session_id, row), row.data)) for row in rows
+        ]
+        return RowsBefore(entries, newest)
 
     def watch(
         self, session_id: str, *, after: str | None, task_id: str | None, reconnect_timeout_s: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from redis_state.models import StoredEvent
@@ -21,10 +21,13 @@ GLOBAL_TRACE = "__global__"
 class EventStore:
     """Save and load audit events."""
 
+    is_durable: bool = False
+
     def __init__(self, base: Base, event_type: type[Any] = StoredEvent) -> None:
         self._base = base
         self._type = event_type
-        self._bounds = Bounds(base.settings.max_events_per_trace, ms(base.settings.events_ttl))
+        settings = base.settings
+        self._bounds: Bounds = Bounds(settings.max_events_per_trace, ms(settings.events_ttl))
 
     def save(self, event: StoredEvent) -> Coroutine[Any, Any, bool]:
         """Append an event, unless it is there; return whether it was new.
@@ -32,7 +35,7 @@ class EventStore:
         An event is the same if its trace, time, kind, node and payload are, whatever the order
         of the payload's keys. Errors: InvalidField.
         """
-        return self._log(_trace(event)).add(_write(event))
+        return self._log(trace_of(event)).add(write_event(event))
 
     async def save_all(self, events: Iterable[StoredEvent]) -> None:
         """Append events, each trace's in the order given, skipping those that are there.
@@ -41,7 +44,7 @@ class EventStore:
         """
         by_trace: dict[str, list[tuple[bytes, bytes]]] = {}
         for event in events:
-            by_trace.setdefault(_trace(event), []).append(_write(event))
+            by_trace.setdefault(trace_of(event), []).append(write_event(event))
         appends = [self._log(trace_id).append(rows) for trace_id, rows in by_trace.items()]
         if len(appends) == 1:
             # Without a task of its own, so that one trace's events keep the order of the calls.
@@ -54,8 +57,32 @@ class EventStore:
 
         An event whose time is not a number comes last.
         """
-        scope = GLOBAL_TRACE if trace_id is None else trace_id
-        rows = await self._log(scope).read_all()
+        scope = self._scope(trace_id)
+        return self._in_time(scope, await self._log(scope).read_all())
+
+    async def forget(self, trace_id: str) -> None:
+        """Erase what there is of a trace outside of Redis: nothing."""
+
+    async def forget_all(self) -> None:
+        """Erase what there is of the namespace outside of Redis: nothing."""
+
+    def begin(self) -> None:
+        """Begin what runs in the background of the running loop, if anything does."""
+
+    def pending(self) -> Sequence[asyncio.Future[int]]:
+        """List the running loop's saves that are not made in Redis and have no outcome yet."""
+        return ()
+
+    async def settle(self) -> None:
+        """Wait until every such save has its outcome."""
+
+    async def aclose(self) -> None:
+        """Disconnect what is not Redis."""
+
+    def _scope(self, trace_id: str | None) -> str:
+        return GLOBAL_TRACE if trace_id is None else trace_id
+
+    def _in_time(self, scope: str, rows: Iterable[Row]) -> list[StoredEvent]:
         events = self._base.read_rows(scope, "event", rows, self._read)
         return sorted(events, key=lambda event: (math.isnan(event.ts), event.ts))
 
@@ -77,12 +104,13 @@ class EventStore:
         return event
 
 
-def _trace(event: StoredEvent) -> str:
+def trace_of(event: StoredEvent) -> str:
+    """Return the trace whose log has an event. Errors: InvalidField."""
     return GLOBAL_TRACE if event.trace_id is None else text("trace_id", event.trace_id)
 
 
-def _write(event: StoredEvent) -> tuple[bytes, bytes]:
-    """Write an event as its fingerprint and its row."""
+def write_event(event: StoredEvent) -> tuple[bytes, bytes]:
+    """Write an event as its fingerprint and its row. Errors: InvalidField."""
     ts, payload = number("ts", event.ts), mapping("payload", event.payload)
     values = (event.trace_id, ts, event.kind, event.node_name, event.node_id, payload)
     return codec.fingerprint(*values).encode(), pack(values)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from redis_state.scripts import TraceKeys
 from redis_state.stores.base import Base
+from redis_state.stores.traces.audit_events import EventStore
 from redis_state.stores.traces.bindings import BindingStore
 from redis_state.stores.traces.trajectories import TrajectoryStore
 
@@ -17,8 +18,15 @@ from redis_state.stores.traces.trajectories import TrajectoryStore
 class TraceStore:
     """Take a session out of its traces."""
 
-    def __init__(self, base: Base, bindings: BindingStore, trajectories: TrajectoryStore) -> None:
+    def __init__(
+        self,
+        base: Base,
+        bindings: BindingStore,
+        trajectories: TrajectoryStore,
+        events: EventStore,
+    ) -> None:
         self._base = base
+        self._events = events
         self._bindings = bindings
         self._trajectories = trajectories
 
@@ -42,7 +50,7 @@ class TraceStore:
         own, bindings = await self._bindings.own_first(trace_id, session_id)
         await self._base.settle()
         keys = self._base.keys
-        await self._base.scripts.leave_trace(
+        reply = await self._base.scripts.leave_trace(
             TraceKeys(
                 sessions=keys.trace_sessions(trace_id),
                 events=keys.events(trace_id),
@@ -54,3 +62,5 @@ class TraceStore:
             own=own,
             bindings=bindings,
         )
+        if reply.facts[0] == 0:
+            await self._events.forget(trace_id)

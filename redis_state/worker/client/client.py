@@ -30,6 +30,7 @@ from redis_state.stores.sessions.tasks import NO_CONTEXT
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import is_pause_id, token_digest
 from redis_state.worker.client.decisions import ClientDecisions
+from redis_state.worker.client.erasing import ClientErasing
 from redis_state.worker.client.gathering import ClientGathering
 from redis_state.worker.client.messaging import ClientMessaging
 from redis_state.worker.client.operations import check_id
@@ -47,6 +48,7 @@ from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.snapshots import Snapshots
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.turns import InTurn, OnBusy, Turns
+from redis_state.worker.tasks.views.archived import view_archived
 from redis_state.worker.tasks.views.stream import (
     TaskView,
     put_back,
@@ -61,7 +63,7 @@ _LOOK_EVERY_S = 5.0
 LONGEST_DELAY = timedelta(days=3653)
 
 
-class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientReading):
+class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasing, ClientReading):
     """Submit, steer, decide, cancel and watch tasks, from any process.
 
     ``queue`` is the queue of its tasks, else ``tasks``, as with workers. ``schedules`` are tasks
@@ -201,12 +203,20 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientReadin
         return Queues(self._queue, WorkerRegistry(self.store))
 
     async def get(self, session_id: str, task_id: str) -> TaskState | None:
-        """Return a task, or None."""
+        """Return a task that Redis has, or None."""
         return await self.store.tasks.load(session_id, task_id)
 
     async def inspect(self, session_id: str, task_id: str) -> TaskView | None:
-        """Return a task with what its workers know of it, or None."""
-        return await view_task(self.store, session_id, task_id)
+        """Return a task with what its workers know of it, or None.
+
+        One that Redis does not have is read from the archive, if there is one. Errors:
+        ArchiveUnavailable then.
+        """
+        view = await view_task(self.store, session_id, task_id)
+        if view is not None:
+            return view
+        found = await view_archived(self.store, session_id, task_id)
+        return None if found is None else found.view
 
     async def steer(
         self,

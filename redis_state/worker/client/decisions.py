@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from redis_state import limits
 from redis_state.models import TaskState, TaskStatus
 from redis_state.store import RedisStateStore, process_name
 from redis_state.worker.observe import tracing as telemetry
@@ -17,7 +18,9 @@ from redis_state.worker.tasks.waitpoints.open_pauses import (
     OpenPause,
     list_open_pauses,
     read_open_pause,
+    wanted_pauses,
 )
+from redis_state.worker.tasks.waitpoints.pause_pages import PausePage, list_pause_page
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 
 
@@ -108,6 +111,34 @@ class ClientDecisions(ABC):
         nobody is named.
         """
         return await list_open_pauses(self.store, session_id, tag=tag, decider=decider)
+
+    async def list_pauses(
+        self,
+        session_id: str | None = None,
+        *,
+        tag: str | None = None,
+        decider: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> PausePage:
+        """Return a page of the open pauses of a session or of all, the oldest first. See `pauses`.
+
+        ``after`` is the cursor of the page before, with the same filters: a pause that stays open
+        is neither skipped nor repeated. A page of all costs the page, however many are open. With
+        filters it may be short, or empty, and still have a cursor. That of a session reads all its
+        open pauses.
+
+        Errors: InvalidField, also for a cursor that is none, or of other filters.
+        """
+        limits.count("limit", limit)
+        return await list_pause_page(
+            self.store,
+            None if session_id is None else [session_id],
+            listing=["pauses", session_id, tag, decider],
+            limit=limit,
+            after=after,
+            wanted=wanted_pauses(tag, decider),
+        )
 
     async def pause(self, token: str) -> OpenPause | None:
         """Return the open pause of a token or a public id, or None."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from redis_state import limits
 from redis_state.errors import InvalidField, InvalidTransition
@@ -31,6 +31,7 @@ from redis_state.worker.tasks.views.finding import (
     TaskSummary,
     find_tasks,
 )
+from redis_state.worker.tasks.views.finding_archived import Archived, find_in_both
 from redis_state.worker.tasks.views.session_list import SessionTaskPage, count_tasks, list_sessions
 
 
@@ -61,6 +62,7 @@ class TaskOperations:
         newest_first: bool = True,
         limit: int = 100,
         after: str | None = None,
+        archived: Archived | Literal["no", "also", "only"] = Archived.NO,
         **filters: Unpack[TaskFilters],
     ) -> FoundPage:
         """Find tasks of all sessions that match every filter, in the order of their creation.
@@ -78,9 +80,24 @@ class TaskOperations:
         are kept. ``created_after`` is included, ``created_before`` is not; both are compared with
         the clock of the client that submitted.
 
-        Errors: InvalidField, also for a cursor that is none, or of other filters.
+        ``archived`` says whether tasks are found that are only in the archive of `archive_url` by
+        now: ``no``, ``also`` or ``only``. The order and the cursor are the same: a task that leaves
+        Redis between two pages comes once. If the archive is away, ``also`` finds what Redis has,
+        and the page is ``incomplete``.
+
+        Errors: InvalidField, also for a cursor that is none, or of other filters. With an archive
+        ConfigError without `archive_url`; with ``only`` ArchiveUnavailable.
         """
-        wanted = TaskFilter.read(**filters)
+        wanted, archived = TaskFilter.read(**filters), Archived.read(archived)
+        if archived is not Archived.NO:
+            return await find_in_both(
+                self.store,
+                wanted,
+                archived=archived,
+                newest_first=newest_first,
+                limit=limit,
+                after=after,
+            )
         return await find_tasks(
             self.store, wanted, newest_first=newest_first, limit=limit, after=after
         )
@@ -139,9 +156,11 @@ class TaskOperations:
         """Submit a new task with the input and the handler of another, whatever its status.
 
         Return its id. It names the other as `TaskView.rerun_of`, and has its attributes, unless
-        others are given. The same ``new_task_id`` is the same task, as in `submit`.
+        others are given. The same ``new_task_id`` is the same task, as in `submit`. One that Redis
+        does not have is read from the archive, if there is one.
 
-        Errors: TaskUnknown; RetryRefused for a task without a handler; those of `submit`.
+        Errors: TaskUnknown; RetryRefused for a task without a handler; those of `submit`; of an
+        archived task ArchiveUnavailable, and PayloadLost for an input that is gone.
         """
         source = await self._copies.source(session_id, task_id)
         return await self._copy(
@@ -169,10 +188,11 @@ class TaskOperations:
         ``before`` names the entry, which the fork does again: a step, a pause or a child, by its
         name if there is one of it, else with its number, as `snapshots` has it. Without it all that
         is recorded is kept. Return the new task's id. It is in the same session, and names the
-        other as `TaskView.forked_from`.
+        other as `TaskView.forked_from`. One that Redis does not have is read from the archive.
 
         Errors: TaskUnknown; InvalidField for a name of nothing that is recorded, or of several;
-        RetryRefused for a task without a handler; those of `submit`.
+        RetryRefused for a task without a handler; those of `submit`; those of `rerun` for an
+        archived task.
         """
         source = await self._copies.source(session_id, task_id)
         return await self._copy(

@@ -21,6 +21,7 @@ from redis_state.worker.recovery.dead_letters import list_dead
 from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import Compensation, read_compensations
 from redis_state.worker.tasks.recorded.snapshots import FullSnapshot, Snapshots, StepSnapshot
+from redis_state.worker.tasks.views.archived import read_archived_step, view_archived
 from redis_state.worker.tasks.views.stream import list_unfinished
 
 
@@ -48,15 +49,25 @@ class ClientReading(ABC):
         return await list_unfinished(self.store, limits.count("limit", limit, least=0))
 
     async def snapshots(self, session_id: str, task_id: str) -> list[StepSnapshot]:
-        """List the recorded steps of a task in order, without the results.
+        """List the recorded steps of a task in order, without the results, also of an archived one.
 
         Errors: CorruptState if a record is damaged.
         """
-        return await self._snapshots.list(session_id, task_id)
+        found = await self._snapshots.list(session_id, task_id)
+        if found or not await self._has_left(session_id, task_id):
+            return found
+        archived = await view_archived(self.store, session_id, task_id)
+        return [] if archived is None else list(archived.steps)
 
     async def snapshot(self, session_id: str, task_id: str, version: int) -> FullSnapshot | None:
-        """Return one snapshot with its result, however large, or None. Errors: CorruptState."""
-        return await self._snapshots.get(session_id, task_id, version)
+        """Return one snapshot with its result, however large, or None; also of an archived task.
+
+        Errors: CorruptState; PayloadLost.
+        """
+        found = await self._snapshots.get(session_id, task_id, version)
+        if found is not None or not await self._has_left(session_id, task_id):
+            return found
+        return await read_archived_step(self.store, session_id, task_id, version)
 
     async def last_checkpoint(self, session_id: str, task_id: str) -> FullSnapshot | None:
         """Return the newest snapshot that a `checkpoint_step` made, or None."""
@@ -65,9 +76,21 @@ class ClientReading(ABC):
     async def compensations(self, session_id: str, task_id: str) -> list[Compensation]:
         """List what a task's handler registered to be undone, and what became of it.
 
-        In the order of the registrations. Errors: CorruptState if a record is damaged.
+        In the order of the registrations, also of an archived task. Errors: CorruptState if a
+        record is damaged.
         """
-        return await read_compensations(self.store, session_id, task_id)
+        found = await read_compensations(self.store, session_id, task_id)
+        if found or not await self._has_left(session_id, task_id):
+            return found
+        archived = await view_archived(self.store, session_id, task_id)
+        return [] if archived is None else list(archived.compensations)
+
+    async def _has_left(self, session_id: str, task_id: str) -> bool:
+        """Return whether there is an archive, and Redis has no such task."""
+        if self.store.settings.archive_url is None:
+            return False
+        key = self.store.base.keys.task(session_id, task_id)
+        return not await self.store.transport.commands.exists(key)
 
     async def workers(self) -> list[WorkerInfo]:
         """List the live worker processes. See `WorkerRegistry`."""

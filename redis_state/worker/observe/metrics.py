@@ -115,6 +115,7 @@ class WorkerMetrics(Collector):
                 "what",
             )
         yield from self._of_archive()
+        yield from self._of_events()
         if self.pauses:
             ages = {f"{age:g}": count for age, count in self.pauses.items()}
             yield self._gauge(
@@ -129,8 +130,15 @@ class WorkerMetrics(Collector):
         if stats.archived:
             yield self._counter(
                 "archived",
-                "What the archiver did, by kind: tasks, updates, missed rows, postponed, refused.",
+                "What the archiver did: tasks, updates, missed, postponed, refused, erased.",
                 stats.archived.copy(),
+                "what",
+            )
+        if stats.retained:
+            yield self._counter(
+                "archive_removed",
+                "Rows that were removed from the archive because they had expired, by class.",
+                stats.retained.copy(),
                 "what",
             )
         if backlog is not None:
@@ -139,6 +147,20 @@ class WorkerMetrics(Collector):
             )
             yield self._gauge(
                 "archive_backlog_age_seconds",
+                "Seconds that the first of them waits.",
+                {(): backlog[1]},
+            )
+
+    def _of_events(self) -> Iterator[Metric]:
+        backlog = self.stats.event_backlog
+        if backlog is not None:
+            yield self._gauge(
+                "durable_events_backlog",
+                "Traces with audit events that are not in PostgreSQL yet.",
+                {(): backlog[0]},
+            )
+            yield self._gauge(
+                "durable_events_backlog_age_seconds",
                 "Seconds that the first of them waits.",
                 {(): backlog[1]},
             )

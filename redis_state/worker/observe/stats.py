@@ -91,8 +91,12 @@ class WorkerStats:
         self.waits: dict[str, Histogram] = {}
         self.swept: Counter[str] = Counter()
         self.archived: Counter[str] = Counter()
+        # What was removed from the archive because it had expired, in rows of each class.
+        self.retained: Counter[str] = Counter()
         # Tasks that wait to be archived, and for how many seconds the first of them.
         self.archive_backlog: tuple[int, float] | None = None
+        # Traces with events that PostgreSQL lacks, and for how many seconds the first of them.
+        self.event_backlog: tuple[int, float] | None = None
         self._running: dict[int, RunningTask] = {}
 
     @property

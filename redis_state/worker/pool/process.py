@@ -23,6 +23,7 @@ from redis_state.stores.base import ms
 from redis_state.worker.arq.cron import CronRunner
 from redis_state.worker.handler.guards import Guard
 from redis_state.worker.handler.versions import lanes_of
+from redis_state.worker.observe.durable_events import count_events_regularly
 from redis_state.worker.observe.registry import WorkerIdentity, WorkerRecord
 from redis_state.worker.observe.stats import Polls, WorkerStats, stale_writes_refused
 from redis_state.worker.pool.heartbeat import Heartbeat, HeartbeatThread
@@ -145,6 +146,8 @@ class WorkerProcess:
         loops: dict[str, Loop] = {"sweeper": self._sweep} if self._config.sweeps else {}
         if self._config.settings.archive_url is not None:
             loops["archive"] = self._archive
+        if self.store.events.is_durable:
+            loops["events"] = partial(count_events_regularly, self.store, self.stats)
         if self._thread is None:
             loops["presence"] = self.worker_record.keep
         # arq's own runner has cron jobs of its own.

@@ -262,7 +262,7 @@ class AgentWorker:
                 process.run_config,
                 payload,
                 queue=job.queue,
-                is_permit=job.is_limited,
+                permit=job.claimed if job.is_limited else None,
             )
 
         limits = self.queue_limits

@@ -60,7 +60,7 @@ class Job(NamedTuple):
     ``version`` is the record's version, ``since_ms`` when the task was created, if it is queued
     again. ``orphan`` is true if its last run is dead. ``at_ms`` is when it is due, by the server's
     clock. ``key`` is what its task is limited under. ``trace`` is the context of the span that
-    queues it.
+    queues it. Claims up to ``retired_ms`` have no right to run the task, by its record.
     """
 
     session_id: str
@@ -74,6 +74,7 @@ class Job(NamedTuple):
     at_ms: int | None = None
     trace: Mapping[str, str] = _UNTRACED
     key: str = ""
+    retired_ms: int = 0
 
     @classmethod
     def of(cls, task: TaskStatusView) -> Job:

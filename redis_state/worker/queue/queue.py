@@ -49,6 +49,7 @@ class QueueState(StrEnum):
     CLAIMED = "CLAIMED"  # a worker has claimed it and may be about to start it
     RELEASED = "RELEASED"  # who claimed it never started it: it is there for any worker again
     QUEUED = "QUEUED"  # it was not there, and is now
+    HELD = "HELD"  # its claim is a permit, and who has it could still run the task
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +135,15 @@ class Queue:
 
         All of them travel together. Safe to repeat, also concurrently: a job is there once. What a
         worker claimed less than ``patience_ms`` ago is left alone: the worker may be about to start
-        it. One that was merely slow then finds the task held, or starts it first. Errors:
-        BackendUnavailable.
+        it. One that was merely slow then finds the task held, or starts it first. A permit stays
+        until its claim is ``retired``, see `Job`. Errors: BackendUnavailable.
         """
+        return [state for state, _ in await self.ensure_or_held(jobs, patience_ms=patience_ms)]
+
+    async def ensure_or_held(
+        self, jobs: Sequence[Job], *, patience_ms: int
+    ) -> list[tuple[QueueState, int]]:
+        """Do the same; for a job that is HELD also return when it was claimed, else 0."""
         found = await asyncio.gather(*(self._ensure(job, patience_ms) for job in jobs))
         return list(found)
 
@@ -372,7 +379,7 @@ class Queue:
             return payload_key(f"{self._keys.jobs_tag}/")
         return payload
 
-    async def _ensure(self, job: Job, patience_ms: int) -> QueueState:
+    async def _ensure(self, job: Job, patience_ms: int) -> tuple[QueueState, int]:
         written = self._written(job)
         earlier = job._replace(runs=max(0, job.runs - 1)).id_under(self._keys.jobs_tag)
         reply = await self._scripts.ensure_job(
@@ -385,8 +392,10 @@ class Queue:
             orphan=job.orphan,
             version=str(job.version),
             patience_ms=patience_ms,
+            retired=job.retired_ms,
         )
-        return QueueState(reply.text(0))
+        state = QueueState(reply.text(0))
+        return state, int(reply.facts[1]) if state is QueueState.HELD else 0
 
     def _written(self, job: Job) -> QueuedJob:
         return QueuedJob(

@@ -16,9 +16,9 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
-from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import OldClaim, Queue, QueueState
-from redis_state.worker.tasks.transitions import LOOK_LATEST_MS
+from redis_state.worker.recovery.permits import queue_again
+from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, TaskTransitions
 
 
 class OldClaims:
@@ -31,6 +31,7 @@ class OldClaims:
         self._queue = queue
         self._patience_ms = patience_ms
         self._watch = WatchList(store.base.scripts, store.base.keys)
+        self._transitions = TaskTransitions(store)
         # Up to when the claims of each queue have been inspected, by the server's clock.
         self._inspected = dict.fromkeys(queues, 0)
 
@@ -77,8 +78,10 @@ class OldClaims:
             if task.status is TaskStatus.RUNNING
         )
         await asyncio.gather(*running)
-        waiting = [Job.of(task) for task in ours if task.status is TaskStatus.PENDING]
-        return await self._queue.ensure_queued(waiting, patience_ms=self._patience_ms)
+        waiting = [task for task in ours if task.status is TaskStatus.PENDING]
+        return await queue_again(
+            self._transitions, self._queue, waiting, patience_ms=self._patience_ms
+        )
 
     async def _end(self, found: Sequence[tuple[OldClaim, TaskStatusView | None]]) -> None:
         """End claims of tasks that were inspected after they had been listed: later ones stay."""

@@ -39,10 +39,10 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.observe.stats import WorkerStats
-from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue, QueueState
 from redis_state.worker.recovery.index_repair import IndexRepair
 from redis_state.worker.recovery.old_claims import OldClaims
+from redis_state.worker.recovery.permits import queue_again
 from redis_state.worker.recovery.queue_history import QueueHistory
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.messaging.messages import TaskMessages
@@ -343,12 +343,15 @@ class Sweeper:
     async def _queue_up(
         self, waiting: Sequence[_Queueable], report: SweepReport
     ) -> list[tuple[WatchClaim, int | None]]:
-        jobs = [Job.of(each.task) for each in waiting]
-        mended = await self._queue.ensure_queued(jobs, patience_ms=self._patience_ms)
-        for job, how in zip(jobs, mended, strict=True):
+        tasks = [each.task for each in waiting]
+        mended = await queue_again(
+            self._transitions, self._queue, tasks, patience_ms=self._patience_ms
+        )
+        for task, how in zip(tasks, mended, strict=True):
+            orphan = task.status is TaskStatus.RUNNING
             report.released += how is QueueState.RELEASED
-            report.taken_over += how is QueueState.QUEUED and job.orphan
-            report.requeued += how is QueueState.QUEUED and not job.orphan
+            report.taken_over += how is QueueState.QUEUED and orphan
+            report.requeued += how is QueueState.QUEUED and not orphan
         return [
             (each.claim, self._next_ms(each, how))
             for each, how in zip(waiting, mended, strict=True)
@@ -362,7 +365,7 @@ class Sweeper:
         hastens what the index lists, and what was seen in the queue before it was lost.
         """
         task, claimed_ms = waiting.task, _claimed_ms(waiting.claim)
-        if how is QueueState.CLAIMED:
+        if how in (QueueState.CLAIMED, QueueState.HELD):
             return self._patience_ms
         if task.due_ms > claimed_ms:
             return max(self._waiting_ms, min(task.due_ms - claimed_ms, _LONGEST_DELAY_MS))

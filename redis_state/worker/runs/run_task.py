@@ -29,18 +29,19 @@ async def run_task(
     job: JobPayload,
     *,
     queue: str,
-    is_permit: bool = False,
+    permit: bytes | None = None,
 ) -> None:
     """Run a task if it is there to be run. Raises only RunAgain and CancelledError.
 
-    With ``is_permit`` the job's claim is what lets the task run at all. A run whose lease had run
-    out lost its own, and may have renewed its lease since: the claim is kept for it.
+    With ``permit`` the job's claim, which has that mark, is what lets the task run at all. A run
+    whose lease had run out lost its own, and may have renewed its lease since: the claim is kept
+    for it.
     """
     try:
-        started = await _start(store, config, job)
-        while is_permit and isinstance(started, NotStarted) and started.reason == "held":
+        started = await _start(store, config, job, permit)
+        while permit and isinstance(started, NotStarted) and started.reason == "held":
             await asyncio.sleep(min(started.left_ms / 1000, AGAIN_S))
-            started = await _start(store, config, job)
+            started = await _start(store, config, job, permit)
         if isinstance(started, StartedRun):
             run = TaskRun(store, config, started)
             if not (run.lacks_code and await run.left_to_others(queue)):
@@ -64,7 +65,7 @@ async def run_task(
 
 
 async def _start(
-    store: RedisStateStore, config: RunConfig, job: JobPayload
+    store: RedisStateStore, config: RunConfig, job: JobPayload, permit: bytes | None
 ) -> StartedRun | NotStarted:
     """Start a task. While the server is unreachable, retry for the length of a lease.
 
@@ -83,6 +84,7 @@ async def _start(
                 lease_ms=config.lease_ms,
                 worker=config.worker,
                 max_crashes=config.max_crashes,
+                claimed=permit,
             )
         except NoConnection:
             if clock() + AGAIN_S > end:

@@ -6,8 +6,9 @@ the handler. It holds no right: the secret that the tokens of pauses are made fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,17 @@ from pydantic import TypeAdapter
 
 from redis_state.errors import CorruptState, InvalidField
 from redis_state.models import TaskState
+from redis_state.primitives.record import Stored
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Sealed
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
+from redis_state.worker.tasks.recorded.archived import ArchivedJournal, load_archived
 from redis_state.worker.tasks.recorded.inputs import read_input
 from redis_state.worker.tasks.recorded.journal import Journals, StepNote
+
+ReadResult = Callable[[str, StepNote], Awaitable[Any]]
 
 FORMAT = 1
 _STATES: TypeAdapter[TaskState] = TypeAdapter(TaskState)
@@ -83,40 +88,55 @@ def load_history(path: str | Path) -> TaskHistory:
 
 
 async def read_history(store: RedisStateStore, session_id: str, task_id: str) -> TaskHistory | None:
-    """Read a task's history from the store; None if a host saved the task, or there is none.
+    """Read a task's history from the store, else from its archive, if the settings name one.
 
-    A running task may be further when this returns. Errors: CorruptState; PayloadUnreadable.
+    None if a host saved the task, or there is none. A running task may be further when this
+    returns. Errors: CorruptState; PayloadUnreadable; PayloadLost; ArchiveUnavailable.
     """
-    record = await store.tasks.load_fields(session_id, task_id)
-    if record is None or "job" not in record.fields:
-        return None
-    keys = store.tasks.keys(session_id, task_id)
-    journals = Journals(store.base)
+    keys, named = store.tasks.keys(session_id, task_id), (session_id, task_id)
     try:
-        payloads, of = store.base.payloads, f"task {task_id!r}"
-        job = payloads.as_object(record.fields["job"])
-        found = TaskStatusView.of(session_id, task_id, record.fields)
+        record = await store.tasks.load_fields(session_id, task_id)
+        if record is None:
+            task = await load_archived(store, session_id, task_id)
+            if task is None:
+                return None
+            kept = ArchivedJournal(store, task)
+            journal = kept.read(whole=True)
+            return await _history(store, named, task.as_stored, journal, kept.result)
+        if "job" not in record.fields:
+            return None
+        journals = Journals(store.base)
         journal, _ = await journals.read(keys, whole=True)
-        return TaskHistory(
-            namespace=store.settings.namespace,
-            state=await store.tasks.whole(store.tasks.read(session_id, task_id, record)),
-            handler=job["handler"],
-            input=await payloads.fetch(
-                read_input(payloads, record.fields, job, of=of), of=of, field="input"
-            ),
-            attempts=found.attempts,
-            journal={
-                entry: await _whole(journals, keys, entry, note) for entry, note in journal.items()
-            },
-        )
+        result = partial(journals.result, keys)
+        return await _history(store, named, record, journal, result)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptState(keys.task, f"cannot be read: {type(error).__name__}") from None
 
 
-async def _whole(journals: Journals, keys: Any, entry: str, note: Any) -> Any:
+async def _history(
+    store: RedisStateStore,
+    named: tuple[str, str],
+    record: Stored,
+    journal: Mapping[str, Any],
+    result: ReadResult,
+) -> TaskHistory:
+    payloads, of = store.base.payloads, f"task {named[1]!r}"
+    job = payloads.as_object(record.fields["job"])
+    given = read_input(payloads, record.fields, job, of=of)
+    return TaskHistory(
+        namespace=store.settings.namespace,
+        state=await store.tasks.whole(store.tasks.read(*named, record)),
+        handler=job["handler"],
+        input=await payloads.fetch(given, of=of, field="input"),
+        attempts=TaskStatusView.of(*named, record.fields).attempts,
+        journal={entry: await _whole(result, entry, note) for entry, note in journal.items()},
+    )
+
+
+async def _whole(result: ReadResult, entry: str, note: Any) -> Any:
     if not isinstance(note, StepNote) or not (note.chunks or type(note.result) is Sealed):
         return note
-    return replace(note, result=await journals.result(keys, entry, note), chunks=0, sha256="")
+    return replace(note, result=await result(entry, note), chunks=0, sha256="")
 
 
 def _written(note: Any) -> Any:

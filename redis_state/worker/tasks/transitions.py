@@ -158,10 +158,12 @@ class TaskTransitions:
         lease_ms: int,
         worker: str,
         max_crashes: int = MAX_CRASHES,
+        claimed: bytes | None = None,
     ) -> StartedRun | NotStarted:
         """Take a task's lease and set it running; take it over if its holder's lease ran out.
 
-        One that more than ``max_crashes`` holders in a row left that way is failed instead. Errors:
+        One that more than ``max_crashes`` holders in a row left that way is failed instead. With
+        ``claimed`` it is not started if that claim was retired, see `retire`. Errors:
         PayloadUnreadable, PayloadStoreUnavailable: it is PENDING again.
         """
         keys = self._store.tasks.keys(session_id, task_id)
@@ -181,6 +183,7 @@ class TaskTransitions:
             # The script writes the epoch that it gives.
             announcement=announcement(self._store, update, run=0),
             steering=self._store.steering.keys(session_id),
+            claimed=None if claimed is None else int(claimed),
         )
         if reply.word is ReplyCode.HELD:
             return NotStarted("held", left_ms=int(reply.facts[0]))
@@ -305,6 +308,17 @@ class TaskTransitions:
                 return False
             raise
         return True
+
+    async def retire(self, found: TaskStatusView, *, claimed_ms: int) -> bool:
+        """Take from a claim the right to run a task, before its permit goes to another task.
+
+        A PENDING task is not started under it. The run of a RUNNING one whose lease has run out
+        cannot renew it, and its writes are refused. Return False, and do nothing, if the task has
+        moved on since it was read. Errors: BackendUnavailable.
+        """
+        keys = self._store.tasks.keys(found.session_id, found.task_id)
+        reply = await self._scripts.retire_claim(keys, version=found.version, claimed=claimed_ms)
+        return int(reply.facts[0]) == 1
 
     async def wake_to_cancel(self, state: TaskState, reason: str | None) -> None:
         """Make a PAUSED task PENDING, because it has something to undo before it is CANCELLED.

@@ -65,16 +65,13 @@ def test_a_run_without_a_lease_counts_up_to_its_last_record_that_was_taken() -> 
     assert not Witness([begin("b"), begin("a"), end("b"), *rest], _LIMITS).problems
 
 
-def test_a_run_whose_process_was_stopped_counts_up_to_that_moment() -> None:
-    rest = [("part", "a", 1, 0), ("held", "a", 1, 0), end("b"), end("a")]
-    assert not Witness(
-        [begin("a"), ("stopped", "w"), begin("b", worker="v"), *rest], _LIMITS
-    ).problems
-    for lines in (
-        [begin("a"), begin("b", worker="v"), ("stopped", "w"), *rest],
-        [begin("a"), ("stopped", "v"), begin("b", worker="v"), *rest],
-    ):
-        assert Witness(lines, _LIMITS).problems
+def test_a_run_that_goes_on_after_its_process_was_stopped_counts_to_its_end() -> None:
+    goes_on = [begin("a"), ("stopped", "w"), begin("b", worker="v"), end("b"), end("a")]
+    assert Witness(goes_on, _LIMITS).problems
+    killed = [begin("a"), ("stopped", "w"), begin("b", worker="v"), ("dead", "w"), end("b")]
+    assert not Witness(killed, _LIMITS).problems
+    too_soon = [begin("a"), begin("b", worker="v"), ("stopped", "w"), ("dead", "w"), end("b")]
+    assert Witness(too_soon, _LIMITS).problems
 
 
 def test_turns_are_one_after_the_other_in_their_order() -> None:

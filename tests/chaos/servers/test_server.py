@@ -22,7 +22,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.testing import eventually, leaked_keys
 from redis_state.worker import TaskClient
-from tests.chaos.support.crew import Crew, Told, ends, statuses_of, trails, worst, wrong_move
+from tests.chaos.support.crew import Crew, StatusRow, ends, statuses_of, trails, worst, wrong_move
 from tests.chaos.support.forgetting import MAY_FORGET_S, Acknowledged, Kill, lost
 from tests.chaos.support.power import compiler, power
 from tests.chaos.support.server import Server
@@ -154,6 +154,7 @@ async def _under_load(trial: Trial, server: Server, load: Load, crew: Crew) -> N
             trial.faults += await asyncio.to_thread(server.kill) == -9
             server.start()
             await eventually(server.answers, "the server is up again", timeout_s=60)
+            await server.rewrite()
             kills.append(Kill(began, time.monotonic()))
             opened_ms.append(await clock_ms(store.base.scripts))
         await asyncio.sleep(_AGAIN_S)
@@ -172,7 +173,7 @@ async def _under_load(trial: Trial, server: Server, load: Load, crew: Crew) -> N
 
 
 async def _judge_writes(
-    trial: Trial, load: Load, found: dict[str, list[Told]], kills: list[Kill]
+    trial: Trial, load: Load, found: dict[str, list[StatusRow]], kills: list[Kill]
 ) -> None:
     callers, trial.duplicated = await load.rows()
     callers.append(
@@ -184,7 +185,7 @@ async def _judge_writes(
     trial.figures["forgotten"] = gone - trial.lost
 
 
-def _judge_tasks(trial: Trial, found: dict[str, list[Told]]) -> None:
+def _judge_tasks(trial: Trial, found: dict[str, list[StatusRow]]) -> None:
     for task, trail in found.items():
         trial.duplicated += ends(trail) > 1
         trial.expect(wrong_move(trail) is None, f"{task}: {wrong_move(trail)}")
@@ -193,7 +194,7 @@ def _judge_tasks(trial: Trial, found: dict[str, list[Told]]) -> None:
 
 
 def _judge_outages(
-    trial: Trial, found: dict[str, list[Told]], opened: list[float], opened_ms: list[int]
+    trial: Trial, found: dict[str, list[StatusRow]], opened: list[float], opened_ms: list[int]
 ) -> None:
     """Measure how long after each start callers and workers went on."""
     answered = sorted(ended for _, how, _, ended in trial.history.events if how == "ok")

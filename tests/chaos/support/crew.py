@@ -85,17 +85,17 @@ class Crew:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A state that a task was told to be in, by whom and when, by the server's clock."""
+class StatusRow:
+    """A status that a worker published for a task, with the server's time."""
 
     status: str
     worker: str
     at_ms: int
 
 
-async def trails(store: RedisStateStore, session: str = SESSION) -> dict[str, list[Told]]:
-    """Read the states that the tasks of a session were told to be in, in order."""
-    found: dict[str, list[Told]] = defaultdict(list)
+async def trails(store: RedisStateStore, session: str = SESSION) -> dict[str, list[StatusRow]]:
+    """Read the statuses that were published for the tasks of a session, in order."""
+    found: dict[str, list[StatusRow]] = defaultdict(list)
     cursor: str | None = None
     while True:
         page = await store.read_updates(session, after=cursor)
@@ -103,14 +103,14 @@ async def trails(store: RedisStateStore, session: str = SESSION) -> dict[str, li
             if entry.value.update_type is UpdateType.STATUS_CHANGE:
                 content: dict[str, Any] = entry.value.content
                 at_ms = int(entry.cursor.split("-")[1])
-                reported = Told(content["status"], content.get("worker", ""), at_ms)
+                reported = StatusRow(content["status"], content.get("worker", ""), at_ms)
                 found[entry.value.task_id].append(reported)
         cursor = page.cursor
         if page.at_end:
             return found
 
 
-def wrong_move(trail: list[Told]) -> str | None:
+def wrong_move(trail: list[StatusRow]) -> str | None:
     """Name the first move of a task that there is no arrow for.
 
     The first state may be missing: a client may die between writing a task and telling of it.
@@ -124,12 +124,12 @@ def wrong_move(trail: list[Told]) -> str | None:
     return None
 
 
-def ends(trail: list[Told]) -> int:
+def ends(trail: list[StatusRow]) -> int:
     """Count how often a task has ended."""
     return sum(reported.status in _TERMINAL for reported in trail)
 
 
-def takeovers_s(trail: list[Told], killed_ms: dict[str, int]) -> list[float]:
+def takeovers_s(trail: list[StatusRow], killed_ms: dict[str, int]) -> list[float]:
     """Tell how long after its worker's death a task that it ran was run again."""
     found: list[float] = []
     for reported, after in itertools.pairwise(trail):
@@ -162,6 +162,6 @@ def worst(seconds: list[float]) -> dict[str, float]:
     return {"median_s": round(ordered[len(ordered) // 2], 2), "longest_s": round(ordered[-1], 2)}
 
 
-def statuses_of(found: dict[str, list[Told]]) -> dict[str, int]:
+def statuses_of(found: dict[str, list[StatusRow]]) -> dict[str, int]:
     """Count tasks by the state that they were last told to be in."""
     return dict(Counter(trail[-1].status for trail in found.values()))

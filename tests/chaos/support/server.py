@@ -6,7 +6,11 @@ import asyncio
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
+from redis.asyncio import Redis
+
+from redis_state.testing import eventually
 from tests.chaos.support.power import Power
 from tests.support.processes import children
 from tests.support.servers.faults import own_binary
@@ -39,6 +43,19 @@ class Server:
             cwd=self._directory,
             env=None if self._power is None else os.environ | self._power.environment,
         )
+
+    async def rewrite(self) -> None:
+        """Rewrite the append-only file: an unclean start needs it, see `docs/guides/servers.md`."""
+        client: Any
+        async with Redis(unix_socket_path=str(self._socket)) as client:
+            await client.bgrewriteaof()
+
+            async def is_over() -> bool:
+                about = await client.info("persistence")
+                return not about["aof_rewrite_in_progress"] and not about["aof_rewrite_scheduled"]
+
+            await eventually(is_over, "the file is rewritten", timeout_s=60)
+            assert (await client.info("persistence"))["aof_last_bgrewrite_status"] == "ok"
 
     def kill(self) -> int:
         """Kill it with no chance to write anything, or cut its power; return its status."""

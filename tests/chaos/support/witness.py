@@ -7,9 +7,9 @@ more handlers count than the limit.
 A run that loses its lease while its process lives (it was stopped) may go on until its heartbeat
 or its next write is refused. That is all that is promised of it. So it counts up to where it was
 when it began the last part whose record the server took: it may be stalled right after that
-record, or before its first act, and write its line much later. It also counts up to the moment at
-which its process was stopped: if no other run has taken its task over when the process goes on, it
-goes on too, and its permit may be another's.
+record, or before its first act, and write its line much later. A run that nobody took over counts
+to its end, also if its process was stopped meanwhile: it went on under its own permit. One whose
+process was stopped and then killed counts up to the stop: its lease may have run out by then.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Run:
     held: int = -1
     end: int | None = None
     lost_alive: bool = False
+    died: bool = False
     stopped: int | None = None
 
     @property
@@ -48,8 +49,9 @@ class Run:
     def counts_to(self) -> int:
         """The line up to which it counts."""
         assert self.end is not None
-        counts_to = self.held if self.lost_alive else self.end
-        return counts_to if self.stopped is None else min(counts_to, self.stopped)
+        if self.lost_alive:
+            return self.held
+        return self.stopped if self.died and self.stopped is not None else self.end
 
 
 class Witness:
@@ -118,7 +120,8 @@ class Witness:
         for run in self.runs.values():
             if run.end is None:
                 run.end = self.deaths.get(run.worker, -1)
-                if run.end < 0:
+                run.died = run.end >= 0
+                if not run.died:
                     self.problems.append(f"{run.task} neither ended nor died")
 
     def _find_lost(self) -> None:

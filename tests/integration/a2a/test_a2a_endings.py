@@ -63,7 +63,7 @@ async def becomes(backend: A2ABackend, wanted: TaskState, task_id: str = "t") ->
 
 def hasty(settings: Settings, url: str, **options: Any) -> A2ABackend:
     """Make a server that waits for no answer for long."""
-    hurry = {"call_timeout_s": 0.2, "connect_timeout_s": 0.2}
+    hurry = {"call_timeout_s": 1.0, "connect_timeout_s": 1.0}
     return connect(url, A2AOptions(**options), namespace=settings.namespace, **hurry)
 
 

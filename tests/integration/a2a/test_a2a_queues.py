@@ -231,7 +231,7 @@ async def test_a_queue_whose_end_cannot_be_told_is_closed_all_the_same(
     hangs: bool,  # noqa: FBT001
 ) -> None:
     async with Proxy(settings.url.get_secret_value()) as proxy:
-        hurry = {"call_timeout_s": 0.2, "connect_timeout_s": 0.2}
+        hurry = {"call_timeout_s": 1.0, "connect_timeout_s": 1.0}
         options = A2AOptions(lease_s=LEASE_S)
         backend = connect(proxy.url, options, namespace=settings.namespace, **hurry)
         far = create_queue_manager(backend)

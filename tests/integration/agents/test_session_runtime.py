@@ -22,8 +22,8 @@ from tests.support.agents.sessions import fresh
 from tests.support.scripts import lives
 
 
-class Told:
-    """A runtime that notes hooks and events in the order they come."""
+class RecordingRuntime:
+    """A runtime that records hooks and events in the order they come."""
 
     def __init__(self, store: RedisStateStore) -> None:
         self.notes: list[str] = []
@@ -49,15 +49,15 @@ class Told:
 
 
 @pytest.fixture
-def reported(store: RedisStateStore) -> Told:
-    return Told(store)
+def reported(store: RedisStateStore) -> RecordingRuntime:
+    return RecordingRuntime(store)
 
 
 def rename(session: AgentSession) -> AgentSession:
     return session.with_state(session.state.with_metadata(renamed=True))
 
 
-async def test_hooks_and_events_come_in_the_originals_order(reported: Told) -> None:
+async def test_hooks_and_events_come_in_the_originals_order(reported: RecordingRuntime) -> None:
     await reported.runtime.create(fresh("a"))
     assert reported.take() == [
         "before_create",
@@ -90,7 +90,9 @@ async def test_hooks_and_events_come_in_the_originals_order(reported: Told) -> N
     assert reported.take() == ["after_load", "SessionLoaded"]
 
 
-async def test_a_higher_priority_comes_first_and_equals_as_they_were_added(reported: Told) -> None:
+async def test_a_higher_priority_comes_first_and_equals_as_they_were_added(
+    reported: RecordingRuntime,
+) -> None:
     for name, priority in (("low", -1), ("first", 5), ("second", 5)):
         reported.runtime.add_hook(SessionStage.AFTER_LOAD, reported.noting(name), priority=priority)
     await reported.runtime.create(fresh("a"))
@@ -118,7 +120,7 @@ async def test_hooks_change_what_goes_on_and_after_a_save_only_what_is_returned(
     assert stored.state.context.metadata == {}
 
 
-async def test_failures_are_told_except_the_actions_own(reported: Told) -> None:
+async def test_failures_are_told_except_the_actions_own(reported: RecordingRuntime) -> None:
     with pytest.raises(SessionNotFound):
         await reported.runtime.execute("a", rename)
     assert reported.take() == ["SessionLoadFailed"]
@@ -160,7 +162,9 @@ def meddling(runtime: SessionRuntime, times: int = 1) -> Any:
     return action
 
 
-async def test_a_pure_action_is_done_again_on_what_somebody_else_saved(reported: Told) -> None:
+async def test_a_pure_action_is_done_again_on_what_somebody_else_saved(
+    reported: RecordingRuntime,
+) -> None:
     await reported.runtime.create(fresh("a"))
     session = await reported.runtime.execute("a", meddling(reported.runtime, 3), pure=True)
     assert [m.text for m in session.state.messages] == ["other", "other", "other", "mine"]

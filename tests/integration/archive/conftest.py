@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,15 +13,6 @@ pytest.importorskip("psycopg", reason="needs the postgres extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import Archive, open_archive
 from tests.support.servers.postgres import OwnPostgres
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[OwnPostgres]:
-    """Start a server for the test process."""
-    server = OwnPostgres()
-    server.start()
-    yield server
-    server.close()
 
 
 @pytest.fixture(params=["postgres", "parquet"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -10,12 +11,17 @@ pytest.importorskip("psycopg", reason="needs the postgres extra")
 pytest.importorskip("typer", reason="needs the cli extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
+import psycopg
+
 from redis_state import RedisStateStore, Settings
+from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive
+from redis_state.archive.retaining import Retainer
 from redis_state.archive.waiting import ArchiveList
 from redis_state.models import TaskStatus
 from tests.support.commands import Ran, cli
 from tests.support.processes.pools import SESSION
+from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archives import archived, ended, expected
 
 pytestmark = pytest.mark.worker
@@ -66,3 +72,47 @@ async def test_what_needs_no_archiving_does_not_end_a_run_early(
     ran = await cli(settings, "archive", "run", "--json", REDIS_STATE_ARCHIVE_URL=archive_url)
     assert ran.document["tasks"] == 1
     assert await archived(archive) == await expected(live, task)
+
+
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
+async def test_what_is_over_is_counted_and_removed_by_hand(
+    live: RedisStateStore, archive: PostgresArchive, settings: Settings, postgres: OwnPostgres
+) -> None:
+    kept = '{"tasks": "P30D", "sessions": "P30D"}'
+
+    async def run(*arguments: str, retention: str = kept) -> Ran:
+        return await cli(
+            settings,
+            "archive",
+            *arguments,
+            REDIS_STATE_ARCHIVE_URL=postgres.url,
+            REDIS_STATE_ARCHIVE_RETENTION=retention,
+        )
+
+    old, new = await ended(live), await ended(live)
+    assert (await run("run", "--backfill")).status == 0
+    async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as beside:
+        await beside.execute(
+            "UPDATE redis_state.tasks SET ended_at = now() - interval '31 days' "
+            "WHERE namespace = %s AND task_id = %s",
+            [settings.namespace, old],
+        )
+    counted = (await run("retain", "--dry-run", "--json")).document
+    assert (counted["rows"], counted["dry_run"]) == ({"tasks": 1, "sessions": 0}, True)
+    assert set(await archived(archive)) == {old, new}
+    assert "tasks" in (await run("retain")).out
+    assert set(await archived(archive)) == {new}
+    assert (await run("retain", retention="{}")).status == 2
+    assert (await run("retain", retention='{"tasx": "P30D"}')).status == 2
+
+
+async def test_one_process_keeps_the_retention_at_a_time(
+    archiving: Settings, archive: PostgresArchive
+) -> None:
+    kept = {"archive_retention": {"tasks": timedelta(days=30)}}
+    async with RedisStateStore(archiving.model_copy(update=kept)) as store:
+        rounds = await asyncio.gather(*(Retainer(store, archive).run_once() for _ in range(5)))
+        assert [report.rows for report in rounds if report is not None] == [{"tasks": 0}]
+        assert await Retainer(store, archive).run_once() is None
+    async with RedisStateStore(archiving) as store:
+        assert await Retainer(store, archive).run_once() is None

@@ -136,3 +136,25 @@ async def test_a_database_of_the_version_before_gets_the_table(postgres: OwnPost
         assert (await archive.status()).records == {RecordKind.TRAJECTORY: 1}
     finally:
         await archive.aclose()
+
+
+async def test_an_erasure_takes_what_a_session_owns_and_nothing_else(
+    archive: PostgresArchive,
+) -> None:
+    records = [
+        replace(record(owner), kind=kind, owner=owner)
+        for kind in RecordKind
+        for owner in ("session", "session2", "sess")
+    ]
+    # The owner of an event is a trace.
+    kept = [each for each in records if each.owner != "session" or each.kind is RecordKind.EVENT]
+    assert await put(archive, *records) == {}
+    await archive.forget("session", before_us=T + 10)
+    for each in records:
+        found = await archive.records(each.kind, each.owner)
+        assert found == ([each] if each in kept else [])
+    # One batch has what is erased, what is not, and what came after.
+    others = [replace(each, key="another") for each in kept]
+    later = replace(records[-1], owner="session", born_us=T + 10)
+    missing = await put(archive, *records, *others, later)
+    assert missing == {each.known_by: None for each in records if each not in kept}

@@ -18,10 +18,10 @@ from redis_state.archive import ArchiveQuery
 from redis_state.archive.archiver import Archiver
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
 from redis_state.archive.postgres.archive import PostgresArchive
-from redis_state.archive.postgres.rows import id_text
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveUnavailable
+from redis_state.postgres.text import id_text
 from tests.support.processes.pools import SESSION
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archives import all_due, archive_all, archived, ended, expected

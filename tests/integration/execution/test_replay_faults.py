@@ -31,7 +31,7 @@ async def proxy(settings: Settings) -> AsyncIterator[Proxy]:
 @pytest.fixture
 async def through(settings: Settings, proxy: Proxy) -> AsyncIterator[RedisStateStore]:
     """Give a store whose replies can be lost, and which waits for none for long."""
-    short = {"url": SecretStr(proxy.url), "call_timeout_s": 0.3, "connect_timeout_s": 0.3}
+    short = {"url": SecretStr(proxy.url), "call_timeout_s": 1.0, "connect_timeout_s": 1.0}
     async with RedisStateStore(settings.model_copy(update=short)) as opened:
         yield opened
 

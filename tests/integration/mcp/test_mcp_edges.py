@@ -26,6 +26,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ErrorData, JSONRPCNotification
 
 from redis_state import RedisStateStore, Settings
+from redis_state.errors import ConfigError
 from redis_state.integrations.mcp import (
     RedisEventStore,
     RedisSubscriptionBus,
@@ -98,6 +99,20 @@ async def test_a_bus_that_missed_changes_tells_of_all_lists(
             await sender.publish(ToolsListChanged())
             await bus.publish(ToolsListChanged())
             assert len(heard) == count
+
+
+async def test_a_bus_that_was_closed_takes_no_listeners(store: RedisStateStore) -> None:
+    heard: list[Any] = []
+    bus = RedisSubscriptionBus(store)
+    async with bus:
+        bus.subscribe(heard.append)
+    with pytest.raises(ConfigError, match="closed"):
+        bus.subscribe(heard.append)
+    assert bus._following is None
+    async with bus:
+        bus.subscribe(heard.append)()
+        await bus.publish(ToolsListChanged())
+        await eventually(lambda: len(heard) == 1, "the listener of before hears it again")
 
 
 async def test_a_damaged_message_is_no_gap_to_step_over(store: RedisStateStore) -> None:

@@ -82,6 +82,8 @@ async def test_40_callers_over_tls_get_their_results_though_their_links_die(
         proxy.dribble(900)
         url = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_certs={cert}"
         changed: dict[str, Any] = {"url": SecretStr(url), "payload_keys": SecretStr(KEYS[0])}
+        # Dead links may come one after the other, each found by its own deadline.
+        changed["call_timeout_s"] = 20.0
         async with (
             RedisStateStore(settings.model_copy(update=changed)) as store,
             RedisSubscriptionBus(store) as bus,
@@ -294,6 +296,39 @@ async def test_a_session_that_was_ended_is_not_followed_elsewhere(
         assert "session of this request has ended" in data[-1]
         for path in (there, f"http://127.0.0.1:{first}/mcp"):
             again = await http.get(path, headers={**headers, **last})
+            assert again.status_code == 404
+
+
+async def test_a_session_that_was_idle_for_too_long_ends_on_the_replicas_that_follow_it(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async with (
+        RedisStateStore(settings) as other,
+        serving_mcp(store, idle_s=1.0) as first,
+        serving_mcp(other) as second,
+        httpx2.AsyncClient(trust_env=False, timeout=60) as http,
+    ):
+        about = {"name": "t", "version": "1"}
+        opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": about}
+        asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": opening}
+        headers = {"Accept": "application/json, text/event-stream"}
+        here, there = (f"http://127.0.0.1:{port}/mcp" for port in (first, second))
+        opened = await http.post(here, json=asked, headers=headers)
+        headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
+        headers["MCP-Protocol-Version"] = "2025-11-25"
+        ids = [line[4:] for line in opened.text.splitlines() if line.startswith("id: ")]
+        # No request of the first replica is in flight; the second one follows what it sends.
+        headers["Last-Event-ID"] = ids[-1]
+        async with (
+            asyncio.timeout(30),
+            http.stream("GET", there, headers=headers) as following,
+        ):
+            assert following.status_code == 200
+            said = (await following.aread()).decode()
+        (data,) = [line for line in said.splitlines() if line.startswith("data: ")]
+        assert "session of this request has ended" in data
+        for path in (here, there):
+            again = await http.get(path, headers=headers)
             assert again.status_code == 404
 
 

@@ -590,7 +590,7 @@ async def test_what_a_run_changes_is_changed_once_after_a_stall_longer_than_a_ca
     settings: Settings, scripts: Scripts
 ) -> None:
     async with Proxy(settings.url.get_secret_value()) as proxy, make(settings) as near:
-        hurry = {"call_timeout_s": 0.2, "connect_timeout_s": 0.2}
+        hurry = {"call_timeout_s": 1.0, "connect_timeout_s": 1.0}
         async with make(settings, url=proxy.url, **hurry) as far:
             await far.create_task(task())
             queue, unsubscribe = await near.subscribe(TASK)
@@ -622,7 +622,7 @@ async def test_a_change_is_not_repeated_beyond_the_patience_of_its_store(
     settings: Settings,
 ) -> None:
     async with Proxy(settings.url.get_secret_value()) as proxy:
-        hurry = {"call_timeout_s": 0.2, "connect_timeout_s": 0.2, "reconnect_timeout_s": 0}
+        hurry = {"call_timeout_s": 1.0, "connect_timeout_s": 1.0, "reconnect_timeout_s": 0}
         async with make(settings, url=proxy.url, **hurry) as far:
             await far.create_task(task())
             proxy.silence()

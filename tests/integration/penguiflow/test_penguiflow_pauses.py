@@ -184,7 +184,7 @@ async def test_a_session_resumes_its_planner_once_when_it_is_approved_from_elsew
 
 
 def through(proxy: Proxy, settings: Settings) -> Any:
-    return create_store(url=proxy.url, namespace=settings.namespace, call_timeout_s=0.4)
+    return create_store(url=proxy.url, namespace=settings.namespace, call_timeout_s=1.0)
 
 
 async def paused_while_the_server_is_unreachable(

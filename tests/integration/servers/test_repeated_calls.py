@@ -503,6 +503,11 @@ CASES = {
         CALLS["delete_adk_session"],
         lambda scripts, keys: ask(scripts, "EXISTS", adk_keys(keys, SESSION).session),
     ),
+    "unlist_pauses": Case(
+        CALLS["list_pause"],
+        CALLS["unlist_pauses"],
+        lambda scripts, keys: ask(scripts, "ZCARD", keys.opened_pauses()),
+    ),
     "run_once DEL": _plain("SET", "theirs", call=("DEL",)),
     "run_once HDEL": _plain("HSET", "a", "theirs", call=("HDEL", "a", "b")),
     "run_once ZREM": _plain("ZADD", 1, "a", call=("ZREM", "a")),
@@ -653,6 +658,11 @@ _HARMLESS = {
     ("migration/side.py", "set_if_absent(probe"),  # a name that nobody else has
     ("primitives/blob.py", "unlink(upload.key)"),  # a key that is never used again
     ("testing/conformance/trial.py", "unlink(key)"),  # of a namespace whose workers have ended
+    # of a session or a user that is being erased: what comes meanwhile is to go too
+    ("erasure/user.py", "unlink(key.name)"),
+    ("erasure/user.py", "unlink(index.name)"),
+    ("worker/queue/withdrawing.py", "unlink(payload_key(job))"),
+    ("worker/queue/withdrawing.py", "unlink(name)"),
     ("store.py", "unlink(key)"),  # of a namespace that nobody uses
     ("stores/a2a/page_tokens.py", "set_if_absent(key"),  # the first one stays
 }

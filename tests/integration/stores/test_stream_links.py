@@ -49,7 +49,9 @@ async def test_40_producers_append_once_and_in_order_though_their_links_die(
     async with Proxy(settings.url.get_secret_value(), tls=tls) as proxy:
         proxy.dribble(700)
         url = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_certs={cert}"
+        # Three dead links may come one after the other, each found by its own deadline.
         changed: dict[str, Any] = {"url": SecretStr(url), "payload_keys": SecretStr(KEYS[0])}
+        changed["call_timeout_s"] = 20.0
         async with RedisStateStore(settings.model_copy(update=changed)) as store:
             await store.streams.create("shared", content_type=TEXT)
             producers = [asyncio.create_task(produce(store, n)) for n in range(PRODUCERS)]

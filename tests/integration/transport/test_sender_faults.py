@@ -277,9 +277,9 @@ async def test_a_lasting_call_that_was_cancelled_ends_at_its_deadline() -> None:
 async def test_connection_on_which_replies_still_come_is_kept(url: str) -> None:
     async with Proxy(url) as proxy, sender_to(proxy.url) as sender:
         await sender.send("PING", repeatable=True)
-        proxy.dribble(120, 0.02)
+        proxy.dribble(120, 0.05)
         impatient = [
-            sender.send("ECHO", b"x" * 100, repeatable=True, timeout_s=0.3) for _ in range(60)
+            sender.send("ECHO", b"x" * 100, repeatable=True, timeout_s=0.75) for _ in range(60)
         ]
         patient = sender.send("ECHO", "patient", repeatable=True)
         outcomes = await asyncio.gather(*impatient, return_exceptions=True)

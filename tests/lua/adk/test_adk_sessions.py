@@ -39,7 +39,7 @@ async def test_an_event_and_what_it_changes_are_one_step(scripts: Scripts, keys:
     for _ in range(2):
         assert await write(scripts, each, "w2", **event, of_user=many) == ok(2)
     # The event decides before the version: it may come again under an old one.
-    assert await write(scripts, each, "w3", **event) == no(ReplyCode.AGAIN, 2, b"w2")
+    assert await write(scripts, each, "w3", **event) == no(ReplyCode.AGAIN, 2, b"w2", 1)
     stale = {**event, "row_id": b"e2", "of_app": (b"s:c", b"lost")}
     assert await write(scripts, each, "w4", **stale) == no(ReplyCode.STALE, 2, b"w2")
     session = await fields(scripts, each.session)

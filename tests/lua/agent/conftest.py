@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redis_state.transport import keys
+from redis_state.transport.keys import agents
 
 
 @pytest.fixture(autouse=True)
@@ -15,4 +15,4 @@ def one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
         del session_id
         return 0
 
-    monkeypatch.setattr(keys, "agent_shard", first)
+    monkeypatch.setattr(agents, "agent_shard", first)

@@ -25,6 +25,10 @@ from tests.support.scripts import (
 )
 
 
+async def opening(scripts: Scripts, token: str) -> int:
+    return int((await fields(scripts, token))["opened"])
+
+
 async def test_a_running_task_opens_a_pause_once(scripts: Scripts, keys: Keys) -> None:
     task, token, log = task_keys(keys), token_key(keys), keys.updates("s")
     await make_task(scripts, task, "PENDING")
@@ -32,7 +36,7 @@ async def test_a_running_task_opens_a_pause_once(scripts: Scripts, keys: Keys) -
     await start(scripts, keys, task)
     before = await clock_ms(scripts)
     opened = await asyncio.gather(*(open_pause(scripts, keys, task, token) for _ in range(20)))
-    assert opened[0] == ok(b"open", HOUR, 1)
+    assert opened[0] == ok(b"open", HOUR, 1, await opening(scripts, token))
     assert {reply.facts[0] for reply in opened} == {b"open"}
     assert all(0 < reply.facts[1] <= HOUR for reply in opened)
     assert await entries_of(scripts, task) == {"pause:x#1": b"open"}
@@ -86,11 +90,13 @@ async def test_one_that_is_decided_or_overdue_has_no_time_left(
     await start(scripts, keys, task)
     await open_pause(scripts, keys, task, token)
     await decide(scripts, keys, task, token)
-    assert await open_pause(scripts, keys, task, token) == ok(b"yes by c", 0, 1)
+    assert await open_pause(scripts, keys, task, token) == ok(
+        b"yes by c", 0, 1, await opening(scripts, token)
+    )
     await open_pause(scripts, keys, task, late, entry="pause:late#1", ttl_ms=1)
     await clock_passes(scripts, await clock_ms(scripts) + 1)
     again = await open_pause(scripts, keys, task, late, entry="pause:late#1")
-    assert again == ok(b"open", 0, 2)
+    assert again == ok(b"open", 0, 2, await opening(scripts, late))
     # The next one opened takes what is overdue off the session's list.
     third = token_key(keys, "third")
     await open_pause(scripts, keys, task, third, entry="pause:third#1")

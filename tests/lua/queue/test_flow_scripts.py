@@ -171,21 +171,32 @@ async def test_the_permit_of_a_dead_worker_is_free_once_its_task_is_queued_again
     await limit(scripts, keys, per_key="1")
     for task in ("a", "b"):
         await put(scripts, keys, task, "k")
-    assert list(await claim(scripts, keys)) == ["a"]
+    claimed = await claim(scripts, keys)
+    assert list(claimed) == ["a"]
     await clock_passes(scripts, await clock_ms(scripts))
     job = queued_job(keys, "a", runs=1, key="k")
     payloads = [job_payload(keys, "a", runs=runs) for runs in (1, 0)]
-    await scripts.ensure_job(
-        queue,
-        payload=payloads[0],
-        picked=f"arq:in-progress:{job.id}",
-        earlier_payload=payloads[1],
-        job=job,
-        earlier=queued_job(keys, "a").id,
-        orphan=True,
-        version="1",
-        patience_ms=0,
-    )
+
+    async def ensure(retired: int) -> str:
+        reply = await scripts.ensure_job(
+            queue,
+            payload=payloads[0],
+            picked=f"arq:in-progress:{job.id}",
+            earlier_payload=payloads[1],
+            job=job,
+            earlier=queued_job(keys, "a").id,
+            orphan=True,
+            version="1",
+            patience_ms=0,
+            retired=retired,
+        )
+        return reply.text(0)
+
+    # Its run may go on until its claim is retired.
+    since = int(claimed["a"])
+    assert await ensure(since - 1) == "HELD"
+    assert await claim(scripts, keys) == {}
+    assert await ensure(since) == "QUEUED"
     assert list(await claim(scripts, keys)) == ["b"]
     now = await clock_ms(scripts)
     name = job.id.rpartition("/")[0] + "/b"

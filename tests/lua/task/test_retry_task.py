@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from redis_state.models.version import Version
-from redis_state.scripts import LaneState, Reply, ReplyCode, Scripts, TaskKeys
+from redis_state.scripts import LaneState, Reply, ReplyCode, Scripts, TaskKeys, raw
 from redis_state.transport.keys import Keys
 from tests.support.scripts import (
     HOUR,
@@ -101,7 +101,7 @@ async def test_a_fork_copies_what_is_named_and_is_written_once(
             before=await clock_ms(scripts) + HOUR if before is None else before,
             order=order,
             copied=["step:\ud800#1", "none"],
-            made={"versions": b"1", "entries": b"1"},
+            made={b"versions": b"1", b"entries": b"1"},
         )
 
     assert await fork(order=1) == no(ReplyCode.MISSING)
@@ -124,6 +124,29 @@ async def test_a_fork_copies_what_is_named_and_is_written_once(
         b"entries": b"1",
     }
     assert all(0 < left <= HOUR for left in await lives(scripts, task.task, task.journal))
+
+
+async def test_a_fork_of_a_task_that_is_elsewhere_brings_all_that_it_is_given(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task, made = task_keys(keys), {raw(f"step:\ud800#{n}"): b"%d" % n for n in range(9_000)}
+    reply = await scripts.fork_task(
+        task,
+        {"status": b"PENDING"},
+        source=task_keys(keys, task="source"),
+        steering=keys.steering("s"),
+        updates=keys.updates("s"),
+        children=keys.children("s", "t"),
+        write="fork",
+        ttl_ms=HOUR,
+        before=await clock_ms(scripts) + HOUR,
+        order=None,
+        copied=[],
+        made=made,
+    )
+    assert reply == ok(1)
+    assert await ask(scripts, "HLEN", task.journal) == len(made)
+    assert await ask(scripts, "HGET", task.journal, raw("step:\ud800#8999")) == b"8999"
 
 
 async def test_a_fork_does_not_hear_what_was_said_to_an_earlier_task_of_its_id(

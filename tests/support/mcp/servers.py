@@ -48,6 +48,7 @@ async def serving_mcp(
     port: int = 0,
     users: bool = False,
     lease_s: float = 15.0,
+    idle_s: float | None = None,
     **options: Any,
 ) -> AsyncGenerator[int]:
     """Serve the tools on a port."""
@@ -71,19 +72,28 @@ async def serving_mcp(
         )
         _add_local_tools(server)
         app = server.streamable_http_app(event_store=events, retry_interval=50)
-        events.attach(server.session_manager)
-        with socket.socket() as listening:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(("127.0.0.1", port))
-            config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)
-            serving = uvicorn.Server(config)
-            task = asyncio.create_task(serving._serve([listening]))
-            try:
-                await eventually(lambda: serving.started, "the MCP server to start")
-                yield listening.getsockname()[1]
-            finally:
-                serving.should_exit = True
-                await task
+        manager = server.session_manager
+        manager.session_idle_timeout = idle_s or manager.session_idle_timeout
+        events.attach(manager)
+        async with serving_app(app, port) as bound:
+            yield bound
+
+
+@asynccontextmanager
+async def serving_app(app: Any, port: int = 0) -> AsyncGenerator[int]:
+    """Serve an application on a port."""
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
+        config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)
+        serving = uvicorn.Server(config)
+        task = asyncio.create_task(serving._serve([listening]))
+        try:
+            await eventually(lambda: serving.started, "the MCP server to start")
+            yield listening.getsockname()[1]
+        finally:
+            serving.should_exit = True
+            await task
 
 
 def _add_local_tools(server: MCPServer) -> None:

@@ -147,11 +147,11 @@ def run(
 
 def end_all() -> list[str]:
     """Kill what is left of this test's processes; describe each that was still at work."""
-    left = [line for group in _groups for line in _at_work(group)]
+    left = [line for group in _groups for line in at_work(group)]
     for group in _groups:
         _kill(group)
     deadline = time.monotonic() + _GONE_S
-    while any(_at_work(group) for group in _groups):
+    while any(at_work(group) for group in _groups):
         assert time.monotonic() < deadline, f"cannot be killed: {left}"
         time.sleep(0.01)
     _groups.clear()
@@ -169,7 +169,7 @@ def _kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _at_work(group: int) -> list[str]:
+def at_work(group: int) -> list[str]:
     """Describe a group's processes, without those that have ended and were not waited for."""
     try:
         os.killpg(group, 0)

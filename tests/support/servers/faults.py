@@ -44,6 +44,7 @@ class Proxy:
         self._deaf = False
         self._piece = 1 << 16
         self._pause_s = 0.0
+        self._call_piece = 1 << 16
         self._change: Callable[[bytes], bytes] | None = None
         # The server's end of each client's connection.
         self._ends: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}
@@ -115,6 +116,10 @@ class Proxy:
         """Hand on the server's answers in small pieces, slowly; over TLS each is a record."""
         self._piece = piece
         self._pause_s = pause_s
+
+    def dribble_calls(self, piece: int) -> None:
+        """Hand on the client's calls in small pieces: the server serves others between them."""
+        self._call_piece = piece
 
     def lead_to(self, url: str) -> None:
         """Let new connections go to another server."""
@@ -203,11 +208,11 @@ class Proxy:
                 self.changed += changed != data
                 data = changed
             pause_s = self._pause_s if answers else 0.0
-            piece = self._piece if answers else len(data)
+            piece = self._piece if answers else self._call_piece
             for start in range(0, len(data), piece):
                 writer.write(data[start : start + piece])
                 await writer.drain()
-                if pause_s:
+                if pause_s or piece < len(data):
                     await asyncio.sleep(pause_s)
         if client not in self._half_open:
             writer.close()

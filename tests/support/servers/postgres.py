@@ -31,18 +31,21 @@ class OwnPostgres:
     """
 
     def __init__(self) -> None:
+        # Options beside those of all servers, for the next start; a port of TCP among them.
+        self.more: list[str] = []
+        self.port: int | None = None
         self._programs = programs()
         self._user = _USER if os.geteuid() == 0 else None
         self._stack = ExitStack()
-        self._folder = self._stack.enter_context(short_directory())
+        self.folder: Path = self._stack.enter_context(short_directory())
         self._running: ExitStack | None = None
         self._process: subprocess.Popen[Any] | None = None
         if self._user is not None:
-            shutil.chown(self._folder, self._user)
-        self.url: str = f"postgresql://{_USER}@/{_USER}?host={self._folder}"
+            shutil.chown(self.folder, self._user)
+        self.url: str = f"postgresql://{_USER}@/{_USER}?host={self.folder}"
         made = children.run(
             [
-                *(self._programs / "initdb", "-D", self._folder / "data", "-A", "trust"),
+                *(self._programs / "initdb", "-D", self.folder / "data", "-A", "trust"),
                 *("-U", _USER, "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"),
             ],
             capture_output=True,
@@ -52,21 +55,24 @@ class OwnPostgres:
 
     def start(self) -> None:
         """Start it from the files that are there; return once it answers."""
-        options = [
-            f"-c{option}" for option in (*_OPTIONS, f"unix_socket_directories={self._folder}")
-        ]
+        named = [*_OPTIONS, f"unix_socket_directories={self.folder}", *self.more]
+        if self.port is not None:
+            named += ["listen_addresses=127.0.0.1", f"port={self.port}"]
+        options = [f"-c{option}" for option in named]
         self._running = ExitStack()
-        log = self._running.enter_context((self._folder / "log").open("ab"))
+        log = self._running.enter_context((self.folder / "log").open("ab"))
         self._process = self._running.enter_context(
             children.popen(
-                [self._programs / "postgres", "-D", self._folder / "data", *options],
+                [self._programs / "postgres", "-D", self.folder / "data", *options],
                 stdout=log,
                 stderr=log,
                 **self._as_user(),
             )
         )
         deadline = time.monotonic() + _START_S
-        asking: list[str | Path] = [self._programs / "pg_isready", "-q", "-h", self._folder]
+        asking: list[str | Path] = [self._programs / "pg_isready", "-q", "-h", self.folder]
+        if self.port is not None:
+            asking += ["-p", str(self.port)]
         while children.run(asking).returncode:
             assert self._process.poll() is None, "PostgreSQL has ended"
             assert time.monotonic() < deadline, "PostgreSQL did not start"
@@ -86,7 +92,7 @@ class OwnPostgres:
         if self._running is not None:
             self._running.close()
         # What a killed server leaves keeps the next one from starting at once.
-        (self._folder / "data" / "postmaster.pid").unlink(missing_ok=True)
+        (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
 
     def signal(self, number: signal.Signals) -> list[int]:
         """Send a signal to the server and its processes, each of which leads a group of its own."""
@@ -105,7 +111,7 @@ class OwnPostgres:
         self._stack.close()
 
     def _as_user(self) -> dict[str, Any]:
-        return {"cwd": self._folder, **({} if self._user is None else {"user": self._user})}
+        return {"cwd": self.folder, **({} if self._user is None else {"user": self._user})}
 
 
 def _lives(pid: int) -> bool:

@@ -9,6 +9,7 @@ from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.primitives.log import Log
+from redis_state.scripts import raw
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION
@@ -98,3 +99,20 @@ async def archived_rows(archive: Archive) -> str:
     rows = await archive.rows(SESSION, after=None, count=10_000)
     assert rows is not None
     return rows_digest(rows)
+
+
+async def let_expire(store: RedisStateStore, *tasks: str, session: str = SESSION) -> None:
+    """Have archived tasks expire, as they do once their lifetime is over."""
+    for task in tasks:
+        keys = store.tasks.keys(session, task)
+        assert await send(store, "HEXISTS", keys.task, "archived") == 1
+        await send(store, "DEL", keys.task, keys.journal)
+        await send(store, "ZREM", keys.tasks, raw(task))
+
+
+async def archive_and_expire(store: RedisStateStore, archive: Archive, *tasks: str) -> None:
+    """Archive tasks of the session, and have them expire."""
+    for task in tasks:
+        await ArchiveList(store).enlist(SESSION, task)
+    await archive_all(store, archive)
+    await let_expire(store, *tasks)

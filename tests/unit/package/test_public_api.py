@@ -69,6 +69,7 @@ PUBLIC = [
     "SessionBusy",
     "SessionConflict",
     "SessionNotFound",
+    "SessionRunning",
     "Settings",
     "StateUpdate",
     "SteeringEvent",

@@ -88,4 +88,5 @@ def test_a_run_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
         run.kill()
         run.wait()
     pids = [int(line.split()[0]) for line in ran.read_text().splitlines()]
-    wait_until(lambda: not any(map(children.is_at_work, pids)))
+    # The workers, and what forked them.
+    wait_until(lambda: not any(map(children.is_at_work, pids)) and not children.at_work(run.pid))

@@ -165,3 +165,18 @@ def test_what_is_not_text_is_named(value: object) -> None:
 
 def test_shards_have_slots_of_their_own() -> None:
     assert len({Keys().watch(shard) for shard in range(WATCH_SHARDS)}) == WATCH_SHARDS
+
+
+def test_no_id_names_a_slot_of_the_store() -> None:
+    keys = Keys()
+    own = [
+        *(keys.open_pauses(), keys.dead_tasks(), keys.schedules(), keys.workers(), keys.jobs()),
+        *(keys.watch(3), keys.task_index(3).index, keys.agent_sessions(7), keys.graph_threads(0)),
+        *(keys.events_watch(3), keys.a2a_watch(15)),
+    ]
+    for key in own:
+        tag = key.partition("{")[2].partition("}")[0]
+        assert tag.startswith("/"), key
+        for name in (tag, tag[1:], "/" + tag):
+            assert not {keys.tasks(name), keys.events(name).rows, keys.lease(name, "t")} & set(own)
+            assert keys.tasks(name).partition("}")[0] != key.partition("}")[0]

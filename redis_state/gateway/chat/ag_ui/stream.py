@@ -17,7 +17,6 @@ from redis_state.gateway.chat.parts import TaskParts
 from redis_state.gateway.chat.places import EventPlace, Within
 from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
 from redis_state.gateway.chat.tasks import ChatTask
-from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.streaming import events
 from redis_state.models import TaskState
 from redis_state.serialization import codec
@@ -118,8 +117,7 @@ class RunStream:
     def _ended(self, run: RunEvents, state: TaskState | None) -> list[AgUiEvent]:
         if state is None:
             return run.ended(None, None, None)
-        session_id = self.task.session_id
-        result, error = cut_tokens(session_id, state.result), cut_tokens(session_id, state.error)
+        result, error = self.task.end_of(state)
         return run.ended(state.status, result, error)
 
 

@@ -13,7 +13,6 @@ from redis_state.gateway.chat.parts import Part, PauseDecided, TaskParts, TextDr
 from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
 from redis_state.gateway.chat.tasks import ChatTask
-from redis_state.gateway.cutting import cut_tokens
 from redis_state.models import TaskState
 from redis_state.serialization import codec
 
@@ -99,8 +98,7 @@ class MessageStream:
     def _ended(self, message: MessageChunks, state: TaskState | None) -> list[Chunk]:
         if state is None:
             return message.ended(None, None, None)
-        session_id = self.task.session_id
-        result, error = cut_tokens(session_id, state.result), cut_tokens(session_id, state.error)
+        result, error = self.task.end_of(state)
         return message.ended(state.status, result, error)
 
 

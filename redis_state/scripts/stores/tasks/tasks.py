@@ -59,8 +59,13 @@ class TaskScripts(ScriptRunner):
         ttl_ms: int,
         announcement: Announcement,
         steering: LogKeys,
+        claimed: int | None = None,
     ) -> PendingReply:
         """OK epoch fields recorded steered | HELD left_ms | DENIED status | MISSING."""
+
+    @script
+    def retire_claim(self, keys: TaskKeys, *, version: int, claimed: int) -> PendingReply:
+        """OK retired."""
 
     @script
     def move_task(
@@ -125,9 +130,9 @@ class TaskScripts(ScriptRunner):
         write: str,
         ttl_ms: int,
         before: int,
-        order: int,
+        order: int | None,
         copied: Sequence[str],
-        made: Mapping[str, bytes],
+        made: Mapping[bytes, bytes],
         turn: str | None = None,
         in_turn: bool = False,
     ) -> PendingReply:
@@ -176,7 +181,9 @@ class TaskScripts(ScriptRunner):
         before: int | None = None,
         lane: LaneState = NO_LANE,
     ) -> PendingReply:
-        """OK note left_ms entries | DENIED status | LOST epoch | REWOUND entries | EXPIRED."""
+        """OK note left_ms entries opened | DENIED status | LOST epoch | REWOUND entries |
+        EXPIRED.
+        """
 
     @script
     def pause_task(

@@ -192,9 +192,10 @@ class TextWriter:
         self._written.append(token)
         if self._swallows:
             return
-        self._waiting.append(token)
-        size = len(token) if token.isascii() else len(token.encode("utf-8", "surrogatepass"))
-        self._waiting_bytes += size
+        # In parts that a row holds: one that is split is not copied for each row.
+        for start in range(0, len(token), MAX_ROW_CHARACTERS):
+            self._waiting.append(token[start : start + MAX_ROW_CHARACTERS])
+        self._waiting_bytes += _bytes_of(token)
         if self._sending is not None:
             return
         if self._waiting_bytes >= self._join_bytes:
@@ -254,12 +255,17 @@ class TextWriter:
 
     def _taken(self) -> str:
         """Take what waits, as much as a row may have."""
-        text = "".join(self._waiting)
-        self._waiting.clear()
-        row, rest = text[:MAX_ROW_CHARACTERS], text[MAX_ROW_CHARACTERS:]
-        if rest:
-            self._waiting.append(rest)
-        self._waiting_bytes = len(rest.encode("utf-8", "surrogatepass"))
+        taken: list[str] = []
+        room = MAX_ROW_CHARACTERS
+        while self._waiting and room:
+            token = self._waiting.popleft()
+            if len(token) > room:
+                self._waiting.appendleft(token[room:])
+                token = token[:room]
+            taken.append(token)
+            room -= len(token)
+        row = "".join(taken)
+        self._waiting_bytes -= _bytes_of(row)
         return row
 
     async def _settle(self) -> None:
@@ -305,16 +311,29 @@ async def write_all(
     return out.text
 
 
-@dataclass(slots=True)
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+@dataclass(slots=True, eq=False)
 class ShownText:
     """A text as a watcher has it. ``complete`` is False if it came too late for the first rows."""
 
     text_id: str
     generation: str
-    text: str = field(default="", repr=False)
     part: int = 0
     ended: bool = False
     complete: bool = True
+    rows: list[str] = field(default_factory=list[str], repr=False)
+
+    @property
+    def text(self) -> str:
+        """All of it. Its rows are joined once; who shows a row at a time needs only ``rows[-1]``
+        after each `TextReader.feed`.
+        """
+        if len(self.rows) > 1:
+            self.rows[:] = ["".join(self.rows)]
+        return self.rows[0] if self.rows else ""
 
 
 class TextReader:
@@ -350,6 +369,6 @@ class TextReader:
         if part <= shown.part:
             return None
         shown.complete = shown.complete and part == shown.part + 1
-        shown.text += text
+        shown.rows.append(text)
         shown.part, shown.ended = part, ended
         return shown

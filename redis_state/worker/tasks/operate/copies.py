@@ -13,16 +13,25 @@ its own children.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from redis_state.errors import CorruptState, InvalidField, RetryRefused, TaskUnknown
+from redis_state.archive.model import ArchivedTask
+from redis_state.errors import (
+    CorruptState,
+    InvalidField,
+    PayloadUnreadable,
+    RetryRefused,
+    TaskUnknown,
+)
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.models.attributes import Attributes
 from redis_state.models.tasks import new_id, utc_now
 from redis_state.primitives.record import Stored, new_write_id
-from redis_state.scripts import Reply, ReplyCode
+from redis_state.scripts import Reply, ReplyCode, raw
 from redis_state.serialization import codec
+from redis_state.serialization.payloads import Sealed
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.stores.task_index import attributes_of
@@ -31,6 +40,7 @@ from redis_state.worker.tasks.execution.compensation import is_being_undone
 from redis_state.worker.tasks.execution.patches import PATCH, VERSION
 from redis_state.worker.tasks.moves import new_fields
 from redis_state.worker.tasks.new_tasks import NewTasks
+from redis_state.worker.tasks.recorded.archived import ArchivedJournal, load_archived
 from redis_state.worker.tasks.recorded.inputs import read_input
 from redis_state.worker.tasks.recorded.journal import (
     PLACE,
@@ -57,6 +67,7 @@ class Source:
     task_input: Any
     queue: str | None
     attributes: Attributes
+    archived: ArchivedTask | None = None
 
     def key_in(self, session_id: str) -> str:
         """Return what a task of a session is limited under that is made from it."""
@@ -95,15 +106,30 @@ class Copies:
         self._new_tasks = NewTasks(store)
 
     async def source(self, session_id: str, task_id: str) -> Source:
-        """Read a task that another one is to be made from.
+        """Read a task that another one is to be made from, from Redis or else the archive.
 
-        Errors: TaskUnknown; RetryRefused for one that has no handler; CorruptState.
+        Errors: TaskUnknown; RetryRefused for one that has no handler; CorruptState; of an archived
+        one ArchiveUnavailable, and PayloadLost for an input that is gone from the store of claims.
         """
         record = await self._store.tasks.load_fields(session_id, task_id)
+        archived: ArchivedTask | None = None
         if record is None:
-            raise TaskUnknown(task_id)
+            archived = await load_archived(self._store, session_id, task_id)
+            if archived is None:
+                raise TaskUnknown(task_id)
+            record = archived.as_stored
         if "job" not in record.fields:
             raise RetryRefused(task_id, "a host has saved it, with no handler")
+        source = self._read(session_id, task_id, record)
+        if archived is None:
+            return source
+        # Its objects are as old as it is: a new task has one of its own.
+        task_input = await self._store.base.payloads.fetch(
+            source.task_input, of=f"task {task_id!r}", field="input"
+        )
+        return replace(source, archived=archived, task_input=task_input)
+
+    def _read(self, session_id: str, task_id: str, record: Stored) -> Source:
         try:
             payloads = self._store.base.payloads
             # What cannot be read of the input is copied as it stands; a context cannot be.
@@ -154,7 +180,7 @@ class Copies:
         session_id, task_id = source.state.session_id, source.state.task_id
         keys = self._store.tasks.keys(session_id, task_id)
         try:
-            journal, _ = await self._journals.read(keys)
+            journal = await self._journal(source)
             kept = KeptPart.of(journal, before)
             if kept.has_steps and is_being_undone(journal):
                 raise RetryRefused(task_id, "what it did was undone: fork it before its first step")
@@ -177,6 +203,9 @@ class Copies:
             key=key,
         )
         fields |= {"forked_from": write_link(session_id, task_id, kept.before)}
+        order: int | None = source.record.order
+        if source.archived is not None:
+            kept, order = await self._brought(source.archived, kept, journal), None
         write = new_write_id()
 
         async def create(before_ms: int) -> Reply:
@@ -190,9 +219,9 @@ class Copies:
                 write=write,
                 ttl_ms=self._store.tasks.ttl_ms(state.status.value),
                 before=before_ms,
-                order=source.record.order,
+                order=order,
                 copied=kept.names,
-                made=kept.made,
+                made={raw(name): value for name, value in kept.made.items()},
                 turn=self._store.base.keys.turn(session_id) if in_turn else None,
                 in_turn=in_turn,
             )
@@ -201,7 +230,11 @@ class Copies:
             state, create, write=write, handler=source.handler, attributes=attributes
         )
         if reply.word is ReplyCode.MISSING:
-            raise TaskUnknown(task_id)
+            # It has left Redis since it was read: the archive may have it.
+            left = await self.source(session_id, task_id)
+            if source.archived is not None or left.archived is None:
+                raise TaskUnknown(task_id)
+            return await self.fork(left, state, before=before, attributes=attributes, queue=queue)
         if reply.word is not ReplyCode.OK:
             return False
         update = StateUpdate(
@@ -214,6 +247,31 @@ class Copies:
         update.update_id = f"{state.task_id}:{write}"
         await self._store.save_update(update)
         return True
+
+    async def _journal(self, source: Source) -> Mapping[str, Any]:
+        if source.archived is not None:
+            return ArchivedJournal(self._store, source.archived).read()
+        keys = self._store.tasks.keys(source.state.session_id, source.state.task_id)
+        journal, _ = await self._journals.read(keys)
+        return journal
+
+    async def _brought(
+        self, task: ArchivedTask, kept: KeptPart, journal: Mapping[str, Any]
+    ) -> KeptPart:
+        """Return a part that brings its entries along: Redis has none of them.
+
+        Errors: PayloadLost for a result that is gone from the store of claims.
+        """
+        read = ArchivedJournal(self._store, task)
+        for name in kept.names:
+            note = journal.get(name)
+            if isinstance(note, StepNote) and (note.chunks or type(note.result) is Sealed):
+                with suppress(PayloadUnreadable):
+                    await read.result(name, note)
+        brought = {
+            name: task.journal[raw(name)] for name in kept.names if raw(name) in task.journal
+        }
+        return replace(kept, names=(), made=brought | dict(kept.made))
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,12 +73,8 @@ class Journals:
         a part if the ``whole`` is wanted.
         """
         flat, count = (await self._scripts.read_journal(keys)).facts
-        named, payloads = list(_texts(zip(flat[::2], flat[1::2], strict=True))), self._payloads
-        found = {entry: _read_note(payloads, entry, note) for entry, note in named}
-        if whole and payloads.met_unreadable:
-            for entry, note in named:
-                payloads.need_all(note, of=f"task {keys.task_id!r}", field=entry)
-        return found, int(count)
+        named = _texts(zip(flat[::2], flat[1::2], strict=True))
+        return read_notes(self._payloads, keys.task_id, named, whole=whole), int(count)
 
     async def record(
         self, keys: TaskKeys, entry: str, value: bytes, *, run: Replay, lane: Lane | None = None
@@ -137,21 +133,14 @@ class Journals:
 
         Errors: CorruptState if its chunks are not what was written.
         """
-        of, field = f"task {keys.task_id!r}", f"result of {entry}"
-        if not note.chunks:
-            return await self._payloads.fetch(note.result, of=of, field=field)
-        gone = CorruptState(keys.journal, f"a chunk of {entry!r} is gone")
-        names = (part_name(entry, number) for number in range(note.chunks))
-        chunks = read_chunks(self._scripts.transport.commands, keys.journal, names, missing=gone)
-        data = b"".join([chunk async for chunk in chunks])
-        if len(data) != note.size:
-            raise CorruptState(keys.journal, f"{entry!r} has not {note.size} but {len(data)} bytes")
-        if hashlib.sha256(data).hexdigest() != note.sha256:
-            raise CorruptState(
-                keys.journal, f"the digest of {entry!r} differs from what was recorded"
-            )
-        found = self._payloads.decode(data)
-        return await self._payloads.fetch(found, of=of, field=field)
+        data: bytes | None = None
+        if note.chunks:
+            gone = CorruptState(keys.journal, f"a chunk of {entry!r} is gone")
+            names = (part_name(entry, number) for number in range(note.chunks))
+            commands = self._scripts.transport.commands
+            chunks = read_chunks(commands, keys.journal, names, missing=gone)
+            data = b"".join([chunk async for chunk in chunks])
+        return await fetch_result(self._payloads, keys, entry, note, data)
 
     async def _keep(self, keys: TaskKeys, entry: str, data: bytes, run: Replay) -> int:
         starts = range(0, len(data), CHUNK_BYTES)
@@ -167,6 +156,35 @@ class Journals:
                 break
             run.raise_refused(reply, what=keys.task_id)
         return len(starts)
+
+
+def read_notes(
+    payloads: Payloads, task_id: str, named: Iterable[tuple[str, bytes]], *, whole: bool
+) -> dict[str, Any]:
+    """Read the entries of a journal. See `Journals.read`."""
+    named = list(named)
+    found = {entry: _read_note(payloads, entry, note) for entry, note in named}
+    if whole and payloads.met_unreadable:
+        for entry, note in named:
+            payloads.need_all(note, of=f"task {task_id!r}", field=entry)
+    return found
+
+
+async def fetch_result(
+    payloads: Payloads, keys: TaskKeys, entry: str, note: StepNote, data: bytes | None
+) -> Any:
+    """Return a recorded step's result; ``data`` are its chunks in one, if it has some.
+
+    Errors: CorruptState if they are not what was written; PayloadLost.
+    """
+    of, field = f"task {keys.task_id!r}", f"result of {entry}"
+    if data is None:
+        return await payloads.fetch(note.result, of=of, field=field)
+    if len(data) != note.size:
+        raise CorruptState(keys.journal, f"{entry!r} has not {note.size} but {len(data)} bytes")
+    if hashlib.sha256(data).hexdigest() != note.sha256:
+        raise CorruptState(keys.journal, f"the digest of {entry!r} differs from what was recorded")
+    return await payloads.fetch(payloads.decode(data), of=of, field=field)
 
 
 def state_of(lane: Lane | None) -> LaneState:

@@ -47,8 +47,7 @@ class Snapshots:
 
     async def list(self, session_id: str, task_id: str) -> list[StepSnapshot]:
         """List a task's snapshots in order. Errors: CorruptState."""
-        recorded = await self._recorded(session_id, task_id)
-        return [StepSnapshot(*_facts(entry, note)) for entry, note in recorded]
+        return snapshots_of(await self._recorded(session_id, task_id))
 
     async def get(self, session_id: str, task_id: str, version: int) -> FullSnapshot | None:
         """Return one snapshot, or None. Errors: CorruptState."""
@@ -79,9 +78,17 @@ class Snapshots:
             return None
         entry, note = recorded[0]
         keys = self._store.tasks.keys(session_id, task_id)
-        return FullSnapshot(
-            *_facts(entry, note), result=await self._journals.result(keys, entry, note)
-        )
+        return full_snapshot(entry, note, await self._journals.result(keys, entry, note))
+
+
+def snapshots_of(recorded: builtins.list[tuple[str, StepNote]]) -> builtins.list[StepSnapshot]:
+    """Describe recorded steps."""
+    return [StepSnapshot(*_facts(entry, note)) for entry, note in recorded]
+
+
+def full_snapshot(entry: str, note: StepNote, result: Any) -> FullSnapshot:
+    """Describe a recorded step with its result."""
+    return FullSnapshot(*_facts(entry, note), result=result)
 
 
 def _facts(

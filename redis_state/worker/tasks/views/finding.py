@@ -41,7 +41,7 @@ from redis_state.worker.tasks.views.links import TaskLink, link_of
 LARGEST_PAGE = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_BYTES = 7
-_PLACE_BYTES = _TIME_BYTES + 10
+PLACE_BYTES = _TIME_BYTES + 10
 # How often a shard is read for one page at most, and how many tasks for one that may be returned.
 _ROUNDS = 8
 _READ_FOR_ONE = 8
@@ -58,7 +58,8 @@ _FIELDS = (
 class TaskSummary:
     """A task as it stood when it was found, without its input and its result.
 
-    ``worker`` is the last that ran it. ``retries`` counts how often it was reopened.
+    ``worker`` is the last that ran it. ``retries`` counts how often it was reopened. One that is
+    ``archived`` is not in Redis any more.
     """
 
     session_id: str
@@ -79,17 +80,20 @@ class TaskSummary:
     parent: str | None
     rerun_of: TaskLink | None
     forked_from: TaskLink | None
+    archived: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPage:
     """A page of tasks. ``cursor`` continues behind it; it is None at the end.
 
-    A page may have fewer tasks than the limit, or none, and still a cursor.
+    A page may have fewer tasks than the limit, or none, and still a cursor. One that is
+    ``incomplete`` lacks the archived tasks that belong there: the archive could not be read.
     """
 
     tasks: Sequence[TaskSummary]
     cursor: str | None
+    incomplete: bool = False
 
 
 class TaskFilters(TypedDict, total=False):
@@ -200,18 +204,37 @@ async def find_tasks(
     after: str | None = None,
 ) -> FoundPage:
     """See `TaskClient.find`."""
+    check_limit(limit)
+    listing = wanted.description(newest_first=newest_first)
+    place = b"" if after is None else read_cursor(listing, after, length=PLACE_BYTES)
+    found, end = await read_live(store, wanted, place, newest_first=newest_first, limit=limit)
+    return FoundPage(
+        [task for _, task in found], None if end is None else write_cursor(listing, end)
+    )
+
+
+def check_limit(limit: int) -> None:
+    """Errors: InvalidField."""
     limits.count("limit", limit)
     if limit > LARGEST_PAGE:
         raise InvalidField("limit", f"must be at most {LARGEST_PAGE}")
-    listing = wanted.description(newest_first=newest_first)
-    place = b"" if after is None else read_cursor(listing, after, length=_PLACE_BYTES)
+
+
+async def read_live(
+    store: RedisStateStore, wanted: TaskFilter, place: bytes, *, newest_first: bool, limit: int
+) -> tuple[list[tuple[bytes, TaskSummary]], bytes | None]:
+    """Return a page of tasks behind a place, each with its own, and the place where it ends.
+
+    That is None at the end of the listing.
+    """
     page = _Page(store, wanted, limit, place, newest=newest_first)
     listed, end = await page.read()
     found = await Verified(store).read(listed)
-    return FoundPage(
-        [task for task in found if task is not None and wanted.matches(task)],
-        None if end is None else write_cursor(listing, end),
-    )
+    return [
+        (each.place, task)
+        for each, task in zip(listed, found, strict=True)
+        if task is not None and wanted.matches(task)
+    ], end
 
 
 class _Page:
@@ -338,7 +361,7 @@ class Verified:
             if stamp != listed.stamp:
                 handler = await self._correct(listed)
             payloads = self._store.base.payloads
-            return _found_task(session_id, task_id, status, handler, record, payloads=payloads)
+            return summary_of(session_id, task_id, status, handler, record, payloads=payloads)
         except (ValueError, KeyError, TypeError, CorruptState):
             return None
 
@@ -359,7 +382,7 @@ class Verified:
             self._index.drop(listed.entry, stamp=listed.stamp)
 
 
-def _found_task(
+def summary_of(
     session_id: str,
     task_id: str,
     status: TaskStatus,
@@ -368,6 +391,7 @@ def _found_task(
     *,
     payloads: Payloads,
 ) -> TaskSummary:
+    """Describe a task by its record. Errors: ValueError, KeyError and their like."""
     fields = record.fields
     document = payloads.as_object(fields["document"])
 
@@ -397,6 +421,26 @@ def _found_task(
         rerun_of=link_of(fields, "rerun_of"),
         forked_from=link_of(fields, "forked_from"),
     )
+
+
+async def read_summary(
+    store: RedisStateStore, session_id: str, task_id: str
+) -> tuple[int | None, TaskSummary | None]:
+    """Return when a task was first saved, and the task as its record has it.
+
+    No time for one that is not there; no summary for one of a host, or that is unreadable.
+    """
+    record = await store.tasks.load_fields(session_id, task_id)
+    if record is None:
+        return None, None
+    payloads = store.base.payloads
+    try:
+        status = TaskStatus(record.fields["status"].decode())
+        handler = str(payloads.as_object(record.fields["job"])["handler"])
+        made = summary_of(session_id, task_id, status, handler, record, payloads=payloads)
+    except (ValueError, KeyError, TypeError, CorruptState):
+        return record.order, None
+    return record.order, made
 
 
 def _statuses(

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from redis_state.errors import CorruptState, InvalidField
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.models.attributes import AttributeValue
+from redis_state.primitives.record import Stored
 from redis_state.primitives.watchlist import WatchList, found_over
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
@@ -36,7 +37,7 @@ class TaskView:
     where it waits. One that is ``isolated`` is not cancelled with its ``parent``; ``waits_for``
     names the child whose end a PAUSED task waits for. ``retries`` counts how often it was reopened.
     ``running`` are the steps that run now and have done so for a second or more. ``version`` is
-    that of the handler's code, if it has some.
+    that of the handler's code, if it has some. One that is ``archived`` is not in Redis any more.
     """
 
     state: TaskState
@@ -54,6 +55,7 @@ class TaskView:
     forked_from: TaskLink | None = None
     running: Sequence[RunningStep] = ()
     version: str | None = None
+    archived: bool = False
 
 
 _LOOK_EVERY_S = 5.0
@@ -171,8 +173,16 @@ async def view_task(store: RedisStateStore, session_id: str, task_id: str) -> Ta
         store.tasks.load_fields(session_id, task_id),
         store.transport.commands.hget(journal, VERSION),
     )
-    if record is None:
-        return None
+    return None if record is None else await view_of(store, session_id, task_id, record, version)
+
+
+async def view_of(
+    store: RedisStateStore, session_id: str, task_id: str, record: Stored, version: bytes | None
+) -> TaskView:
+    """Describe a task by its record, and the version of its code as its journal has it.
+
+    Errors: CorruptState for a record that no task can have.
+    """
     try:
         found = TaskStatusView.of(session_id, task_id, record.fields)
         return TaskView(

@@ -142,7 +142,7 @@ def names_of(field: str, given: Any) -> tuple[str, ...]:
     for name in names:
         name_of_actor(field, name)
     if len(set(names)) < len(names):
-        raise InvalidField(field, "names somebody twice")
+        raise InvalidField(field, "names one voter twice")
     return tuple(sorted(names)) if isinstance(given, set | frozenset) else names
 
 

@@ -6,10 +6,10 @@ pause is listed after it was opened, and is opened once. So a closed one stays c
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from redis_state.errors import TokenUnknown
 from redis_state.serialization import codec
@@ -24,6 +24,12 @@ from redis_state.worker.tasks.waitpoints.ballots import (
     Escalation,
     deciders_of,
     escalations_of,
+)
+from redis_state.worker.tasks.waitpoints.pause_list import (
+    ListedPause,
+    PauseList,
+    PausePlace,
+    list_place,
 )
 from redis_state.worker.tasks.waitpoints.pause_model import token_of
 from redis_state.worker.tasks.waitpoints.pause_tokens import find_pause
@@ -81,8 +87,20 @@ async def list_open_pauses(
     decider: str | None = None,
 ) -> list[OpenPause]:
     """List the open pauses of a session, or of all, the first opened first."""
-    found = await _Reading(store, session_id).read(tag)
-    return [pause for pause in found if decider is None or pause.may_decide(decider)]
+    wanted = wanted_pauses(tag, decider)
+    found = [
+        each.pause
+        async for each in PauseReading(store, session_id).read()
+        if each.pause is not None and wanted(each.pause)
+    ]
+    return sorted(found, key=lambda pause: (pause.opened_at, pause.task_id, pause.name))
+
+
+def wanted_pauses(tag: str | None, decider: str | None) -> Callable[[OpenPause], bool]:
+    """Return whether a pause has a tag, and whether an actor may decide it now."""
+    return lambda pause: (
+        (tag is None or tag in pause.tags) and (decider is None or pause.may_decide(decider))
+    )
 
 
 async def read_open_pause(store: RedisStateStore, token: str) -> OpenPause | None:
@@ -91,54 +109,94 @@ async def read_open_pause(store: RedisStateStore, token: str) -> OpenPause | Non
         found = await find_pause(store, token)
     except TokenUnknown:
         return None
-    return await _Reading(store, found.session_id).one(found.key)
+    return await PauseReading(store, found.session_id).one(found.key)
 
 
 async def ages_of_open_pauses(store: RedisStateStore, *, most: int) -> list[float]:
-    """Return for how many seconds each pause is open by now; looks at ``most`` of them."""
-    return await _Reading(store, None).ages(most)
+    """Return for how many seconds each pause is open by now, of ``most`` of the oldest."""
+    return await PauseReading(store, None).ages(most)
 
 
-class _Reading:
+class PlacedPause(NamedTuple):
+    """A place of the list, and its pause; None if it is not open, or cannot be read."""
+
+    place: PausePlace
+    pause: OpenPause | None
+
+
+class _Found(NamedTuple):
+    """An open pause: the key and the fields of its token, those of its task, the time in ms."""
+
+    key: str
+    token: Fields
+    task: Fields
+    now: int
+
+
+class PauseReading:
+    """The open pauses of a session, or of all, by what is listed."""
+
     def __init__(self, store: RedisStateStore, session_id: str | None) -> None:
-        keys = store.base.keys
         self._store = store
-        self._index = keys.open_pauses() if session_id is None else keys.pauses(session_id)
-        # A session's index has only the digests, the last part of each token's key.
-        self._prefix = "" if session_id is None else f"{self._index.removesuffix('pauses')}token:"
+        self._list = PauseList(store)
+        self._index = None if session_id is None else store.base.keys.pauses(session_id)
 
-    async def read(self, tag: str | None) -> list[OpenPause]:
-        found: list[OpenPause] = []
-        async for _, token, task in self._open(-1, whole=True):
-            pause = self._pause(token, task)
-            found += [] if pause is None else [pause]
-        wanted = [pause for pause in found if tag is None or tag in pause.tags]
-        return sorted(wanted, key=lambda pause: (pause.opened_at, pause.task_id, pause.name))
+    async def read(self) -> AsyncGenerator[PlacedPause, None]:
+        """Yield the open pauses that can be read, in any order."""
+        async for keys in self._slices():
+            for each in await self._open_of(keys, whole=True):
+                pause = self._pause(each.token, each.task)
+                if pause is not None:
+                    yield PlacedPause(list_place(int(each.token["opened"]), each.key), pause)
+
+    async def all_of(self, listed: Sequence[ListedPause]) -> list[PlacedPause]:
+        """Return the pauses of places, in their order."""
+        found: dict[str, OpenPause | None] = {}
+        for start in range(0, len(listed), _SLICE):
+            keys = [each.key for each in listed[start : start + _SLICE]]
+            for each in await self._open_of(keys, whole=True):
+                found[each.key] = self._pause(each.token, each.task)
+        return [PlacedPause(each.place, found.get(each.key)) for each in listed]
 
     async def one(self, key: str) -> OpenPause | None:
-        found = await self._open_of([key.removeprefix(self._prefix).encode()], whole=True)
-        return self._pause(*found[0][1:]) if found else None
+        """Return the pause of a token's key if it is open."""
+        found = await self._open_of([key], whole=True)
+        return self._pause(found[0].token, found[0].task) if found else None
 
     async def ages(self, most: int) -> list[float]:
-        return [(now - int(token["opened"])) / 1000 async for now, token, _ in self._open(most - 1)]
+        """Return for how many seconds each is open, of some of the oldest."""
+        found: list[float] = []
+        async for keys in self._slices():
+            some = await self._open_of(keys, whole=False)
+            found += [(each.now - int(each.token["opened"])) / 1000 for each in some]
+            if len(found) >= most:
+                break
+        return found[:most]
 
-    async def _open(
-        self, last: int, *, whole: bool = False
-    ) -> AsyncGenerator[tuple[int, Fields, Fields], None]:
-        """Yield the time in ms, the token and the task of each open pause, up to the ``last``.
+    async def _slices(self) -> AsyncGenerator[list[str], None]:
+        """Yield the keys of the tokens that are listed."""
+        if self._index is not None:
+            # A session's index has only the digests, the last part of each token's key.
+            prefix = f"{self._index.removesuffix('pauses')}token:"
+            members: list[bytes] = await self._commands.zrange(self._index, 0, -1)
+            for start in range(0, len(members), _SLICE):
+                yield [prefix + each.decode() for each in members[start : start + _SLICE]]
+            return
+        place: PausePlace | None = None
+        more = True
+        while more:
+            listed, more = await self._list.after(place, _SLICE)
+            yield [each.key for each in listed]
+            place = listed[-1].place if listed else place
+
+    async def _open_of(self, keys: Sequence[str], *, whole: bool) -> list[_Found]:
+        """Read the open ones of pauses, and take those off the list that are not open any more.
 
         ``whole`` tokens have all their fields, and their tasks the job.
         """
-        members: list[bytes] = await self._commands.zrange(self._index, 0, last)
-        for start in range(0, len(members), _SLICE):
-            for found in await self._open_of(members[start : start + _SLICE], whole=whole):
-                yield found
-
-    async def _open_of(
-        self, members: Sequence[bytes], *, whole: bool
-    ) -> list[tuple[int, Fields, Fields]]:
+        if not keys:
+            return []
         now = ms_of(await self._commands.time())
-        keys = [self._prefix + member.decode() for member in members]
         if whole:
             requested = [self._commands.hgetall(key) for key in keys]
             tokens = [_whole(await answer) for answer in requested]
@@ -147,17 +205,23 @@ class _Reading:
             tokens = [_fields(_TOKEN_FIELDS, await answer) for answer in requested]
         owners = [token["task"] for token in tokens if token["task"]]
         tasks = await self._tasks(owners, (*_TASK_FIELDS, *(("job",) if whole else ())))
-        found: list[tuple[int, Fields, Fields]] = []
-        closed: list[bytes] = []
-        for member, token in zip(members, tokens, strict=True):
+        found: list[_Found] = []
+        closed: list[str] = []
+        for key, token in zip(keys, tokens, strict=True):
             task = tasks.get(_owner(token["task"])) if token["task"] else None
             if task is None or not _is_open(token, task):
-                closed.append(member)
+                closed.append(key)
             elif int(token["expires"]) > now:
-                found.append((now, token, task))
-        if closed:
-            await self._store.base.scripts.zrem(self._index, *closed)
+                found.append(_Found(key, token, task, now))
+        await self._remove(closed)
         return found
+
+    async def _remove(self, closed: Sequence[str]) -> None:
+        if self._index is None:
+            await self._list.remove(*closed)
+        elif closed:
+            members = [key.rpartition(":")[2] for key in closed]
+            await self._store.base.scripts.zrem(self._index, *members)
 
     async def _tasks(
         self, owners: Sequence[bytes], names: Sequence[str]

@@ -38,6 +38,7 @@ from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.ballots import raise_unless_voted, vote_of
 from redis_state.worker.tasks.waitpoints.deciders import open_watched
 from redis_state.worker.tasks.waitpoints.forms import check_value, form_value
+from redis_state.worker.tasks.waitpoints.pause_list import PauseList
 from redis_state.worker.tasks.waitpoints.pause_model import (
     BY_TIMEOUT,
     PauseRequest,
@@ -70,6 +71,7 @@ class TaskPauses:
         self._store = store
         self._scripts = store.base.scripts
         self._transitions = TaskTransitions(store)
+        self._list = PauseList(store)
         self._keep_ms = ms(store.settings.resolved_token_ttl)
 
     async def open(
@@ -137,10 +139,9 @@ class TaskPauses:
         reply = await (write() if pause_id is None else open_watched(self._store, pause_id, write))
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
         started.replay.learn(reply, 2, entry, what=state.task_id)
-        recorded, left_ms, _ = reply.facts
+        recorded, left_ms, _, opened = reply.facts
         if left_ms:
-            index = self._store.base.keys.open_pauses()
-            await self._scripts.note_member(index, member=key, ttl_ms=int(left_ms))
+            await self._list.add(key, opened_ms=int(opened), left_ms=int(left_ms))
         return payloads.as_object(recorded)
 
     async def wait(self, started: StartedRun, entry: str) -> dict[str, Any] | None:
@@ -391,7 +392,7 @@ class TaskPauses:
     async def _unlist(self, key: str) -> None:
         # Readers of the list remove entries that are not open any more.
         with suppress(BackendError):
-            await self._scripts.zrem(self._store.base.keys.open_pauses(), key)
+            await self._list.remove(key)
 
     async def _note(self, state: TaskState, entry: str) -> dict[str, Any]:
         recorded: bytes | None = await self._commands.hget(self._keys(state).journal, raw(entry))

@@ -37,6 +37,7 @@ IDS = (
     " ",
     "\u2028",
     "{}",
+    "\ud800",
 )
 
 
@@ -60,6 +61,36 @@ async def test_ids_of_any_text_name_a_run(chat: Served) -> None:
             assert [each["type"] for each in events_of(joined.text)][:1] == ["RUN_STARTED"]
 
 
+async def test_ids_of_any_text_name_a_chat_and_its_messages(chat: Served) -> None:
+    headers = {"content-type": "application/json"}
+    async with chat.caller("ann", *ALL) as ann:
+        for name in IDS:
+            body = json.dumps(_sent(name, name)).encode()
+            ran = [
+                await ann.post("/v1/ai-sdk/talk", content=body, headers=headers) for _ in range(2)
+            ]
+            assert [each.status_code for each in ran] == [200, 200], (name, ran[0].text)
+            assert all('"type":"finish"' in each.text for each in ran)
+            (task,) = await chat.store.list_tasks(name)
+            assert task.session_id == name
+        for wrong in ("", "x" * 1_001):
+            assert (await ann.post("/v1/ai-sdk/say", json=_sent(wrong))).status_code == 422
+            asked = run_input(wrong, "r", "hi")
+            assert (await ann.post("/v1/ag-ui/say", json=asked)).status_code == 422
+
+
+async def test_half_of_a_surrogate_pair_names_an_interrupt_that_is_not_there(
+    chat: Served,
+) -> None:
+    entry = {"interruptId": "\ud800", "status": "cancelled"}
+    body = json.dumps(run_input("s", "r", resume=[entry])).encode()
+    async with chat.caller("ann", *ALL) as ann:
+        ran = await ann.post(
+            "/v1/ag-ui/approve", content=body, headers={"content-type": "application/json"}
+        )
+        assert ran.status_code == 404, ran.text
+
+
 async def test_a_filter_that_shows_texts_only_hides_no_end_of_a_run(
     store: RedisStateStore,
 ) -> None:
@@ -76,6 +107,43 @@ async def test_a_filter_that_shows_texts_only_hides_no_end_of_a_run(
             entry = {"interruptId": outcome["interrupts"][0]["id"], "status": "cancelled"}
             ran = await ann.post("/v1/ag-ui/approve", json=run_input("s", "r", resume=[entry]))
             assert events_of(ran.text)[-1]["outcome"] == {"type": "success"}
+        await app.aclose()
+
+
+async def test_a_filter_cuts_pauses_results_and_errors_too(store: RedisStateStore) -> None:
+    def cut(_: Principal, update: StateUpdate) -> StateUpdate | None:
+        match update.update_type, update.content:
+            case UpdateType.CHECKPOINT, {"payload": {"who": _}}:
+                return update.model_copy(update={"content": update.content | {"payload": "cut"}})
+            case ((UpdateType.CHECKPOINT | UpdateType.RESULT), _):
+                return None
+            case UpdateType.STATUS_CHANGE, {"error": _}:
+                return update.model_copy(update={"content": {"status": "FAILED"}})
+            case _:
+                return update
+
+    app = create_gateway(store, auth=tokens, queue=queue_of(store.settings), visible=cut)
+    async with serving(agent(store.settings, HANDLERS)), client_of(store) as tasks:
+        chat = Served(app, tasks, store)
+        async with chat.caller("ann", *ALL) as ann, asyncio.timeout(60):
+            ran = await ann.post("/v1/ag-ui/approve", json=run_input("s", "t"))
+            (interrupt,) = events_of(ran.text)[-1]["outcome"]["interrupts"]
+            assert interrupt["metadata"]["payload"] == "cut"
+            assert "bob" not in ran.text
+            hidden = await ann.post("/v1/ag-ui/blurt", json=run_input("h", "t"))
+            (interrupt,) = events_of(hidden.text)[-1]["outcome"]["interrupts"]
+            assert interrupt["metadata"]["payload"] is None
+            assert "none" not in hidden.text
+            said = await ann.post("/v1/ag-ui/talk", json=run_input("r", "t"))
+            assert "result" not in events_of(said.text)[-1]
+            failed = await ann.post("/v1/ag-ui/fail", json=run_input("f", "t"))
+            assert events_of(failed.text)[-1]["type"] == "RUN_ERROR"
+            assert "no luck" not in failed.text
+            message = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "x"}]}
+            sent = {"id": "f2", "messages": [message]}
+            failed = await ann.post("/v1/ai-sdk/fail", json=sent)
+            assert "errorText" in failed.text
+            assert "no luck" not in failed.text
         await app.aclose()
 
 
@@ -151,9 +219,9 @@ def test_a_long_text_costs_its_length_to_read() -> None:
     assert shown.text == "x" * 2_000_000
 
 
-def _sent(chat_id: str) -> dict[str, Any]:
+def _sent(chat_id: str, message: str = "m1") -> dict[str, Any]:
     parts = [{"type": "text", "text": "hi"}]
-    return {"id": chat_id, "messages": [{"id": "m1", "role": "user", "parts": parts}]}
+    return {"id": chat_id, "messages": [{"id": message, "role": "user", "parts": parts}]}
 
 
 async def _leave(port: int, request: bytes, wanted: int) -> None:

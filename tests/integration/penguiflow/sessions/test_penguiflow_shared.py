@@ -528,7 +528,7 @@ async def test_a_group_learns_of_its_left_member_though_who_settled_it_died(
 
 async def test_a_task_that_could_not_be_saved_takes_no_place(settings: Settings) -> None:
     async with Proxy(settings.url.get_secret_value()) as proxy:
-        store: Any = make_store(settings, url=proxy.url, call_timeout_s=0.3, connect_timeout_s=0.3)
+        store: Any = make_store(settings, url=proxy.url, call_timeout_s=1.0, connect_timeout_s=1.0)
         limits = SessionLimits(max_tasks_per_session=1)
         async with store, open_session(store, "session", limits=limits) as session:
             proxy.refuse()

@@ -119,7 +119,7 @@ async def test_a_presence_lives_through_an_outage_and_says_nothing_of_it(
     store: RedisStateStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Proxy(store.settings.url.get_secret_value()) as proxy:
-        short = {"url": SecretStr(proxy.url), "call_timeout_s": 0.2, "connect_timeout_s": 0.2}
+        short = {"url": SecretStr(proxy.url), "call_timeout_s": 1.0, "connect_timeout_s": 1.0}
         async with RedisStateStore(store.settings.model_copy(update=short)) as through:
             about = WorkerIdentity("w", ["q"], ["h"], 1, "loop")
             worker_record = WorkerRecord(through, about, WorkerStats(), interval_s=0.1)

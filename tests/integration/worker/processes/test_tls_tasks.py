@@ -51,7 +51,9 @@ async def test_40_callers_get_their_own_values_though_their_links_die(
     async with Proxy(settings.url.get_secret_value(), tls=tls) as proxy:
         proxy.dribble(700)
         url = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_certs={cert}"
+        # Three dead links may come one after the other, each found by its own deadline.
         changed: dict[str, Any] = {"url": SecretStr(url), "payload_keys": SecretStr(KEYS[0])}
+        changed["call_timeout_s"] = 20.0
         async with (
             RedisStateStore(settings.model_copy(update=changed)) as store,
             pool(store, {"echo": echo}, max_tasks=20) as client,

@@ -1,0 +1,136 @@
+"""What is asked of the files that count."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from typing import Any
+
+from redis_state.archive.model import (
+    ArchiveBatch,
+    ArchivedRow,
+    ArchivedSession,
+    ArchiveStatus,
+    ArchiveVerdict,
+    RecordKey,
+    RecordKind,
+    moment_of_us,
+    rows_digest,
+)
+from redis_state.archive.parquet.columns import RECORDS, TASKS, UPDATES, digest_of, pc
+from redis_state.archive.parquet.reading import FileReader, Place
+from redis_state.archive.parquet.writing import key_of, record_key
+from redis_state.postgres.text import plain_text, text_of
+
+
+def verdict(reader: FileReader, batch: ArchiveBatch) -> ArchiveVerdict:
+    """Compare a batch with what is read, by count and by digest."""
+    named = {key_of(task): task for task in batch.tasks}
+    tasks: dict[tuple[str, str, int], str | None] = {task.key: None for task in batch.tasks}
+    for key, (record, journal, version, write) in reader.some_tasks(named).items():
+        task = named[key]
+        made = hashlib.sha256(f"{record}\n{journal}".encode()).hexdigest()
+        if made == task.digest():
+            del tasks[task.key]
+        else:
+            tasks[task.key] = f"{version} {text_of(write)}"
+    other: set[str] = set()
+    for each in batch.sessions:
+        if each.rows:
+            wanted = {row.place for row in each.rows}
+            kept = reader.some_rows(plain_text(each.session_id), wanted)
+            if len(kept) != len(each.rows) or rows_digest(kept) != rows_digest(each.rows):
+                other.add(each.session_id)
+    return ArchiveVerdict(tasks, frozenset(other), _other_records(reader, batch))
+
+
+def _other_records(reader: FileReader, batch: ArchiveBatch) -> dict[RecordKey, str | None]:
+    """Return the records that are not there as they are, each with the stamp that is."""
+    named = {record_key(record): record for record in batch.records}
+    other: dict[RecordKey, str | None] = {record.known_by: None for record in batch.records}
+    for key, kept in reader.some_records(named).items():
+        record = named[key]
+        if kept.stamp == record.stamp and kept.digest() == record.digest():
+            del other[record.known_by]
+        else:
+            other[record.known_by] = kept.stamp
+    return other
+
+
+def session(reader: FileReader, session_id: str) -> ArchivedSession | None:
+    """Return what there is of a session, or None."""
+    plain = plain_text(session_id)
+    digest = digest_of(plain)
+    of_tasks, of_updates = (reader.files.having(kind, digest) for kind in (TASKS, UPDATES))
+    tasks = sum(reader.keys(file, plain, ["session_id"]).num_rows for file in of_tasks)
+    lost = [reader.keys(file, plain)["lost"].to_pylist() for file in of_updates]
+    last = reader.last(plain)
+    if not tasks and last is None and not any(lost):
+        return None
+    updates = sum(each.count(False) for each in lost)
+    return ArchivedSession(session_id, tasks, updates, None if last is None else (last[1], last[0]))
+
+
+def rows(
+    reader: FileReader, session_id: str, after: Place | None, count: int, *, over_gaps: bool
+) -> list[ArchivedRow] | None:
+    """Return rows behind a place that are kept; None if rows between may be missing.
+
+    What is of before the time from which on rows are kept is not there, removed by now or not. So
+    of rows of one session the earlier ones never stay when later ones have gone.
+    """
+    plain = plain_text(session_id)
+    since_ms = -(-reader.files.kept_from.get(UPDATES, 0) // 1000)
+    found = reader.rows(plain, max(after or (0, 0), (since_ms, 0)), count)
+    if after is None or over_gaps:
+        return found
+    ms, n = after
+    if found and found[0].place == (ms, n + 1):
+        # Where a `CursorGap` reads on: just before a row that is kept.
+        return found
+    return found if ms >= since_ms and reader.some_rows(plain, {after}) else None
+
+
+def sessions_of(reader: FileReader, attribute: str, value: Any, *, only: bool) -> list[str]:
+    """List the sessions of tasks that have this attribute. It reads this column of all tasks."""
+    name, wanted = f"{json.dumps(attribute)}: ", json.dumps(value)
+    found: set[str] = set()
+    shared: set[str] = set()
+    for file in reader.files.of(TASKS):
+        table = reader.keys(file, None, ["session_id", "attributes"])
+        # Most have no such name: only what may have it is parsed.
+        table = table.filter(pc.match_substring(table["attributes"], name))
+        columns = (table[each].to_pylist() for each in ("session_id", "attributes"))
+        for plain, written in zip(*columns, strict=True):
+            attributes = json.loads(written)
+            if attribute in attributes:
+                its = json.dumps(attributes[attribute]) == wanted
+                (found if its else shared).add(plain)
+    return sorted(text_of(each) for each in (found - shared if only else found))
+
+
+def status(reader: FileReader) -> ArchiveStatus:
+    """Count what is kept. It reads the ids of the sessions of all files."""
+    sessions: set[str] = set()
+    updates, kinds = 0, Counter[str]()
+    for file in reader.files.by_name.values():
+        if file.kind == RECORDS:
+            kinds.update(reader.keys(file, None, ["kind"])["kind"].to_pylist())
+            continue
+        columns = ["session_id", "lost"] if file.kind == UPDATES else ["session_id"]
+        table = reader.keys(file, None, columns)
+        sessions.update(table["session_id"].unique().to_pylist())
+        if file.kind == UPDATES:
+            updates += table["lost"].to_pylist().count(False)
+    tasks = reader.files.of(TASKS)
+    ended = [file.ended for file in tasks if file.ended is not None]
+    return ArchiveStatus(
+        len(sessions),
+        sum(file.rows for file in tasks),
+        updates,
+        sum(file.bytes for file in reader.files.by_name.values()),
+        moment_of_us(min(least for least, _ in ended)) if ended else None,
+        moment_of_us(max(most for _, most in ended)) if ended else None,
+        {RecordKind(kind): count for kind, count in sorted(kinds.items())},
+    )

@@ -1,0 +1,244 @@
+"""Find archived tasks in the order of their creation: first which they are, then the records.
+
+Files have bounds of the times of creation. A page reads the times of those files that it reaches,
+then so many tasks and no more, however rare what is wanted is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from redis_state.archive.model import (
+    ID_BYTES,
+    TIME_BYTES,
+    ArchivedPage,
+    ArchivedTask,
+    ArchiveListing,
+    moment_of_us,
+    place_us,
+    task_place,
+)
+from redis_state.archive.parquet.columns import TASKS, digest_of, pa, pc, tasks_of
+from redis_state.archive.parquet.log import DataFile
+from redis_state.archive.parquet.reading import FileReader, Task
+from redis_state.models import TaskStatus
+from redis_state.postgres.text import plain_text, text_of
+from redis_state.stores.task_index import LATEST_US
+
+# So many tasks are read for one that may be returned, and at least so many for a page.
+_READ_FOR_ONE, _LEAST = 4, 400
+# The last id of a microsecond: of listings with the oldest first, and with the newest first.
+_LAST_ID = (b"\xff" * ID_BYTES, b"\0" * ID_BYTES)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_US = timedelta(microseconds=1)
+_KEYS = ["session_id", "task_id", "born", "created_at", "status", "handler", "attributes"]
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """Where a task stands: its time, its file, its row group there, and its row in it."""
+
+    us: int
+    file: DataFile
+    group: int
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundTask:
+    place: bytes
+    key: Task
+    at: _At
+
+
+def find_tasks(reader: FileReader, listing: ArchiveListing) -> ArchivedPage:
+    """See `Archive.find`. What is read is what the log had at one moment."""
+    most = max(_LEAST, listing.limit * _READ_FOR_ONE)
+    first = _First(reader, listing, most)
+    wanted = [each for each in _read(reader, first.found) if _is_wanted(each, listing)]
+    found = sorted(
+        (each for each, _ in wanted if listing.reaches(each.place)),
+        key=lambda each: each.place,
+        reverse=listing.newest_first,
+    )
+    chosen = found[: listing.limit]
+    end: bytes | None = None
+    if first.more:
+        us = min(max(first.found[-1].us, 0), LATEST_US)
+        end = us.to_bytes(TIME_BYTES, "big") + _LAST_ID[listing.newest_first]
+    if len(found) > len(chosen) or (end is not None and len(chosen) == listing.limit):
+        end = chosen[-1].place
+    later = _used_again(reader, [each.key for each in chosen])
+    tasks = _records(reader, [each.at for each in chosen if each.key not in later])
+    return ArchivedPage(
+        sorted(tasks, key=lambda task: task.place, reverse=listing.newest_first), end
+    )
+
+
+class _First:
+    """The first tasks of a listing by their times, and whether there are more.
+
+    Of the last of these times all tasks are there: only their places tell which come first.
+    """
+
+    def __init__(self, reader: FileReader, listing: ArchiveListing, most: int) -> None:
+        self.found: list[_At] = []
+        self.more: bool = False
+        self._reader = reader
+        self._listing = listing
+        self._most = most
+        # Of the last one, once there are enough.
+        self._last_us: int | None = None
+        self._session = None if listing.session_id is None else plain_text(listing.session_id)
+        self._range = _range(listing)
+        files = reader.files.of(TASKS)
+        if self._session is not None:
+            files = reader.files.having(TASKS, digest_of(self._session))
+        newest = listing.newest_first
+        for file in sorted(files, key=lambda file: _bounds(file)[newest], reverse=newest):
+            begin, end = _bounds(file)
+            if begin <= self._range[1] and end >= self._range[0]:
+                if self._is_over(end if newest else begin):
+                    self.more = True
+                    return
+                self._add(file)
+
+    def _is_over(self, us: int) -> bool:
+        """Return whether there are enough tasks that come before a time."""
+        if self._last_us is None:
+            return False
+        return us < self._last_us if self._listing.newest_first else us > self._last_us
+
+    def _add(self, file: DataFile) -> None:
+        listing = self._listing
+        columns = ["created_at", *(["session_id"] if self._session is not None else [])]
+        columns += ["handler"] if listing.handler is not None else []
+        columns += ["status"] if listing.statuses else []
+        for group, table in self._reader.groups(file, self._session, columns):
+            us = table["created_at"].cast(pa.int64())
+            rows = pc.indices_nonzero(self._mask(table, us))
+            times = pc.take(us, rows).to_pylist()
+            for at_us, row in zip(times, rows.to_pylist(), strict=True):
+                if self._is_over(at_us):
+                    self.more = True
+                else:
+                    self.found.append(_At(at_us, file, group, row))
+            self._cut()
+
+    def _mask(self, table: Any, us: Any) -> Any:
+        listing = self._listing
+        least, most = self._range
+        mask = pc.and_(pc.greater_equal(us, least), pc.less_equal(us, most))
+        if self._session is not None:
+            mask = pc.and_(mask, pc.equal(table["session_id"], self._session))
+        if listing.handler is not None:
+            mask = pc.and_(mask, pc.equal(table["handler"], plain_text(listing.handler)))
+        if listing.statuses:
+            names = pa.array([status.value for status in listing.statuses])
+            mask = pc.and_(mask, pc.is_in(table["status"], value_set=names))
+        return mask
+
+    def _cut(self) -> None:
+        """Leave as many as are wanted, and those of the last time."""
+        newest = self._listing.newest_first
+        self.found.sort(key=lambda at: at.us, reverse=newest)
+        if len(self.found) >= self._most:
+            self._last_us = self.found[self._most - 1].us
+            kept = [at for at in self.found if not self._is_over(at.us)]
+            self.more |= len(kept) < len(self.found)
+            self.found = kept
+
+
+def _read(reader: FileReader, found: Sequence[_At]) -> list[tuple[_FoundTask, dict[str, Any]]]:
+    read: list[tuple[_FoundTask, dict[str, Any]]] = []
+    for table, chosen in _tables(reader, found, _KEYS):
+        born = table["born"].cast(pa.int64()).to_pylist()
+        columns = table.drop_columns(["born", "created_at"]).to_pylist()
+        for each, born_us, at in zip(columns, born, chosen, strict=True):
+            session, task = each["session_id"], each["task_id"]
+            place = task_place(text_of(session), text_of(task), moment_of_us(at.us))
+            read.append((_FoundTask(place, (session, task, born_us), at), each))
+    return read
+
+
+def _is_wanted(read: tuple[_FoundTask, dict[str, Any]], listing: ArchiveListing) -> bool:
+    columns = read[1]
+    return listing.matches(
+        session_id=text_of(columns["session_id"]),
+        handler=text_of(columns["handler"]),
+        status=TaskStatus(columns["status"]),
+        attributes=json.loads(columns["attributes"]) if listing.attributes else {},
+    )
+
+
+def _records(reader: FileReader, found: Sequence[_At]) -> list[ArchivedTask]:
+    tasks: list[ArchivedTask] = []
+    for table, _ in _tables(reader, found, ["session_id", "task_id", "record"]):
+        journal = pa.array(["{}"] * table.num_rows, pa.string())
+        tasks += tasks_of(table.append_column("journal", journal))
+    return tasks
+
+
+def _tables(
+    reader: FileReader, found: Sequence[_At], columns: Sequence[str]
+) -> list[tuple[Any, list[_At]]]:
+    """Return those columns of tasks, of each file's row group at once."""
+    placed: defaultdict[str, dict[int, list[_At]]] = defaultdict(dict)
+    files: dict[str, DataFile] = {}
+    for at in found:
+        files[at.file.name] = at.file
+        placed[at.file.name].setdefault(at.group, []).append(at)
+    return [
+        (table.take(pa.array([at.row for at in placed[name][group]])), placed[name][group])
+        for name, file in files.items()
+        for group, table in reader.groups(file, None, columns, only=placed[name].keys())
+    ]
+
+
+def _used_again(reader: FileReader, keys: Sequence[Task]) -> set[Task]:
+    """Return those whose id was used again: a later task has it."""
+    over: set[Task] = set()
+    for session in {key[0] for key in keys}:
+        born = {(key[1], key[2]) for key in keys if key[0] == session}
+        first = min(us for _, us in born)
+        latest: dict[str, int] = {}
+        for file in reader.files.having(TASKS, digest_of(session)):
+            if file.most > first:
+                table = reader.keys(file, session, ["session_id", "task_id", "born"])
+                columns = (table["task_id"], table["born"].cast(pa.int64()))
+                for task, us in zip(*(each.to_pylist() for each in columns), strict=True):
+                    latest[task] = max(us, latest.get(task, us))
+        over |= {(session, task, us) for task, us in born if latest.get(task, us) > us}
+    return over
+
+
+def _range(listing: ArchiveListing) -> tuple[int, int]:
+    """Return the first and the last time that is wanted."""
+    least, most = [-(1 << 62)], [1 << 62]
+    if listing.created_after is not None:
+        least.append(_us(listing.created_after))
+    if listing.created_before is not None:
+        most.append(_us(listing.created_before) - 1)
+    onward, back = (most, least) if listing.newest_first else (least, most)
+    if listing.after is not None:
+        # All of a microsecond's places were read: the next one begins behind it.
+        done = listing.after[TIME_BYTES:] == _LAST_ID[listing.newest_first]
+        step = (-1 if listing.newest_first else 1) if done else 0
+        onward.append(place_us(listing.after) + step)
+    if listing.until is not None:
+        back.append(place_us(listing.until))
+    return max(least), min(most)
+
+
+def _bounds(file: DataFile) -> tuple[int, int]:
+    return file.created or (0, 0)
+
+
+def _us(moment: datetime) -> int:
+    at = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (at - _EPOCH) // _US

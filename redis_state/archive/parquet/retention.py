@@ -1,0 +1,162 @@
+"""Retention of files: what has expired goes whole where it can, and the rest is written again.
+
+A row that has expired is not read any more, by the log's word. So it does not matter in which order
+files go. Of each session whose rows go its last place stays: what an archiver copies follows it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from redis_state.archive.parquet.columns import (
+    ALL_MONTHS,
+    BUCKETS,
+    SESSIONS,
+    TASKS,
+    UPDATES,
+    digest_of,
+    pa,
+    pc,
+    places,
+)
+from redis_state.archive.parquet.log import DataFile
+from redis_state.archive.parquet.reading import FileReader, Place
+from redis_state.archive.parquet.writing import FileChanges
+from redis_state.archive.retention import RetentionReport
+
+CLASSES: Final = (TASKS, UPDATES, SESSIONS)
+# A call reads so many rows at most, or those of one file.
+_MOST = 500_000
+# A file of so many bytes is written again only if such a part of it has expired.
+_LARGE, _PART = 1 << 20, 8
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_US = timedelta(microseconds=1)
+
+
+class Expiry:
+    """What one call of `retain` changes, and its report."""
+
+    def __init__(self, reader: FileReader, before: Mapping[str, datetime]) -> None:
+        self.report: RetentionReport = RetentionReport()
+        self.changes: FileChanges = FileChanges()
+        self._reader = reader
+        self._left = _MOST
+        self._last: dict[str, Place] = {}
+        moments = {what: _us(moment) for what, moment in before.items()}
+        for kind in (TASKS, UPDATES):
+            if kind in moments:
+                self._expire(kind, moments[kind])
+        for session, place in sorted(self._last.items()):
+            self.changes.add(SESSIONS, ALL_MONTHS, [session, *place], (session, place))
+        if UPDATES in moments and moments[UPDATES] > reader.files.kept_from.get(UPDATES, 0):
+            self.changes.kept_from[UPDATES] = moments[UPDATES]
+        if SESSIONS in moments:
+            self._expire_sessions(moments[SESSIONS])
+
+    def _expire(self, kind: str, before_us: int) -> None:
+        self.report.add(kind, 0)
+        months: defaultdict[str, list[DataFile]] = defaultdict(list)
+        for file in self._reader.files.of(kind):
+            months[file.month].append(file)
+        for _, files in sorted(months.items()):
+            whole = [file for file in files if _latest_us(file) < before_us]
+            part = [file for file in files if _earliest_us(file) < before_us <= _latest_us(file)]
+            gone = [file for file in whole if self._goes(file)]
+            self.report.add(
+                kind, sum(file.rows for file in gone), partitions=int(len(gone) == len(files))
+            )
+            for file in part:
+                self._rewrite(file, before_us)
+
+    def _goes(self, file: DataFile) -> bool:
+        # The rows of tasks need not be read.
+        if file.kind == UPDATES:
+            if not self._may_read(file):
+                return False
+            self._note_last(self._reader.keys(file, None))
+        self.changes.gone.append(file.name)
+        return True
+
+    def _rewrite(self, file: DataFile, before_us: int) -> None:
+        if not self._may_read(file):
+            return
+        if file.kind == TASKS:
+            table = self._reader.keys(file, None, ["ended_at"])
+            mask = pc.less(table["ended_at"].cast(pa.int64()), before_us)
+        else:
+            table = self._reader.keys(file, None)
+            mask = pc.less(table["at"].cast(pa.int64()), -(-before_us // 1000))
+        expired = table.filter(mask)
+        if file.bytes >= _LARGE and expired.num_rows * _PART < file.rows:
+            if expired.num_rows:
+                self.report.left[file.name] = f"is written again once 1/{_PART} of it has expired"
+            return
+        if expired.num_rows:
+            self.changes.edit(file).expired_us = before_us
+            self.report.add(file.kind, expired.num_rows)
+            if file.kind == UPDATES:
+                self._note_last(expired)
+
+    def _may_read(self, file: DataFile) -> bool:
+        """Return whether the call may read a file, by the rows that it has read."""
+        if self._left < _MOST and file.rows > self._left:
+            self.report.more = True
+            return False
+        self._left -= file.rows
+        return True
+
+    def _note_last(self, table: Any) -> None:
+        kept = table.filter(pc.invert(table["lost"]))
+        for session, place in zip(kept["session_id"].to_pylist(), places(kept), strict=True):
+            self._last[session] = max(self._last.get(session, place), place)
+
+    def _expire_sessions(self, before_us: int) -> None:
+        """Let last places go of sessions of which nothing else is kept."""
+        self.report.add(SESSIONS, 0)
+        last: dict[str, Place] = {}
+        files: defaultdict[str, list[DataFile]] = defaultdict(list)
+        for file in self._reader.files.of(SESSIONS):
+            table = self._reader.keys(file, None)
+            for session, place in zip(table["session_id"].to_pylist(), places(table), strict=True):
+                last[session] = max(last.get(session, place), place)
+                files[session].append(file)
+        over = {
+            session
+            for session, place in last.items()
+            # What goes in this call leaves its session to the next one.
+            if place[0] * 1000 < before_us and session not in self._last
+        }
+        over -= self._with_more(over)
+        for session in over:
+            for file in files[session]:
+                self.changes.edit(file).without.add(session)
+        self.report.add(SESSIONS, len(over))
+
+    def _with_more(self, sessions: set[str]) -> set[str]:
+        """Return those of which there are tasks or updates."""
+        digests = {digest_of(session): session for session in sessions}
+        more: set[str] = set()
+        for kind in (TASKS, UPDATES):
+            more |= {digests[each] for each in digests if self._reader.files.at(kind, each)}
+            for bucket in BUCKETS:
+                some = {each for digest, each in digests.items() if digest[0] == bucket}
+                for file in self._reader.files.at(kind, bucket) if some else ():
+                    table = self._reader.keys(file, None, ["session_id"])
+                    more |= some.intersection(table["session_id"].unique().to_pylist())
+        return more
+
+
+def _latest_us(file: DataFile) -> int:
+    return file.ended[1] if file.ended is not None else file.most * 1000
+
+
+def _earliest_us(file: DataFile) -> int:
+    return file.ended[0] if file.ended is not None else file.least * 1000
+
+
+def _us(moment: datetime) -> int:
+    at = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (at - _EPOCH) // _US

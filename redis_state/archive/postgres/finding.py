@@ -1,0 +1,163 @@
+"""Find archived tasks in the order of their creation: first which, by an index, then the records.
+
+The server reads by namespace and time, and by session or handler if one is named: each has an
+index. The other filters are compared here. So many tasks are read for a page and no more, however
+rare what is wanted is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from psycopg import AsyncConnection
+
+from redis_state.archive.model import (
+    ID_BYTES,
+    TIME_BYTES,
+    ArchivedPage,
+    ArchivedTask,
+    ArchiveListing,
+    moment_of_us,
+    place_us,
+    task_place,
+)
+from redis_state.archive.postgres.rows import task_of
+from redis_state.models import TaskStatus
+from redis_state.postgres.text import id_of, id_text
+
+# So many tasks are read for one that may be returned, and at least so many for a page.
+_READ_FOR_ONE, _LEAST = 4, 400
+# The last id of a microsecond: of listings with the oldest first, and with the newest first.
+_LAST_ID = (b"\xff" * ID_BYTES, b"\0" * ID_BYTES)
+
+# All tasks of the last microsecond: only their places tell which of them come first.
+_PLACES: Final = """
+SELECT session_id, task_id, long_ids, born, created_at, status, handler, attributes::text
+FROM redis_state.tasks WHERE {conditions}
+ORDER BY created_at {direction} FETCH FIRST %s ROWS WITH TIES
+"""
+# Of an id that was used again the last task alone.
+_RECORDS: Final = """
+SELECT kept.session_id, kept.task_id, kept.long_ids, kept.record::text, '{}'
+FROM unnest(%s::text[], %s::text[], %s::timestamptz[]) AS wanted (session_id, task_id, born)
+JOIN redis_state.tasks AS kept ON kept.namespace = %s AND kept.session_id = wanted.session_id
+    AND kept.task_id = wanted.task_id AND kept.born = wanted.born
+WHERE NOT EXISTS (
+    SELECT 1 FROM redis_state.tasks AS later
+    WHERE later.namespace = %s AND later.session_id = wanted.session_id
+        AND later.task_id = wanted.task_id AND later.born > wanted.born)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    place: bytes
+    key: tuple[str, str, datetime]
+    wanted: bool
+
+
+async def find_tasks(
+    connection: AsyncConnection[Any], namespace: str, listing: ArchiveListing
+) -> ArchivedPage:
+    """See `Archive.find`. Two reads: a task that ends again in between is as that end has it."""
+    most = max(_LEAST, listing.limit * _READ_FOR_ONE)
+    conditions, values = _conditions(namespace, listing)
+    statement = _PLACES.format(
+        conditions=" AND ".join(conditions),
+        direction="DESC" if listing.newest_first else "ASC",
+    )
+    found = await connection.execute(statement.encode(), [*values, most])
+    rows = await found.fetchall()
+    placed = sorted(
+        (each for each in (_placed(row, listing) for row in rows) if listing.reaches(each.place)),
+        key=lambda each: each.place,
+        reverse=listing.newest_first,
+    )
+    wanted = [each for each in placed if each.wanted]
+    chosen = wanted[: listing.limit]
+    end: bytes | None = None
+    if len(rows) >= most:
+        end = _behind_moment(rows[-1][4], newest=listing.newest_first)
+    if len(wanted) > len(chosen) or (end is not None and len(chosen) == listing.limit):
+        end = chosen[-1].place
+    tasks = await _records(connection, namespace, [each.key for each in chosen])
+    return ArchivedPage(
+        sorted(
+            (task for task in tasks if _matches(task, listing)),
+            key=lambda task: task.place,
+            reverse=listing.newest_first,
+        ),
+        end,
+    )
+
+
+def _conditions(namespace: str, listing: ArchiveListing) -> tuple[list[str], list[Any]]:
+    """Write what an index knows as conditions and their values."""
+    found: list[tuple[str, Any]] = [("namespace = %s", namespace)]
+    if listing.session_id is not None:
+        found.append(("session_id = %s", id_text(listing.session_id)))
+    elif listing.handler is not None:
+        found.append(("handler = %s", id_text(listing.handler)))
+    if listing.created_after is not None:
+        found.append(("created_at >= %s", _aware(listing.created_after)))
+    if listing.created_before is not None:
+        found.append(("created_at < %s", _aware(listing.created_before)))
+    onward, back = ("<", ">") if listing.newest_first else (">", "<")
+    if listing.after is not None:
+        # All of a microsecond's places were read: the next one begins behind it.
+        done = listing.after[TIME_BYTES:] == _LAST_ID[listing.newest_first]
+        sign = onward if done else f"{onward}="
+        found.append((f"created_at {sign} %s", moment_of_us(place_us(listing.after))))
+    if listing.until is not None:
+        found.append((f"created_at {back}= %s", moment_of_us(place_us(listing.until))))
+    return [text for text, _ in found], [value for _, value in found]
+
+
+def _placed(row: Any, listing: ArchiveListing) -> _Placed:
+    session, task, whole, born, created_at, status, handler, attributes = row
+    session_id, task_id = id_of(session, whole, 0), id_of(task, whole, 1)
+    wanted = listing.matches(
+        session_id=session_id,
+        # A long one is shortened: its record tells whether it is the one.
+        handler=handler if listing.handler is None else _same_text(handler, listing.handler),
+        status=TaskStatus(status),
+        attributes=json.loads(attributes) if listing.attributes else {},
+    )
+    return _Placed(task_place(session_id, task_id, created_at), (session, task, born), wanted)
+
+
+def _same_text(column: str, wanted: str) -> str:
+    """Return what is wanted if a column has it, else what the column has."""
+    return wanted if column == id_text(wanted) else f"{column}\0"
+
+
+async def _records(
+    connection: AsyncConnection[Any], namespace: str, keys: Sequence[tuple[str, str, datetime]]
+) -> list[ArchivedTask]:
+    if not keys:
+        return []
+    columns = [list(column) for column in zip(*keys, strict=True)]
+    found = await connection.execute(_RECORDS, [*columns, namespace, namespace])
+    return [task_of(row) for row in await found.fetchall()]
+
+
+def _matches(task: ArchivedTask, listing: ArchiveListing) -> bool:
+    return listing.matches(
+        session_id=task.session_id,
+        handler=task.handler,
+        status=task.status,
+        attributes=task.attributes,
+    )
+
+
+def _behind_moment(at: datetime, *, newest: bool) -> bytes:
+    """Return the last place that a microsecond can have, in the order of a listing."""
+    return task_place("", "", at)[:TIME_BYTES] + _LAST_ID[newest]
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

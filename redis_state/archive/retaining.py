@@ -1,0 +1,61 @@
+"""Who keeps the archive's retention: one process at a time, once an hour."""
+
+from __future__ import annotations
+
+from redis_state.archive.model import moment_of_us
+from redis_state.archive.protocol import Archive
+from redis_state.archive.retention import RetentionReport, moments_of
+from redis_state.primitives.lease import HeldLease, Leases
+from redis_state.store import RedisStateStore
+from redis_state.transport.clock import us_of
+
+_HOUR_MS = 3_600_000
+
+
+class Retainer:
+    """Remove what has expired from the archive of a store, by its `archive_retention`.
+
+    The lease is not given back: until it has run out no process begins another round. One that
+    dies in a round leaves the rest to the next.
+    """
+
+    def __init__(self, store: RedisStateStore, archive: Archive) -> None:
+        self._store = store
+        self._archive = archive
+        self._leases = Leases(store.base.scripts, keep_ms=_HOUR_MS)
+
+    async def run_once(self) -> RetentionReport | None:
+        """Remove what has expired, to the end; None if another process does it, or nothing is set.
+
+        Errors: BackendError; ArchiveUnavailable; LeaseLost if another process has the lease by
+        now.
+        """
+        if not self._store.settings.archive_retention:
+            return None
+        key = self._store.base.keys.archive_retention()
+        held = await self._leases.acquire(key, duration_ms=_HOUR_MS)
+        return None if held is None else await self._remove(held)
+
+    async def count(self) -> RetentionReport:
+        """Count what has expired, and remove nothing. Errors: BackendError; ArchiveUnavailable."""
+        return await self._call(dry_run=True)
+
+    async def remove(self) -> RetentionReport:
+        """Remove what has expired now, without the lease. Errors: as `count`."""
+        total = await self._call()
+        while total.more:
+            total.merge(await self._call())
+        return total
+
+    async def _remove(self, held: HeldLease) -> RetentionReport:
+        total = await self._call()
+        while total.more:
+            await self._leases.renew(held, duration_ms=_HOUR_MS)
+            total.merge(await self._call())
+        return total
+
+    async def _call(self, *, dry_run: bool = False) -> RetentionReport:
+        """Make one call. Rows have times of the Redis server, so its clock decides."""
+        now = moment_of_us(us_of(await self._store.transport.commands.time()))
+        before = moments_of(self._store.settings.archive_retention, now)
+        return await self._archive.retain(before, dry_run=dry_run)

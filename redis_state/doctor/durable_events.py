@@ -1,0 +1,67 @@
+"""The PostgreSQL of durable events: whether it is reached, has its tables, and has all events."""
+
+from __future__ import annotations
+
+import asyncio
+
+from redis_state.doctor.finding import Finding, Found, Verdict
+from redis_state.store import RedisStateStore
+
+_QUESTION = "durable events"
+_LATE_S = 60.0
+
+
+async def durable_event_findings(store: RedisStateStore) -> Found:
+    """Ask the PostgreSQL that the settings name, and count what waits for it. Write nothing."""
+    url = store.settings.durable_events
+    if url is None:
+        return
+    import psycopg  # noqa: PLC0415 - needs the extra, as the store does
+
+    from redis_state.postgres.connection import close, connect, problem  # noqa: PLC0415
+    from redis_state.postgres.migrations import applied_version  # noqa: PLC0415
+    from redis_state.stores.durable_events.schema import MIGRATIONS, SCHEMA  # noqa: PLC0415
+    from redis_state.stores.durable_events.store import DurableEventStore  # noqa: PLC0415
+
+    events = store.events
+    assert isinstance(events, DurableEventStore)  # noqa: S101 - as the settings want it
+    backlog = await events.backlog()
+    if backlog.oldest_s > _LATE_S:
+        yield Finding(
+            events.address,
+            _QUESTION,
+            Verdict.FINDING,
+            f"{backlog.traces} traces wait for {backlog.oldest_s:.0f} s to be moved",
+            "their events are in Redis alone",
+            "run a process of the namespace, and look at its log",
+        )
+    try:
+        async with asyncio.timeout(store.settings.connect_timeout_s):
+            opened = await connect(url)
+    except (psycopg.Error, OSError, ValueError, TimeoutError) as error:
+        # Its text may quote the URL.
+        said = problem(error) if isinstance(error, psycopg.Error) else type(error).__name__
+        yield Finding(
+            events.address,
+            _QUESTION,
+            Verdict.FINDING,
+            f"it cannot be reached: {said}",
+            "audit events are not saved, or wait in Redis; no history can be read",
+            "start it, or correct REDIS_STATE_DURABLE_EVENTS",
+        )
+        return
+    try:
+        done = await applied_version(opened, SCHEMA)
+    finally:
+        await close(opened)
+    if done < len(MIGRATIONS):
+        yield Finding(
+            events.address,
+            _QUESTION,
+            Verdict.FINDING,
+            f"its schema {SCHEMA} is missing" if not done else f"its schema is at version {done}",
+            "the first process whose user may create it makes it",
+            "start a process whose user has the right CREATE on the database",
+        )
+        return
+    yield Finding(events.address, _QUESTION, Verdict.SOUND, f"reached, schema version {done}")

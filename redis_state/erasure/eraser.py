@@ -1,0 +1,223 @@
+"""Erase sessions and users: in Redis, in the store of claims and in the archive, with a report."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from redis_state.archive.model import ArchiveQuery
+from redis_state.archive.opening import open_archive
+from redis_state.archive.protocol import Archive
+from redis_state.erasure.families import ALWAYS_KEPT, check_session, long_keys
+from redis_state.erasure.session import Progress, SessionErasure, SessionFindings
+from redis_state.erasure.user import UserErasure
+from redis_state.errors import InvalidField, SessionRunning
+from redis_state.models import TaskStatus
+from redis_state.models.attributes import AttributeValue, check_attributes
+from redis_state.models.erasure import ErasureReport
+from redis_state.serialization import codec
+from redis_state.store import RedisStateStore
+from redis_state.transport.clock import us_of
+
+log: logging.Logger = logging.getLogger(__name__)
+
+OnRunning = Literal["refuse", "fence"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    dry_run: bool
+    running: str
+    actor: str | None
+
+    def check(self) -> None:
+        if self.running not in ("refuse", "fence"):
+            raise InvalidField("running", "must be refuse or fence")
+
+
+class Eraser:
+    """Erase sessions and users of a store, and of its archive: by default that of its settings.
+
+    It reads the names of all keys, so a user of the server needs the role ``admin``. It works on
+    one session at a time. ``progress`` is called with what is done, and how many.
+
+    Errors of every call: BackendError, also CommandRefused without the right; ArchiveUnavailable;
+    PayloadStoreUnavailable; LostRace while slots of a cluster are being moved. After any of them,
+    and after a crash, repeat the call: it does the rest.
+    """
+
+    def __init__(
+        self,
+        store: RedisStateStore,
+        archive: Archive | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> None:
+        self._store = store
+        self._own = archive is None
+        if archive is None and store.settings.archive_url is not None:
+            archive = open_archive(store.settings)
+        self._archive = archive
+        self._sessions = SessionErasure(store, progress=progress)
+        self._prepared = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Disconnect from an archive of its own."""
+        if self._own and self._archive is not None:
+            await self._archive.aclose()
+
+    async def forget(
+        self,
+        session_id: str,
+        *,
+        dry_run: bool = False,
+        running: OnRunning = "refuse",
+        actor: str | None = None,
+    ) -> ErasureReport:
+        """Erase all that is kept of a session; return what there was of it.
+
+        Not atomic: tasks first, then what names them. A run that still works is refused from the
+        first step on; nothing of before the erasure is archived afterwards, by any process. Its id
+        may be used again. First stop clients that submit into the session, and hosts that save into
+        it without a lease.
+
+        With ``running="refuse"`` running tasks raise SessionRunning, before anything is removed.
+        With ``fence`` their runs lose their leases. `TaskClient.forget` cancels them. A dry run
+        counts. ``actor`` is named in the log. Errors: SessionRunning; InvalidField.
+        """
+        check_session(session_id)
+        return await self._forget([session_id], _Policy(dry_run, running, actor))
+
+    async def forget_user(
+        self,
+        user: AttributeValue,
+        *,
+        attribute: str = "user",
+        shared: bool = False,
+        dry_run: bool = False,
+        running: OnRunning = "refuse",
+        actor: str | None = None,
+    ) -> ErasureReport:
+        """Erase the sessions of a user, and what is kept under the user's name.
+
+        A session is the user's if a task of it has the ``attribute``, in Redis' index or in the
+        archive. One with a task of another user is kept, unless ``shared``. Under the user's name
+        are: memories, OAuth tokens, durable streams that the user has created, and sessions and
+        state of Google's ADK. Otherwise like `forget`.
+        """
+        users, chosen, mixed = await self._whose(user, attribute, shared=shared)
+        policy = _Policy(dry_run, running, actor)
+        report = await self._forget(chosen, policy)
+        await users.erase(report, dry_run=dry_run)
+        if mixed and not shared:
+            report.kept["shared sessions"] = (
+                f"{len(mixed)} sessions have tasks of other users too: "
+                f"{', '.join(map(repr, sorted(mixed)[:10]))}"
+            )
+        return report
+
+    async def sessions_of(
+        self, user: AttributeValue, *, attribute: str = "user", shared: bool = False
+    ) -> list[str]:
+        """List the sessions that `forget_user` erases."""
+        return (await self._whose(user, attribute, shared=shared))[1]
+
+    async def _whose(
+        self, user: AttributeValue, attribute: str, *, shared: bool
+    ) -> tuple[UserErasure, list[str], set[str]]:
+        check_attributes("user", {attribute: user})
+        users = UserErasure(self._store, user, attribute)
+        archive = await self._ready()
+        sessions = await users.sessions(archive)
+        mixed = await users.mixed(sessions, archive)
+        chosen = [each for each in sessions if shared or each not in mixed]
+        for each in chosen:
+            check_session(each)
+        return users, chosen, mixed
+
+    async def running(self, session_id: str) -> list[str]:
+        """List the tasks of a session that run under a lease."""
+        found: list[str] = []
+        for task_id in await self._store.tasks.ids(session_id):
+            view = await self._store.tasks.look(session_id, task_id)
+            if view is not None and view.status is TaskStatus.RUNNING and view.left_ms:
+                found.append(task_id)
+        return found
+
+    async def _forget(self, sessions: Sequence[str], policy: _Policy) -> ErasureReport:
+        policy.check()
+        total = ErasureReport(dry_run=policy.dry_run, kept=dict(ALWAYS_KEPT))
+        archive = await self._ready()
+        if not sessions:
+            return total
+        if policy.running == "refuse" and not policy.dry_run:
+            for session_id in sessions:
+                if running := await self.running(session_id):
+                    raise SessionRunning(session_id, len(running))
+        findings = await self._sessions.find(sessions)
+        unknown = self._sessions.unknown_memories
+        if unknown:
+            total.kept |= long_keys(unknown)
+        for session_id in sessions:
+            total.merge(await self._forget_one(findings[session_id], archive, policy))
+        return total
+
+    async def _forget_one(
+        self, found: SessionFindings, archive: Archive | None, policy: _Policy
+    ) -> ErasureReport:
+        session_id, report = found.session_id, ErasureReport([found.session_id])
+        await self._sessions.count(found, report)
+        claims = await self._sessions.claims(found, await self._archived(session_id, archive))
+        if policy.dry_run:
+            report.claims = len(claims)
+            was = None if archive is None else await archive.session(session_id)
+        else:
+            await self._sessions.erase(found, claims, report)
+            was = None
+            if archive is not None:
+                # All that was read before has times of before.
+                before_us = us_of(await self._store.transport.commands.time()) + 1
+                was = await archive.forget(session_id, before_us=before_us)
+        if was is not None:
+            report.archive = {"tasks": was.tasks, "updates": was.updates}
+        if not policy.dry_run:
+            # Without the id, which is to be forgotten.
+            log.info(
+                "a session was erased: %s by %s; redis %d, archive %d, claims %d, failed %d",
+                codec.fingerprint("erased session", session_id)[:16],
+                policy.actor or "the application",
+                sum(report.redis.values()),
+                sum(report.archive.values()),
+                report.claims,
+                len(report.failed),
+            )
+        return report
+
+    async def _archived(self, session_id: str, archive: Archive | None) -> list[bytes]:
+        """Return the values of a session's archived tasks, which may name claims."""
+        settings = self._store.settings
+        if archive is None or (
+            settings.claim_check_url is None and settings.claim_check_store is None
+        ):
+            return []
+        was = await archive.session(session_id)
+        if was is None or not was.tasks:
+            return []
+        tasks = await archive.tasks(ArchiveQuery(session_id=session_id, limit=was.tasks))
+        return [
+            value for task in tasks for value in (*task.record.values(), *task.journal.values())
+        ]
+
+    async def _ready(self) -> Archive | None:
+        if self._archive is not None and not self._prepared:
+            await self._archive.prepare()
+            self._prepared = True
+        return self._archive

@@ -1,0 +1,345 @@
+"""Erase one session in Redis and in the store of claims.
+
+    objects of claims          before what names them
+    tasks end their leases     a run that still works is refused from then on, and none can begin
+    what stands elsewhere      entries in lists of all sessions, artifacts, traces, agents' sessions
+    the session's slot         all keys, until a walk finds none
+    the index of tasks         last: it names the tasks for a repetition
+
+Every step may be repeated. A crash leaves what a repetition finds: by the index of tasks, by the
+names of keys, and by the session's id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis_state.archive.waiting import session_entry
+from redis_state.erasure.families import LOGS, class_of
+from redis_state.erasure.walking import FoundKey, KeyWalk, owner_of_memory
+from redis_state.models.erasure import ErasureReport
+from redis_state.scripts import raw, topic_bytes, topic_text
+from redis_state.serialization import codec
+from redis_state.serialization.rows import as_object
+from redis_state.store import RedisStateStore
+from redis_state.stores.index_walk import listed_under
+from redis_state.stores.sessions.task_status import watch_entry
+from redis_state.stores.task_index import TaskIndex
+from redis_state.transport.commands import Commands
+from redis_state.transport.key_text import escape, is_digest, unescape
+from redis_state.transport.keys import WATCH_SHARDS, agent_shard, artifact_place, graph_shard
+
+_TOGETHER = 64
+_PAGE = 5_000
+_OTHER_KINDS = ("artifacts", "moving")
+# Walks until nothing is found: what a host writes meanwhile without a lease.
+_WALKS = 5
+Progress = Callable[[str, int], object]
+
+
+@dataclass(slots=True)
+class SessionFindings:
+    """What a walk has found of a session."""
+
+    session_id: str
+    keys: list[FoundKey] = field(default_factory=list[FoundKey])
+    memories: list[FoundKey] = field(default_factory=list[FoundKey])
+    tasks: set[str] = field(default_factory=set[str])
+
+
+class SessionErasure:
+    """Erase sessions of one store, one at a time."""
+
+    def __init__(self, store: RedisStateStore, *, progress: Progress | None = None) -> None:
+        self._store = store
+        self._walk = KeyWalk(store)
+        self._progress: Progress = progress or _ignore
+        self._scripts = store.base.scripts
+        self._keys = store.base.keys
+        # Memories that the last walk met, whose keys are digests.
+        self.unknown_memories: int = 0
+
+    @property
+    def _commands(self) -> Commands:
+        # Of the running loop: an eraser may be made outside of one.
+        return self._store.transport.commands
+
+    async def find(self, sessions: Collection[str]) -> dict[str, SessionFindings]:
+        """Find the keys and the tasks of sessions, in one walk."""
+        found = {each: SessionFindings(each) for each in sessions}
+        by_tag = {escape("session_id", each): found[each] for each in sessions}
+        by_tag |= {artifact_place(each): found[each] for each in sessions}
+        seen: set[str] = set()
+        unknown = 0
+        async for page in self._walk.of_sessions(sessions):
+            for key in page:
+                if key.name not in seen:
+                    seen.add(key.name)
+                    unknown += not _sort(key, found, by_tag)
+            self._progress("keys", len(seen))
+        self.unknown_memories = unknown
+        await asyncio.gather(*map(self._add_tasks, found.values()))
+        return found
+
+    async def _add_tasks(self, found: SessionFindings) -> None:
+        session_id = found.session_id
+        indexed = await listed_under(self._store.base, "s", raw(session_id))
+        found.tasks |= {each.task_id for each in indexed if each.session_id == session_id}
+        found.tasks |= set(await self._store.tasks.ids(session_id))
+        found.tasks |= {
+            unescape(key.rest)
+            for key in found.keys
+            if key.kind in ("task", "journal", "lease") and not is_digest(key.rest)
+        }
+
+    async def count(self, found: SessionFindings, report: ErasureReport) -> None:
+        """Count what was found, by class."""
+        logs: list[str] = []
+        for key in found.keys:
+            what = class_of(key.kind)
+            if key.kind in LOGS and key.rest.rpartition(":")[2] not in ("ids", "spare"):
+                if not key.rest.startswith("topic:"):
+                    logs.append(key.name)
+            elif key.kind == "artifacts":
+                report.count("artifacts", int(key.rest.startswith("blob:")))
+            elif what and key.kind not in LOGS:
+                report.count(what)
+        for name, rows in zip(logs, await self._each(self._commands.xlen, logs), strict=True):
+            kind = next(key.kind for key in found.keys if key.name == name)
+            report.count(class_of(kind) or kind, int(rows))
+        report.count("memories", len(found.memories))
+        agents = self._keys.agent_session(found.session_id)
+        report.count("agents' sessions", int(await self._commands.exists(agents)))
+        report.count("schedules", len(await self.schedules(found.session_id)))
+        report.count("scheduled jobs", len(await self._jobs(found.session_id)))
+        traces = await self._store.trajectories.traces(found.session_id, limit=1_000_000)
+        report.count("traces", len(traces))
+        shared = [each for each in traces if await self._is_shared(each, found.session_id)]
+        if shared:
+            report.kept["events of shared traces"] = (
+                f"{len(shared)} traces belong to another session too"
+            )
+
+    async def claims(self, found: SessionFindings, more: Iterable[bytes] = ()) -> set[bytes]:
+        """Return the names of the objects in the store of claims that the session's tasks name.
+
+        Without those of schedules, which give them to tasks of other sessions too.
+        """
+        payloads = self._store.base.payloads
+        named: set[bytes] = set()
+        hashes = [key.name for key in found.keys if key.kind in ("task", "journal")]
+        # A session may have more of them than the memory holds.
+        for start in range(0, len(hashes), _TOGETHER):
+            some = hashes[start : start + _TOGETHER]
+            for values in await self._each(self._commands.hgetall, some):
+                for value in values:
+                    named |= payloads.claims_in(value)
+        for data in more:
+            named |= payloads.claims_in(data)
+        if named:
+            for schedule_id in await self._members(self._keys.schedules()):
+                for value in await self._commands.hgetall(self._keys.schedule(schedule_id)):
+                    named -= payloads.claims_in(value)
+        return named
+
+    async def erase(
+        self, found: SessionFindings, claims: Collection[bytes], report: ErasureReport
+    ) -> None:
+        """Erase what was found, and what comes meanwhile."""
+        session_id, store = found.session_id, self._store
+        await self._delete_claims(claims, report)
+        await self._each(lambda task: store.tasks.clear(session_id, task), sorted(found.tasks))
+        self._progress("tasks", len(found.tasks))
+        await self._delete_elsewhere(found)
+        self._progress("entries elsewhere", len(found.tasks))
+        for _ in range(_WALKS):
+            names = [key.name for key in found.keys]
+            await self._each(self._commands.unlink, names)
+            await self._delete_memories(found.memories)
+            self._progress("keys removed", len(names) + len(found.memories))
+            again = await self.find([session_id])
+            found, was = again[session_id], found
+            found.tasks |= was.tasks
+            if not found.keys and not found.memories:
+                break
+            await self._each(
+                lambda task: store.tasks.clear(session_id, task),
+                sorted(found.tasks - was.tasks),
+            )
+            await self._delete_elsewhere(found)
+        else:
+            report.failed["late writes"] = (
+                f"{len(found.keys)} keys: the session is still being written"
+            )
+        await self._forget_tasks(found)
+
+    async def _delete_claims(self, claims: Collection[bytes], report: ErasureReport) -> None:
+        # If that fails, what names them is still there, for the repetition.
+        done = await self._each(self._store.base.payloads.delete_claim, sorted(claims))
+        left = sum(not each for each in done)
+        report.claims += len(done) - left
+        if left:
+            report.failed["claims"] = f"{left} objects: no store of claims here has them"
+
+    async def _delete_elsewhere(self, found: SessionFindings) -> None:
+        session_id, keys, scripts = found.session_id, self._keys, self._scripts
+        entries = [watch_entry(session_id, task) for task in sorted(found.tasks)]
+        # By their beginnings: a run may have been stopped between the list and the thing.
+        dead = codec.encode([session_id])[:-1] + b","
+        await self._remove_beginning(keys.dead_tasks(), dead)
+        slot = keys.pauses(session_id).removesuffix("pauses")
+        for listed in (keys.open_pauses(), keys.opened_pauses()):
+            await self._remove_beginning(listed, raw(f"{slot}token:"))
+        for key_of in (keys.archive_watch, keys.archive_since):
+            await self._remove_sharded(key_of, entries)
+        await self._remove_sharded(keys.archive_sessions, [session_entry(session_id)])
+        await self._store.traces.clear(session_id)
+        await self._remove(keys.artifact_sessions(), [raw(artifact_place(session_id))])
+        shard = agent_shard(session_id)
+        await scripts.delete_session(
+            keys.agent_session(session_id),
+            index=keys.agent_sessions(shard),
+            expiries=keys.agent_expiries(shard),
+            session_id=session_id,
+        )
+        await self._commands.unlink(keys.agent_lease(session_id))
+        thread, shard = [raw(session_id)], graph_shard(session_id)
+        await self._remove(keys.graph_threads(shard), thread)
+        await self._remove(keys.graph_expiries(shard), thread)
+        await self._delete_jobs(session_id)
+        for schedule_id in await self.schedules(session_id):
+            await self._remove(keys.schedules_due(), [raw(schedule_id)])
+            await self._remove(keys.schedules(), [topic_bytes(schedule_id)])
+            await self._commands.unlink(keys.schedule(schedule_id))
+
+    async def _delete_jobs(self, session_id: str) -> None:
+        keys = self._keys
+        for job_id in await self._jobs(session_id):
+            for index in (keys.jobs_due(), keys.jobs()):
+                await self._remove(index, [topic_bytes(job_id)])
+            runs = keys.job_runs(job_id)
+            await self._each(self._commands.unlink, [runs.rows, runs.ids, keys.job(job_id)])
+        await self._commands.unlink(keys.jobs_of(session_id))
+
+    async def _delete_memories(self, memories: Sequence[FoundKey]) -> None:
+        for key in memories:
+            if key.tag.startswith(escape("key", "kv:")):
+                await self._delete_large_value(unescape(key.tag))
+        await self._each(self._commands.unlink, [key.name for key in memories])
+
+    async def _delete_large_value(self, key: str) -> None:
+        """Delete the artifact in which a key-value entry keeps a large value."""
+        state: Any = await self._store.load_memory_state(key)
+        try:
+            ref: Any = state["value"]["artifact_ref"]["id"]
+        except (TypeError, KeyError):
+            return
+        await self._store.artifact_store.delete(str(ref))
+
+    async def _forget_tasks(self, found: SessionFindings) -> None:
+        """Take the tasks out of the watch list and the index, unless they were made again."""
+        session_id, store = found.session_id, self._store
+        index = TaskIndex(self._scripts, self._keys)
+        listed = await listed_under(store.base, "s", raw(session_id))
+        stamps = {each.task_id: each.stamp for each in listed if each.session_id == session_id}
+        for task_id in sorted(found.tasks | stamps.keys()):
+            if await store.tasks.look(session_id, task_id) is not None:
+                continue
+            entry = watch_entry(session_id, task_id)
+            await self._remove_sharded(self._keys.watch, [entry])
+            if task_id in stamps:
+                await index.remove(entry, stamp=stamps[task_id])
+
+    async def schedules(self, session_id: str) -> list[str]:
+        """List the schedules that submit into a session, and no other."""
+        found: list[str] = []
+        for schedule_id in await self._members(self._keys.schedules()):
+            data = await self._commands.hget(self._keys.schedule(schedule_id), "definition")
+            try:
+                stated = as_object(data or b"{}").get("session_id")
+            except ValueError:
+                continue
+            # Braces that are doubled are meant as they are.
+            if isinstance(stated, str) and _literal(stated) == session_id:
+                found.append(schedule_id)
+        return found
+
+    async def _jobs(self, session_id: str) -> list[str]:
+        return await self._members(self._keys.jobs_of(session_id))
+
+    async def _is_shared(self, trace_id: str, session_id: str) -> bool:
+        return bool(set(await self._members(self._keys.trace_sessions(trace_id))) - {session_id})
+
+    async def _members(self, index: str) -> list[str]:
+        found: list[bytes] = await self._commands.zrange(index, 0, -1)
+        return [topic_text(member) or "" for member in found]
+
+    async def _remove_sharded(self, key_of: Callable[[int], str], entries: Sequence[bytes]) -> None:
+        by_shard: dict[int, list[bytes]] = {}
+        for entry in entries:
+            by_shard.setdefault(zlib.crc32(entry) % WATCH_SHARDS, []).append(entry)
+        for shard, some in by_shard.items():
+            await self._remove(key_of(shard), some)
+
+    async def _remove_beginning(self, index: str, beginning: bytes) -> None:
+        """Remove the members of a list of all sessions that begin so."""
+        found: list[bytes] = []
+        start = 0
+        while page := await self._commands.zrange(index, start, start + _PAGE - 1):
+            found += [member for member in page if member.startswith(beginning)]
+            start += _PAGE
+        if found:
+            await self._scripts.zrem(index, *found)
+
+    async def _remove(self, index: str, members: Sequence[bytes]) -> None:
+        """Remove members of a list of all sessions, if it is there and has any."""
+        there = [
+            member
+            for member, score in zip(
+                members,
+                await self._each(lambda one: self._commands.zscore(index, one), members),
+                strict=True,
+            )
+            if score is not None
+        ]
+        if there:
+            await self._scripts.zrem(index, *there)
+
+    async def _each(self, call: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+        """Make a call for each value, some at once."""
+        done: list[Any] = []
+        for start in range(0, len(values), _TOGETHER):
+            done += await asyncio.gather(*map(call, values[start : start + _TOGETHER]))
+        return done
+
+
+def _sort(
+    key: FoundKey, found: dict[str, SessionFindings], by_tag: dict[str, SessionFindings]
+) -> bool:
+    """Add a key to what was found of its session; return False for a memory of nobody known."""
+    if key.kind == "memory":
+        owner = owner_of_memory(key.tag)
+        of = by_tag.get(key.tag) if owner is None else found.get(owner.session_id)
+        if of is not None:
+            of.memories.append(key)
+        return of is not None or not is_digest(key.tag)
+    whose = by_tag.get(key.tag)
+    if whose is not None and (key.kind in _OTHER_KINDS or class_of(key.kind) is not None):
+        whose.keys.append(key)
+    return True
+
+
+def _ignore(what: str, number: int) -> None:
+    del what, number
+
+
+def _literal(session_id: str) -> str | None:
+    """Return the session of a schedule that has only one; None if it names the occurrence."""
+    plain = session_id.replace("{{", "").replace("}}", "")
+    if "{" in plain or "}" in plain:
+        return None
+    return session_id.replace("{{", "{").replace("}}", "}")

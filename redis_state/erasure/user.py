@@ -1,0 +1,126 @@
+"""Whose a session is, and what is kept under a user's name.
+
+No index of its own: tasks are found by an attribute, which the index of tasks lists as long as it
+lists the task. An application sets it when it submits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from contextlib import suppress
+
+from redis_state.archive.protocol import Archive
+from redis_state.erasure.families import long_keys
+from redis_state.erasure.walking import FoundKey, KeyWalk, owner_of_memory
+from redis_state.errors import StreamUnknown
+from redis_state.models.attributes import AttributeValue
+from redis_state.models.erasure import ErasureReport
+from redis_state.scripts import raw
+from redis_state.store import RedisStateStore
+from redis_state.stores.index_walk import listed_under
+from redis_state.stores.task_index import attribute_list, attributes_of
+from redis_state.transport.key_text import escape, is_digest
+
+_KINDS = ("memory", "oauth-token", "streams-of", "adk-", "call")
+_ADK = ("adk-session", "adk-events", "adk-user", "adk-sessions-of")
+_CLASSES = {
+    "memory": "memories",
+    "oauth-token": "oauth tokens",
+    "adk-session": "adk sessions",
+    "adk-user": "adk user states",
+}
+
+
+class UserErasure:
+    """Find the sessions of one user, and erase what is kept under the user's name."""
+
+    def __init__(self, store: RedisStateStore, user: AttributeValue, attribute: str) -> None:
+        self._store = store
+        self._user = user
+        self._attribute = attribute
+        self._name = user if isinstance(user, str) else json.dumps(user)
+
+    async def sessions(self, archive: Archive | None) -> list[str]:
+        """List the sessions with a task that has the attribute."""
+        listed = await listed_under(
+            self._store.base, "a", attribute_list(self._attribute, self._user)
+        )
+        found = {each.session_id for each in listed}
+        if archive is not None:
+            found |= set(await archive.sessions_of(self._attribute, self._user))
+        return sorted(found)
+
+    async def mixed(self, sessions: Collection[str], archive: Archive | None) -> set[str]:
+        """Return those of the sessions that have a task with another value of the attribute."""
+        found: set[str] = set()
+        if archive is not None:
+            its = await archive.sessions_of(self._attribute, self._user)
+            found = set(its) - set(
+                await archive.sessions_of(self._attribute, self._user, only=True)
+            )
+        for session_id in sessions:
+            for each in await listed_under(self._store.base, "s", raw(session_id)):
+                if each.session_id == session_id and await self._is_other(session_id, each.task_id):
+                    found.add(session_id)
+                    break
+        return found & set(sessions)
+
+    async def _is_other(self, session_id: str, task_id: str) -> bool:
+        record = await self._store.tasks.load_fields(session_id, task_id)
+        if record is None:
+            return False
+        value = attributes_of(record.fields).get(self._attribute, self._user)
+        return (type(value), value) != (type(self._user), self._user)
+
+    async def erase(self, report: ErasureReport, *, dry_run: bool) -> None:
+        """Erase what is kept under the user's name."""
+        commands = self._store.transport.commands
+        own = escape("user_id", self._name)
+        seen: set[str] = set()
+        unknown = 0
+        async for page in KeyWalk(self._store).all(_KINDS):
+            for key in page:
+                if key.name in seen:
+                    continue
+                seen.add(key.name)
+                unknown += key.kind == "memory" and is_digest(key.tag)
+                if key.kind == "adk-sessions" and not dry_run:
+                    await self._leave_adk(key, own)
+                if key.kind == "streams-of" and key.tag == own:
+                    await self._streams(key, report, dry_run=dry_run)
+                elif self._is_own(key, own):
+                    if what := _CLASSES.get(key.kind):
+                        report.count(what)
+                    if not dry_run:
+                        await commands.unlink(key.name)
+        if unknown:
+            report.kept |= long_keys(unknown)
+
+    def _is_own(self, key: FoundKey, own: str) -> bool:
+        if key.kind == "memory":
+            owner = owner_of_memory(key.tag)
+            return owner is not None and bool(owner.user_id) and owner.user_id == self._name
+        if key.kind in ("oauth-token", "call"):
+            return key.tag == own
+        return key.kind in _ADK and key.rest.partition(":")[0] == own
+
+    async def _leave_adk(self, index: FoundKey, own: str) -> None:
+        members: list[bytes] = await self._store.transport.commands.zrange(index.name, 0, -1)
+        its = [member for member in members if member.startswith(f"{own}:".encode())]
+        if its:
+            await self._store.base.scripts.zrem(index.name, *its)
+
+    async def _streams(self, index: FoundKey, report: ErasureReport, *, dry_run: bool) -> None:
+        paths: list[bytes] = await self._store.transport.commands.zrange(index.name, 0, -1)
+        for written in paths:
+            path = written.decode("utf-8", "surrogatepass")
+            keys = self._store.base.keys.stream(path)
+            if not await self._store.transport.commands.exists(keys.info):
+                continue
+            report.count("durable streams")
+            if not dry_run:
+                with suppress(StreamUnknown):
+                    await self._store.streams.delete(path)
+        if not dry_run:
+            await self._store.transport.commands.unlink(index.name)

@@ -1,0 +1,1 @@
+"""What everything in PostgreSQL shares: text, connections, migrations. Needs ``postgres``."""

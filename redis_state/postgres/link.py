@@ -1,0 +1,192 @@
+"""A connection to PostgreSQL for one event loop: deadlines, repetition, and errors of our own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection
+from pydantic import SecretStr
+
+from redis_state.errors import (
+    AuthenticationFailed,
+    BackendUnavailable,
+    CommandRefused,
+    OutcomeUnknown,
+    StoreFull,
+)
+from redis_state.postgres.connection import close, connect, cut, problem
+from redis_state.postgres.migrations import apply_migrations
+
+T = TypeVar("T")
+
+# So long a call waits for a connection that says nothing, as a part of its deadline.
+_SILENT_PART = 2
+_AGAIN_S, _LONGEST_S = 0.05, 1.0
+# Classes of errors after which the same call may succeed: lost connections, deadlocks, servers that
+# start, end, or are replicas.
+_PASSING = ("08", "40", "57", "53", "25006", "55P03", "XX")
+_FULL = "53100"
+_NO_TABLES = ("42P01", "3F000")
+# What a server says of a login, and what else is final. The rest of its text may quote the URL.
+_LOGIN = ("password authentication failed", "no password supplied", "no pg_hba.conf entry")
+_FINAL = ("certificate verify failed", "does not match host name", "does not support SSL")
+_KNOWN = ("Connection refused", "timeout expired", "starting up", "shutting down", "too many")
+
+
+class PostgresLink:
+    """One connection, opened at the first call, and again when it is lost.
+
+    Each call is repeated until its deadline, so it must be one that may be. Calls wait for each
+    other. ``address`` is what errors show. The schema's tables are made at the first connection.
+    """
+
+    def __init__(
+        self,
+        url: SecretStr,
+        *,
+        address: str,
+        schema: str,
+        migrations: Sequence[str],
+        call_timeout_s: float,
+    ) -> None:
+        self.address: str = address
+        self._url = url
+        self._schema = schema
+        self._migrations = migrations
+        self._timeout_s = call_timeout_s
+        self._connection: AsyncConnection[Any] | None = None
+        self._lock = asyncio.Lock()
+        self._closed = False
+
+    async def run(
+        self, work: Callable[[AsyncConnection[Any]], Awaitable[T]], *, writes: bool = False
+    ) -> T:
+        """Do some work on the connection, and return what that returns.
+
+        Errors: BackendUnavailable if it did not happen by the deadline; OutcomeUnknown if it
+        ``writes`` and may have happened; AuthenticationFailed; StoreFull; CommandRefused.
+        """
+        ends = asyncio.get_running_loop().time() + self._timeout_s
+        try:
+            async with asyncio.timeout_at(ends):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise BackendUnavailable(self.address, "other calls are waiting for it") from None
+        try:
+            return await self._repeated(work, ends, writes=writes)
+        finally:
+            self._lock.release()
+
+    async def _repeated(
+        self, work: Callable[[AsyncConnection[Any]], Awaitable[T]], ends: float, *, writes: bool
+    ) -> T:
+        loop = asyncio.get_running_loop()
+        reason, sent, pause = f"no answer in {self._timeout_s:g} s", False, _AGAIN_S
+        while not self._closed:
+            left = ends - loop.time()
+            if left <= 0:
+                break
+            opened = None
+            try:
+                opened = await self._connected(left)
+                sent = True
+                return await self._bounded(work(opened), left / _SILENT_PART, opened)
+            except TimeoutError:
+                reason = f"no answer in {self._timeout_s:g} s"
+                await self._drop()
+            except psycopg.Error as error:
+                reason = self._judge(error, is_new=opened is None)
+                if not _is_deadlock(error):
+                    await self._drop()
+            except (OSError, ValueError) as error:
+                # A host that is none, for one. Its text and its parts may quote the URL.
+                reason = type(error).__name__
+                await self._drop()
+            except BaseException:
+                # In the middle of a call: nobody knows what the connection would say next.
+                await self._drop()
+                raise
+            await asyncio.sleep(min(pause, max(ends - loop.time(), 0)))
+            pause = min(pause * 2, _LONGEST_S)
+        if self._closed:
+            reason = "the store is closed"
+        kind = OutcomeUnknown if sent and writes else BackendUnavailable
+        raise kind(self.address, reason)
+
+    def _judge(self, error: psycopg.Error, *, is_new: bool) -> str:
+        """Return why a call is repeated. Errors: those of `run` if it is of no use."""
+        state = error.sqlstate or ""
+        if is_new or not state:
+            text = str(error)
+            for known in (*_LOGIN, *_FINAL, *_KNOWN):
+                if known in text:
+                    if known in _LOGIN:
+                        raise AuthenticationFailed(self.address, known) from None
+                    if known in _FINAL:
+                        raise BackendUnavailable(self.address, known, final=True) from None
+                    return known
+            return problem(error)
+        if state == _FULL:
+            raise StoreFull(f"{self.address}: the disk is full") from None
+        if state in _NO_TABLES or state.startswith(_PASSING):
+            return problem(error)
+        # Its text may quote what was to be written.
+        raise CommandRefused(f"{self.address}: {problem(error)}") from None
+
+    async def _connected(self, left: float) -> AsyncConnection[Any]:
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        async with asyncio.timeout(left):
+            opened = await connect(self._url)
+        self._connection = opened
+        await self._bounded(self._prepare(opened), left, opened)
+        return opened
+
+    async def _prepare(self, opened: AsyncConnection[Any]) -> None:
+        encoding = opened.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            raise CommandRefused(f"{self.address}: the encoding is {encoding}, and must be UTF8")
+        await apply_migrations(opened, self._schema, self._migrations)
+
+    async def _bounded(
+        self, work: Awaitable[T], within_s: float, opened: AsyncConnection[Any]
+    ) -> T:
+        """Wait for some work. Errors: TimeoutError, with the connection cut."""
+        doing = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({doing}, timeout=within_s)
+            if not doing.done():
+                raise TimeoutError
+            return doing.result()
+        finally:
+            if not doing.done():
+                # psycopg would first ask the server to end the call, and wait for that.
+                cut(opened)
+                await asyncio.wait({doing}, timeout=1.0)
+                doing.cancel()
+                doing.add_done_callback(_look_at)
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await close(connection)
+
+    async def aclose(self) -> None:
+        """Disconnect; later calls are refused. Safe to repeat."""
+        self._closed = True
+        if self._connection is not None and self._lock.locked():
+            cut(self._connection)
+        async with self._lock:
+            await self._drop()
+
+
+def _is_deadlock(error: psycopg.Error) -> bool:
+    return (error.sqlstate or "").startswith("40")
+
+
+def _look_at(done: asyncio.Future[Any]) -> None:
+    if not done.cancelled():
+        done.exception()

@@ -1,0 +1,53 @@
+"""Since when what a watch list has waits: a zset in the slot of each of the list's shards.
+
+An entry's place on the list says when the next look is due. So how long it has waited stands beside
+it. Both go back together with the server's history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from redis_state.scripts import Scripts
+from redis_state.transport.clock import ms_of
+from redis_state.transport.keys import WATCH_SHARDS
+
+KeyOfShard = Callable[[int], str]
+
+
+class WaitingSince:
+    """What waits, by the entries of a watch list, and since when."""
+
+    def __init__(self, scripts: Scripts, key_of: KeyOfShard) -> None:
+        self._scripts = scripts
+        self._key_of = key_of
+
+    def key(self, entry: bytes) -> str:
+        """Return the key of an entry's shard."""
+        return self._key_of(zlib.crc32(entry) % WATCH_SHARDS)
+
+    async def strike(self, entries: Iterable[bytes]) -> None:
+        """Forget since when entries wait."""
+        grouped: defaultdict[str, list[bytes]] = defaultdict(list)
+        for entry in entries:
+            grouped[self.key(entry)].append(entry)
+        await asyncio.gather(*(self._scripts.zrem(key, *some) for key, some in grouped.items()))
+
+    async def backlog(
+        self, counted: KeyOfShard, *, ms_of_score: Callable[[float], float] = float
+    ) -> tuple[int, float]:
+        """Count the members of other keys of the shards; return also how long the first waits, in
+        seconds. Two reads for each shard.
+        """
+        commands, shards = self._scripts.transport.commands, range(WATCH_SHARDS)
+        counts, firsts, now = await asyncio.gather(
+            asyncio.gather(*(commands.zcard(counted(shard)) for shard in shards)),
+            asyncio.gather(*(commands.zrange_scored(self._key_of(n), 0, 0) for n in shards)),
+            commands.time(),
+        )
+        since_ms = [ms_of_score(float(first[1])) for first in firsts if first]
+        oldest_s = (ms_of(now) - min(since_ms)) / 1000 if since_ms else 0.0
+        return sum(counts), max(oldest_s, 0.0)

@@ -1,0 +1,31 @@
+"""Where the settings want audit events."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from redis_state.errors import ConfigError
+from redis_state.stores.base import Base
+from redis_state.stores.traces.audit_events import EventStore
+
+
+def open_events(base: Base, event_type: type[Any]) -> EventStore:
+    """Make the store of audit events that the settings name. No I/O.
+
+    Errors: ConfigError for a URL that cannot be used, and without the extra.
+    """
+    url = base.settings.durable_events
+    if url is None:
+        return EventStore(base, event_type)
+    try:
+        import_module("psycopg")
+    except ImportError:
+        raise ConfigError(
+            "durable events need the extra: pip install redis_state[postgres]"
+        ) from None
+    from redis_state.stores.durable_events.store import (  # noqa: PLC0415 - needs the extra
+        DurableEventStore,
+    )
+
+    return DurableEventStore(base, url, event_type)

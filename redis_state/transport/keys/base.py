@@ -1,0 +1,42 @@
+"""The shape of a key: ``<namespace>:v1:{<scope>}:<kind>[:<id>]``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redis_state.errors import InvalidField
+from redis_state.transport.key_groups import LogKeys, log_keys
+from redis_state.transport.key_text import escape
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLayout:
+    """The shape of every key under one namespace."""
+
+    namespace: str = "rs"
+
+    # Pub/sub ignores databases: without the number two databases would share their channels.
+    database: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a namespace that could break out of its place in a key."""
+        name = self.namespace
+        if not name or not name.isprintable() or any(c in "{}*?[]\\: " for c in name):
+            raise InvalidField("namespace", "needs text without spaces, braces, colons, wildcards")
+
+    def _key(self, field: str, scope: str, kind: str) -> str:
+        return f"{self.namespace}:v1:{{{escape(field, scope)}}}:{kind}"
+
+    def _own(self, part: str, kind: str) -> str:
+        # No escaped id has a slash: a session of any id has other keys than a part of the store.
+        return f"{self.namespace}:v1:{{/{part}}}:{kind}"
+
+    def _of_namespace(self, part: str, kind: str) -> str:
+        # A session may share this slot. None of its kinds of keys is one of these.
+        return self._key("namespace", f"{part}-{self.namespace}", kind)
+
+    def _log(self, field: str, scope: str, kind: str) -> LogKeys:
+        return self._log_at(self._key(field, scope, kind))
+
+    def _log_at(self, rows: str) -> LogKeys:
+        return log_keys(rows, self.database)

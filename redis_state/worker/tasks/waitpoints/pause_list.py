@@ -1,0 +1,109 @@
+"""The list of all open pauses, in the order of their opening: written, read in parts, made whole.
+
+Two indexes in one slot: one says until when a pause is open, one when it was opened. The scripts
+write both. A process of a version without the second one writes the first only: then they differ in
+number, and the next reader adds what is missing, and drops what the first has no more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+from redis_state.scripts import PauseListKeys
+from redis_state.store import RedisStateStore
+from redis_state.transport.clock import ms_of
+
+_SLICE = 500
+_MARK = 8
+
+
+class PausePlace(NamedTuple):
+    """Where a pause stands in the list. ``mark`` orders those of one moment, and names nobody."""
+
+    opened_ms: int
+    mark: bytes
+
+
+class ListedPause(NamedTuple):
+    """A pause that the list proposes, by the key of its token."""
+
+    place: PausePlace
+    key: str
+
+
+def list_place(opened_ms: int, key: str) -> PausePlace:
+    """Return the place of a pause by the key of its token."""
+    digest = key.rpartition(":")[2]
+    return PausePlace(opened_ms, hashlib.sha256(digest.encode()).digest()[:_MARK])
+
+
+class PauseList:
+    """The list of the open pauses of all sessions."""
+
+    def __init__(self, store: RedisStateStore) -> None:
+        keys = store.base.keys
+        self._keys = PauseListKeys(keys.open_pauses(), keys.opened_pauses())
+        self._scripts = store.base.scripts
+        self._transport = store.transport
+
+    async def add(self, key: str, *, opened_ms: int, left_ms: int) -> None:
+        """List an open pause. A repetition does nothing."""
+        await self._scripts.list_pause(self._keys, member=key, opened=opened_ms, ttl_ms=left_ms)
+
+    async def remove(self, *keys: str) -> None:
+        """Take pauses off that are open no more."""
+        for start in range(0, len(keys), _SLICE):
+            await self._scripts.unlist_pauses(self._keys, members=keys[start : start + _SLICE])
+
+    async def after(self, place: PausePlace | None, size: int) -> tuple[list[ListedPause], bool]:
+        """Return up to ``size`` pauses behind a place in their order, and whether others follow.
+
+        More than that only of one moment, which is read whole.
+        """
+        made_whole = False
+        while True:
+            first = 0 if place is None else place.opened_ms
+            reply = await self._scripts.page_pauses(self._keys, first=first, size=size + 1)
+            differ, *flat = reply.facts
+            if differ and not made_whole:
+                made_whole = True
+                await self._make_whole()
+                continue
+            found = [
+                ListedPause(list_place(int(opened), key.decode()), key.decode())
+                for key, opened in zip(flat[::2], flat[1::2], strict=True)
+            ]
+            more = len(found) > size
+            if more:
+                # The last moment may have others.
+                last = found[-1].place.opened_ms
+                found = [each for each in found if each.place.opened_ms < last]
+            found = sorted(each for each in found if place is None or each.place > place)
+            if found or not more:
+                return found, more
+            size *= 2
+
+    async def _make_whole(self) -> None:
+        """List in both indexes what is in one of them and open, and drop the rest of it."""
+        expiries, openings = [
+            set(await self._transport.commands.zrange(index, 0, -1)) for index in self._keys
+        ]
+        lone = [each.decode() for each in expiries ^ openings]
+        for start in range(0, len(lone), _SLICE):
+            await self._settle(lone[start : start + _SLICE])
+
+    async def _settle(self, keys: list[str]) -> None:
+        commands = self._transport.commands
+        now = ms_of(await commands.time())
+        requested = [
+            self._transport.commands.hmget(key, "state", "opened", "expires") for key in keys
+        ]
+        closed: list[str] = []
+        for key, answer in zip(keys, requested, strict=True):
+            state, opened, expires = await answer
+            if state == b"open" and int(expires) > now:
+                await self.add(key, opened_ms=int(opened), left_ms=int(expires) - now)
+            else:
+                closed.append(key)
+        await self.remove(*closed)

@@ -1,0 +1,53 @@
+"""Who erases is killed at each round trip: a repetition leaves nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("psycopg", reason="needs the postgres extra")
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import Settings
+from redis_state.archive.postgres.archive import PostgresArchive
+from tests.support.servers.faults import run_processes
+from tests.support.servers.postgres import OwnPostgres
+from tests.support.sizes import sizes
+
+pytestmark = [
+    pytest.mark.worker,
+    pytest.mark.slow,
+    pytest.mark.role("any", why="it reads the names of all keys"),
+]
+# Some of the fault points.
+POINTS = {
+    *("SCAN", "UNLINK", "clear_task", "leave_trace", "unindex_task", "run_once", "postgres"),
+    *("delete_session", "find_tasks", "drop_claims"),
+}
+
+
+@pytest.mark.parametrize("stride", sizes(61, 1))
+async def test_who_erases_dies_at_each_round_trip(
+    settings: Settings, postgres: OwnPostgres, tmp_path: Path, stride: int
+) -> None:
+    prepared = PostgresArchive(postgres.url)
+    await prepared.prepare()
+    await prepared.aclose()
+    argument = {
+        "url": settings.url.get_secret_value(),
+        "archive": postgres.url,
+        "namespace": settings.namespace,
+        "folder": str(tmp_path),
+        "stride": stride,
+    }
+    arguments = [
+        argument | {"edge": edge, "first": 1 + number * stride // 2}
+        for number, edge in enumerate(("before", "after"))
+    ]
+    found = await run_processes("die_forgetting", arguments, timeout_s=3000)
+    deaths = [death for results in found for death in results]
+    assert [death for death in deaths if death["problems"]] == []
+    assert all(results for results in found)
+    if stride == 1:
+        assert {death["trip"] for death in deaths} >= POINTS

@@ -1,0 +1,208 @@
+"""Archived tasks in the order of their creation, and months that were dropped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("psycopg", reason="needs the postgres extra")
+pytest.importorskip("arq", reason="needs the worker extra")
+
+import psycopg
+
+from redis_state import RedisStateStore
+from redis_state.archive import ArchivedTask, ArchiveListing, ArchiveReader
+from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows, json_of
+from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.errors import CursorGap
+from redis_state.models import StateUpdate, TaskStatus, UpdateType
+from redis_state.serialization import codec
+from tests.support.processes.pools import SESSION
+from tests.support.servers.postgres import OwnPostgres
+from tests.support.tasks.archives import log_of
+
+pytestmark = pytest.mark.worker
+
+_BEGIN = datetime(2025, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def archive_url(postgres: OwnPostgres) -> str:
+    """Give the URL of the archive."""
+    return postgres.url
+
+
+def made(number: int, *, at: datetime = _BEGIN, born: int | None = None, **about: Any) -> Any:
+    """Make an archived task as an archiver would."""
+    names: dict[str, Any] = {"session_id": SESSION, "task_id": f"t{number}", "handler": "answer"}
+    names |= {"status": TaskStatus.COMPLETE, "attributes": {}} | about
+    document = {"task_type": "BACKGROUND", "created_at": at.isoformat()}
+    record = {
+        b"status": names["status"].value.encode(),
+        b"priority": b"0",
+        b"document": codec.encode(document),
+        b"job": codec.encode({"handler": names["handler"], "input": None, "secret": ""}),
+        b"attributes": codec.encode(names["attributes"]),
+        b"order": str(born or 1_700_000_000_000_000 + number).encode(),
+        b"version": b"3",
+        b"write": b"w",
+        b"updated_at": b"%d" % int(at.timestamp() * 1e6),
+    }
+    return ArchivedTask.stored(names["session_id"], names["task_id"], json_of(record), "{}")
+
+
+async def list_all(archive: PostgresArchive, listing: ArchiveListing) -> list[str]:
+    """List all pages; each continues behind the one before."""
+    found: list[str] = []
+    for _ in range(1000):
+        page = await archive.find(listing)
+        assert len(page.tasks) <= listing.limit
+        found += [task.task_id for task in page.tasks]
+        if page.end is None:
+            return found
+        assert page.end != listing.after
+        listing = replace(listing, after=page.end)
+    raise AssertionError("the listing does not end")
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.parametrize("limit", [1, 3, 1000])
+async def test_pages_have_every_task_once_in_the_order_of_places(
+    archive: PostgresArchive, monkeypatch: pytest.MonkeyPatch, limit: int, *, newest_first: bool
+) -> None:
+    monkeypatch.setattr("redis_state.archive.postgres.finding._LEAST", 2)
+    monkeypatch.setattr("redis_state.archive.postgres.finding._READ_FOR_ONE", 1)
+    # Three microseconds, with many tasks in each.
+    tasks = [made(n, at=_BEGIN + timedelta(microseconds=n % 3)) for n in range(30)]
+    await archive.write(ArchiveBatch(tasks=tasks))
+    ordered = sorted(tasks, key=lambda task: task.place, reverse=newest_first)
+    listing = ArchiveListing(newest_first=newest_first, limit=limit)
+    assert await list_all(archive, listing) == [task.task_id for task in ordered]
+    until = replace(listing, after=ordered[3].place, until=ordered[20].place)
+    assert await list_all(archive, until) == [task.task_id for task in ordered[4:21]]
+
+
+async def test_tasks_are_listed_by_every_filter(archive: PostgresArchive) -> None:
+    long = "h" * 900
+    tasks = [
+        made(1, attributes={"tenant": "acme", "n": 1}),
+        made(2, attributes={"tenant": "acme\0\ud800", "n": True}),
+        made(3, handler=long, status=TaskStatus.FAILED),
+        made(4, session_id="other", status=TaskStatus.CANCELLED, at=_BEGIN + timedelta(days=40)),
+        made(5, handler=long + "x"),
+    ]
+    await archive.write(ArchiveBatch(tasks=tasks))
+
+    async def names(**wanted: Any) -> set[str]:
+        return set(await list_all(archive, ArchiveListing(limit=2, **wanted)))
+
+    assert await names() == {"t1", "t2", "t3", "t4", "t5"}
+    assert await names(attributes={"tenant": "acme"}) == {"t1"}
+    assert await names(attributes={"tenant": "acme\0\ud800"}) == {"t2"}
+    assert await names(attributes={"n": 1}) == {"t1"}
+    assert await names(attributes={"n": True}) == {"t2"}
+    assert await names(handler=long) == {"t3"}
+    assert await names(handler=long, session_id=SESSION) == {"t3"}
+    assert await names(session_id="other") == {"t4"}
+    assert await names(statuses=[TaskStatus.FAILED, TaskStatus.CANCELLED]) == {"t3", "t4"}
+    assert await names(created_after=_BEGIN + timedelta(days=40)) == {"t4"}
+    assert await names(created_before=_BEGIN + timedelta(days=40)) == {"t1", "t2", "t3", "t5"}
+
+
+async def test_of_an_id_that_was_used_again_the_last_task_is_listed(
+    archive: PostgresArchive,
+) -> None:
+    old = made(1, status=TaskStatus.FAILED)
+    new = made(1, born=1_760_000_000_000_000, at=_BEGIN + timedelta(days=200))
+    await archive.write(ArchiveBatch(tasks=[old, new]))
+    page = await archive.find(ArchiveListing())
+    assert [task.key for task in page.tasks] == [new.key]
+    assert await list_all(archive, ArchiveListing(statuses=[TaskStatus.FAILED])) == []
+
+
+async def test_a_rare_task_among_many_costs_a_bounded_page(
+    archive: PostgresArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redis_state.archive.postgres.finding._LEAST", 5)
+    tasks = [made(n, at=_BEGIN + timedelta(seconds=n)) for n in range(40)]
+    tasks[3] = made(3, at=_BEGIN + timedelta(seconds=3), attributes={"rare": True})
+    await archive.write(ArchiveBatch(tasks=tasks))
+    listing = ArchiveListing(attributes={"rare": True}, limit=1)
+    first = await archive.find(listing)
+    assert (list(first.tasks), first.end is None) == ([], False)
+    assert await list_all(archive, listing) == ["t3"]
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_cursor_into_a_month_that_was_dropped_is_a_gap(
+    live: RedisStateStore, archive: PostgresArchive, postgres: OwnPostgres, *, again: bool
+) -> None:
+    # January and March stay. In March the log has begun again, or has gone on.
+    months = [datetime(2021, month, 10, tzinfo=UTC) for month in (1, 2, 3)]
+    numbers = [(1, 2), (3, 4), (1, 2) if again else (5, 6)]
+    rows = [
+        [_row(live, n, int(at.timestamp() * 1000) + n) for n in pair]
+        for at, pair in zip(months, numbers, strict=True)
+    ]
+    after: tuple[int, int] | None = None
+    for month in rows:
+        await archive.write(ArchiveBatch(sessions=[SessionRows(SESSION, after, month)]))
+        after = month[-1].n, month[-1].ms
+    log = log_of(live)
+    async with ArchiveReader(live, archive) as reader:
+        whole = [entry async for entry in reader.all_updates(SESSION)]
+        assert len(whole) == 6
+        async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as sql:
+            await sql.execute("DROP TABLE redis_state.updates_2021_02")
+        for row in (rows[0][1], rows[1][0], rows[1][1]):
+            with pytest.raises(CursorGap) as gap:
+                await reader.updates(SESSION, after=log.cursor_at(row.n, row.ms))
+            assert gap.value.reason == "trimmed"
+            page = await reader.updates(SESSION, after=gap.value.resume_after)
+            assert [entry.cursor for entry in page.entries] == [each.cursor for each in whole[4:]]
+        inside = await reader.updates(SESSION, after=whole[0].cursor, limit=1)
+        assert [entry.cursor for entry in inside.entries] == [whole[1].cursor]
+        # The last row is known, also when its month is dropped.
+        async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as sql:
+            await sql.execute("DROP TABLE redis_state.updates_2021_03")
+        end = await reader.updates(SESSION, after=whole[-1].cursor)
+        assert (end.values, end.at_end) == ([], True)
+
+
+async def test_a_cursor_of_a_row_that_was_removed_is_a_gap_whatever_number_follows(
+    live: RedisStateStore, archive: PostgresArchive, postgres: OwnPostgres
+) -> None:
+    # The log has begun again, and what is kept of it begins with the number after the cursor's.
+    begin = int(datetime(2021, 1, 10, tzinfo=UTC).timestamp() * 1000)
+    first = [_row(live, n, begin + n) for n in (1, 2, 3)]
+    second = [_row(live, n, begin + 10 + n) for n in (1, 2, 3)]
+    await archive.write(ArchiveBatch(sessions=[SessionRows(SESSION, None, first)]))
+    after = (first[-1].n, first[-1].ms)
+    await archive.write(ArchiveBatch(sessions=[SessionRows(SESSION, after, second)]))
+    async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as sql:
+        await sql.execute(
+            "DELETE FROM redis_state.updates WHERE namespace = %s AND at < to_timestamp(%s)",
+            [live.settings.namespace, (begin + 11.5) / 1000],
+        )
+    async with ArchiveReader(live, archive) as reader:
+        with pytest.raises(CursorGap) as gap:
+            await reader.updates(SESSION, after=log_of(live).cursor_at(1, first[0].ms))
+        page = await reader.updates(SESSION, after=gap.value.resume_after)
+        assert [entry.cursor for entry in page.entries] == [
+            log_of(live).cursor_at(row.n, row.ms) for row in second[1:]
+        ]
+
+
+def _row(live: RedisStateStore, n: int, ms: int) -> ArchivedRow:
+    update = StateUpdate(
+        session_id=SESSION, task_id="t", update_type=UpdateType.PROGRESS, content={"n": n}
+    )
+    return ArchivedRow(n, ms, *_named(live, update))
+
+
+def _named(live: RedisStateStore, update: StateUpdate) -> tuple[bytes, str, bytes]:
+    row_id, data = live.updates.write(update)
+    return row_id, "t", data

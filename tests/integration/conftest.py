@@ -1,0 +1,18 @@
+"""A PostgreSQL for all tests of one process that need one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.servers.postgres import OwnPostgres
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[OwnPostgres]:
+    """Start a server for the test process."""
+    server = OwnPostgres()
+    server.start()
+    yield server
+    server.close()

@@ -1,0 +1,252 @@
+"""What is forgotten leaves nothing: every name and value of the server is searched for it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Literal
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.agents import SessionStore
+from redis_state.erasure import Eraser
+from redis_state.errors import SessionRunning
+from redis_state.memory.keys import MemoryKey
+from redis_state.models import TaskStatus, Trajectory, UpdateType
+from redis_state.testing import eventually
+from redis_state.worker import Schedule, TaskClient, TaskContext
+from tests.support.agents.sessions import fresh
+from tests.support.erasure import fill, left_over, nothing_is_left, remains
+from tests.support.processes import children
+from tests.support.processes.forkserver import ForkedProcess
+from tests.support.processes.pools import pool
+from tests.support.samples import admin, event
+from tests.support.servers.faults import start_process
+
+pytestmark = [
+    pytest.mark.worker,
+    pytest.mark.role("any", why="it reads the names of all keys"),
+]
+
+ODD = ["s-1-odd", "a:b {x}*", "ü\0\\n", "\ud800lone", "x" * 300]
+
+
+async def work(ctx: TaskContext) -> Any:
+    """Have a task of each thing that a task may have."""
+    await ctx.step("one", lambda: {"of": ctx.task.session_id})
+    await ctx.emit(UpdateType.PROGRESS, {"of": ctx.task.session_id})
+    if ctx.input == "child":
+        return "child"
+    await ctx.spawn("work", "child")
+    return (await ctx.approval("go on?", {"of": ctx.task.session_id})).approved
+
+
+@pytest.mark.parametrize("session", ODD)
+async def test_nothing_of_a_session_is_left(store: RedisStateStore, session: str) -> None:
+    await fill(store, session, f"trace-{ODD.index(session)}")
+    await fill(store, "other", "other-trace")
+    async with pool(store, {"work": work}) as client:
+        for given in ("child", "wait"):
+            await client.submit(
+                "work", given, session_id=session, task_id=given, attributes={"user": "ann"}
+            )
+        await client.wait(session, "child", timeout_s=60)
+        await _becomes(client, session, "wait", TaskStatus.PAUSED)
+        await client.submit(
+            "work", "x", session_id=session, task_id="later", delay=timedelta(days=30)
+        )
+        await client.schedules.save(
+            Schedule(
+                schedule_id="its",
+                handler="work",
+                session_id=_doubled(session),
+                every=timedelta(days=9),
+            )
+        )
+        await client.schedules.save(
+            Schedule(
+                schedule_id="another", handler="work", session_id="other", every=timedelta(days=9)
+            )
+        )
+        counted = await client.forget(session, dry_run=True)
+        assert counted.dry_run
+        assert len(await store.list_tasks(session)) == 5
+        report = await client.forget(session)
+        assert report.redis["tasks"] == 5
+        # The child may have ended.
+        assert report.cancelled in (3, 4)
+        names = "artifacts schedules trajectories traces contexts pauses"
+        expected = dict.fromkeys(names.split(), 1) | {"memories": 2, "context patches": 2}
+        if len(session) > 100:
+            # The other key is a digest.
+            expected["memories"] = 1
+            assert "1 keys are named by a digest" in report.kept["memories with long keys"]
+        assert {name: report.redis.get(name) for name in expected} == expected
+        assert report.failed == {}
+
+        await nothing_is_left(store, session)
+        again = await client.forget(session)
+        assert again.is_empty, again.redis
+        assert [each.schedule.schedule_id for each in await client.schedules.list()] == ["another"]
+        # The id may be used again.
+        await client.submit("work", "child", session_id=session, task_id="child")
+        await client.wait(session, "child", timeout_s=60)
+    assert len(await store.list_tasks("other")) == 1
+    assert len(await store.load_history("other-trace")) == 1
+    assert await store.load_memory_state("other") == {"of": "memory"}
+
+
+async def _becomes(client: TaskClient, session: str, task_id: str, status: TaskStatus) -> None:
+    async def found() -> bool:
+        state = await client.get(session, task_id)
+        return state is not None and state.status is status
+
+    await eventually(found, described=f"{task_id} is {status}", timeout_s=30)
+
+
+def _doubled(session: str) -> str:
+    return session.replace("{", "{{").replace("}", "}}")
+
+
+async def test_a_namespace_may_be_any_text(settings: Settings) -> None:
+    changed = settings.model_copy(update={"namespace": f"{settings.namespace}-ü\u4e2d"})
+    async with RedisStateStore(changed) as store:
+        try:
+            await store.save_trajectory("trace", "mine", Trajectory("q"))
+            await store.save_memory_state("mine", {"of": "memory"})
+            report = await store.forget("mine")
+            assert (report.redis["trajectories"], report.redis["memories"]) == (1, 1)
+            await nothing_is_left(store, "mine")
+        finally:
+            await store.delete_everything()
+
+
+@pytest.mark.parametrize("running", ["cancel", "refuse", "fence"])
+async def test_the_queues_lose_the_jobs_of_a_user(
+    store: RedisStateStore, running: Literal["cancel", "refuse", "fence"]
+) -> None:
+    async with TaskClient(store) as client:
+        for user in ("ann", "bob"):
+            await client.submit(
+                "work",
+                "x",
+                session_id=f"of-{user}",
+                task_id="later",
+                delay=timedelta(days=30),
+                attributes={"user": user},
+            )
+        await client.forget_user("ann", running=running)
+        await nothing_is_left(store, "of-ann")
+        state = await client.get("of-bob", "later")
+        assert state is not None
+        assert state.status is TaskStatus.PENDING
+        assert any("arq:job:" in key for key in await left_over(store, "of-bob"))
+
+
+async def test_a_user_without_sessions_is_told_of_memories_with_long_keys(
+    store: RedisStateStore,
+) -> None:
+    for user in ("ann", "x" * 200):
+        await store.save_memory_state(MemoryKey("t", user, "s").composite(), {"n": 1})
+    async with Eraser(store) as eraser:
+        report = await eraser.forget_user("ann")
+    assert report.redis == {"memories": 1}
+    assert "1 keys are named by a digest" in report.kept["memories with long keys"]
+
+
+async def test_agents_sessions_and_threads_go_too(store: RedisStateStore) -> None:
+    sessions = SessionStore(store)
+    for each in ("mine", "other"):
+        await sessions.create(fresh(each))
+        await admin(store, "HSET", store.base.keys.graph_thread(each), "rx", "1")
+        await admin(store, "PEXPIRE", store.base.keys.graph_thread(each), 60_000)
+    report = await store.forget("mine")
+    assert (report.redis["agents' sessions"], report.redis["graph threads"]) == (1, 1)
+    assert not await sessions.exists("mine")
+    assert [each.session_id for each in (await sessions.list_headers()).headers] == ["other"]
+    assert await remains(store, "mine") == []
+
+
+async def test_a_trace_of_two_sessions_stays_with_the_other(store: RedisStateStore) -> None:
+    for session in ("mine", "its"):
+        await store.save_trajectory("shared", session, Trajectory("q"))
+    await store.save_event(event(trace_id="shared"))
+    report = await store.forget("mine")
+    assert "1 traces belong to another session too" in report.kept["events of shared traces"]
+    assert await remains(store, "mine") == []
+    assert len(await store.load_history("shared")) == 1
+    await store.forget("its")
+    assert await store.load_history("shared") == []
+
+
+async def stubborn(ctx: TaskContext) -> None:
+    """Go on for as long as it may, whatever is wanted of it."""
+    for n in range(100_000):
+        with suppress(asyncio.CancelledError):
+            await ctx.emit(UpdateType.PROGRESS, {"n": n})
+            await ctx.step(f"step {n}", lambda: "x" * 100)
+
+
+async def test_a_session_that_runs_is_refused_or_fenced(store: RedisStateStore) -> None:
+    async with pool(store, {"stubborn": stubborn}) as client:
+        await client.submit("stubborn", session_id="running", task_id="t")
+        await _becomes(client, "running", "t", TaskStatus.RUNNING)
+        with pytest.raises(SessionRunning) as caught:
+            await store.forget("running")
+        assert (caught.value.session_id, caught.value.running) == ("running", 1)
+        assert len(await store.list_tasks("running")) == 1
+        # It suppresses its cancellation, so it loses its lease.
+        report = await client.forget("running", timeout_s=0.5)
+        assert (report.cancelled, report.failed) == (1, {})
+        await nothing_is_left(store, "running")
+    await nothing_is_left(store, "running")
+
+
+async def test_a_stopped_worker_writes_nothing_when_it_continues(
+    settings: Settings, store: RedisStateStore
+) -> None:
+    """Three processes stand still for the length of the erasure, wherever they are just then."""
+    shared = {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
+    names = [f"stands-still-{n}" for n in range(3)]
+    started: list[ForkedProcess] = []
+    try:
+        for name in names:
+            process = await start_process("write_on", shared | {"session": name})
+            started.append(process)
+
+        async def all_write() -> bool:
+            logs = [store.base.keys.updates(name).rows for name in names]
+            counts: list[int] = [await store.transport.commands.xlen(log) for log in logs]
+            return min(counts) > 20
+
+        await eventually(all_write, described="all write", timeout_s=90)
+        for process in started:
+            process.send_signal(signal.SIGSTOP)
+        for name in names:
+            report = await store.forget(name, running="fence")
+            assert (report.redis["tasks"], report.failed) == (1, {})
+        for process in started:
+            process.send_signal(signal.SIGCONT)
+        for process in started:
+            async with asyncio.timeout(90):
+                out, err = await process.communicate()
+            assert out.decode().strip().splitlines()[-1:] == ['"refused"'], err.decode()
+        async with TaskClient(store) as client:
+            for name in names:
+                # No content: what was written before the refusal are ids, in lists of all sessions.
+                left = {
+                    key.partition("{")[2].removeprefix("/").partition("/")[0]
+                    for key in await left_over(store, name)
+                }
+                slot = f"queues-{settings.namespace}}}"
+                lists = {"pauses}:open-pauses", "pauses}:opened-pauses"}
+                assert left <= lists | {slot, f"{slot}:queue:q{name[-1]}"}, left
+                await client.forget(name)
+                await nothing_is_left(store, name)
+    finally:
+        await asyncio.gather(*map(children.end, started))

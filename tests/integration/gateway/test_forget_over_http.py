@@ -1,0 +1,55 @@
+"""DELETE of a session: who may, what it answers, what the log says of it."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("starlette", reason="needs the gateway extra")
+
+from tests.support.erasure import nothing_is_left
+from tests.support.gateway import Served, paused
+
+pytestmark = pytest.mark.role("any", why="it reads the names of all keys")
+SESSION = "to-be-erased"
+
+
+@pytest.mark.parametrize(
+    "scopes",
+    [
+        (),
+        ("read:*", "steer:*", "submit:*", "resolve:*", "write:*"),
+        ("admin:session:another", f"steer:session:{SESSION}", f"admin:tag:{SESSION}"),
+    ],
+)
+async def test_only_an_admin_of_the_session_may(served: Served, scopes: tuple[str, ...]) -> None:
+    await served.client.submit("ask", session_id=SESSION, task_id="t")
+    await paused(served, SESSION, "t")
+    async with served.caller("eve", *scopes) as http:
+        for query in ("", "?dry_run=true"):
+            assert (await http.delete(f"/v1/sessions/{SESSION}{query}")).status_code == 403
+    assert len(await served.store.list_tasks(SESSION)) == 1
+
+
+async def test_an_admin_counts_and_erases_and_is_named_in_the_log(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    await served.client.submit("ask", "a secret input", session_id=SESSION, task_id="t")
+    await paused(served, SESSION, "t")
+    async with served.caller("ann", f"admin:session:{SESSION}") as http:
+        counted = (await http.delete(f"/v1/sessions/{SESSION}?dry_run=true")).json()
+        assert (counted["dry_run"], counted["redis"]["tasks"]) == (True, 1)
+        assert len(await served.store.list_tasks(SESSION)) == 1
+        with caplog.at_level(logging.INFO, "redis_state.erasure.eraser"):
+            answered = await http.delete(f"/v1/sessions/{SESSION}")
+        assert answered.status_code == 200
+        report = answered.json()
+        assert (report["cancelled"], report["complete"], report["failed"]) == (1, True, {})
+        assert (await http.delete(f"/v1/sessions/{SESSION}?running=maybe")).status_code == 422
+    (said,) = [r.getMessage() for r in caplog.records if r.name == "redis_state.erasure.eraser"]
+    assert "by ann" in said
+    assert SESSION not in said
+    assert "secret" not in said
+    await nothing_is_left(served.store, SESSION)
