@@ -1,4 +1,4 @@
-"""What is asked of the files that count."""
+"""Answer what a reader wants of the files that count."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def find_tasks(reader: FileReader, listing: ArchiveListing) -> ArchivedPage:
 class _First:
     """The first tasks of a listing by their times, and whether there are more.
 
-    Of the last of these times all tasks are there: only their places tell which come first.
+    Of the last of these times all tasks are there: their places decide which come first.
     """
 
     def __init__(self, reader: FileReader, listing: ArchiveListing, most: int) -> None:

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from redis_state.archive.parquet.columns import (
     ALL_MONTHS,
-    BUCKETS,
     SESSIONS,
     TASKS,
     UPDATES,
@@ -34,6 +33,7 @@ _MOST = 500_000
 _LARGE, _PART = 1 << 20, 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
+_TIME_US: Any = pa.timestamp("us", tz="UTC")
 
 
 class Expiry:
@@ -49,12 +49,12 @@ class Expiry:
         for kind in (TASKS, UPDATES):
             if kind in moments:
                 self._expire(kind, moments[kind])
-        for session, place in sorted(self._last.items()):
-            self.changes.add(SESSIONS, ALL_MONTHS, [session, *place], (session, place))
         if UPDATES in moments and moments[UPDATES] > reader.files.kept_from.get(UPDATES, 0):
             self.changes.kept_from[UPDATES] = moments[UPDATES]
         if SESSIONS in moments:
             self._expire_sessions(moments[SESSIONS])
+        for session, place in sorted(self._last.items()):
+            self.changes.add(SESSIONS, ALL_MONTHS, [session, *place], (session, place))
 
     def _expire(self, kind: str, before_us: int) -> None:
         self.report.add(kind, 0)
@@ -77,7 +77,7 @@ class Expiry:
             if not self._may_read(file):
                 return False
             self._note_last(self._reader.keys(file, None))
-        self.changes.gone.append(file.name)
+        self.changes.gone[file.name] = file
         return True
 
     def _rewrite(self, file: DataFile, before_us: int) -> None:
@@ -114,38 +114,43 @@ class Expiry:
             self._last[session] = max(self._last.get(session, place), place)
 
     def _expire_sessions(self, before_us: int) -> None:
-        """Let last places go of sessions of which nothing else is kept."""
+        """Remove the last places of sessions of which nothing else is kept."""
         self.report.add(SESSIONS, 0)
-        last: dict[str, Place] = {}
+        last = dict(self._last)
         files: defaultdict[str, list[DataFile]] = defaultdict(list)
         for file in self._reader.files.of(SESSIONS):
             table = self._reader.keys(file, None)
             for session, place in zip(table["session_id"].to_pylist(), places(table), strict=True):
                 last[session] = max(last.get(session, place), place)
                 files[session].append(file)
-        over = {
-            session
-            for session, place in last.items()
-            # What goes in this call leaves its session to the next one.
-            if place[0] * 1000 < before_us and session not in self._last
-        }
+        over = {session for session, (ms, _) in last.items() if ms * 1000 < before_us}
         over -= self._with_more(over)
         for session in over:
+            self._last.pop(session, None)
             for file in files[session]:
                 self.changes.edit(file).without.add(session)
         self.report.add(SESSIONS, len(over))
 
     def _with_more(self, sessions: set[str]) -> set[str]:
-        """Return those of which there are tasks or updates."""
-        digests = {digest_of(session): session for session in sessions}
+        """Return those of which tasks or updates stay."""
+        some: defaultdict[str, set[str]] = defaultdict(set)
+        for session in sessions:
+            digest = digest_of(session)
+            for place in (digest, digest[0]):
+                some[place].add(session)
         more: set[str] = set()
-        for kind in (TASKS, UPDATES):
-            more |= {digests[each] for each in digests if self._reader.files.at(kind, each)}
-            for bucket in BUCKETS:
-                some = {each for digest, each in digests.items() if digest[0] == bucket}
-                for file in self._reader.files.at(kind, bucket) if some else ():
-                    table = self._reader.keys(file, None, ["session_id"])
-                    more |= some.intersection(table["session_id"].unique().to_pylist())
+        for kind, column in ((TASKS, "ended_at"), (UPDATES, "at")):
+            chosen = {
+                file.name: file for place in some for file in self._reader.files.at(kind, place)
+            }
+            for file in chosen.values():
+                if file.name not in self.changes.gone:
+                    table = self._reader.keys(file, None, ["session_id", column])
+                    edit = self.changes.edits.get(file.name)
+                    if edit is not None:
+                        us = table[column].cast(_TIME_US).cast(pa.int64())
+                        table = table.filter(pc.greater_equal(us, edit.expired_us))
+                    more |= sessions.intersection(table["session_id"].unique().to_pylist())
         return more
 
 

@@ -74,7 +74,7 @@ class FileChanges:
     )
     edits: dict[str, FileEdit] = field(default_factory=dict[str, FileEdit])
     keys: list[object] = field(default_factory=list[object])
-    gone: list[str] = field(default_factory=list[str])
+    gone: dict[str, DataFile] = field(default_factory=dict[str, DataFile])
     erased: dict[str, int] = field(default_factory=dict[str, int])
     kept_from: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -214,7 +214,7 @@ def _change_rows(reader: FileReader, rows: SessionRows, changes: FileChanges) ->
 
 
 def _cut_ends(reader: FileReader, session: str, cut: Place, changes: FileChanges) -> None:
-    """Let a last place that the server has lost be the one before, although it is not kept."""
+    """Replace a last place that the server has lost by the one before, although it is not kept."""
     late = [(file, {place for place in kept if place > cut}) for file, kept in reader.ends(session)]
     for file, kept in late:
         if kept:

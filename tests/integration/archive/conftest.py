@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
@@ -16,13 +15,13 @@ from tests.support.servers.postgres import OwnPostgres
 
 
 @pytest.fixture(params=["postgres", "parquet"])
-def archive_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def archive_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Give the URL of an archive, of each kind in turn."""
     if request.param == "postgres":
         server: OwnPostgres = request.getfixturevalue("postgres")
         return server.url
     pytest.importorskip("pyarrow", reason="needs the parquet extra")
-    return (tmp_path / "archive").as_uri()
+    return tmp_path_factory.mktemp("archive").as_uri()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("typer", reason="needs the cli extra")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.protocol import Archive
 from redis_state.errors import PayloadLost, TaskUnknown
 from redis_state.models import TaskStatus
 from redis_state.testing.histories import assert_fits, read_history, replay_history
@@ -30,12 +30,6 @@ pytestmark = pytest.mark.worker
 
 LARGE = "x" * 200_000
 _ran: list[Any] = []
-
-
-@pytest.fixture
-def archive_url(postgres: OwnPostgres) -> str:
-    """Give the URL of the archive."""
-    return postgres.url
 
 
 def note(value: Any) -> Any:
@@ -59,9 +53,7 @@ def fresh() -> None:
     _ran.clear()
 
 
-async def left(
-    client: TaskClient, live: RedisStateStore, archive: PostgresArchive, **options: Any
-) -> str:
+async def left(client: TaskClient, live: RedisStateStore, archive: Archive, **options: Any) -> str:
     """Have a task end, be archived, and expire."""
     task = await client.submit("work", {"n": "\ud800"}, session_id=SESSION, **options)
     await client.wait(SESSION, task, timeout_s=60)
@@ -73,7 +65,7 @@ async def left(
 
 @pytest.mark.parametrize("task_id", ["a", "\ud800 \0/€" * 100])
 async def test_an_archived_task_is_run_again(
-    live: RedisStateStore, archive: PostgresArchive, task_id: str
+    live: RedisStateStore, archive: Archive, task_id: str
 ) -> None:
     async with pool(live, {"work": work}) as client:
         old = await left(client, live, archive, task_id=task_id, attributes={"tenant": "acme"})
@@ -91,7 +83,7 @@ async def test_an_archived_task_is_run_again(
 
 
 async def test_a_fork_brings_the_journal_of_an_archived_task_along(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     async with pool(live, {"work": work}) as client:
         old = await left(client, live, archive)
@@ -116,7 +108,7 @@ async def test_a_fork_brings_the_journal_of_an_archived_task_along(
 
 
 async def test_a_task_that_leaves_redis_while_it_is_forked_is_forked_from_the_archive(
-    live: RedisStateStore, archive: PostgresArchive, monkeypatch: pytest.MonkeyPatch
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, reads = Copies.source, 0
 
@@ -139,8 +131,9 @@ async def test_a_task_that_leaves_redis_while_it_is_forked_is_forked_from_the_ar
         assert (_ran, reads) == ([], 2)
 
 
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
 async def test_the_history_of_an_archived_task_is_replayed(
-    live: RedisStateStore, archive: PostgresArchive, postgres: OwnPostgres, tmp_path: Path
+    live: RedisStateStore, archive: Archive, postgres: OwnPostgres, tmp_path: Path
 ) -> None:
     async with pool(live, {"work": work}) as client:
         task = await client.submit("work", 5, session_id=SESSION)
@@ -167,8 +160,9 @@ async def test_the_history_of_an_archived_task_is_replayed(
     assert (ran.status, ran.document["fits"]) == (0, 1), ran.err
 
 
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
 async def test_commands_find_show_and_copy_archived_tasks(
-    live: RedisStateStore, archive: PostgresArchive, postgres: OwnPostgres
+    live: RedisStateStore, archive: Archive, postgres: OwnPostgres
 ) -> None:
     async with pool(live, {"work": work}) as client:
         old = await left(client, live, archive)
@@ -202,8 +196,9 @@ async def test_commands_find_show_and_copy_archived_tasks(
     assert (await cli(live.settings, "find", "--archived")).status == 2
 
 
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
 async def test_a_large_payload_that_is_gone_is_named(
-    archiving: Settings, archive: PostgresArchive, tmp_path: Path
+    archiving: Settings, archive: Archive, tmp_path: Path
 ) -> None:
     folder = tmp_path / "claims"
     claiming = archiving.model_copy(

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore
 from redis_state.archive import ArchiveListing
-from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveUnavailable, ConfigError, InvalidField
 from redis_state.models import TaskStatus
@@ -25,7 +25,6 @@ from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION
 from tests.support.servers.faults import begin_processes
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.sizes import sizes
 from tests.support.tasks.archives import (
     archive_all,
     archive_and_expire,
@@ -34,12 +33,6 @@ from tests.support.tasks.archives import (
 from tests.support.tasks.crash_states import started, submitted
 
 pytestmark = pytest.mark.worker
-
-
-@pytest.fixture
-def archive_url(postgres: OwnPostgres) -> str:
-    """Give the URL of the archive."""
-    return postgres.url
 
 
 async def find_all(client: TaskClient, *, limit: int = 2, **wanted: Any) -> list[TaskSummary]:
@@ -62,7 +55,7 @@ def names(found: list[TaskSummary]) -> list[str]:
 
 @pytest.mark.parametrize("newest_first", [True, False])
 async def test_pages_go_on_from_redis_to_the_archive_in_one_order(
-    live: RedisStateStore, archive: PostgresArchive, *, newest_first: bool
+    live: RedisStateStore, archive: Archive, *, newest_first: bool
 ) -> None:
     tasks = [await ended(live, updates=0) for _ in range(8)]
     before = {task.task_id: task for task in await find_all(TaskClient(live))}
@@ -94,7 +87,7 @@ async def test_pages_go_on_from_redis_to_the_archive_in_one_order(
 
 
 async def test_a_task_that_leaves_between_two_pages_is_found_once(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     tasks = [await ended(live, updates=0) for _ in range(9)]
     async with TaskClient(live) as client:
@@ -114,7 +107,7 @@ async def test_a_task_that_leaves_between_two_pages_is_found_once(
 
 
 async def test_what_redis_has_of_a_task_is_the_truth(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     task = await ended(live, TaskStatus.FAILED)
     await ArchiveList(live).enlist(SESSION, task)
@@ -134,9 +127,7 @@ async def test_what_redis_has_of_a_task_is_the_truth(
         assert (found.retries, found.archived) == (1, True)
 
 
-async def test_a_cursor_is_one_of_its_listing(
-    live: RedisStateStore, archive: PostgresArchive
-) -> None:
+async def test_a_cursor_is_one_of_its_listing(live: RedisStateStore, archive: Archive) -> None:
     for _ in range(3):
         await ended(live, updates=0)
     async with TaskClient(live) as client:
@@ -157,8 +148,9 @@ async def test_without_an_archive_asking_for_one_is_a_mistake(store: RedisStateS
     assert await client.inspect(SESSION, "none") is None
 
 
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
 async def test_an_archive_that_is_away_leaves_what_redis_has(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     task = await ended(live)
     url = SecretStr("postgresql://ann:secret@127.0.0.1:1/d")
@@ -175,9 +167,10 @@ async def test_an_archive_that_is_away_leaves_what_redis_has(
         assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
 async def test_an_archive_that_says_nothing_holds_nobody_up_twice(
     live: RedisStateStore,
-    archive: PostgresArchive,
+    archive: Archive,
     monkeypatch: pytest.MonkeyPatch,
     unused_tcp_port: int,
 ) -> None:
@@ -204,7 +197,7 @@ async def test_an_archive_that_says_nothing_holds_nobody_up_twice(
 
 
 async def test_a_store_in_several_loops_has_a_reader_in_each(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     task = await ended(live)
     await archive_and_expire(live, archive, task)
@@ -221,16 +214,23 @@ async def test_a_store_in_several_loops_has_a_reader_in_each(
     await store.aclose()
 
 
-@pytest.mark.parametrize("count", sizes(16, 200))
+@pytest.mark.parametrize(
+    ("archive_url", "count"),
+    [
+        *(("postgres", 16), pytest.param("postgres", 200, marks=pytest.mark.full)),
+        pytest.param("parquet", 100, marks=pytest.mark.full),
+    ],
+    indirect=["archive_url"],
+)
 async def test_each_task_is_found_once_while_processes_archive_them(
-    live: RedisStateStore, archive: PostgresArchive, postgres: OwnPostgres, count: int
+    live: RedisStateStore, archive: Archive, archive_url: str, count: int
 ) -> None:
     tasks = [await ended(live, updates=0) for _ in range(count)]
     shuffled = random.Random(5).sample(tasks, len(tasks))
     argument = {
         "url": live.settings.url.get_secret_value(),
         "namespace": live.settings.namespace,
-        "archive": postgres.url,
+        "archive": archive_url,
     }
     moving = await begin_processes(
         "archive_away",
@@ -250,9 +250,10 @@ async def test_each_task_is_found_once_while_processes_archive_them(
         assert names(found) == tasks[::-1]
 
 
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
 async def test_an_archive_that_is_killed_between_pages_leaves_a_page_incomplete_and_comes_back(
     live: RedisStateStore,
-    archive: PostgresArchive,
+    archive: Archive,
     postgres: OwnPostgres,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

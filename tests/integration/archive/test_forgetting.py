@@ -12,10 +12,12 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("psycopg", reason="needs the postgres extra")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.archive import ArchiveReader
+from redis_state.archive import ArchiveReader, open_archive
 from redis_state.archive.archiver import Archiver
 from redis_state.archive.backfill import backfill
-from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.erased import sessions_in
+from redis_state.archive.model import ArchiveBatch
+from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.erasure import Eraser
 from redis_state.errors import PayloadStoreUnavailable
@@ -24,19 +26,12 @@ from redis_state.stores.oauth_tokens import OAuthTokenStore
 from redis_state.worker import TaskContext
 from tests.support.erasure import nothing_is_left
 from tests.support.processes.pools import pool
-from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archives import all_due, archive_all
 
 pytestmark = [
     pytest.mark.worker,
     pytest.mark.role("any", why="it reads the names of all keys"),
 ]
-
-
-@pytest.fixture
-def archive_url(postgres: OwnPostgres) -> str:
-    """Give the URL of the archive."""
-    return postgres.url
 
 
 async def big(ctx: TaskContext) -> Any:
@@ -75,7 +70,7 @@ def objects(folder: Path) -> int:
 
 
 async def test_redis_archive_and_claims_are_erased(
-    large: RedisStateStore, archive: PostgresArchive, tmp_path: Path
+    large: RedisStateStore, archive: Archive, tmp_path: Path
 ) -> None:
     await run(large, mine=("mine", None), other=("other", None))
     await backfill(large)
@@ -97,7 +92,7 @@ async def test_redis_archive_and_claims_are_erased(
 
 
 async def test_claims_are_erased_of_tasks_that_only_the_archive_has(
-    large: RedisStateStore, archive: PostgresArchive, tmp_path: Path
+    large: RedisStateStore, archive: Archive, tmp_path: Path
 ) -> None:
     await run(large, mine=("mine", None))
     await backfill(large)
@@ -109,7 +104,7 @@ async def test_claims_are_erased_of_tasks_that_only_the_archive_has(
 
 
 async def test_a_store_of_claims_that_is_away_leaves_all_for_the_repetition(
-    large: RedisStateStore, archive: PostgresArchive, claiming: Settings, tmp_path: Path
+    large: RedisStateStore, archive: Archive, claiming: Settings, tmp_path: Path
 ) -> None:
     class Away:
         async def put(self, key: str, data: bytes) -> None:
@@ -132,29 +127,26 @@ async def test_a_store_of_claims_that_is_away_leaves_all_for_the_repetition(
 
 
 async def test_an_archiver_that_has_read_the_session_does_not_write_it(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archiving: Settings, archive: Archive
 ) -> None:
     """Its next write comes after the erasure: it was held up between reading and writing."""
     await run(live, mine=("mine", None), other=("other", None))
     await backfill(live)
     await all_due(live)
 
-    class Held(PostgresArchive):
+    held = open_archive(archiving)
+    write, fired = held.write, list[bool]()
+
+    async def erasing(batch: ArchiveBatch, **options: Any) -> None:
         """Erase the session once what was read of it is to be written."""
+        if "mine" in sessions_in(batch) and not fired:
+            fired.append(True)
+            await live.forget("mine")
+        await write(batch, **options)
 
-        fired = False
-
-        async def write(self, batch: Any, **options: Any) -> None:
-            read = {task.session_id for task in batch.tasks}
-            read |= {rows.session_id for rows in batch.sessions}
-            if "mine" in read and not self.fired:
-                self.fired = True
-                await live.forget("mine")
-            await super().write(batch, **options)
-
-    held = Held(live.settings.archive_url or "", namespace=live.settings.namespace)
+    held.write = erasing  # type: ignore[method-assign]
     await archive_all(live, held, Archiver(live, held))
-    assert held.fired
+    assert fired
     assert await archive.session("mine") is None
     assert await archive.session("other") is not None
     await held.aclose()
@@ -171,7 +163,7 @@ async def test_an_archiver_that_has_read_the_session_does_not_write_it(
 
 
 async def test_what_a_backup_brings_back_is_not_archived(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     await run(live, mine=("mine", None))
     keys = live.tasks.keys("mine", "mine")
@@ -194,7 +186,7 @@ async def test_what_a_backup_brings_back_is_not_archived(
 
 
 async def test_a_user_is_erased_and_shared_sessions_are_named(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     await run(live, t1=("s1", "ann"), t2=("s2", "ann"), t3=("both", "ann"))
     await run(live, t4=("both", "bob"), t5=("s3", "bob"))

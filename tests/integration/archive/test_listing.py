@@ -11,12 +11,16 @@ import pytest
 pytest.importorskip("psycopg", reason="needs the postgres extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
+pytest.importorskip("pyarrow", reason="needs the parquet extra")
+
 import psycopg
 
 from redis_state import RedisStateStore
 from redis_state.archive import ArchivedTask, ArchiveListing, ArchiveReader
-from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows, json_of
-from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows, json_of, moment_of_ms
+from redis_state.archive.parquet import finding as of_files
+from redis_state.archive.postgres import finding as of_tables
+from redis_state.archive.protocol import Archive
 from redis_state.errors import CursorGap
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.serialization import codec
@@ -27,12 +31,6 @@ from tests.support.tasks.archives import log_of
 pytestmark = pytest.mark.worker
 
 _BEGIN = datetime(2025, 3, 1, tzinfo=UTC)
-
-
-@pytest.fixture
-def archive_url(postgres: OwnPostgres) -> str:
-    """Give the URL of the archive."""
-    return postgres.url
 
 
 def made(number: int, *, at: datetime = _BEGIN, born: int | None = None, **about: Any) -> Any:
@@ -54,7 +52,7 @@ def made(number: int, *, at: datetime = _BEGIN, born: int | None = None, **about
     return ArchivedTask.stored(names["session_id"], names["task_id"], json_of(record), "{}")
 
 
-async def list_all(archive: PostgresArchive, listing: ArchiveListing) -> list[str]:
+async def list_all(archive: Archive, listing: ArchiveListing) -> list[str]:
     """List all pages; each continues behind the one before."""
     found: list[str] = []
     for _ in range(1000):
@@ -68,13 +66,19 @@ async def list_all(archive: PostgresArchive, listing: ArchiveListing) -> list[st
     raise AssertionError("the listing does not end")
 
 
+def read_few(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
+    """Let archives read few tasks for a page."""
+    for finding in (of_tables, of_files):
+        monkeypatch.setattr(finding, "_LEAST", least)
+        monkeypatch.setattr(finding, "_READ_FOR_ONE", 1)
+
+
 @pytest.mark.parametrize("newest_first", [True, False])
 @pytest.mark.parametrize("limit", [1, 3, 1000])
 async def test_pages_have_every_task_once_in_the_order_of_places(
-    archive: PostgresArchive, monkeypatch: pytest.MonkeyPatch, limit: int, *, newest_first: bool
+    archive: Archive, monkeypatch: pytest.MonkeyPatch, limit: int, *, newest_first: bool
 ) -> None:
-    monkeypatch.setattr("redis_state.archive.postgres.finding._LEAST", 2)
-    monkeypatch.setattr("redis_state.archive.postgres.finding._READ_FOR_ONE", 1)
+    read_few(monkeypatch, 2)
     # Three microseconds, with many tasks in each.
     tasks = [made(n, at=_BEGIN + timedelta(microseconds=n % 3)) for n in range(30)]
     await archive.write(ArchiveBatch(tasks=tasks))
@@ -85,7 +89,7 @@ async def test_pages_have_every_task_once_in_the_order_of_places(
     assert await list_all(archive, until) == [task.task_id for task in ordered[4:21]]
 
 
-async def test_tasks_are_listed_by_every_filter(archive: PostgresArchive) -> None:
+async def test_tasks_are_listed_by_every_filter(archive: Archive) -> None:
     long = "h" * 900
     tasks = [
         made(1, attributes={"tenant": "acme", "n": 1}),
@@ -113,7 +117,7 @@ async def test_tasks_are_listed_by_every_filter(archive: PostgresArchive) -> Non
 
 
 async def test_of_an_id_that_was_used_again_the_last_task_is_listed(
-    archive: PostgresArchive,
+    archive: Archive,
 ) -> None:
     old = made(1, status=TaskStatus.FAILED)
     new = made(1, born=1_760_000_000_000_000, at=_BEGIN + timedelta(days=200))
@@ -124,9 +128,9 @@ async def test_of_an_id_that_was_used_again_the_last_task_is_listed(
 
 
 async def test_a_rare_task_among_many_costs_a_bounded_page(
-    archive: PostgresArchive, monkeypatch: pytest.MonkeyPatch
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redis_state.archive.postgres.finding._LEAST", 5)
+    read_few(monkeypatch, 5)
     tasks = [made(n, at=_BEGIN + timedelta(seconds=n)) for n in range(40)]
     tasks[3] = made(3, at=_BEGIN + timedelta(seconds=3), attributes={"rare": True})
     await archive.write(ArchiveBatch(tasks=tasks))
@@ -136,9 +140,10 @@ async def test_a_rare_task_among_many_costs_a_bounded_page(
     assert await list_all(archive, listing) == ["t3"]
 
 
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
 @pytest.mark.parametrize("again", [True, False])
 async def test_a_cursor_into_a_month_that_was_dropped_is_a_gap(
-    live: RedisStateStore, archive: PostgresArchive, postgres: OwnPostgres, *, again: bool
+    live: RedisStateStore, archive: Archive, postgres: OwnPostgres, *, again: bool
 ) -> None:
     # January and March stay. In March the log has begun again, or has gone on.
     months = [datetime(2021, month, 10, tzinfo=UTC) for month in (1, 2, 3)]
@@ -172,8 +177,45 @@ async def test_a_cursor_into_a_month_that_was_dropped_is_a_gap(
         assert (end.values, end.at_end) == ([], True)
 
 
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_cursor_into_what_has_expired_is_a_gap(
+    live: RedisStateStore, archive: Archive, *, again: bool
+) -> None:
+    months = [datetime(2021, month, 10, tzinfo=UTC) for month in (1, 2, 3)]
+    numbers = [(1, 2), (3, 4), (1, 2) if again else (5, 6)]
+    rows = [
+        [_row(live, n, int(at.timestamp() * 1000) + n) for n in pair]
+        for at, pair in zip(months, numbers, strict=True)
+    ]
+    after: tuple[int, int] | None = None
+    for month in rows:
+        await archive.write(ArchiveBatch(sessions=[SessionRows(SESSION, after, month)]))
+        after = month[-1].n, month[-1].ms
+    log = log_of(live)
+    async with ArchiveReader(live, archive) as reader:
+        whole = [entry async for entry in reader.all_updates(SESSION)]
+        # Two months and a row of the third.
+        await archive.retain({"updates": moment_of_ms(rows[2][1].ms)})
+        for row in (*rows[0], *rows[1]):
+            with pytest.raises(CursorGap) as gap:
+                await reader.updates(SESSION, after=log.cursor_at(row.n, row.ms))
+            assert gap.value.reason == "trimmed"
+            page = await reader.updates(SESSION, after=gap.value.resume_after)
+            assert [entry.cursor for entry in page.entries] == [whole[-1].cursor]
+        # The last row is known, also when it is not kept: what was before is not written again.
+        await archive.retain({"updates": moment_of_ms(rows[2][1].ms + 1)})
+        assert await archive.last_rows([SESSION]) == {SESSION: after}
+        await archive.write(ArchiveBatch(sessions=[SessionRows(SESSION, None, rows[0])]))
+        assert await archive.rows(SESSION, after=None, count=9) == []
+        end = await reader.updates(SESSION, after=whole[-1].cursor)
+        assert (end.values, end.at_end) == ([], True)
+        more = [_row(live, 7, rows[2][1].ms + 5)]
+        await archive.write(ArchiveBatch(sessions=[SessionRows(SESSION, after, more)]))
+        assert await archive.rows(SESSION, after=None, count=9) == more
+
+
 async def test_a_cursor_of_a_row_that_was_removed_is_a_gap_whatever_number_follows(
-    live: RedisStateStore, archive: PostgresArchive, postgres: OwnPostgres
+    live: RedisStateStore, archive: Archive
 ) -> None:
     # The log has begun again, and what is kept of it begins with the number after the cursor's.
     begin = int(datetime(2021, 1, 10, tzinfo=UTC).timestamp() * 1000)
@@ -182,11 +224,7 @@ async def test_a_cursor_of_a_row_that_was_removed_is_a_gap_whatever_number_follo
     await archive.write(ArchiveBatch(sessions=[SessionRows(SESSION, None, first)]))
     after = (first[-1].n, first[-1].ms)
     await archive.write(ArchiveBatch(sessions=[SessionRows(SESSION, after, second)]))
-    async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as sql:
-        await sql.execute(
-            "DELETE FROM redis_state.updates WHERE namespace = %s AND at < to_timestamp(%s)",
-            [live.settings.namespace, (begin + 11.5) / 1000],
-        )
+    await archive.retain({"updates": moment_of_ms(begin + 12)})
     async with ArchiveReader(live, archive) as reader:
         with pytest.raises(CursorGap) as gap:
             await reader.updates(SESSION, after=log_of(live).cursor_at(1, first[0].ms))

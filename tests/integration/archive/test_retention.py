@@ -19,17 +19,12 @@ from redis_state.archive import open_archive
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, ArchivedTask, SessionRows
 from redis_state.archive.postgres import retention
 from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.protocol import Archive
 from redis_state.errors import ArchiveUnavailable, ConfigError
 from tests.support.servers.postgres import OwnPostgres
 
 _DAY_MS = 86_400_000
 _NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
-
-
-@pytest.fixture
-def archive_url(postgres: OwnPostgres) -> str:
-    """Give the URL of the archive."""
-    return postgres.url
 
 
 def _task(session: str, task: str, ended: datetime, **attributes: Any) -> ArchivedTask:
@@ -57,12 +52,12 @@ def _rows(*days_ago: int) -> list[ArchivedRow]:
     ]
 
 
-async def _fill(archive: PostgresArchive, session: str, *days_ago: int) -> None:
+async def _fill(archive: Archive, session: str, *days_ago: int) -> None:
     tasks = [_task(session, f"t{ago}", _NOW - timedelta(days=ago)) for ago in days_ago]
     await archive.write(ArchiveBatch(tasks, [SessionRows(session, None, _rows(*days_ago))]))
 
 
-async def _kept(archive: PostgresArchive, session: str) -> tuple[int, int]:
+async def _kept(archive: Archive, session: str) -> tuple[int, int]:
     found = await archive.session(session)
     return (0, 0) if found is None else (found.tasks, found.updates)
 
@@ -77,7 +72,7 @@ async def _partitions(postgres: OwnPostgres, table: str) -> set[str]:
 
 
 async def test_what_is_over_goes_and_the_rest_stays(
-    archive: PostgresArchive, monkeypatch: pytest.MonkeyPatch
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "_PIECE", 2)
     await _fill(archive, "s", 1, 2, 3, 4, 5, 6, 7, 8, 9)
@@ -91,8 +86,9 @@ async def test_what_is_over_goes_and_the_rest_stays(
     assert (await archive.retain(before)).rows == {"tasks": 0, "updates": 0}
 
 
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
 async def test_a_call_has_a_limit_and_says_so(
-    archive: PostgresArchive, monkeypatch: pytest.MonkeyPatch
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "_PIECE", 2)
     monkeypatch.setattr(retention, "_MOST", 3)
@@ -105,8 +101,9 @@ async def test_a_call_has_a_limit_and_says_so(
     assert await _kept(archive, "s") == (1, 8)
 
 
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
 async def test_a_month_is_dropped_whole_only_without_rows_of_another_namespace(
-    archive: PostgresArchive, postgres: OwnPostgres
+    archive: Archive, postgres: OwnPostgres
 ) -> None:
     other = PostgresArchive(postgres.url, namespace="another")
     # Months that no other test has.
@@ -129,8 +126,9 @@ async def test_a_month_is_dropped_whole_only_without_rows_of_another_namespace(
     await other.aclose()
 
 
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
 async def test_a_partition_in_use_is_left_and_named(
-    archive: PostgresArchive, postgres: OwnPostgres
+    archive: Archive, postgres: OwnPostgres
 ) -> None:
     years = 365 * 40
     await _fill(archive, "s", years)
@@ -146,7 +144,7 @@ async def test_a_partition_in_use_is_left_and_named(
     assert (report.left, report.partitions["updates"]) == ({}, 1)
 
 
-async def test_sessions_go_when_nothing_of_them_is_left(archive: PostgresArchive) -> None:
+async def test_sessions_go_when_nothing_of_them_is_left(archive: Archive) -> None:
     await _fill(archive, "old", 40)
     await _fill(archive, "new", 40, 1)
     before: dict[str, datetime] = dict.fromkeys(archive.classes, _NOW - timedelta(days=30))
@@ -156,8 +154,10 @@ async def test_sessions_go_when_nothing_of_them_is_left(archive: PostgresArchive
     assert set(await archive.last_rows(["old", "new"])) == {"new"}
 
 
-async def test_processes_may_retain_and_write_at_once(archive: PostgresArchive) -> None:
-    others = [PostgresArchive(archive._url, namespace=archive._namespace) for _ in range(2)]
+async def test_processes_may_retain_and_write_at_once(
+    archiving: Settings, archive: Archive
+) -> None:
+    others = [open_archive(archiving) for _ in range(2)]
     await _fill(archive, "s", *range(1, 30))
     before = dict.fromkeys(archive.classes, _NOW - timedelta(days=10, hours=1))
 
@@ -187,7 +187,7 @@ def test_an_unknown_class_is_refused(archiving: Settings) -> None:
 
 @pytest.mark.parametrize("session", ["", "a:b", "ü\0\\", "\ud800", "x" * 500])
 async def test_what_was_erased_is_not_written_again_by_who_read_it_before(
-    archive: PostgresArchive, session: str
+    archive: Archive, session: str
 ) -> None:
     old = _task(session, "t", _NOW)
     rows = SessionRows(session, None, _rows(3, 2))
@@ -212,9 +212,9 @@ async def test_what_was_erased_is_not_written_again_by_who_read_it_before(
 
 
 async def test_a_writer_and_an_erasure_at_once_leave_nothing(
-    archive: PostgresArchive, postgres: OwnPostgres
+    archiving: Settings, archive: Archive
 ) -> None:
-    writers = [PostgresArchive(postgres.url, namespace=archive._namespace) for _ in range(3)]
+    writers = [open_archive(archiving) for _ in range(3)]
     at_us = round((_NOW + timedelta(days=1)).timestamp() * 1e6)
     for number in range(15):
         session = f"s{number}"
@@ -228,7 +228,7 @@ async def test_a_writer_and_an_erasure_at_once_leave_nothing(
 
 
 @pytest.mark.parametrize("value", ['a"b', "ü\\", "x\0y", "\ud800", 7, True, "7"])
-async def test_sessions_are_found_by_an_attribute(archive: PostgresArchive, value: Any) -> None:
+async def test_sessions_are_found_by_an_attribute(archive: Archive, value: Any) -> None:
     async def add(session: str, task: str, **attributes: Any) -> None:
         await archive.write(ArchiveBatch([_task(session, task, _NOW, **attributes)]))
 
