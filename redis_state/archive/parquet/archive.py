@@ -231,6 +231,11 @@ class ParquetArchive:
         """Make few files of many; return how many there are fewer. Delete what does not count."""
         return await self._run("compact", lambda: self._compact(1), timeout_s=_LONG_S)
 
+    def known_files(self) -> dict[str, int]:
+        """Count the files of each kind that counted when the log was last read."""
+        known = self._log.known
+        return {kind: 0 if known is None else len(known.of(kind)) for kind in KINDS}
+
     async def aclose(self) -> None:
         """Forget what was read."""
         async with self._lock:

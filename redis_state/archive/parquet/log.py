@@ -216,6 +216,10 @@ class FileLog:
             if n >= newest or each.at >= before:
                 break
             self.objects.delete([each.name])
+        found = self.objects.names(f"{self.folder}/log")
+        # What a crash left of one that was to be written.
+        over = [each for each in found if not _NAME.search(each.name) and each.at < before]
+        self.objects.delete(each.name for each in over)
 
     def _begin(self) -> Files | None:
         listed = self._listed("")

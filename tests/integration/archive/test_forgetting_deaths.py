@@ -10,10 +10,7 @@ pytest.importorskip("psycopg", reason="needs the postgres extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import Settings
-from redis_state.archive.postgres.archive import PostgresArchive
 from tests.support.servers.faults import run_processes
-from tests.support.servers.postgres import OwnPostgres
-from tests.support.sizes import sizes
 
 pytestmark = [
     pytest.mark.worker,
@@ -22,22 +19,26 @@ pytestmark = [
 ]
 # Some of the fault points.
 POINTS = {
-    *("SCAN", "UNLINK", "clear_task", "leave_trace", "unindex_task", "run_once", "postgres"),
+    *("SCAN", "UNLINK", "clear_task", "leave_trace", "unindex_task", "run_once"),
     *("delete_session", "find_tasks", "drop_claims"),
 }
 
 
-@pytest.mark.parametrize("stride", sizes(61, 1))
+@pytest.mark.parametrize(
+    ("archive_url", "stride"),
+    [
+        *(("postgres", 61), pytest.param("postgres", 1, marks=pytest.mark.full)),
+        pytest.param("parquet", 1, marks=pytest.mark.full),
+    ],
+    indirect=["archive_url"],
+)
 async def test_who_erases_dies_at_each_round_trip(
-    settings: Settings, postgres: OwnPostgres, tmp_path: Path, stride: int
+    archiving: Settings, archive_url: str, tmp_path: Path, stride: int
 ) -> None:
-    prepared = PostgresArchive(postgres.url)
-    await prepared.prepare()
-    await prepared.aclose()
     argument = {
-        "url": settings.url.get_secret_value(),
-        "archive": postgres.url,
-        "namespace": settings.namespace,
+        "url": archiving.url.get_secret_value(),
+        "archive": archive_url,
+        "namespace": archiving.namespace,
         "folder": str(tmp_path),
         "stride": stride,
     }
@@ -50,4 +51,5 @@ async def test_who_erases_dies_at_each_round_trip(
     assert [death for death in deaths if death["problems"]] == []
     assert all(results for results in found)
     if stride == 1:
-        assert {death["trip"] for death in deaths} >= POINTS
+        of_archive = "postgres" if archive_url.startswith("postgres") else "files"
+        assert {death["trip"] for death in deaths} >= POINTS | {of_archive}

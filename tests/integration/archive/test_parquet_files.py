@@ -16,7 +16,7 @@ import duckdb
 
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
 from redis_state.archive.parquet.archive import ParquetArchive
-from tests.unit.archive.test_model import sample_task
+from tests.support.tasks.archived_tasks import sample_task
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "archive.md"
 

@@ -1,4 +1,4 @@
-"""Workers that kill themselves at each round trip of archiving in turn, to Redis and to PostgreSQL.
+"""Workers that kill themselves at each round trip of archiving in turn, to Redis and the archive.
 
 Like `die_at_round_trip`: this one forks for each part.
 """
@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from pydantic import SecretStr
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import open_archive
 from redis_state.archive.archiver import Archiver
+from redis_state.archive.parquet.objects import FolderObjects
 from redis_state.archive.waiting import ArchiveList
 from redis_state.models import TaskStatus
 from redis_state.testing import leaked_keys
@@ -47,7 +49,7 @@ class ArchiverDeath(Death):
     sharded: Counter[str] = field(default_factory=Counter[str])
 
     def plant(self) -> None:
-        """Count what goes to PostgreSQL too: each wait of its connection is a round trip."""
+        """Count what goes to the archive too: waits for PostgreSQL, calls of a folder."""
         super().plant()
         wait = psycopg.AsyncConnection.wait
 
@@ -61,6 +63,19 @@ class ArchiverDeath(Death):
 
         connecting: Any = psycopg.AsyncConnection
         connecting.wait = watched
+        for name in ("get", "open", "create", "names", "delete"):
+            setattr(FolderObjects, name, self._watched(getattr(FolderObjects, name)))
+
+    def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **options: Any) -> Any:
+            if not self._reached("files"):
+                return call(*arguments, **options)
+            self._die_if("before")
+            found = call(*arguments, **options)
+            self._die_if("after")
+            return found
+
+        return watched
 
     def _reached(self, name: str) -> bool:
         if name in _SHARDED:
@@ -81,6 +96,9 @@ class ArchivingCase:
 
     async def prepare(self, _: int) -> list[str]:
         """Have two tasks end that no sweeper has looked at."""
+        archive = open_archive(self.settings)
+        await archive.prepare()
+        await archive.aclose()
         async with RedisStateStore(self.settings) as store:
             return [await ended(store), await ended(store, TaskStatus.FAILED)]
 

@@ -64,17 +64,3 @@ def test_a_task_is_archived_without_what_decides_its_pauses() -> None:
 @pytest.mark.parametrize(("us", "month"), [(0, (1970, 1)), (1_733_011_199_999_999, (2024, 11))])
 def test_a_moment_is_in_its_month(us: int, month: tuple[int, int]) -> None:
     assert month_of(moment_of_us(us)) == month
-
-
-def sample_task(session: str, task: str, version: int) -> ArchivedTask:
-    """Make a task that has failed."""
-    record = {
-        b"order": b"1700000000000000",
-        b"version": b"%d" % version,
-        b"write": b"w",
-        b"status": b"FAILED",
-        b"updated_at": b"1700000001000000",
-        b"document": b'{"task_type":"BACKGROUND","created_at":"2023-11-14T22:13:20+00:00"}',
-        b"job": b'{"handler":"h","secret":"AbC-_123"}',
-    }
-    return ArchivedTask.of(session, task, [part for pair in record.items() for part in pair], [])

@@ -1,0 +1,30 @@
+"""Who changes the files of an archive is killed at each call: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs the parquet extra")
+
+from tests.support.servers.faults import run_processes
+from tests.support.sizes import sizes
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("stride", sizes(47, 1))
+async def test_who_changes_files_dies_at_each_call(tmp_path: Path, stride: int) -> None:
+    arguments = [
+        {"folder": str(tmp_path), "stride": stride, "edge": edge, "first": 1 + number * stride // 2}
+        for number, edge in enumerate(("before", "after"))
+    ]
+    found = await run_processes("die_filing", arguments, timeout_s=1500)
+    deaths = [death for results in found for death in results]
+    assert [death for death in deaths if death["problems"]] == []
+    assert {death["phase"] for death in deaths} == {"write", "compact", "retain", "forget"}
+    assert all(results for results in found)
+    if stride == 1:
+        trips = {death["trip"] for death in deaths}
+        assert trips == {"get", "create", "names", "delete", "link", "unlink"}

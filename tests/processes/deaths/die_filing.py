@@ -1,0 +1,215 @@
+"""Processes that kill themselves at each call of the store of an archive's files, in turn.
+
+Each does a part of what archivers do: it writes, compacts, removes what has expired, or erases.
+Another process looks at what it left, and repeats it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow.parquet as pq
+
+from redis_state.archive.model import (
+    ArchiveBatch,
+    ArchivedRow,
+    ArchiveQuery,
+    SessionRows,
+    moment_of_ms,
+    rows_digest,
+)
+from redis_state.archive.parquet import archive as archives
+from redis_state.archive.parquet.objects import FolderObjects
+from tests.processes.deaths.dying import COUNTED, Death, fork, join
+from tests.support.tasks.archived_tasks import sample_task
+
+PHASES = ("write", "compact", "retain", "forget")
+_SESSIONS = ("a", "b", "c")
+_DAY_MS = 86_400_000
+_BEGIN_MS = 1_700_000_000_000
+_DAYS = 6
+# What there is of each session: its tasks, and the digest of its rows.
+State: TypeAlias = dict[str, tuple[tuple[tuple[str, str], ...], str]]
+
+
+@dataclass
+class FilingDeath(Death):
+    """Kill this process at its n-th call. A file gets its name when its content is on the disk."""
+
+    def plant(self) -> None:
+        """Count the calls of the store, and those of the system that make or remove a name."""
+        for name in ("get", "open", "create", "names", "delete"):
+            self._watch(FolderObjects, name)
+        self._watch(os, "link")
+        self._watch(Path, "unlink")
+
+    def _watch(self, owner: Any, name: str) -> None:
+        call: Callable[..., Any] = getattr(owner, name)
+
+        def watched(*arguments: Any, **options: Any) -> Any:
+            if not self._reached(name):
+                return call(*arguments, **options)
+            self._die_if("before")
+            found = call(*arguments, **options)
+            self._die_if("after")
+            return found
+
+        setattr(owner, name, watched)
+
+
+@dataclass
+class FilingCase:
+    """One death: in which phase, and at which of its calls."""
+
+    folder: Path
+    phase: str
+    edge: str
+    at: int
+
+    def _open(self) -> archives.ParquetArchive:
+        # What does not count is deleted at once: nobody else reads.
+        archives.GRACE = timedelta(0)
+        return archives.ParquetArchive(self.folder.as_uri(), namespace="n")
+
+    async def prepare(self, _: int) -> None:
+        """Have what is there before."""
+        archive = self._open()
+        await archive.prepare()
+        days = _DAYS if self.phase != "write" else _DAYS // 2
+        for day in range(days):
+            await archive.write(_batch(day))
+
+    async def die(self, stated: int) -> None:
+        """Die on the way. To return is to survive."""
+        archive = self._open()
+        FilingDeath(self.at, self.edge, stated).plant()
+        COUNTED.set(True)
+        await self._work(archive)
+
+    async def recover(self, _: int) -> list[str]:
+        """Tell what is wrong before the repetition, and after."""
+        archive = self._open()
+        found, after = await _state(archive), _wanted(self.phase)
+        problems: list[str] = []
+        if found not in self._allowed():
+            problems.append(f"between: {found}")
+        await self._work(archive)
+        found = await _state(archive)
+        if found != after:
+            problems.append(f"after: {found}")
+        if self.phase == "forget" and self._has("b"):
+            problems.append("a file has what was erased")
+        await archive.compact()
+        if await _state(archive) != after:
+            problems.append("compacted: it differs")
+        counted = sum(archive.known_files().values())
+        kept = [path for path in self.folder.rglob("*") if path.is_file()]
+        data = [path for path in kept if path.suffix == ".parquet"]
+        if len(data) != counted or any(path.name.startswith(".") for path in kept):
+            problems.append(f"{len(kept)} files, and {counted} count")
+        return problems
+
+    async def _work(self, archive: archives.ParquetArchive) -> None:
+        match self.phase:
+            case "write":
+                await archive.prepare()
+                for day in range(_DAYS // 2, _DAYS):
+                    await archive.write(_batch(day))
+            case "compact":
+                await archive.compact()
+            case "retain":
+                before = moment_of_ms(_BEGIN_MS + 3 * _DAY_MS - 1)
+                while (await archive.retain(dict.fromkeys(archive.classes, before))).more:
+                    pass
+            case _:
+                await archive.forget("b", before_us=(_BEGIN_MS + _DAYS * _DAY_MS) * 1000)
+                # Who read it before writes nothing of it.
+                await archive.write(ArchiveBatch([sample_task("b", "t0", 3, at_ms=_BEGIN_MS)]))
+
+    def _allowed(self) -> list[State]:
+        if self.phase == "write":
+            return [_first(days) for days in range(_DAYS // 2, _DAYS + 1)]
+        return [_first(_DAYS), _wanted(self.phase)]
+
+    def _has(self, session: str) -> bool:
+        files = self.folder.rglob("*.parquet")
+        tables = [pq.read_table(path, columns=["session_id"]) for path in files]
+        return any(session in table["session_id"].to_pylist() for table in tables)
+
+
+def _batch(day: int) -> ArchiveBatch:
+    """Make a task of each session for a day, the first one at a later version, and two rows."""
+    at_ms = _BEGIN_MS + day * _DAY_MS
+    tasks = [sample_task(session, f"t{day}", 3, at_ms=at_ms) for session in _SESSIONS]
+    tasks += [sample_task(session, "t0", 3 + day, at_ms=_BEGIN_MS) for session in _SESSIONS[:1]]
+    after = (2 * day, at_ms - _DAY_MS + 1) if day else None
+    rows = [ArchivedRow(2 * day + n, at_ms + n - 1, b"%d" % n, "t", b"[1]") for n in (1, 2)]
+    return ArchiveBatch(tasks, [SessionRows(session, after, rows) for session in _SESSIONS])
+
+
+def _first(days: int, *, since: int = 0) -> State:
+    """Return what there is once the batches of some days are written."""
+    batches = [_batch(day) for day in range(days)]
+    found: State = {}
+    for session in _SESSIONS:
+        tasks = {
+            task.task_id: task.digest()
+            for batch in batches
+            for task in batch.tasks
+            if task.session_id == session and int(task.task_id[1:]) >= since
+        }
+        of_session = [each for batch in batches[since:] for each in batch.sessions]
+        rows = [row for each in of_session if each.session_id == session for row in each.rows]
+        found[session] = (tuple(sorted(tasks.items())), rows_digest(rows))
+    return found
+
+
+def _wanted(phase: str) -> State:
+    """Return what there is in the end."""
+    match phase:
+        case "retain":
+            return _first(_DAYS, since=3)
+        case "forget":
+            return {**_first(_DAYS), "b": ((), rows_digest(()))}
+        case _:
+            return _first(_DAYS)
+
+
+async def _state(archive: archives.ParquetArchive) -> State:
+    found: State = {}
+    for session in _SESSIONS:
+        tasks = await archive.tasks(ArchiveQuery(session_id=session))
+        rows = await archive.rows(session, after=None, count=1000)
+        digests = sorted((task.task_id, task.digest()) for task in tasks)
+        found[session] = (tuple(digests), rows_digest(rows or ()))
+    return found
+
+
+def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
+    """Die before, or after, each ``stride``-th call of each phase."""
+    results: list[dict[str, Any]] = []
+    for phase in PHASES:
+        for at in range(argument["first"], 10_000, argument["stride"]):
+            folder = Path(argument["folder"]) / f"{phase}-{argument['edge']}-{at}"
+            case = FilingCase(folder, phase, argument["edge"], at)
+            status, problem = join(*fork(case.prepare))
+            assert status == 0, problem
+            status, trip = join(*fork(case.die))
+            if status == 0:
+                break
+            assert status == -signal.SIGKILL, trip
+            _, problems = join(*fork(case.recover))
+            results.append({"phase": phase, "at": at, "trip": trip, "problems": problems})
+    return results
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))  # noqa: T201
