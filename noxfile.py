@@ -273,6 +273,13 @@ def wheel(session: nox.Session) -> None:
             session.run("python", "tools/verify_types.py", "types.json")
 
 
+@nox.session
+def buckets(session: nox.Session) -> None:
+    """Archive into a bucket of an S3-compatible server (moto)."""
+    install(session, "-e", ".[test,pool]", "moto[server]>=5.1", "boto3")
+    suite(session, "tests/integration/archive/test_parquet_files.py")
+
+
 @nox.session(python=False)
 def typescript(session: nox.Session) -> None:
     """Check the TypeScript client: its types are current, it compiles, its tests pass in Node."""

@@ -14,6 +14,7 @@ from benchmarks.report import Row, missed, missing, notes, table, write
 from benchmarks.runner import Run
 from benchmarks.server import BenchServer, machine
 from benchmarks.store import (
+    archives,
     cluster,
     graphs,
     growth,
@@ -39,6 +40,7 @@ PARTS: dict[str, Callable[[Run], list[Row]]] = {
     "cluster": cluster.measure_cluster,
     "gateway": measure_gateway,
     "langgraph": graphs.measure_graphs,
+    "archives": archives.measure_archives,
 }
 
 

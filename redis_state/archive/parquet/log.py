@@ -168,7 +168,7 @@ class FileLog:
             raise ArchiveUnavailable("prepare", "the store does not refuse to replace an object")
 
     def files(self) -> Files:
-        """Return the files that count now. One listing, and a read for each new entry."""
+        """Return the files that count now. Two reads, and one for each new entry."""
         for _ in range(_ATTEMPTS):
             files = self.known
             try:
@@ -233,10 +233,11 @@ class FileLog:
         return self._follow(files, [n for n, is_whole in found if not is_whole])
 
     def _continued(self, files: Files) -> Files | None:
-        listed = self._listed(self._name(files.n - 1) + "~" if files.n else "")
-        numbers = [n for n, is_whole in _numbers(listed) if not is_whole]
+        """Read the entries that follow, one by one: most often there is none."""
+        while (body := self.objects.get(self._name(files.n + 1))) is not None:
+            files.apply(json.loads(body))
         # Its own last entry has gone if the store went back, or the log was cleaned.
-        return self._follow(files, numbers) if files.n in numbers else None
+        return None if self.objects.get(self._name(files.n)) is None else files
 
     def _follow(self, files: Files, numbers: Sequence[int]) -> Files | None:
         following = [n for n in numbers if n > files.n]

@@ -55,6 +55,7 @@ POINTS = {
     ],
     indirect=["archive_url"],
 )
+@pytest.mark.timeout(1500)
 async def test_an_archiver_dies_at_each_round_trip(
     archiving: Settings, archive_url: str, stride: int
 ) -> None:

@@ -32,6 +32,7 @@ POINTS = {
     ],
     indirect=["archive_url"],
 )
+@pytest.mark.timeout(1500)
 async def test_who_erases_dies_at_each_round_trip(
     archiving: Settings, archive_url: str, tmp_path: Path, stride: int
 ) -> None:

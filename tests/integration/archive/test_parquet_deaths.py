@@ -11,7 +11,7 @@ pytest.importorskip("pyarrow", reason="needs the parquet extra")
 from tests.support.servers.faults import run_processes
 from tests.support.sizes import sizes
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 @pytest.mark.parametrize("stride", sizes(47, 1))

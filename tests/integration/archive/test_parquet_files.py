@@ -14,7 +14,13 @@ pytest.importorskip("duckdb", reason="needs duckdb")
 
 import duckdb
 
-from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
+from redis_state.archive.model import (
+    ArchiveBatch,
+    ArchivedRow,
+    ArchiveListing,
+    SessionRows,
+    moment_of_ms,
+)
 from redis_state.archive.parquet.archive import ParquetArchive
 from tests.support.tasks.archived_tasks import sample_task
 
@@ -53,11 +59,11 @@ async def test_archives_that_write_at_once_have_each_row_once(tmp_path: Path) ->
 
 
 async def test_a_bucket_of_an_s3_compatible_server_is_an_archive(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int
 ) -> None:
     server = pytest.importorskip("moto.server", reason="needs moto's server")
     boto3: Any = pytest.importorskip("boto3", reason="needs moto's server")
-    running = server.ThreadedMotoServer(port=0, verbose=False)
+    running = server.ThreadedMotoServer(port=unused_tcp_port, verbose=False)
     running.start()
     try:
         host, port = running.get_host_and_port()
@@ -75,8 +81,18 @@ async def test_a_bucket_of_an_s3_compatible_server_is_an_archive(
         assert (await archives[1].status()).tasks == 5
         await archives[2].compact()
         assert (await archives[0].verify(batch)).is_whole
-        assert await archives[0].forget("s") is not None
+        page = await archives[1].find(ArchiveListing(limit=3))
+        assert (len(page.tasks), page.end is None) == (3, False)
+        at_us = batch.tasks[0].born_us + 1
+        assert await archives[0].forget("s", before_us=at_us) is not None
+        await archives[2].write(batch)
         assert (await archives[1].status()).tasks == 0
+        assert await archives[2].erased(["s"]) == {"s": at_us}
+        rows = [ArchivedRow(n, 1_700_000_000_000 + n, b"%d" % n, "t", b"[1]") for n in (1, 2, 3)]
+        await archives[0].write(ArchiveBatch(sessions=[SessionRows("r", None, rows)]))
+        report = await archives[1].retain({"updates": moment_of_ms(rows[2].ms)})
+        assert report.rows == {"updates": 2}
+        assert await archives[2].rows("r", after=None, count=9) == rows[2:]
     finally:
         running.stop()
 

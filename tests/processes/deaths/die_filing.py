@@ -31,6 +31,8 @@ from redis_state.archive.parquet.objects import FolderObjects
 from tests.processes.deaths.dying import COUNTED, Death, fork, join
 from tests.support.tasks.archived_tasks import sample_task
 
+# Its types are of little use here.
+reading: Any = pq
 PHASES = ("write", "compact", "retain", "forget")
 _SESSIONS = ("a", "b", "c")
 _DAY_MS = 86_400_000
@@ -141,7 +143,7 @@ class FilingCase:
 
     def _has(self, session: str) -> bool:
         files = self.folder.rglob("*.parquet")
-        tables = [pq.read_table(path, columns=["session_id"]) for path in files]
+        tables: list[Any] = [reading.read_table(path, columns=["session_id"]) for path in files]
         return any(session in table["session_id"].to_pylist() for table in tables)
 
 

@@ -1,0 +1,124 @@
+"""What of files goes when, and what of it the log keeps."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs the parquet extra")
+
+from redis_state.archive.model import (
+    ArchiveBatch,
+    ArchivedRow,
+    ArchiveQuery,
+    SessionRows,
+    moment_of_ms,
+)
+from redis_state.archive.parquet import archive as archives
+from redis_state.archive.parquet import retention
+from redis_state.archive.parquet.archive import ParquetArchive
+from tests.support.tasks.archived_tasks import sample_task
+
+_BEGIN_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+async def files(tmp_path: Path) -> ParquetArchive:
+    """Give an archive of files."""
+    archive = ParquetArchive(tmp_path.as_uri(), namespace="n")
+    await archive.prepare()
+    return archive
+
+
+def rows_of(*numbers: int) -> list[ArchivedRow]:
+    return [ArchivedRow(n, _BEGIN_MS + n, b"%d" % n, "t", b"[1]") for n in numbers]
+
+
+async def append(archive: ParquetArchive, session: str, *numbers: int) -> None:
+    """Append rows behind those of the numbers before."""
+    first = numbers[0] - 1
+    after = (first, _BEGIN_MS + first) if first else None
+    await archive.write(ArchiveBatch(sessions=[SessionRows(session, after, rows_of(*numbers))]))
+
+
+async def test_a_call_reads_a_bounded_number_of_rows_and_hides_all_that_has_expired(
+    files: ParquetArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_MOST", 5)
+    for begin in (1, 4, 7, 10):
+        await append(files, "s", begin, begin + 1, begin + 2)
+    before = {"updates": moment_of_ms(_BEGIN_MS + 9)}
+    counted = await files.retain(before, dry_run=True)
+    assert (counted.rows, counted.more) == ({"updates": 3}, True)
+    assert await files.rows("s", after=None, count=99) == rows_of(*range(1, 13))
+    first = await files.retain(before)
+    assert (first.rows, first.more) == ({"updates": 3}, True)
+    # The others are still in files, but not there for a reader.
+    assert await files.rows("s", after=None, count=99) == rows_of(*range(9, 13))
+    assert await files.rows("s", after=(5, _BEGIN_MS + 5), count=99) is None
+    assert (await files.status()).updates == 9
+    rest = [await files.retain(before) for _ in range(2)]
+    assert [(each.rows["updates"], each.more) for each in rest] == [(3, True), (2, False)]
+    assert (await files.status()).updates == 4
+
+
+async def test_a_large_file_is_written_again_once_a_part_of_it_has_expired(
+    files: ParquetArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_LARGE", 1)
+    await append(files, "s", *range(1, 21))
+    report = await files.retain({"updates": moment_of_ms(_BEGIN_MS + 2)})
+    assert (report.rows, len(report.left)) == ({"updates": 0}, 1)
+    assert await files.rows("s", after=None, count=99) == rows_of(*range(2, 21))
+    assert await files.rows("s", after=(1, _BEGIN_MS + 1), count=99) is None
+    assert (await files.status()).updates == 20
+    report = await files.retain({"updates": moment_of_ms(_BEGIN_MS + 4)})
+    assert (report.rows, report.left) == ({"updates": 3}, {})
+    assert (await files.status()).updates == 17
+
+
+async def test_last_places_stay_through_compaction_and_go_back_with_the_server(
+    files: ParquetArchive,
+) -> None:
+    for session in ("a", "b"):
+        await append(files, session, 1, 2, 3)
+    await files.retain({"updates": moment_of_ms(_BEGIN_MS + 3)})
+    await files.retain({"updates": moment_of_ms(_BEGIN_MS + 4)})
+    last = (3, _BEGIN_MS + 3)
+    assert await files.last_rows(["a", "b"]) == {"a": last, "b": last}
+    await files.compact()
+    assert await files.last_rows(["a", "b"]) == {"a": last, "b": last}
+    found = await files.session("a")
+    assert found is not None
+    assert (found.updates, found.last) == (0, last)
+    # The server has lost the third row: what follows the second comes next.
+    cut = (2, _BEGIN_MS + 2)
+    again = ArchivedRow(3, _BEGIN_MS + 50, b"other", "t", b"[2]")
+    await files.write(ArchiveBatch(sessions=[SessionRows("a", last, [again], cut)]))
+    await files.write(ArchiveBatch(sessions=[SessionRows("b", last, [], cut)]))
+    assert await files.last_rows(["a", "b"]) == {"a": (3, _BEGIN_MS + 50), "b": cut}
+    assert await files.rows("a", after=None, count=9) == [again]
+    await append(files, "b", 3, 4)
+    assert await files.last_rows(["b"]) == {"b": (4, _BEGIN_MS + 4)}
+
+
+async def test_what_was_erased_and_what_has_expired_is_known_when_the_entries_have_gone(
+    files: ParquetArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "GRACE", timedelta(0))
+    old = ArchiveBatch([sample_task("s", "t", 3, at_ms=_BEGIN_MS)])
+    await files.write(old)
+    await append(files, "r", 1, 2, 3)
+    await files.forget("s", before_us=_BEGIN_MS * 1000 + 1)
+    await files.retain({"updates": moment_of_ms(_BEGIN_MS + 3)})
+    await files.compact()
+    names = sorted(path.name for path in (tmp_path / "namespace=n" / "log").iterdir())
+    assert "000000000000.json" not in names
+    other = ParquetArchive(tmp_path.as_uri(), namespace="n")
+    assert await other.erased(["s", "r"]) == {"s": _BEGIN_MS * 1000 + 1}
+    await other.write(old)
+    assert await other.tasks(ArchiveQuery()) == []
+    assert await other.rows("r", after=(1, _BEGIN_MS + 1), count=9) is None
+    assert await other.rows("r", after=None, count=9) == rows_of(3)
