@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.connection import Connection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from redis_state.errors import ConfigError
 from redis_state.transport.connections.login import Login
+from redis_state.transport.connections.tls import TlsConnection
 
 _SENTINEL_PORT = 26379
 _PORT = 6379
@@ -156,23 +157,6 @@ def announce_nothing(connection: Any) -> None:
     """Keep redis-py from naming itself to the server: not every user may, and nothing needs it."""
     # Of 5.3, and of 8.
     connection.lib_name = connection.lib_version = connection.driver_info = None
-
-
-class TlsConnection(SSLConnection):
-    """A connection of redis-py that may check the certificate against another name.
-
-    A Sentinel or a cluster may announce addresses that stand in no certificate.
-    """
-
-    def __init__(self, *, ssl_server_name: str | None = None, **options: Any) -> None:
-        super().__init__(**options)  # pyright: ignore[reportUnknownMemberType] - redis-py's are untyped
-        self._server_name = ssl_server_name
-
-    def _connection_arguments(self) -> Any:
-        arguments: Any = super()._connection_arguments()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - as above
-        if self._server_name is not None:
-            arguments["server_hostname"] = self._server_name
-        return arguments
 
 
 _KINDS: dict[str, Callable[..., Any]] = {

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import redis as blocking
-from redis.asyncio import Redis
+from redis.asyncio import ConnectionPool, Redis
 from redis.exceptions import RedisError
 
 from redis_state.testing import eventually
 from redis_state.transport.cluster.slots import SLOTS, slot_of
+from redis_state.transport.connections.tls import TlsConnection
 from tests.support.processes import children
 from tests.support.servers.faults import own_binary, short_directory
 from tests.support.servers.ports import free_port
@@ -267,8 +268,10 @@ class Cluster:
         """Give a connection to a node."""
         tls: dict[str, Any] = {}
         if self._certificate is not None:
-            tls = {"ssl": True, "ssl_cert_reqs": "none", "ssl_check_hostname": False}
-        async with Redis(port=port, decode_responses=True, socket_timeout=5, **tls) as client:
+            tls = {"connection_class": TlsConnection, "ssl_cert_reqs": "none"}
+            tls["ssl_check_hostname"] = False
+        pool = ConnectionPool(port=port, decode_responses=True, socket_timeout=5, **tls)
+        async with Redis.from_pool(pool) as client:
             # As it was sent: redis-py reads some replies in its own way.
             client.response_callbacks.clear()
             yield client

@@ -1,0 +1,62 @@
+"""Connections over TLS, which share what was loaded of certificates."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio.connection import SSLConnection
+
+# More kinds of connections than a process has. A context holds the certificates of the system.
+_MAX_CONTEXTS = 16
+_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+
+_contexts: dict[tuple[Any, ...], ssl.SSLContext] = {}
+
+
+class TlsConnection(SSLConnection):
+    """A connection of redis-py that may check the certificate against another name.
+
+    A Sentinel or a cluster may announce addresses that stand in no certificate.
+
+    Connections with the same options share a context until one of its files changes. To load the
+    system's certificates takes some 20 ms, in which the event loop does nothing else: too long
+    for each of the connections that a failover opens again. A certificate that was renewed on the
+    disk is read by the next connection.
+    """
+
+    def __init__(self, *, ssl_server_name: str | None = None, **options: Any) -> None:
+        super().__init__(**options)  # pyright: ignore[reportUnknownMemberType] - redis-py's are untyped
+        self._server_name = ssl_server_name
+        self._tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
+
+    def _connection_arguments(self) -> Any:
+        # Before it is loaded: a file that changes meanwhile is read again by the next connection.
+        key = _key(self._tls)
+        known: Any = self.ssl_context
+        known.context = _contexts.pop(key, None)
+        arguments: Any = super()._connection_arguments()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - as above
+        _contexts[key] = arguments["ssl"]
+        if len(_contexts) > _MAX_CONTEXTS:
+            _contexts.pop(next(iter(_contexts)), None)
+        if self._server_name is not None:
+            arguments["server_hostname"] = self._server_name
+        return arguments
+
+
+def _key(options: dict[str, Any]) -> tuple[Any, ...]:
+    paths = ssl.get_default_verify_paths()
+    files = [options.get(name) for name in _FILES]
+    stamps = tuple(_stamp(file) for file in (*files, paths.cafile, paths.capath))
+    return *sorted(options.items(), key=lambda option: option[0]), stamps
+
+
+def _stamp(file: str | None) -> tuple[int, ...] | None:
+    """Return what changes with a file, None where there is none."""
+    try:
+        found = Path(file).stat() if file else None
+    except OSError:
+        # Loading it says which file is missing, and why.
+        return None
+    return found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
