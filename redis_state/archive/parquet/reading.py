@@ -35,6 +35,8 @@ from redis_state.postgres.text import plain_text
 # A file of so many bytes is read as one.
 _SMALL = 1 << 20
 _FOOTERS = 512
+# So many of such files, and row groups of them, are kept for the rest of a call.
+_RECENT = 8
 _KEYS = {
     TASKS: ["session_id", "task_id", "born", "version", "write"],
     UPDATES: ["session_id", "at", "n", "lost"],
@@ -56,6 +58,7 @@ class FileReader:
     def __init__(self, log: FileLog, footers: OrderedDict[str, Any]) -> None:
         self._log = log
         self._footers = footers
+        self._recent: OrderedDict[tuple[str | int, ...], Any] = OrderedDict()
         self.files: Files = log.files()
 
     def table(self, file: DataFile) -> Any:
@@ -258,7 +261,22 @@ class FileReader:
                 seen = opened.metadata.row_group(n).column(place).statistics
                 if seen is not None and seen.has_min_max and not seen.min <= session <= seen.max:
                     continue
-            yield n, opened.read_row_group(n, columns=list(columns), use_threads=False)
+            yield n, self._read(opened, file, n, columns)
+
+    def _read(self, opened: Any, file: DataFile, n: int, columns: Sequence[str]) -> Any:
+        key = (file.name, n, *columns)
+        table = self._recent.get(key)
+        if table is None:
+            table = opened.read_row_group(n, columns=list(columns), use_threads=False)
+            self._keep(file, key, table)
+        return table
+
+    def _keep(self, file: DataFile, key: tuple[str | int, ...], what: Any) -> None:
+        """Keep what was read of a small file: the sessions of a batch are in the same one."""
+        if file.bytes <= _SMALL:
+            self._recent[key] = what
+            if len(self._recent) > _RECENT:
+                self._recent.popitem(last=False)
 
     def _groups(self, file: DataFile, session: str | None, columns: Sequence[str]) -> Iterator[Any]:
         """Yield the row groups that have a session's rows, without the rows of others."""
@@ -270,6 +288,9 @@ class FileReader:
                 yield table
 
     def _open(self, file: DataFile) -> Any:
+        found = self._recent.get((file.name,))
+        if found is not None:
+            return found
         name = f"{self._log.folder}/{file.name}"
         if file.bytes <= _SMALL:
             body = self._log.objects.get(name)
@@ -280,6 +301,7 @@ class FileReader:
             raise FileGone(name)
         known = self._footers.get(file.name)
         opened = pq.ParquetFile(source, metadata=known)
+        self._keep(file, (file.name,), opened)
         self._footers[file.name] = opened.metadata
         self._footers.move_to_end(file.name)
         if len(self._footers) > _FOOTERS:
