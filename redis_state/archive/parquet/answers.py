@@ -18,9 +18,9 @@ from redis_state.archive.model import (
     moment_of_us,
     rows_digest,
 )
-from redis_state.archive.parquet.columns import RECORDS, TASKS, UPDATES, digest_of, pc
-from redis_state.archive.parquet.reading import FileReader, Place
-from redis_state.archive.parquet.writing import key_of, record_key
+from redis_state.archive.parquet.files.columns import RECORDS, TASKS, UPDATES, digest_of, pc
+from redis_state.archive.parquet.files.reading import FileReader, Place
+from redis_state.archive.parquet.files.writing import key_of, record_key
 from redis_state.postgres.text import plain_text, text_of
 
 

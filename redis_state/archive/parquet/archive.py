@@ -28,14 +28,12 @@ from redis_state.archive.model import (
 )
 from redis_state.archive.parquet import answers
 from redis_state.archive.parquet.calls import ArchiveCall, in_thread
-from redis_state.archive.parquet.columns import KINDS, folder_of, pa
-from redis_state.archive.parquet.compacting import GRACE, clean, compact
-from redis_state.archive.parquet.finding import find_tasks
-from redis_state.archive.parquet.log import NEW, FileGone, FileLog
-from redis_state.archive.parquet.objects import open_objects
-from redis_state.archive.parquet.reading import FileReader
-from redis_state.archive.parquet.retention import CLASSES, Expiry
-from redis_state.archive.parquet.writing import (
+from redis_state.archive.parquet.files.columns import KINDS, folder_of, pa
+from redis_state.archive.parquet.files.compacting import GRACE, clean, compact
+from redis_state.archive.parquet.files.log import NEW, FileGone, FileLog
+from redis_state.archive.parquet.files.objects import open_objects
+from redis_state.archive.parquet.files.reading import FileReader
+from redis_state.archive.parquet.files.writing import (
     FileChanges,
     changes_of,
     delete_files,
@@ -43,6 +41,8 @@ from redis_state.archive.parquet.writing import (
     without,
     write_files,
 )
+from redis_state.archive.parquet.finding import find_tasks
+from redis_state.archive.parquet.retention import CLASSES, Expiry
 from redis_state.archive.retention import RetentionReport, check_classes
 from redis_state.errors import ArchiveUnavailable
 from redis_state.postgres.text import plain_text

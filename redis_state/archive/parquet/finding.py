@@ -23,9 +23,9 @@ from redis_state.archive.model import (
     place_us,
     task_place,
 )
-from redis_state.archive.parquet.columns import TASKS, digest_of, pa, pc, tasks_of
-from redis_state.archive.parquet.log import DataFile
-from redis_state.archive.parquet.reading import FileReader, Task
+from redis_state.archive.parquet.files.columns import TASKS, digest_of, pa, pc, tasks_of
+from redis_state.archive.parquet.files.log import DataFile
+from redis_state.archive.parquet.files.reading import FileReader, Task
 from redis_state.models import TaskStatus
 from redis_state.postgres.text import plain_text, text_of
 from redis_state.stores.task_index import LATEST_US

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from redis_state.archive.parquet.columns import (
+from redis_state.archive.parquet.files.columns import (
     ALL_MONTHS,
     SESSIONS,
     TASKS,
@@ -21,9 +21,9 @@ from redis_state.archive.parquet.columns import (
     pc,
     places,
 )
-from redis_state.archive.parquet.log import DataFile
-from redis_state.archive.parquet.reading import FileReader, Place
-from redis_state.archive.parquet.writing import FileChanges
+from redis_state.archive.parquet.files.log import DataFile
+from redis_state.archive.parquet.files.reading import FileReader, Place
+from redis_state.archive.parquet.files.writing import FileChanges
 from redis_state.archive.retention import RetentionReport
 
 CLASSES: Final = (TASKS, UPDATES, SESSIONS)

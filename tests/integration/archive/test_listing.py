@@ -79,9 +79,11 @@ async def test_pages_have_every_task_once_in_the_order_of_places(
     archive: Archive, monkeypatch: pytest.MonkeyPatch, limit: int, *, newest_first: bool
 ) -> None:
     read_few(monkeypatch, 2)
-    # Three microseconds, with many tasks in each.
-    tasks = [made(n, at=_BEGIN + timedelta(microseconds=n % 3)) for n in range(30)]
-    await archive.write(ArchiveBatch(tasks=tasks))
+    # Three microseconds, with many tasks in each, and some days with one; in several writes.
+    tasks = [made(n, at=_BEGIN + timedelta(microseconds=n % 3)) for n in range(25)]
+    tasks += [made(n, at=_BEGIN + timedelta(days=n)) for n in range(25, 30)]
+    for start in range(0, len(tasks), 7):
+        await archive.write(ArchiveBatch(tasks=tasks[start : start + 7]))
     ordered = sorted(tasks, key=lambda task: task.place, reverse=newest_first)
     listing = ArchiveListing(newest_first=newest_first, limit=limit)
     assert await list_all(archive, listing) == [task.task_id for task in ordered]

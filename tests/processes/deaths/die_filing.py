@@ -27,7 +27,7 @@ from redis_state.archive.model import (
     rows_digest,
 )
 from redis_state.archive.parquet import archive as archives
-from redis_state.archive.parquet.objects import FolderObjects
+from redis_state.archive.parquet.files.objects import FolderObjects
 from tests.processes.deaths.dying import COUNTED, Death, fork, join
 from tests.support.tasks.archived_tasks import sample_task
 

@@ -13,7 +13,7 @@ from redis_state.archive.model import (
     ArchivedTask,
     ArchiveQuery,
 )
-from redis_state.archive.parquet.columns import (
+from redis_state.archive.parquet.files.columns import (
     OWNERS,
     RECORDS,
     SCHEMAS,
@@ -29,7 +29,7 @@ from redis_state.archive.parquet.columns import (
     rows_of,
     tasks_of,
 )
-from redis_state.archive.parquet.log import DataFile, FileGone, FileLog, Files
+from redis_state.archive.parquet.files.log import DataFile, FileGone, FileLog, Files
 from redis_state.postgres.text import plain_text
 
 # A file of so many bytes is read as one.

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from redis_state.archive.parquet.columns import KINDS, SESSIONS, last_of_each, pa
-from redis_state.archive.parquet.log import NEW, DataFile, FileLog, LogChange
-from redis_state.archive.parquet.reading import FileReader
-from redis_state.archive.parquet.writing import delete_files, put, split
+from redis_state.archive.parquet.files.columns import KINDS, SESSIONS, last_of_each, pa
+from redis_state.archive.parquet.files.log import NEW, DataFile, FileLog, LogChange
+from redis_state.archive.parquet.files.reading import FileReader
+from redis_state.archive.parquet.files.writing import delete_files, put, split
 
 # New files are merged so many at once at most, or of so many bytes.
 _AT_ONCE, _BYTES = 512, 64 << 20

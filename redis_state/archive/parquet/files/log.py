@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from redis_state.archive.parquet.objects import Objects
+from redis_state.archive.parquet.files.objects import Objects
 from redis_state.errors import ArchiveUnavailable
 
 # Of files that were written by one call, and not compacted yet.

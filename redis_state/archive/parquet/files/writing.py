@@ -17,7 +17,7 @@ from redis_state.archive.model import (
     ArchivedTask,
     SessionRows,
 )
-from redis_state.archive.parquet.columns import (
+from redis_state.archive.parquet.files.columns import (
     ALL_MONTHS,
     BUCKETS,
     KINDS,
@@ -39,8 +39,8 @@ from redis_state.archive.parquet.columns import (
     table_of,
     task_values,
 )
-from redis_state.archive.parquet.log import NEW, DataFile, FileLog, LogChange
-from redis_state.archive.parquet.reading import FileReader, Place, Record, Task, record_keys
+from redis_state.archive.parquet.files.log import NEW, DataFile, FileLog, LogChange
+from redis_state.archive.parquet.files.reading import FileReader, Place, Record, Task, record_keys
 from redis_state.postgres.text import plain_text
 
 _NONE = (0, 0)

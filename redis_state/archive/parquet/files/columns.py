@@ -21,7 +21,7 @@ from redis_state.archive.model import (
     moment_of_us,
     row_id,
 )
-from redis_state.archive.parquet.log import NEW, DataFile
+from redis_state.archive.parquet.files.log import NEW, DataFile
 from redis_state.postgres.text import plain_text, text_of
 
 # Its types are of little use here: most calls are made when it is imported.

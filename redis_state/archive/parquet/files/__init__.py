@@ -1,0 +1,1 @@
+"""The files of an archive: where they stand, which of them count, how they are read and written."""
