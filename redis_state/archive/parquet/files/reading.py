@@ -264,7 +264,7 @@ class FileReader:
             yield n, self._read(opened, file, n, columns)
 
     def _read(self, opened: Any, file: DataFile, n: int, columns: Sequence[str]) -> Any:
-        key = (file.name, n, *columns)
+        key: tuple[str | int, ...] = (file.name, n, *columns)
         table = self._recent.get(key)
         if table is None:
             table = opened.read_row_group(n, columns=list(columns), use_threads=False)
