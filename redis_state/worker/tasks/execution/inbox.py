@@ -35,6 +35,7 @@ from redis_state.worker.tasks.recorded.replay import Lane, Replay, SteeringRow
 log: logging.Logger = logging.getLogger(__name__)
 
 _AGAIN_S = 1.0
+_PATIENCE_S = 300.0
 # A run that ends before, without a checkpoint, need not subscribe.
 _FOLLOW_AFTER_S = 0.05
 
@@ -280,10 +281,17 @@ class Inbox:
 
     async def follow(self) -> None:
         """Receive what arrives from now on, until cancelled."""
+        # When the run began: see `catch_up`, which is not called if there was nothing.
+        was_read = True
         while True:
-            entries = self._store.watch_steering(
-                self._session_id, after=self._after, task_id=self._task_id
+            entries = self._store.steering.watch(
+                self._session_id,
+                after=self._after,
+                task_id=self._task_id,
+                reconnect_timeout_s=_PATIENCE_S,
+                was_read=was_read,
             )
+            was_read = False
             try:
                 async with aclosing(entries):
                     async for entry in entries:

@@ -26,7 +26,6 @@ from redis_state.worker.tasks.execution.running import RunningSteps, Shown, writ
 from redis_state.worker.tasks.recorded.journal import (
     INLINE_BYTES,
     Journals,
-    StepNote,
     unvisited,
 )
 from redis_state.worker.tasks.recorded.replay import Lane
@@ -77,11 +76,10 @@ class Steps(CallNames):
         self._attempts: dict[str, int] = {}
         # A tracer that is set meanwhile gets the steps of the next runs.
         self._traced = telemetry.may_trace()
-        # The steps that run, until they are recorded.
-        self._working: set[str] = set()
         self._running = RunningSteps(self._show_running)
         self._patches = Patches(started, inbox)
-        self._calling: dict[str, asyncio.Task[Any]] = {}
+        # The steps that run, until they are recorded, and who does each.
+        self._calling: dict[str, asyncio.Task[Any] | None] = {}
         # Called with each step that has failed.
         self.failed: Callable[[str, Exception], None] = lambda _entry, _error: None
 
@@ -152,7 +150,7 @@ class Steps(CallNames):
     def others_work(self) -> bool:
         """Whether a step runs, other than those in whose work the caller is."""
         working = WORKING.get()
-        return len(self._working) > (0 if working is None else working.depth)
+        return len(self._calling) > (0 if working is None else working.depth)
 
     @property
     def in_work(self) -> bool:
@@ -196,7 +194,8 @@ class Steps(CallNames):
     def unfinished(self) -> set[asyncio.Task[Any]]:
         """Return the asyncio tasks of the handler that still run, without the one that asks."""
         found = {*self._started.replay.asyncio_tasks(), *self._calling.values()}
-        return {task for task in found if not task.done()} - {asyncio.current_task()}
+        own = asyncio.current_task()
+        return {task for task in found if not (task is None or task is own or task.done())}
 
     def ask_undo(self, name: str) -> str:
         """Count a compensation's name, and return its place. Errors: InvalidField."""
@@ -249,17 +248,14 @@ class Steps(CallNames):
         *,
         checkpoint: bool = False,
     ) -> Any:
-        self._working.add(entry)
-        caller = asyncio.current_task()
-        if caller is not None:
-            self._calling[entry] = caller
+        caller = self._calling[entry] = asyncio.current_task()
         # One coroutine, as far as it goes: each reply would have to pass through each of several.
         try:
             note = self._recorded.get(entry)
             waited = self._inbox.checking(steps=0 if note is not None else 1)
             if waited is not None:
                 await waited
-            if isinstance(note, StepNote | bytes):
+            if note is not None:
                 return await self._journals.result(self._keys, entry, note)
             started = self._started
             if started.order.missed_at(entry) or started.replay.rehearsal is not None:
@@ -291,7 +287,6 @@ class Steps(CallNames):
         else:
             return result
         finally:
-            self._working.discard(entry)
             self._calling.pop(entry, None)
             self._started.order.end(entry)
 
