@@ -131,7 +131,10 @@ class CallNames:
         own = (working or self._root).home is caller
         if working is None and entry.startswith(CALLS):
             self._started.order.begin(entry, own=own, counted=counted)
-        lane = self._lane_in(working, own=own, first=entry)
+        if own:
+            lane = self._started.replay.named("" if working is None else working.entry)
+        else:
+            lane = self._lane_in(working, own=False, first=entry)
         lane.advance()
         self._places[entry] = lane.order
         return lane
@@ -161,8 +164,6 @@ class CallNames:
             self._started.order.sequential = False
         within = working or self._root
         scope = within.attempt if emits else within.entry
-        if own:
-            return self._started.replay.named(scope)
         branch = "" if self._scope is self._root else self._scope.path
         return self._started.replay.lane(scope, own=own, branch=branch, first=first)
 

@@ -126,7 +126,7 @@ class Journals:
             chunks=chunks,
             about=written,
             result=data,
-            lane=state_of(lane),
+            lane=NO_LANE if lane is None else lane.state(),
         )
         run.learn(reply, 1, entry, what=keys.task_id)
         row: bytes = reply.facts[0]

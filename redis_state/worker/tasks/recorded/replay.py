@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 from redis_state.errors import InvalidTransition, JournalRewound, LeaseLost
 from redis_state.primitives.lease import HeldLease
-from redis_state.scripts import LaneState, Reply, ReplyCode, raw
+from redis_state.scripts import LaneState, Reply, ReplyCode
 from redis_state.serialization import codec
 from redis_state.worker.tasks.recorded.rehearsal import Rehearsal
 
@@ -289,7 +289,8 @@ class Replay:
     @property
     def mark(self) -> bytes:
         """What a write of this run carries."""
-        return raw(f"{self._held.epoch} {self.known} {self._held.owner}")
+        held = self._held
+        return f"{held.epoch} {self.known} {held.owner}".encode("utf-8", "surrogatepass")
 
     def learn(self, reply: Reply, entries: int, entry: str, *, what: str) -> None:
         """Remember an entry, and how many there are, which is the reply's fact of this index.
