@@ -90,6 +90,7 @@ async def test_a_worker_process_leaves_its_modules_out_of_garbage_collection(
     async with client_of(store) as client, worker(settings, "one"):
         task = await client.submit("frozen", session_id=SESSION)
         ended = await client.wait(SESSION, task, timeout_s=60)
+        assert isinstance(ended.result, int)
         assert ended.result > 0
 
 
