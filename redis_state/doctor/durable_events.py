@@ -51,7 +51,8 @@ async def durable_event_findings(store: RedisStateStore) -> Found:
         )
         return
     try:
-        done = await applied_version(opened, SCHEMA)
+        async with opened.settled():
+            done = await applied_version(opened, SCHEMA)
     finally:
         await close(opened)
     if done < len(MIGRATIONS):

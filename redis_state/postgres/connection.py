@@ -4,29 +4,49 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, LiteralString
 
 import psycopg
 from psycopg import AsyncConnection
 from pydantic import SecretStr
 
-# Of each connection. A commit must be on the disk; what asks for more than that stays.
-SESSION_SETTINGS: Final[tuple[LiteralString, ...]] = (
-    "SET TIME ZONE 'UTC'",
-    "SET client_encoding = 'UTF8'",
+# Our settings, for a connection or for a transaction. A commit must be on the disk; what asks for
+# more than that stays. One statement: over a pooler each transaction begins with it.
+_SETTINGS: Final[LiteralString] = """
+SELECT set_config('TimeZone', 'UTC', {local}), set_config('client_encoding', 'UTF8', {local}),
+    set_config('statement_timeout', '60s', {local}), set_config('lock_timeout', '20s', {local}),
+    set_config('idle_in_transaction_session_timeout', '60s', {local}),
+    set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit')
+        IN ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit') END, {local})
+"""
+_OF_A_CONNECTION: Final = _SETTINGS.format(local="false")
+_OF_A_TRANSACTION: Final = _SETTINGS.format(local="true")
+
+
+class PostgresConnection(AsyncConnection[Any]):
+    """A connection, each statement of which commits by itself.
+
+    ``pooled``: a pooler may lend each transaction another connection, which others use in turn.
+    Then nothing may be left on it, neither settings nor prepared statements.
     """
-    SELECT set_config('synchronous_commit', 'on', false)
-    WHERE current_setting('synchronous_commit') IN ('off', 'local')
-    """,
-    "SET statement_timeout = '60s'",
-    "SET lock_timeout = '20s'",
-    "SET idle_in_transaction_session_timeout = '60s'",
-)
+
+    pooled: bool = False
+
+    @asynccontextmanager
+    async def settled(self) -> AsyncGenerator[None]:
+        """Work with our settings. Over a pooler all of the block is one transaction."""
+        if not self.pooled:
+            yield
+            return
+        async with self.transaction():
+            await self.execute(_OF_A_TRANSACTION)
+            yield
 
 
-async def connect(url: SecretStr, *, timeout_s: float | None = None) -> AsyncConnection[Any]:
-    """Open a connection, each statement of which commits by itself.
+async def connect(url: SecretStr, *, timeout_s: float | None = None) -> PostgresConnection:
+    """Open a connection.
 
     Errors: psycopg.Error; OSError and ValueError for a host or a URL that is none. The texts of all
     may quote the URL.
@@ -34,16 +54,27 @@ async def connect(url: SecretStr, *, timeout_s: float | None = None) -> AsyncCon
     options: dict[str, Any] = {}
     if timeout_s is not None:
         options["connect_timeout"] = max(2, round(timeout_s))
-    opened = await AsyncConnection.connect(
+    opened = await PostgresConnection.connect(
         url.get_secret_value(), autocommit=True, application_name="redis-state", **options
     )
     try:
-        for statement in SESSION_SETTINGS:
-            await opened.execute(statement)
+        await _set_up(opened)
     except BaseException:
         await close(opened)
         raise
     return opened
+
+
+async def _set_up(opened: PostgresConnection) -> None:
+    found = await opened.execute("SELECT pg_backend_pid()")
+    process: Any = await found.fetchone()
+    # A pooler gives its clients numbers of its own. One that lends connections for a session does
+    # so too, and cannot be told apart: it is used with the same care.
+    opened.pooled = process[0] != opened.info.backend_pid
+    if opened.pooled:
+        opened.prepare_threshold = None
+    else:
+        await opened.execute(_OF_A_CONNECTION)
 
 
 async def close(connection: AsyncConnection[Any]) -> None:

@@ -17,7 +17,13 @@ from redis_state.errors import (
     OutcomeUnknown,
     StoreFull,
 )
-from redis_state.postgres.connection import close, connect, cut, problem
+from redis_state.postgres.connection import (
+    PostgresConnection,
+    close,
+    connect,
+    cut,
+    problem,
+)
 from redis_state.postgres.migrations import apply_migrations
 
 T = TypeVar("T")
@@ -57,7 +63,7 @@ class PostgresLink:
         self._schema = schema
         self._migrations = migrations
         self._timeout_s = call_timeout_s
-        self._connection: AsyncConnection[Any] | None = None
+        self._connection: PostgresConnection | None = None
         self._lock = asyncio.Lock()
         self._closed = False
 
@@ -93,7 +99,7 @@ class PostgresLink:
             try:
                 opened = await self._connected(left)
                 sent = True
-                return await self._bounded(work(opened), left / _SILENT_PART, opened)
+                return await self._bounded(_settled(opened, work), left / _SILENT_PART, opened)
             except TimeoutError:
                 reason = f"no answer in {self._timeout_s:g} s"
                 await self._drop()
@@ -136,13 +142,13 @@ class PostgresLink:
         # Its text may quote what was to be written.
         raise CommandRefused(f"{self.address}: {problem(error)}") from None
 
-    async def _connected(self, left: float) -> AsyncConnection[Any]:
+    async def _connected(self, left: float) -> PostgresConnection:
         if self._connection is not None and not self._connection.closed:
             return self._connection
         async with asyncio.timeout(left):
             opened = await connect(self._url)
         self._connection = opened
-        await self._bounded(self._prepare(opened), left, opened)
+        await self._bounded(_settled(opened, self._prepare), left, opened)
         return opened
 
     async def _prepare(self, opened: AsyncConnection[Any]) -> None:
@@ -181,6 +187,13 @@ class PostgresLink:
             cut(self._connection)
         async with self._lock:
             await self._drop()
+
+
+async def _settled(
+    connection: PostgresConnection, work: Callable[[AsyncConnection[Any]], Awaitable[T]]
+) -> T:
+    async with connection.settled():
+        return await work(connection)
 
 
 def _is_deadlock(error: psycopg.Error) -> bool:

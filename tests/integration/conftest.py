@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.servers.pgbouncer import PgBouncer
 from tests.support.servers.postgres import OwnPostgres
 
 
@@ -16,3 +17,12 @@ def postgres() -> Iterator[OwnPostgres]:
     server.start()
     yield server
     server.close()
+
+
+@pytest.fixture
+def pooler(postgres: OwnPostgres) -> Iterator[PgBouncer]:
+    """Start a pooler before the server, whose two connections all clients share."""
+    pooler = PgBouncer(postgres)
+    pooler.start()
+    yield pooler
+    pooler.close()

@@ -2,8 +2,8 @@
 
 It prints one line of JSON: where the gateway is, and tokens. Then it reads commands, a line each,
 and answers each with a line: ``cut`` aborts all connections, ``down`` refuses new ones as well,
-``up`` takes them again, ``rows N`` publishes N updates of session s and task t. The answer to
-``token`` has one that expires in two seconds.
+``up`` takes them again, ``rows N SESSION`` publishes N updates of a session and its task t. The
+answer to ``token`` has one that expires in two seconds.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -43,13 +44,14 @@ async def main() -> None:
                 token=tokens.mint("root", EVERYTHING),
                 ann=tokens.mint("ann", ["resolve:tag:finance"]),
             )
-            published = 0
+            published: Counter[str] = Counter()
             async for command in _commands():
-                name, _, count = command.partition(" ")
+                name, *more = command.split(" ")
                 if name == "rows":
-                    for number in range(published, published + int(count)):
-                        await pool.store.save_update(_update(number))
-                    published += int(count)
+                    count, session = int(more[0]), more[1]
+                    for number in range(published[session], published[session] + count):
+                        await pool.store.save_update(_update(session, number))
+                    published[session] += count
                 elif name != "token":
                     proxy.refuse(refusing=name == "down")
                     if name != "up":
@@ -58,9 +60,9 @@ async def main() -> None:
         await app.aclose()
 
 
-def _update(number: int) -> StateUpdate:
+def _update(session_id: str, number: int) -> StateUpdate:
     return StateUpdate(
-        session_id="s",
+        session_id=session_id,
         task_id="t",
         update_type=UpdateType.PROGRESS,
         content={"n": number, "text": "é\N{SNOWMAN}"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -55,7 +55,13 @@ from redis_state.archive.postgres.schema import (
 from redis_state.archive.postgres.verifying import verify_records, verify_rows, verify_tasks
 from redis_state.archive.retention import RetentionReport, check_classes
 from redis_state.errors import ArchiveUnavailable
-from redis_state.postgres.connection import close, connect, cut, problem
+from redis_state.postgres.connection import (
+    PostgresConnection,
+    close,
+    connect,
+    cut,
+    problem,
+)
 from redis_state.postgres.text import id_text, long_ids, plain_text
 
 _NONE = (0, 0)
@@ -86,7 +92,7 @@ class PostgresArchive:
         self._url = url if isinstance(url, SecretStr) else SecretStr(url)
         self._namespace = id_text(namespace)
         self._timeout_s = limits.seconds("timeout_s", timeout_s)
-        self._connection: AsyncConnection[Any] | None = None
+        self._connection: PostgresConnection | None = None
         self._lock = asyncio.Lock()
         self._months: set[tuple[str, tuple[int, int]]] = set()
 
@@ -269,7 +275,8 @@ class PostgresArchive:
         check_classes(before, self.classes)
 
         async def once() -> RetentionReport:
-            async with self._using("retain") as connection:
+            # In transactions of its own: what is locked is soon free again.
+            async with self._using("retain", settled=False) as connection:
                 return await Retaining(connection, self._namespace, dry_run=dry_run).run(before)
 
         report = await _although_in_a_deadlock(once)
@@ -350,8 +357,8 @@ class PostgresArchive:
 
     @asynccontextmanager
     async def _using(
-        self, action: str, *, timeout_s: float | None = None
-    ) -> AsyncGenerator[AsyncConnection[Any]]:
+        self, action: str, *, timeout_s: float | None = None, settled: bool = True
+    ) -> AsyncGenerator[PostgresConnection]:
         """Return the connection; open another one if it is lost. Errors: ArchiveUnavailable."""
         timeout_s = timeout_s or self._timeout_s
         loop = asyncio.get_running_loop()
@@ -374,7 +381,8 @@ class PostgresArchive:
                     connection = await self._connected()
                 timer = loop.call_at(until, end, connection)
                 try:
-                    yield connection
+                    async with connection.settled() if settled else nullcontext():
+                        yield connection
                 finally:
                     timer.cancel()
             except TimeoutError:
@@ -402,7 +410,7 @@ class PostgresArchive:
         finally:
             self._lock.release()
 
-    async def _connected(self) -> AsyncConnection[Any]:
+    async def _connected(self) -> PostgresConnection:
         if self._connection is None or self._connection.closed:
             try:
                 self._connection = await connect(self._url)

@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from typing import Any, Final, LiteralString
 
 import psycopg
-from psycopg import AsyncConnection, sql
+from psycopg import sql
 
 from redis_state.archive.retention import RetentionReport
+from redis_state.postgres.connection import PostgresConnection
 
 # Of each class its table's column by which a row expires.
 _COLUMNS: Final[Mapping[str, LiteralString]] = {"tasks": "ended_at", "updates": "at"}
@@ -52,7 +53,7 @@ DELETE FROM redis_state.sessions WHERE ctid = ANY(ARRAY(SELECT old.ctid {_SESSIO
 class Retaining:
     """One call of `retain`: what it may still remove, and what it did."""
 
-    def __init__(self, connection: AsyncConnection[Any], namespace: str, *, dry_run: bool) -> None:
+    def __init__(self, connection: PostgresConnection, namespace: str, *, dry_run: bool) -> None:
         self.report: RetentionReport = RetentionReport()
         self._connection = connection
         self._namespace = namespace
@@ -72,15 +73,19 @@ class Retaining:
         return self.report
 
     async def _rows(self, table: str, before: datetime) -> None:
-        found = await self._connection.execute(_PARTS, [f"redis_state.{table}"])
-        for (name,) in await found.fetchall():
+        async with self._connection.settled():
+            found = await self._connection.execute(_PARTS, [f"redis_state.{table}"])
+            parts = await found.fetchall()
+        for (name,) in parts:
             part = sql.Identifier("redis_state", name)
             over = sql.SQL("{} < {}").format(sql.Identifier(_COLUMNS[table]), sql.Literal(before))
             if self._left <= 0:
                 self.report.more = True
                 return
             try:
-                if not await self._dropped(table, name, part, before):
+                async with self._connection.settled():
+                    dropped = await self._dropped(table, name, part, before)
+                if not dropped:
                     await self._deleted(table, part, over)
             except psycopg.Error as error:
                 if error.sqlstate not in (*_BUSY, _GONE):
@@ -145,17 +150,18 @@ class Retaining:
             part, sql.Literal(self._namespace), over
         )
         if self._dry_run:
-            counted = await self._connection.execute(sql.SQL("SELECT count(*) {}").format(wanted))
-            row: Any = await counted.fetchone()
+            counting = sql.SQL("SELECT count(*) {}").format(wanted)
+            async with self._connection.settled():
+                row: Any = await (await self._connection.execute(counting)).fetchone()
             self.report.add(table, row[0])
             return
         while self._left > 0:
             piece = min(_PIECE, self._left)
-            done = await self._connection.execute(
-                sql.SQL("DELETE FROM {} WHERE ctid = ANY(ARRAY(SELECT ctid {} LIMIT {}))").format(
-                    part, wanted, sql.Literal(piece)
-                )
-            )
+            deleting = sql.SQL(
+                "DELETE FROM {} WHERE ctid = ANY(ARRAY(SELECT ctid {} LIMIT {}))"
+            ).format(part, wanted, sql.Literal(piece))
+            async with self._connection.settled():
+                done = await self._connection.execute(deleting)
             self._left -= done.rowcount
             self.report.add(table, done.rowcount)
             if done.rowcount < piece:
@@ -165,16 +171,16 @@ class Retaining:
     async def _sessions(self, before: datetime) -> None:
         values = [self._namespace, before]
         if self._dry_run:
-            counted = await self._connection.execute(
-                f"SELECT count(*) {_SESSIONS}".encode(), values
-            )
-            row: Any = await counted.fetchone()
+            async with self._connection.settled():
+                counted = await self._connection.execute(_COUNT_SESSIONS, values)
+                row: Any = await counted.fetchone()
             self.report.add("sessions", row[0])
             return
         if self._left <= 0:
             self.report.more = True
             return
-        done = await self._connection.execute(_DELETE_SESSIONS, [*values, self._left])
+        async with self._connection.settled():
+            done = await self._connection.execute(_DELETE_SESSIONS, [*values, self._left])
         self.report.more |= done.rowcount >= self._left
         self.report.add("sessions", done.rowcount)
 

@@ -21,6 +21,7 @@ from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveUnavailable
+from redis_state.postgres.connection import PostgresConnection
 from redis_state.postgres.text import id_text
 from tests.support.processes.pools import SESSION
 from tests.support.servers.postgres import OwnPostgres
@@ -206,14 +207,14 @@ def _rows(after: ArchivedRow | None, rows: list[ArchivedRow]) -> SessionRows:
 async def test_a_server_that_only_reads_by_now_is_left_for_the_one_that_its_url_finds(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect = psycopg.AsyncConnection.connect
-    opened: list[psycopg.AsyncConnection[Any]] = []
+    connect = PostgresConnection.connect
+    opened: list[PostgresConnection] = []
 
-    async def noted(*arguments: Any, **options: Any) -> psycopg.AsyncConnection[Any]:
+    async def kept(*arguments: Any, **options: Any) -> PostgresConnection:
         opened.append(await connect(*arguments, **options))
         return opened[-1]
 
-    monkeypatch.setattr(psycopg.AsyncConnection, "connect", noted)
+    monkeypatch.setattr(PostgresConnection, "connect", kept)
     await archive.aclose()
     await archive.prepare()
     await opened[0].execute("SET default_transaction_read_only = on")
