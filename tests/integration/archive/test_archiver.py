@@ -275,6 +275,9 @@ async def test_migrators_that_come_together_make_the_tables_once(postgres: OwnPo
         {"archive_url": SecretStr("mysql://u:secret@h/d")},
         {"archive_url": None},
         {"archive_url": SecretStr("postgresql://u:s/secret@h/d")},
+        {"archive_url": SecretStr("s3://u:secret@bucket/prefix")},
+        {"archive_url": SecretStr("s3://bucket/prefix?secret=1")},
+        {"archive_url": SecretStr("file://host/folder?secret=1")},
         {"archive_url": SecretStr("postgresql://u:secret@h/d"), "finished_task_ttl": 60},
     ],
 )
