@@ -646,6 +646,9 @@ CALLS: dict[str, Call] = {
     "read_checkpoints": lambda s, k: s.read_checkpoints(
         graph_keys(k, SESSION), most_bytes=100, places=[b"%:", b"%:1"]
     ),
+    "page_checkpoints": lambda s, k: s.page_checkpoints(
+        graph_keys(k, SESSION), high=b"(%;", low=b"[%:", size=10, most_bytes=100
+    ),
     "walk_deltas": lambda s, k: s.walk_deltas(
         graph_keys(k, SESSION), place=b"%:1", most=10, channels=[b"c", b"c"]
     ),

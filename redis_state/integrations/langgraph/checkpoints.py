@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -273,50 +273,77 @@ class Checkpoints:
         limit: int | None = None,
     ) -> AsyncGenerator[CheckpointTuple]:
         """Yield the checkpoints of a namespace, the newest first."""
+        if wanted:
+            async for found in self._filtered(thread_id, scope, wanted, bound):
+                yield found
+            return
+        size = min(limit or 1, _PAGE)
+        while bound != "":
+            page, bound = await self._threads.whole_page(thread_id, scope, before=bound, size=size)
+            read = self._reader(thread_id)
+            for each in page:
+                yield read(each)
+            # Who wants the first one only is not made wait for others.
+            size = min(size * 4, _PAGE)
+
+    async def _filtered(
+        self, thread_id: str, scope: str, wanted: Filter, bound: str | None
+    ) -> AsyncGenerator[CheckpointTuple]:
+        """Yield the checkpoints of a namespace that match. Only these are read whole."""
         of = f"thread {thread_id!r}"
-        size = _PAGE if wanted else min(limit or 1, _PAGE)
-        while page := await self._threads.page(thread_id, scope, before=bound, size=size):
+        while page := await self._threads.page(thread_id, scope, before=bound, size=_PAGE):
             bound = split_place(page[-1][0])[1]
             places = [
                 place
                 for place, row in page
-                if row and (not wanted or _matches(self._rows.read_row(row, of=of)[2], wanted))
+                if row and _matches(self._rows.read_row(row, of=of)[2], wanted)
             ]
             for first in range(0, len(places), _WHOLE):
                 part = places[first : first + _WHOLE]
                 async for found in self._threads.read(thread_id, part):
                     if found is not None:
                         yield self._tuple(thread_id, found)
-            # Who wants the first one only is not made wait for others.
-            size = min(size * 4, _PAGE)
 
     def _tuple(self, thread_id: str, found: FoundCheckpoint) -> CheckpointTuple:
+        return self._reader(thread_id)(found)
+
+    def _reader(self, thread_id: str) -> Callable[[FoundCheckpoint], CheckpointTuple]:
+        """Return what reads checkpoints of a thread. A value that several have is unpacked once."""
         of = f"thread {thread_id!r}"
-        head, document, metadata = self._rows.read_row(found.row, of=of)
-        scope, id_ = split_place(found.place)
-        namespace = namespace_in(scope) if head.namespace is None else head.namespace
-        values: dict[str, Any] = {}
-        for name in head.names:
-            data = found.values.get(f"{scope}{name}".encode())
-            if data is not None:
-                channel = read_value_name(name)[0]
-                values[channel] = self._rows.read_value(
-                    data, of=of, field=f"channel_values.{channel}"
-                )
-        checkpoint = {
-            **document,
-            "id": id_,
-            "channel_values": values,
-            "channel_versions": head.versions,
-        }
-        writes = self._rows.read_writes(found.writes, of=of)
-        return CheckpointTuple(
-            config=_config(thread_id, namespace, id_),
-            checkpoint=cast("Checkpoint", checkpoint),
-            metadata=cast("CheckpointMetadata", metadata),
-            parent_config=_config(thread_id, namespace, head.parent) if head.parent else None,
-            pending_writes=[write.pending for write in writes],
-        )
+        rows, loads = self._rows, self._rows.loads
+        known: dict[tuple[str, str], tuple[str, Version, tuple[str, bytes] | None]] = {}
+
+        def read(found: FoundCheckpoint) -> CheckpointTuple:
+            head, document, metadata = rows.read_row(found.row, of=of)
+            scope, id_ = split_place(found.place)
+            namespace = namespace_in(scope) if head.namespace is None else head.namespace
+            values: dict[str, Any] = {}
+            versions: dict[str, Version] = {}
+            for name in head.names:
+                part = known.get((scope, name))
+                if part is None:
+                    channel, version = read_value_name(name)
+                    data = found.values.get(f"{scope}{name}".encode())
+                    typed = None
+                    if data is not None:
+                        typed = rows.typed_value(data, of=of, field=f"channel_values.{channel}")
+                    part = known[scope, name] = channel, version, typed
+                channel, version, typed = part
+                versions[channel] = version
+                if typed is not None:
+                    values[channel] = loads(typed)
+            document["id"] = id_
+            document["channel_values"] = values
+            document["channel_versions"] = versions
+            return CheckpointTuple(
+                _config(thread_id, namespace, id_),
+                cast("Checkpoint", document),
+                cast("CheckpointMetadata", metadata),
+                _config(thread_id, namespace, head.parent) if head.parent else None,
+                [write.pending for write in rows.read_writes(found.writes, of=of)],
+            )
+
+        return read
 
 
 class _Falling:
@@ -336,10 +363,11 @@ def _matches(metadata: Mapping[str, Any], wanted: Filter) -> bool:
 
 
 def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:
-    return RunnableConfig(
-        configurable={
+    # A literal costs less than a call of the type.
+    return {
+        "configurable": {
             "thread_id": thread_id,
             "checkpoint_ns": namespace,
             "checkpoint_id": checkpoint_id,
         }
-    )
+    }

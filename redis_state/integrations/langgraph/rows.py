@@ -8,17 +8,16 @@ bytes begin with a carriage return, which no MessagePack array does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import ormsgpack
 from langgraph.checkpoint.base import PendingWrite, writes_sort_key
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_state.errors import CorruptState, InvalidField
-from redis_state.integrations.langgraph.places import read_value_name
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.transport.key_text import escape
@@ -27,19 +26,13 @@ _SEALED = b"\r"
 _LENGTH = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """What a checkpoint is linked to. ``namespace`` only if its place does not have it whole."""
 
     parent: str | None
     run: str
     names: list[str]
     namespace: str | None = None
-
-    @property
-    def versions(self) -> dict[str, str | int | float]:
-        """Return the channels' versions."""
-        return dict(map(read_value_name, self.names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +61,7 @@ class Rows:
 
     def __init__(self, serde: SerializerProtocol, payloads: Payloads) -> None:
         self._serde = serde
+        self.loads: Callable[[tuple[str, bytes]], Any] = serde.loads_typed
         self._payloads = payloads
 
     def value(self, value: Any, *, field: str) -> bytes:
@@ -76,8 +70,12 @@ class Rows:
 
     def read_value(self, data: bytes, *, of: str, field: str) -> Any:
         """Read a channel's value. Errors: PayloadUnreadable; CorruptState."""
+        return self.loads(self.typed_value(data, of=of, field=field))
+
+    def typed_value(self, data: bytes, *, of: str, field: str) -> tuple[str, bytes]:
+        """Unpack a channel's value, for the serializer. Errors: as `read_value`."""
         kind, value = self._unpacked(data, of, field, size=2)
-        return self._serde.loads_typed((kind, value))
+        return kind, value
 
     def row(self, head: Head, document: Mapping[str, Any], metadata: Mapping[str, Any]) -> bytes:
         """Write a checkpoint without the values of its channels.
@@ -118,6 +116,8 @@ class Rows:
 
     def read_writes(self, flat: list[bytes], *, of: str) -> list[Write]:
         """Read pending writes, in the order in which LangGraph applies them."""
+        if not flat:
+            return []
         found: list[Write] = []
         for line, data in zip(flat[::2], flat[1::2], strict=True):
             index = int(line.split(b" ")[1])

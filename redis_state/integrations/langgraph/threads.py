@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redis_state.errors import LeaseLost, ThreadClaimed
+from redis_state.integrations.langgraph.places import split_place
 from redis_state.primitives.lease import HeldLease
 from redis_state.scripts import (
     Fence,
@@ -57,7 +58,7 @@ _THREADS = 100
 _ANCESTORS = 500
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FoundCheckpoint:
     """A checkpoint as it was read: its values by their names, and lines and writes in turn."""
 
@@ -157,6 +158,31 @@ class Threads:
                 values.update(zip(flat[::2], flat[1::2], strict=True))
                 yield FoundCheckpoint(place, row, values, writes)
             left = left[len(reply.facts) :]
+
+    async def whole_page(
+        self, thread_id: str, scope: str, *, before: str | None, size: int
+    ) -> tuple[list[FoundCheckpoint], str]:
+        """Read checkpoints of a namespace whole, the highest id first, below an id.
+
+        Returns also the id below which there may be more, "" at the end.
+        """
+        high = f"({scope}{before}" if before else f"({scope[:-1]};"
+        reply = await self._base.scripts.page_checkpoints(
+            self.keys(thread_id),
+            high=high.encode(),
+            low=f"[{scope}".encode(),
+            size=size,
+            most_bytes=MOST_BYTES,
+        )
+        last, *parts = reply.facts
+        values: dict[bytes, bytes] = {}
+        found: list[FoundCheckpoint] = []
+        for part in parts:
+            if part:
+                place, row, flat, writes = part
+                values.update(zip(flat[::2], flat[1::2], strict=True))
+                found.append(FoundCheckpoint(place, row, values, writes))
+        return found, split_place(last)[1] if last else ""
 
     async def page(
         self, thread_id: str, scope: str, *, before: str | None, size: int

@@ -74,6 +74,12 @@ class GraphScripts(ScriptRunner):
         """OK, then for each: place, row, names and values, lines and writes."""
 
     @script
+    def page_checkpoints(
+        self, keys: GraphKeys, *, high: bytes, low: bytes, size: int, most_bytes: int
+    ) -> PendingReply:
+        """OK last, then for each: place, row, names and values, lines and writes."""
+
+    @script
     def walk_deltas(
         self, keys: GraphKeys, *, place: bytes, most: int, channels: Sequence[bytes]
     ) -> PendingReply:

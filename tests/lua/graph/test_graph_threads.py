@@ -224,6 +224,26 @@ async def test_checkpoints_are_listed_the_highest_first(scripts: Scripts, keys: 
     assert reply == ok(b"%:1", GRAPH_ROW, b"%:0", b"")
 
 
+async def test_whole_checkpoints_are_listed_the_highest_first(scripts: Scripts, keys: Keys) -> None:
+    for number in range(3):
+        await _put(scripts, keys, b"%%:%d" % number)
+    await _put(scripts, keys, b"%!:9")
+    await ask(scripts, "HDEL", graph_keys(keys).thread, "r%:1")
+
+    async def page(high: bytes, *, size: int = 9, most: int = 1000) -> Reply:
+        return await scripts.page_checkpoints(
+            graph_keys(keys), high=high, low=b"[%:", size=size, most_bytes=most
+        )
+
+    newest = [b"%:2", GRAPH_ROW, [b"%:i1 c", b"v"], []]
+    assert await page(b"(%;") == ok(b"", newest, [], [b"%:0", GRAPH_ROW, [], []])
+    assert await page(b"(%;", most=1) == ok(b"%:2", newest)
+    # A full page says where it ends, and so does one that ends with what is not there.
+    assert await page(b"(%;", size=2) == ok(b"%:1", newest, [])
+    assert await page(b"(%:1", size=2) == ok(b"", [b"%:0", GRAPH_ROW, [b"%:i1 c", b"v"], []])
+    assert await page(b"(%:0") == ok(b"")
+
+
 async def test_namespaces_are_listed_by_their_newest(scripts: Scripts, keys: Keys) -> None:
     for place in (b"%:1", b"%:2", b"a:5", b"a:6", b"ab:1"):
         await _put(scripts, keys, place)
