@@ -33,6 +33,7 @@ from tests.support.scripts import (
     escalate,
     finish,
     graph_keys,
+    graph_listed,
     graph_listing,
     group_keys,
     job_payload,
@@ -646,6 +647,7 @@ CALLS: dict[str, Call] = {
     "read_checkpoints": lambda s, k: s.read_checkpoints(
         graph_keys(k, SESSION), most_bytes=100, places=[b"%:", b"%:1"]
     ),
+    "read_bases": lambda s, k: s.read_bases(graph_keys(k, SESSION), names=[b"%:i1 c"]),
     "page_checkpoints": lambda s, k: s.page_checkpoints(
         graph_keys(k, SESSION), high=b"(%;", low=b"[%:", size=10, most_bytes=100
     ),
@@ -662,7 +664,7 @@ CALLS: dict[str, Call] = {
         graph_keys(k, SESSION),
         mark=None,
         namespace="%:",
-        count=1,
+        listed=graph_listed(b"%:1"),
         places=[b"%:1"],
         names=[b"%:i1 c"],
     ),

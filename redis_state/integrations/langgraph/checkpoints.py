@@ -33,6 +33,7 @@ from redis_state.integrations.langgraph.places import (
     value_name,
 )
 from redis_state.integrations.langgraph.rows import Head, Rows, line_channel
+from redis_state.integrations.langgraph.tails import StoredValue
 from redis_state.integrations.langgraph.threads import FoundCheckpoint, Threads
 from redis_state.transport.key_text import escape
 
@@ -42,6 +43,8 @@ Filter: TypeAlias = Mapping[str, Any] | None
 # Checkpoints that are looked at in one step, and read whole in one.
 _PAGE = 100
 _WHOLE = 20
+# What is larger is unpacked again rather than held for a page.
+_LARGE = 1 << 16
 
 
 class Checkpoints:
@@ -75,24 +78,34 @@ class Checkpoints:
             None if is_whole(namespace) else namespace,
         )
         row = self._rows.row(head, document, cast("Mapping[str, Any]", whole))
+        newest, thread_id, scope = self._threads.newest, target.thread_id, target.scope
         # What is not new was put with the parent.
         for parent, channels in ((target.checkpoint_id, new_versions), (None, versions)):
-            written: list[bytes] = []
+            written: dict[str, StoredValue] = {}
             for channel, version in channels.items():
                 if channel in values:
-                    name = target.scope + value_name(channel, version)
-                    data = self._rows.value(values[channel], field=f"channel_values.{channel}")
-                    written += name.encode(), data
-            if await self._threads.put(
-                target.thread_id,
-                f"{target.scope}{id_}".encode(),
+                    written[channel] = self._rows.stored_value(
+                        f"{scope}{value_name(channel, version)}".encode(),
+                        values[channel],
+                        field=f"channel_values.{channel}",
+                        base=newest.of(thread_id, scope, channel) if parent else None,
+                    )
+            kept = await self._threads.put(
+                thread_id,
+                f"{scope}{id_}".encode(),
                 row,
-                written,
-                parent=f"{target.scope}{parent}".encode() if parent else b"",
+                [part for value in written.values() for part in (value.name, value.stored)],
+                parent=f"{scope}{parent}".encode() if parent else b"",
                 run=head.run,
-                claim=self._claims.held(target.thread_id),
-            ):
-                break
+                claim=self._claims.held(thread_id),
+            )
+            if kept is None:
+                newest.forget(thread_id, scope, written)
+                continue
+            if kept == 0:
+                for channel, value in written.items():
+                    newest.add(thread_id, scope, channel, value)
+            break
         return _config(target.thread_id, namespace, id_)
 
     async def put_writes(
@@ -121,7 +134,8 @@ class Checkpoints:
         """Return the checkpoint that a config names, or the newest of its namespace, or None."""
         target = target_of(config)
         async for found in self._threads.read(target.thread_id, [target.place]):
-            return None if found is None else self._tuple(target.thread_id, found)
+            read = self._reader(target.thread_id, remembers=target.checkpoint_id is None)
+            return None if found is None else read(found)
         return None
 
     async def list(
@@ -160,14 +174,16 @@ class Checkpoints:
         seeds: dict[str, Any] = {}
         written = {channel.encode(): line_channel(channel).encode() for channel in channels}
         of = f"thread {target.thread_id!r}"
-        async for flat, values in self._threads.deltas(target.thread_id, place, written):
+        async for flat, names, values in self._threads.deltas(target.thread_id, place, written):
             for write in reversed(self._rows.read_writes(flat, of=of)):
                 writes[write.channel].append(write.pending)
-            for raw, value in values.items():
+            for raw, name in names.items():
                 channel = raw.decode()
-                seeds[channel] = self._rows.read_value(
-                    value, of=of, field=f"channel_values.{channel}"
+                value = self._rows.found_value(
+                    name, values, of=of, field=f"channel_values.{channel}"
                 )
+                if value is not None:
+                    seeds[channel] = self._rows.loads((value.kind, value.data))
         return {
             channel: DeltaChannelHistory(writes=found[::-1], seed=seeds[channel])
             if channel in seeds
@@ -307,10 +323,15 @@ class Checkpoints:
     def _tuple(self, thread_id: str, found: FoundCheckpoint) -> CheckpointTuple:
         return self._reader(thread_id)(found)
 
-    def _reader(self, thread_id: str) -> Callable[[FoundCheckpoint], CheckpointTuple]:
-        """Return what reads checkpoints of a thread. A value that several have is unpacked once."""
+    def _reader(
+        self, thread_id: str, *, remembers: bool = False
+    ) -> Callable[[FoundCheckpoint], CheckpointTuple]:
+        """Return what reads checkpoints of a thread. A value that several have is unpacked once.
+
+        What is remembered may be continued by values of this process.
+        """
         of = f"thread {thread_id!r}"
-        rows, loads = self._rows, self._rows.loads
+        rows, loads, newest = self._rows, self._rows.loads, self._threads.newest
         known: dict[tuple[str, str], tuple[str, Version, tuple[str, bytes] | None]] = {}
 
         def read(found: FoundCheckpoint) -> CheckpointTuple:
@@ -323,11 +344,14 @@ class Checkpoints:
                 part = known.get((scope, name))
                 if part is None:
                     channel, version = read_value_name(name)
-                    data = found.values.get(f"{scope}{name}".encode())
-                    typed = None
-                    if data is not None:
-                        typed = rows.typed_value(data, of=of, field=f"channel_values.{channel}")
-                    part = known[scope, name] = channel, version, typed
+                    whole, field = f"{scope}{name}".encode(), f"channel_values.{channel}"
+                    value = rows.found_value(whole, found.values, of=of, field=field)
+                    typed = None if value is None else (value.kind, value.data)
+                    part = channel, version, typed
+                    if value is None or value.size <= _LARGE:
+                        known[scope, name] = part
+                    if value is not None and remembers:
+                        newest.add(thread_id, scope, channel, value)
                 channel, version, typed = part
                 versions[channel] = version
                 if typed is not None:

@@ -18,6 +18,8 @@ from langgraph.checkpoint.base import PendingWrite, writes_sort_key
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_state.errors import CorruptState, InvalidField
+from redis_state.integrations.langgraph import tails
+from redis_state.integrations.langgraph.tails import StoredValue
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.transport.key_text import escape
@@ -68,14 +70,63 @@ class Rows:
         """Write a channel's value. Errors: PayloadTooLarge."""
         return self._packed(self._serde.dumps_typed(value), field)
 
-    def read_value(self, data: bytes, *, of: str, field: str) -> Any:
-        """Read a channel's value. Errors: PayloadUnreadable; CorruptState."""
-        return self.loads(self.typed_value(data, of=of, field=field))
+    def stored_value(
+        self, name: bytes, value: Any, *, field: str, base: StoredValue | None
+    ) -> StoredValue:
+        """Write a channel's value, as a tail if most of it stands in a base.
 
-    def typed_value(self, data: bytes, *, of: str, field: str) -> tuple[str, bytes]:
-        """Unpack a channel's value, for the serializer. Errors: as `read_value`."""
+        Errors: PayloadTooLarge.
+        """
+        kind, data = self._serde.dumps_typed(value)
+        if base is not None and kind == base.kind == "msgpack":
+            parts = tails.parts_of(base, data, sealed=self._payloads.seals)
+            if parts is not None:
+                self._payloads.check_size(field, len(data))
+                stored = tails.written(base, self._packed((kind, *parts), field))
+                return StoredValue(name, stored, kind, data, base.chain + 1)
+        return StoredValue(name, self._packed((kind, data), field), kind, data, 0)
+
+    def read_value(self, data: bytes, *, of: str, field: str) -> Any:
+        """Read a channel's value that stands alone. Errors: PayloadUnreadable; CorruptState."""
         kind, value = self._unpacked(data, of, field, size=2)
-        return kind, value
+        return self.loads((kind, value))
+
+    def found_value(
+        self, name: bytes, values: Mapping[bytes, bytes], *, of: str, field: str
+    ) -> StoredValue | None:
+        """Read a channel's value among those that were found, for the serializer.
+
+        Errors: PayloadUnreadable; CorruptState.
+        """
+        stored = data = values.get(name)
+        if stored is None or data is None:
+            return None
+        chain: list[bytes] = []
+        while data.startswith(tails.SIGN):
+            base, sealed = tails.read(data)
+            chain.append(sealed)
+            data = values.get(base)
+            if data is None or len(chain) > len(values):
+                raise CorruptState(of, f"what {field} continues is not there")
+        kind, value = self._unpacked(data, of, field, size=2)
+        if chain:
+            grown = bytearray(value)
+            for sealed in reversed(chain):
+                kind, head, start, count, rest = self._unpacked(sealed, of, field, size=5)
+                tails.extend(grown, (head, start, count, rest), of=of)
+            value = bytes(grown)
+        return StoredValue(name, stored, kind, value, len(chain))
+
+    def whole_value(self, name: bytes, values: Mapping[bytes, bytes], *, of: str) -> bytes:
+        """Return a value as `value` wrote it, not sealed. Errors: as `found_value`."""
+        found = self.found_value(name, values, of=of, field="values")
+        if found is None:
+            raise CorruptState(of, "a value is not there")
+        return ormsgpack.packb([found.kind, found.data])
+
+    def sealed(self, data: bytes) -> bytes:
+        """Seal what `whole_value` returned, as what stands alone is stored."""
+        return self._payloads.seal(data)
 
     def row(self, head: Head, document: Mapping[str, Any], metadata: Mapping[str, Any]) -> bytes:
         """Write a checkpoint without the values of its channels.
