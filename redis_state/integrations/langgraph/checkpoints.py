@@ -208,14 +208,14 @@ class Checkpoints:
             async for found in self._of(config, wanted, before if after is None else None):
                 yield found
 
-    async def _of(
+    def _of(
         self,
         config: RunnableConfig,
         wanted: Filter,
         before: RunnableConfig | None,
         limit: int | None = None,
     ) -> AsyncGenerator[CheckpointTuple]:
-        """Yield the checkpoints of one thread; of all namespaces the newest first.
+        """Return the checkpoints of one thread; of all namespaces the newest first.
 
         ``limit`` is how many the caller takes at most. It makes the first page.
         """
@@ -225,16 +225,11 @@ class Checkpoints:
             given = (before.get("configurable") or {}).get("checkpoint_id") or None
             bound = None if given is None else checked_id("before.checkpoint_id", given)
         if target.checkpoint_id is not None:
-            async for found in self._one(target, wanted, bound):
-                yield found
-            return
+            return self._one(target, wanted, bound)
         if target.namespace is not None:
             scope = scope_of(target.namespace)
-            async for found in self._walk(target.thread_id, scope, wanted, bound, limit):
-                yield found
-            return
-        async for found in self._merged(target.thread_id, wanted, bound):
-            yield found
+            return self._walk(target.thread_id, scope, wanted, bound, limit)
+        return self._merged(target.thread_id, wanted, bound)
 
     async def _one(
         self,
