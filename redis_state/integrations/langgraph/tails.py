@@ -5,8 +5,8 @@ name of that value, its *base*, and what stands behind the common part. A base m
 tail begins with a byte that begins no MessagePack. Its base's name and the digest of what is stored
 there follow in clear, for the scripts. The rest is sealed as other values are.
 
-A put whose base is not there, or is not what its writer took it for, is refused, and made again
-with values that stand alone. So whatever this process remembers of a thread may be old.
+A put is refused if a base is not there, or is not what the writer took it for. It is made again
+with values that stand alone. So what a process remembers of a thread may be old.
 """
 
 from __future__ import annotations
