@@ -519,6 +519,9 @@ CALLS: dict[str, Call] = {
     "note_member": lambda scripts, keys: scripts.note_member(
         keys.artifact_sessions(), member="\ud800", ttl_ms=HOUR
     ),
+    "unlist_member": lambda scripts, keys: scripts.unlist_member(
+        keys.artifact_sessions(), member="\ud800", expiry=b"1"
+    ),
     "note_step": lambda scripts, keys: scripts.note_step(
         task_keys(keys, SESSION),
         mark=MARK,
