@@ -1,4 +1,4 @@
--- Take a member out of an index, unless it was noted again since its expiry was read. A repetition finds it
+-- Take a member out of an index, unless it was listed again since its expiry was read. A repetition finds it
 -- gone, or with another expiry.
 -- KEYS index   zset: member -> expiry in us
 -- ARGV member  text
