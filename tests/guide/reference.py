@@ -201,11 +201,13 @@ def metrics() -> str:
 def error_page() -> str:
     """Write the page of the errors."""
     tree = (inspect.getdoc(errors) or "").split("\n\n")[1]
+    # In the order of the tree, where each branch has its kinds together.
+    named = [word for word in re.findall(r"\w+", tree) if word in errors.__all__]
     rows = [
-        f"## {name}\n\n{_paragraphs(inspect.getdoc(kind) or '')}\n"
-        for name, kind in vars(errors).items()
-        if inspect.isclass(kind) and issubclass(kind, errors.RedisStateError)
+        f"## {name}\n\n{_paragraphs(inspect.getdoc(getattr(errors, name)) or '')}\n"
+        for name in dict.fromkeys(named)
     ]
+    assert len(rows) == len(errors.__all__)
     return f"""# Errors
 
 {_WRITTEN}
