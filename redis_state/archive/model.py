@@ -424,6 +424,11 @@ def moment_of_ms(ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=ms)
 
 
+def record_fields(fields: Mapping[bytes, bytes]) -> str:
+    """Write all fields of a record but the archive's own, as `json_of` does."""
+    return json_of({name: value for name, value in fields.items() if name not in _OWN})
+
+
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
 

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 _SCHEMES = ("postgresql", "postgres")
 _LEAST_S = 2 * 3600
-_LIFETIMES: Mapping[ArchiveClass, str] = {"trajectories": "trajectories_ttl"}
+_LIFETIMES: Mapping[ArchiveClass, str] = {
+    "trajectories": "trajectories_ttl",
+    "agent_sessions": "agent_sessions_ttl",
+}
 
 
 def open_archive(settings: Settings) -> Archive:

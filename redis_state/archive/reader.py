@@ -10,6 +10,8 @@ from functools import partial
 from time import monotonic
 from typing import Any, Self, TypeVar
 
+from redis_state.agents.state.session import AgentSession
+from redis_state.agents.storage.session_store import SessionStore
 from redis_state.archive.copying import UpdateCopies
 from redis_state.archive.model import (
     ArchivedRecord,
@@ -19,6 +21,7 @@ from redis_state.archive.model import (
     ArchiveQuery,
     RecordKind,
     RecordPlace,
+    fields_of,
 )
 from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive
@@ -61,12 +64,17 @@ class ReadRecord:
         return self.record.place
 
 
-def _read_trajectory(store: RedisStateStore, data: bytes) -> Any:
-    return store.trajectories.read(data)
+def _read_trajectory(store: RedisStateStore, record: ArchivedRecord) -> Any:
+    return store.trajectories.read(record.data)
 
 
-_READERS: Mapping[RecordKind, Callable[[RedisStateStore, bytes], Any]] = {
-    RecordKind.TRAJECTORY: _read_trajectory
+def _read_agent_session(store: RedisStateStore, record: ArchivedRecord) -> Any:
+    return SessionStore(store).read(record.owner, fields_of(record.data.decode()))
+
+
+_READERS: Mapping[RecordKind, Callable[[RedisStateStore, ArchivedRecord], Any]] = {
+    RecordKind.TRAJECTORY: _read_trajectory,
+    RecordKind.AGENT_SESSION: _read_agent_session,
 }
 
 
@@ -200,6 +208,24 @@ class ArchiveReader:
         found = await self.records(RecordKind.TRAJECTORY, session_id, key=trace_id)
         return found[-1].value if found else None
 
+    async def agent_session(
+        self, session_id: str, sessions: SessionStore | None = None
+    ) -> AgentSession | None:
+        """Return an agent's session from Redis, else as it was archived last; None if neither has
+        it.
+
+        ``sessions`` opens what it has sealed; without it a sealed key stays sealed. To continue
+        an archived one, create one that is `forked` from it. Errors: those of `SessionStore.load`.
+        """
+        sessions = sessions or SessionStore(self._store)
+        live = await sessions.load(session_id)
+        if live is not None:
+            return live
+        found = await self.archive.records(RecordKind.AGENT_SESSION, session_id)
+        if not found:
+            return None
+        return sessions.read(session_id, fields_of(found[-1].data.decode()))
+
     async def records(
         self,
         kind: RecordKind,
@@ -211,7 +237,8 @@ class ArchiveReader:
     ) -> list[ReadRecord]:
         """Return archived records of an owner behind a place, the one that was made first first.
 
-        The owner of a trajectory is its session, its key is its trace. ``key`` wants those of one
+        The owner of a trajectory is its session, its key is its trace. An agent's session is its
+        own owner, and has no key. ``key`` wants those of one
         key: a record that was made again is another one. A page shorter than ``limit`` is the last.
         """
         found = await self.archive.records(kind, owner, key=key, after=after, limit=limit)
@@ -223,7 +250,7 @@ class ArchiveReader:
             return None
         place = f"{record.kind.value} {record.key}"
         return self._store.base.attempt(
-            record.owner, place, record.data, partial(read, self._store, record.data)
+            record.owner, place, record.data, partial(read, self._store, record)
         )
 
     async def updates(

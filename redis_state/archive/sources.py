@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from redis_state.archive.model import ArchivedRecord, RecordKind
+from redis_state.archive.model import ArchivedRecord, RecordKind, record_fields
 from redis_state.scripts import ReplyCode
 from redis_state.store import RedisStateStore
 
@@ -80,13 +80,43 @@ class TrajectorySource:
         await self._scripts.note_member(index, member=owner, ttl_ms=2 * _DAY_MS)
 
 
+class AgentSessionSource:
+    """Agents' sessions: each owns itself."""
+
+    def __init__(self, store: RedisStateStore) -> None:
+        self._keys = store.base.keys
+
+    def keys(self, owner: str, key: str) -> RecordKeys:
+        """Return where an agent's session stands. Its listing is by name."""
+        del key
+        return RecordKeys(self._keys.agent_session(owner))
+
+    def record(self, owner: str, key: str, found: FoundRecord) -> ArchivedRecord:
+        """Return all its fields. Errors: ValueError, KeyError."""
+        version, _, write = found.stamp.partition(" ")
+        return ArchivedRecord(
+            RecordKind.AGENT_SESSION,
+            owner,
+            key,
+            born_us=int(found.fields[b"created"]),
+            at_us=found.at_us,
+            data=record_fields(found.fields).encode(),
+            version=int(version),
+            write=write,
+        )
+
+    async def keep(self, owner: str, key: str) -> None:
+        """Keep nothing else."""
+
+
 class RecordReader:
     """Read the records of a store for the archive, and keep them until they are there."""
 
     def __init__(self, store: RedisStateStore) -> None:
         self._scripts = store.base.scripts
         self.sources: dict[RecordKind, RecordSource] = {
-            RecordKind.TRAJECTORY: TrajectorySource(store)
+            RecordKind.TRAJECTORY: TrajectorySource(store),
+            RecordKind.AGENT_SESSION: AgentSessionSource(store),
         }
 
     async def read(

@@ -81,6 +81,11 @@ def record_list(base: Base, what: ArchiveClass) -> RecordList | None:
     return RecordList(base) if what in settings.archive_classes else None
 
 
+def agent_session_entry(session_id: str) -> bytes:
+    """Return the entry of an agent's session."""
+    return record_entry("agent_session", session_id, "")
+
+
 def record_entry(kind: str, owner: str, key: str) -> bytes:
     """Return a record's entry for its watch list."""
     return codec.encode([kind, owner, key])

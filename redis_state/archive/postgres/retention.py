@@ -39,7 +39,10 @@ class _Rows:
 _ROWS: Final = (
     _Rows("tasks", "tasks", "ended_at"),
     _Rows("updates", "updates", "at"),
-    _Rows(RecordKind.TRAJECTORY.what, "records", "at", RecordKind.TRAJECTORY),
+    *(
+        _Rows(kind.what, "records", "at", kind)
+        for kind in (RecordKind.TRAJECTORY, RecordKind.AGENT_SESSION)
+    ),
 )
 CLASSES: Final = (*(rows.what for rows in _ROWS), "sessions")
 # So many rows in a transaction, and in a call.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from redis_state import RedisStateStore
+from redis_state.agents.storage.session_store import SessionStore
 from redis_state.archive.model import RecordKind
 from redis_state.archive.protocol import Archive
 from redis_state.archive.records import RecordArchiver, RecordReport
@@ -10,6 +11,7 @@ from redis_state.archive.sources import RecordReader
 from redis_state.models import Trajectory
 from redis_state.primitives.record import new_write_id
 from redis_state.stores.archive_list import RecordList
+from tests.support.agents.sessions import fresh
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.archives import due
 
@@ -40,6 +42,13 @@ async def save_records(store: RedisStateStore) -> None:
     if "trajectories" in store.settings.archive_classes:
         for trace in TRACES:
             await store.save_trajectory(trace, SESSION, Trajectory(query=new_write_id()))
+    if "agent_sessions" in store.settings.archive_classes:
+        sessions = SessionStore(store)
+        found = await sessions.load(SESSION)
+        if found is None:
+            await sessions.create(fresh(SESSION))
+        else:
+            await sessions.save(found)
 
 
 async def problems_of(
@@ -70,6 +79,9 @@ async def problems_of(
 
 
 def _expected(store: RedisStateStore) -> list[tuple[RecordKind, str]]:
+    found: list[tuple[RecordKind, str]] = []
     if "trajectories" in store.settings.archive_classes:
-        return [(RecordKind.TRAJECTORY, trace) for trace in TRACES]
-    return []
+        found += [(RecordKind.TRAJECTORY, trace) for trace in TRACES]
+    if "agent_sessions" in store.settings.archive_classes:
+        found.append((RecordKind.AGENT_SESSION, ""))
+    return found
