@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from redis_state.models import Trajectory
 from redis_state.stores.archive_list import RecordList
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.transport.sending.calls import CallSender
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.recovery.archiving import archive_regularly
 from tests.integration.archive.test_any_ids import IDS
@@ -85,14 +87,41 @@ async def test_a_trajectory_is_copied_and_read_once_it_has_expired(
     assert rest == found[1:]
 
 
-async def test_nothing_is_listed_unless_the_class_is_chosen(
-    live: RedisStateStore, settings: Settings
+async def test_nothing_is_sent_unless_the_class_is_chosen(
+    live: RedisStateStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    run, sent = CallSender.run, list[str]()
+
+    def watched(sender: CallSender, what: Any, *more: Any, **options: Any) -> asyncio.Future[Any]:
+        sent.append(what.script.name)
+        return run(sender, what, *more, **options)
+
+    monkeypatch.setattr(CallSender, "run", watched)
     async with RedisStateStore(settings) as plain:
         await plain.save_trajectory(TRACE, SESSION, made("one"))
-        assert (await RecordList(plain.base).backlog()).records == 0
+        assert sent == ["note_member", "save_record"]
+    # Connected: behind a new connection the entry is put again.
+    assert await live.get_trajectory(TRACE, SESSION) is not None
+    sent.clear()
     await live.save_trajectory(TRACE, SESSION, made("one"))
-    assert (await RecordList(live.base).backlog()).records == 1
+    assert sorted(sent) == ["note_member", "save_record", "watch_since"]
+    assert sent.index("watch_since") < sent.index("save_record")
+
+
+async def test_many_writers_and_archivers_lose_no_last_state(
+    live: RedisStateStore, archive: PostgresArchive, archiving: Settings
+) -> None:
+    other = open_archive(archiving)
+    for turn in range(3):
+        saves = (live.save_trajectory(f"{n % 4}", SESSION, made(f"{turn} {n}")) for n in range(40))
+        await asyncio.gather(*saves, archive_records(live, archive), archive_records(live, other))
+    await archive_records(live, archive)
+    found = await live.archive.records(RecordKind.TRAJECTORY, SESSION)
+    assert {each.record.key: each.value for each in found} == {
+        f"{n}": await live.get_trajectory(f"{n}", SESSION) for n in range(4)
+    }
+    assert len(found) == 4
+    await other.aclose()
 
 
 async def test_an_archive_that_is_away_delays_and_nothing_expires(
