@@ -165,6 +165,7 @@ def metrics() -> str:
     stats.archived["tasks"], stats.archive_backlog = 0, (0, 0.0)
     stats.retained["tasks"] = 0
     stats.event_backlog = 0, 0.0
+    stats.record_backlog = 0, 0.0
     collector = WorkerMetrics("worker", 1, stats, lambda: 0, dict.fromkeys(PAUSE_AGES, 0))
     rows: list[str] = []
     for family in collector.collect():
@@ -308,7 +309,7 @@ def _default(field: Any) -> str:
     value = field.default
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
-    if value is None or value is PydanticUndefined:
+    if value is None or value is PydanticUndefined or value == frozenset():
         return "none"
     if isinstance(value, timedelta):
         return _duration(value)

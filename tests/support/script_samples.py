@@ -334,11 +334,22 @@ CALLS: dict[str, Call] = {
     "mark_archived": lambda scripts, keys: scripts.mark_archived(
         task_keys(keys, SESSION), stamp="1 w"
     ),
+    "hold_record": lambda scripts, keys: scripts.hold_record(
+        keys.trajectory(SESSION, "t"),
+        index=keys.traces(SESSION),
+        member="t",
+        least_ms=HOUR,
+        hold_ms=HOUR,
+        whole=True,
+    ),
+    "mark_record": lambda scripts, keys: scripts.mark_record(
+        keys.trajectory(SESSION, "t"), index=keys.traces(SESSION), member="t", stamp="1 w"
+    ),
     "keep_rows": lambda scripts, keys: scripts.keep_rows(
         keys.updates(SESSION), least_ms=HOUR, hold_ms=HOUR
     ),
     "watch_since": lambda scripts, keys: scripts.watch_since(
-        keys.events_watch(0), since=keys.events_since(0), entry=b"e", delay_ms=HOUR
+        keys.events_watch(0), since=keys.events_since(0), entry=b"e", delay_ms=HOUR, stands="sooner"
     ),
     "release_rows": lambda scripts, keys: scripts.release_rows(
         keys.events(SESSION), n=1, at_ms=HOUR, ttl_ms=HOUR
