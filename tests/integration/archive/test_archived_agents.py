@@ -23,11 +23,18 @@ from redis_state.errors import ConfigError, SessionNotFound
 from redis_state.stores.archive_list import RecordList
 from redis_state.transport.keys import WATCH_SHARDS
 from tests.support.agents.sessions import fresh, stepped
+from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archived_records import archive_records, records_due
 from tests.support.tasks.crash_states import send
 
 SESSION = "session"
 DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def archive_url(postgres: OwnPostgres) -> str:
+    """Give the URL of a PostgreSQL: files keep tasks, updates and sessions."""
+    return postgres.url
 
 
 @pytest.fixture

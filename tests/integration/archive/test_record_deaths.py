@@ -36,6 +36,12 @@ POINTS = {
 }
 
 
+@pytest.fixture
+def archive_url(postgres: OwnPostgres) -> str:
+    """Give the URL of a PostgreSQL: files keep tasks, updates and sessions."""
+    return postgres.url
+
+
 @pytest.mark.timeout(1600)
 @pytest.mark.parametrize("stride", sizes(83, 1))
 async def test_a_process_dies_at_each_round_trip(

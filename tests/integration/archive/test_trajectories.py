@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ pytest.importorskip("psycopg", reason="needs the postgres extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
 import psycopg
+from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import open_archive
@@ -35,6 +37,12 @@ from tests.support.tasks.crash_states import send
 
 SESSION, TRACE = "session", "trace"
 DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def archive_url(postgres: OwnPostgres) -> str:
+    """Give the URL of a PostgreSQL: files keep tasks, updates and sessions."""
+    return postgres.url
 
 
 @pytest.fixture
@@ -266,8 +274,11 @@ async def test_a_worker_archives_and_counts_them(
     assert len(await kept(archive)) == 1
 
 
-def test_classes_are_checked(archiving: Settings, settings: Settings) -> None:
+def test_classes_are_checked(archiving: Settings, settings: Settings, tmp_path: Path) -> None:
     classes = {"archive_classes": frozenset({"trajectories"})}
+    files = SecretStr(tmp_path.as_uri())
+    with pytest.raises(ConfigError, match="archive_classes: unknown class 'trajectories'"):
+        open_archive(settings.model_copy(update=classes | {"archive_url": files}))
     with pytest.raises(ConfigError, match="archive_classes: needs archive_url"):
         RedisStateStore(settings.model_copy(update=classes))
     short = archiving.model_copy(update={"trajectories_ttl": timedelta(hours=1)})
