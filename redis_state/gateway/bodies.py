@@ -6,7 +6,14 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+)
 
 from redis_state.errors import InvalidField
 from redis_state.models import SteeringEventType, TaskStatus
@@ -27,7 +34,29 @@ def _unicode(text: str) -> str:
     return text
 
 
-Id = Annotated[str, Field(max_length=_LONGEST_ID)]
+def _short(text: str) -> str:
+    if len(text) > _LONGEST_ID:
+        raise ValueError(f"may have at most {_LONGEST_ID} characters")
+    return text
+
+
+def _short_and_some(text: str) -> str:
+    if not text:
+        raise ValueError("may not be empty")
+    return _short(text)
+
+
+# Not a Field with a length: pydantic refuses half of a surrogate pair in one.
+Id = Annotated[
+    str,
+    AfterValidator(_short),
+    WithJsonSchema({"type": "string", "maxLength": _LONGEST_ID}),
+]
+SomeId = Annotated[
+    str,
+    AfterValidator(_short_and_some),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": _LONGEST_ID}),
+]
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_unicode)]
 Attribute = Annotated[str, Field(strict=True)] | Annotated[int, Field(strict=True)] | bool
 Limit = Annotated[int, Field(ge=1, le=LARGEST_PAGE)]
@@ -191,7 +220,7 @@ class ScheduleBody(_Given):
 
     schedule_id: Annotated[str, Field(min_length=1, max_length=200)]
     handler: Name
-    session_id: Annotated[str, Field(min_length=1, max_length=_LONGEST_ID)]
+    session_id: SomeId
     input: Any = None
     cron: str | None = None
     timezone: str = "UTC"

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeVar
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
@@ -283,13 +284,21 @@ def _hides(operation: Operation) -> bool:
     return operation.method == "GET" and "{" in operation.path
 
 
+def _query_pairs(request: HTTPConnection) -> list[tuple[str, str]]:
+    raw = request.scope.get("query_string", b"").decode("latin-1")
+    try:
+        return parse_qsl(raw, keep_blank_values=True, errors="surrogatepass")
+    except ValueError:
+        raise InvalidField("query", "is not UTF-8") from None
+
+
 def read_query(model: type[BaseModel], request: HTTPConnection) -> BaseModel:
     """Read the parameters of a query. Errors: HttpProblem, InvalidField."""
     given: dict[str, Any] = {}
     lists = {
         name for name, info in model.model_fields.items() if "list[" in str(info.annotation).lower()
     }
-    for name, value in request.query_params.multi_items():
+    for name, value in _query_pairs(request):
         if name in lists:
             given.setdefault(name, []).append(value)
         elif name in given:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Final, Literal, TypeAlias, cast
-
-from pydantic import AfterValidator, WithJsonSchema
+from typing import Any, Literal, TypeAlias, cast
 
 from redis_state.errors import (
     ArchiveUnavailable,
@@ -34,22 +32,7 @@ from redis_state.worker.tasks.views.stream import view_task
 # What a handler gets as its input: all that the client sent, or the text of its last message.
 InputForm: TypeAlias = Literal["conversation", "text"]
 _SLEEP = "sleep"
-_LONGEST_ID: Final = 1_000
 _NO_INPUT = (TaskUnknown, RetryRefused, CorruptState, PayloadUnreadable, ArchiveUnavailable)
-
-
-def _any_id(given: str) -> str:
-    if not 0 < len(given) <= _LONGEST_ID:
-        raise ValueError(f"needs 1 to {_LONGEST_ID} characters")
-    return given
-
-
-# Not a Field with a length: pydantic refuses half of a surrogate pair in one.
-AnyId: TypeAlias = Annotated[
-    str,
-    AfterValidator(_any_id),
-    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": _LONGEST_ID}),
-]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+from urllib.parse import quote
+
+import httpx
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
@@ -45,6 +50,32 @@ async def test_any_id_is_read_from_the_path_as_it_was_given(served: Served, odd:
         assert (read.json()["session_id"], read.json()["task_id"]) == (odd, odd or "t")
         tree = await http.get(at(odd, odd or "t", "tree"))
         assert tree.json()["task_id"] == (odd or "t")
+
+
+@pytest.mark.parametrize("half", ["\ud800", "a\udfffb", "\udc00\ud800"])
+async def test_half_of_a_surrogate_pair_is_an_id_in_each_body(served: Served, half: str) -> None:
+    async def post(path: str, body: dict[str, Any]) -> httpx.Response:
+        text = json.dumps(body)
+        return await http.post(path, content=text, headers={"content-type": "application/json"})
+
+    async with served.caller("root", "admin:*") as http:
+        sent = {"handler": "fail", "session_id": half, "task_id": half}
+        assert [(await post("/v1/tasks", sent)).status_code for _ in range(2)] == [201, 200]
+        await ends(served, half, half)
+        again = {"new_session_id": half, "new_task_id": f"{half}2"}
+        made = await post(at(half, half, "rerun"), again)
+        assert made.status_code == 201, made.text
+        assert made.json()["task_id"] == f"{half}2"
+        await ends(served, half, f"{half}2")
+        listed = await http.get(f"/v1/tasks?session_id={quote(half, errors='surrogatepass')}")
+        assert {each["session_id"] for each in listed.json()["tasks"]} == {half}
+        wrong = await http.get("/v1/tasks?session_id=%FF")
+        assert (wrong.status_code, code_of(wrong)) == (422, "invalid_field")
+        found = await post("/v1/bulk", {"action": "retry", "filter": {"session_id": half}})
+        assert found.status_code == 200, found.text
+        for name in ("session_id", "task_id"):
+            long = await post("/v1/tasks", sent | {name: half * 1_001})
+            assert (long.status_code, code_of(long)) == (422, "invalid")
 
 
 async def test_pages_of_tasks_follow_their_cursor_and_a_foreign_cursor_is_400(

@@ -370,14 +370,6 @@ async def test_updates_are_the_same_with_their_cursors_and_runs(over: OverHttp) 
 async def test_any_id_is_the_one_that_was_given(over: OverHttp) -> None:
     for odd in ("a/b", "..", "", "a%2Fb ?#\u0085é", HALF):
         task_id = odd or "t"
-        if odd == HALF:
-            # It is read, but a gateway takes no new one: it is no text of Unicode.
-            with pytest.raises(errors.InvalidField, match="session_id"):
-                await over.http.submit("echo", odd, session_id=odd, task_id=task_id)
-            await over.direct.submit("echo", odd, session_id=odd, task_id=task_id)
-            await over.direct.wait(odd, odd)
-            await _both(over, methodcaller("get", odd, odd))
-            continue
         assert await over.http.submit("echo", odd, session_id=odd, task_id=task_id) == task_id
         assert await over.http.result(odd, task_id, timeout_s=30) == odd
         found = await over.http.find(session_id=odd, handler="echo")

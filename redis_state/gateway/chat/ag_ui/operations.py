@@ -10,12 +10,12 @@ from starlette.responses import Response
 
 from redis_state.errors import InvalidField, TaskUnknown
 from redis_state.gateway.auth.principal import Right
+from redis_state.gateway.bodies import SomeId
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.chat.ag_ui.stream import RunStream
 from redis_state.gateway.chat.places import BEGINNING, EventPlace, read_place
 from redis_state.gateway.chat.sending import begin_chat, check_reader, counted_stream
 from redis_state.gateway.chat.tasks import (
-    AnyId,
     ChatTask,
     InputForm,
     PauseAnswer,
@@ -38,7 +38,7 @@ class _Wire(BaseModel):
 class ResumeEntry(_Wire):
     """An answer to an interrupt. A form's value, or ``{"approved": …, "value": …}``."""
 
-    interrupt_id: AnyId
+    interrupt_id: SomeId
     status: Literal["resolved", "cancelled"]
     payload: Any = None
 
@@ -46,8 +46,8 @@ class ResumeEntry(_Wire):
 class RunAgentBody(_Wire):
     """RunAgentInput of AG-UI. The thread is the session, and the run is the task."""
 
-    thread_id: AnyId
-    run_id: AnyId
+    thread_id: SomeId
+    run_id: SomeId
     messages: Annotated[list[dict[str, Any]], Field(max_length=_MOST_MESSAGES)]
     state: Any = None
     tools: list[Any] | None = None

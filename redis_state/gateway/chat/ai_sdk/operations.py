@@ -10,12 +10,12 @@ from starlette.responses import Response
 from redis_state.errors import InvalidField
 from redis_state.gateway.answers import answer
 from redis_state.gateway.auth.principal import Right
+from redis_state.gateway.bodies import SomeId
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.chat.ai_sdk.stream import MessageStream
 from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.sending import NOTHING, begin_chat, check_reader, counted_stream
 from redis_state.gateway.chat.tasks import (
-    AnyId,
     ChatTask,
     InputForm,
     PauseAnswer,
@@ -37,7 +37,7 @@ class ChatBody(BaseModel):
     # A page adds what its handler is to have.
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
-    id: AnyId
+    id: SomeId
     messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=10_000)]
     trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
     message_id: Annotated[str | None, Field(alias="messageId")] = None
