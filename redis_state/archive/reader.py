@@ -95,8 +95,8 @@ class ArchiveReader:
     async def soon(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make a call of the archive that must not hold up who asks.
 
-        Errors: ArchiveUnavailable after 5 s, and at once after two failures of which the second call
-        began behind the first: for 5 s, and then while another caller asks.
+        Errors: ArchiveUnavailable after 5 s, and at once after two failures of which the second
+        call began behind the first: for 5 s, and then while another caller asks.
         """
         if self._failures < _FAILURES:
             return await self._asked(call)
