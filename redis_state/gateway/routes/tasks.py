@@ -113,7 +113,7 @@ async def read_task(call: ApiCall) -> Response:
 
 
 async def read_tree(call: ApiCall) -> Response:
-    """Read a task and those that it has spawned; archived ones too, if the archive can be read."""
+    """Read a task and those that it has spawned."""
     view = await _found(call)
     tasks = await tasks_of_branch(call.store, view.state, archived=view.archived)
     return answer(branch_document(view.state, tasks))
