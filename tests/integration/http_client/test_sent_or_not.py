@@ -33,7 +33,7 @@ class Server:
 
     port: int = 0
     accepted: int = 0
-    heard: list[bytes] = field(default_factory=list)
+    heard: list[bytes] = field(default_factory=list[bytes])
 
 
 @asynccontextmanager

@@ -111,11 +111,12 @@ async def test_a_sample_bounds_the_keys_that_are_examined_and_all_is_all(
     await admin.send("SET", "t:v1:stays", "x", repeatable=True)
     told: list[tuple[str, int, int | None]] = []
 
+    def tell(server: str, examined: int, total: int | None) -> None:
+        told.append((server, examined, total))
+
     async def lifetimes(sample: int | None) -> tuple[Finding, int]:
         before = await _called(admin, "scan")
-        found = await examine(
-            settings_of(own_url), sample=sample, progress=lambda *what: told.append(what)
-        )
+        found = await examine(settings_of(own_url), sample=sample, progress=tell)
         (answer,) = (each for each in found if each.question == "lifetimes")
         return answer, await _called(admin, "scan") - before
 
