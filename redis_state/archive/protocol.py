@@ -7,7 +7,9 @@ nothing by the deadline.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from datetime import datetime
+from math import inf
 from typing import Any, Protocol
 
 from redis_state.archive.model import (
@@ -25,6 +27,10 @@ from redis_state.archive.model import (
     RecordPlace,
 )
 from redis_state.archive.retention import RetentionReport
+
+# The loop's time after which the caller of an archive waits no longer. A call of an archive that
+# goes on behind it holds up others.
+patience: ContextVar[float] = ContextVar("patience", default=inf)
 
 
 class Archive(Protocol):
@@ -84,12 +90,13 @@ class Archive(Protocol):
         count: int,
         over_gaps: bool = False,
     ) -> list[ArchivedRow] | None:
-        """Return rows behind a row's number and time, the oldest first.
+        """Return up to ``count`` rows behind a row's number and time, the oldest first.
 
-        Rows that the server has lost are left out. None if rows between that one and the next may
-        be missing: it is not kept, or what was between was dropped. The place just before the next
-        row, of its time and of the number before its own, needs no row. With ``over_gaps`` never
-        None: the rows that are kept behind it.
+        There are fewer where rows are large, but one if there is one. Rows that the server has lost
+        are left out. None if rows between that one and the next may be missing: it is not kept, or
+        what was between was dropped. The place just before the next row, of its time and of the
+        number before its own, needs no row. With ``over_gaps`` never None: the rows that are kept
+        behind it.
         """
         ...
 

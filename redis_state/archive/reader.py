@@ -18,13 +18,14 @@ from redis_state.archive.model import (
     ArchivedRow,
     ArchivedSession,
     ArchivedTask,
+    ArchiveListing,
     ArchiveQuery,
     RecordKind,
     RecordPlace,
     fields_of,
 )
 from redis_state.archive.opening import open_archive
-from redis_state.archive.protocol import Archive
+from redis_state.archive.protocol import Archive, patience
 from redis_state.errors import ArchiveUnavailable, CursorGap, InvalidField
 from redis_state.models import StateUpdate, TaskState, TaskStatus, Trajectory
 from redis_state.primitives.log import Log
@@ -38,9 +39,11 @@ _PAGE = 100
 _START = (0, 0)
 # The last moment that a date has.
 _LATEST_MS = 253_402_300_799_999
-# How long a caller who has an answer without the archive waits for it, and leaves it alone after.
-_PATIENCE_S = 5.0
-_LEFT_ALONE_S = 5.0
+# How long a caller who has an answer without the archive waits for it. After so many failures, one
+# after the other, it is left alone for a time, and then asked by one caller.
+_PATIENCE_S, _FAILURES, _LEFT_ALONE_S = 5.0, 2, 5.0
+# Updates are decoded in slices, and other tasks of the loop run between them.
+_SLICE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class ArchiveReader:
         self._own = archive is None
         self.archive: Archive = open_archive(store.settings) if archive is None else archive
         self._copies = UpdateCopies(store, self.archive)
-        self._asked_again_s = 0.0
+        self._failures, self._failed_s, self._is_asked = 0, 0.0, False
 
     async def __aenter__(self) -> Self:
         return self
@@ -125,11 +128,26 @@ class ArchiveReader:
     async def soon(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make a call of the archive that must not hold up who asks.
 
-        Errors: ArchiveUnavailable after 5 s, and for the 5 s after that at once.
+        Errors: ArchiveUnavailable after 5 s, and at once after two failures of which the second
+        call began behind the first: for 5 s, and then while another caller asks.
         """
-        if monotonic() < self._asked_again_s:
+        if self._failures < _FAILURES:
+            return await self._asked(call)
+        if self._is_asked or monotonic() < self._failed_s + _LEFT_ALONE_S:
             raise ArchiveUnavailable("read", "it could not be read some seconds ago")
-        doing = asyncio.ensure_future(call())
+        self._is_asked = True
+        try:
+            return await self._asked(call)
+        finally:
+            self._is_asked = False
+
+    async def _asked(self, call: Callable[[], Awaitable[T]]) -> T:
+        began = monotonic()
+        token = patience.set(asyncio.get_running_loop().time() + _PATIENCE_S)
+        try:
+            doing = asyncio.ensure_future(call())
+        finally:
+            patience.reset(token)
         try:
             done, _ = await asyncio.wait({doing}, timeout=_PATIENCE_S)
         finally:
@@ -138,14 +156,22 @@ class ArchiveReader:
                 doing.cancel()
                 doing.add_done_callback(_look_at)
         if not done:
-            self._asked_again_s = monotonic() + _LEFT_ALONE_S
+            self._fail(began)
             raise ArchiveUnavailable("read", f"no answer in {_PATIENCE_S:g} s")
         try:
-            return doing.result()
+            found = doing.result()
         except ArchiveUnavailable as error:
             if not error.refused:
-                self._asked_again_s = monotonic() + _LEFT_ALONE_S
+                self._fail(began)
             raise
+        self._failures = 0
+        return found
+
+    def _fail(self, began: float) -> None:
+        # Calls that waited at the same time fail for one reason.
+        if began > self._failed_s:
+            self._failures += 1
+            self._failed_s = monotonic()
 
     async def tasks(
         self, session_id: str, *, limit: int = 1000, fetch: bool = True
@@ -153,21 +179,31 @@ class ArchiveReader:
         """Return a session's tasks in the order of their creation, of Redis and the archive.
 
         A task that Redis has is as Redis has it. ``limit`` bounds those from the archive: the last
-        that ended. Without ``fetch`` large results of those stay in the store of claims, as
+        that were created. Without ``fetch`` large results of those stay in the store of claims, as
         `Sealed`. Errors: PayloadLost with it.
         """
         live = {state.task_id: state for state in await self._store.list_tasks(session_id)}
-        archived = await self.archive.tasks(ArchiveQuery(session_id=session_id, limit=limit))
-        newest: dict[str, ArchivedTask] = {}
-        for task in sorted(archived, key=lambda task: task.born_us):
-            newest[task.task_id] = task
+        newest = [task async for task in self._tasks_of(session_id, limit)]
         found = [
             (task.created_at, await self.state_of(task) if fetch else self._read(task))
-            for task in newest.values()
+            for task in newest
             if task.task_id not in live
         ]
         found += [(state.created_at, state) for state in live.values()]
         return [state for _, state in sorted(found, key=lambda each: each[0].timestamp())]
+
+    async def _tasks_of(self, session_id: str, limit: int) -> AsyncGenerator[ArchivedTask]:
+        """Yield the archived tasks of a session, the newest first, of each id the last."""
+        after, left = None, limit
+        while left > 0:
+            page = await self.archive.find(
+                ArchiveListing(session_id=session_id, limit=min(left, _PAGE), after=after)
+            )
+            for task in page.tasks:
+                yield task
+            after, left = page.end, left - len(page.tasks)
+            if after is None:
+                return
 
     async def find(
         self,
@@ -329,12 +365,17 @@ class ArchiveReader:
                 # There is no such row. What follows it has the next number.
                 resume_after=log.cursor_at(rows[0].n - 1, rows[0].ms),
             )
-        entries = [
-            Entry(log.cursor_at(row.n, row.ms), value, row.data)
-            for row in whole
-            if wanted.task_id in (None, row.topic)
-            and (value := self._update_of(wanted.session_id, row)) is not None
-        ]
+        entries, undone = list[Entry[StateUpdate]](), 0
+        for row in whole:
+            if wanted.task_id not in (None, row.topic):
+                continue
+            value = self._update_of(wanted.session_id, row)
+            if value is not None:
+                entries.append(Entry(log.cursor_at(row.n, row.ms), value, row.data))
+            undone += len(row.data)
+            if undone >= _SLICE_BYTES:
+                undone = 0
+                await asyncio.sleep(0)
         return EntryPage(entries, log.cursor_at(whole[-1].n, whole[-1].ms), at_end=False)
 
     async def _raise_dropped(self, wanted: _Wanted, place: tuple[int, int]) -> None:

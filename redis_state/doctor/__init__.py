@@ -5,7 +5,7 @@ Nothing is written. A question that the user may not ask is answered with *unkno
 
 from __future__ import annotations
 
-from redis_state.doctor.examination import examine
-from redis_state.doctor.finding import Finding, Verdict
+from redis_state.doctor.examination import SAMPLE, examine
+from redis_state.doctor.finding import ExamineProgress, Finding, Verdict
 
-__all__ = ["Finding", "Verdict", "examine"]
+__all__ = ["SAMPLE", "ExamineProgress", "Finding", "Verdict", "examine"]

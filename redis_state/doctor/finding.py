@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeAlias
 
 
 class Verdict(StrEnum):
@@ -20,7 +21,8 @@ class Finding:
     """The answer to one question about one server.
 
     ``says`` is what was found, ``means`` what follows from it, ``do`` what to do. The last two are
-    empty for what is sound.
+    empty for what is sound. ``examined`` of ``total`` are the keys that were looked through, where
+    the question needs it; ``total`` is None where the server does not say it.
     """
 
     server: str
@@ -29,6 +31,10 @@ class Finding:
     says: str
     means: str = ""
     do: str = ""
+    examined: int | None = None
+    total: int | None = None
 
 
 Found = AsyncGenerator[Finding]
+# Called with a server, how many of its keys were examined, and how many it has, if it says so.
+ExamineProgress: TypeAlias = Callable[[str, int, int | None], None]

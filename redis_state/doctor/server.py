@@ -7,10 +7,13 @@ import ssl
 import time
 from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-from redis_state.doctor.finding import Finding, Found, Verdict
+from redis_state.doctor.finding import ExamineProgress, Finding, Found, Verdict
+from redis_state.doctor.lifetimes import KeySample
 from redis_state.errors import BackendError, CommandRefused, NoConnection
 from redis_state.rights import Role, commands_of, keys_of
 from redis_state.settings import Settings
@@ -19,7 +22,6 @@ from redis_state.transport.connections.address import Address
 from redis_state.transport.diagnostics import Diagnostics
 from redis_state.transport.sending.guarantee import DEMANDED, Guarantee
 
-_SCANNED = 2_000
 _CLOCK_S = 5.0
 _LAG_BYTES = 10_000_000
 _FULL_PART = 0.9
@@ -42,9 +44,14 @@ class Examination:
         ask: Diagnostics,
         *,
         leaving: Container[str] = (),
+        sample: int | None,
+        progress: ExamineProgress | None = None,
     ) -> None:
-        # ``leaving``: questions that do not matter on this server.
+        # ``leaving``: questions that do not matter on this server. ``sample``: how many keys are
+        # examined, None for all.
         self._leaving = leaving
+        self._sample = sample
+        self._progress = progress
         self._settings = settings
         self._is_cluster = Address.parse(settings.url.get_secret_value()).is_cluster
         self._address = address
@@ -279,24 +286,27 @@ class Examination:
             yield self._sound("clock", f"{ahead_s:+.1f} s from this machine's")
 
     async def _lifetimes(self) -> Found:
-        cursor, seen, permanent = b"0", 0, list[str]()
-        while seen < _SCANNED:
-            cursor, keys = await self._ask.some_keys(cursor, f"{self._settings.namespace}:v1:*")
-            lives = await asyncio.gather(*(self._ask.pttl(key) for key in keys))
-            expiring = zip(keys, lives, strict=True)
-            permanent += [key.decode(errors="replace") for key, left in expiring if left == -1]
-            seen += len(keys)
-            if cursor == b"0":
-                break
-        if permanent:
-            yield self._finding(
+        answer = await KeySample(self._ask, self._settings.namespace, self._keys_in_all()).ask(
+            self._sample, partial(self._progress, self._server) if self._progress else None
+        )
+        if answer.permanent:
+            found = self._finding(
                 "lifetimes",
-                f"{len(permanent)} of {seen} keys never expire, for example {permanent[0]}",
+                f"{answer.permanent} of {answer.own} keys never expire, for example "
+                f"{answer.first}; {answer.size}",
                 "they stay for ever: another program has written them, or taken their lifetime",
                 "find out who did; the library gives every key a lifetime",
             )
         else:
-            yield self._sound("lifetimes", f"all of {seen} keys expire")
+            found = self._sound("lifetimes", f"all of {answer.own} keys expire; {answer.size}")
+        yield replace(found, examined=answer.examined, total=answer.total)
+
+    def _keys_in_all(self) -> int | None:
+        if not self._info:
+            return None
+        # "keys=3,expires=3,avg_ttl=5"; a database without keys is not named.
+        counted = self._info.get(f"db{self._address.options.get('db', 0)}", "keys=0")
+        return int(_split(counted.split(","), "=").get("keys", "0"))
 
     async def _rights(self) -> Found:
         try:

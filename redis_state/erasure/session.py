@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -126,13 +126,14 @@ class SessionErasure:
                 f"{len(shared)} traces belong to another session too"
             )
 
-    async def claims(self, found: SessionFindings, more: Iterable[bytes] = ()) -> set[bytes]:
+    async def claims(self, found: SessionFindings, archived: Collection[bytes]) -> set[bytes]:
         """Return the names of the objects in the store of claims that the session's tasks name.
 
-        Without those of schedules, which give them to tasks of other sessions too.
+        With those of archived tasks. Without those of schedules, which give them to tasks of other
+        sessions too.
         """
         payloads = self._store.base.payloads
-        named: set[bytes] = set()
+        named = set(archived)
         hashes = [key.name for key in found.keys if key.kind in ("task", "journal")]
         # A session may have more of them than the memory holds.
         for start in range(0, len(hashes), _TOGETHER):
@@ -140,8 +141,6 @@ class SessionErasure:
             for values in await self._each(self._commands.hgetall, some):
                 for value in values:
                     named |= payloads.claims_in(value)
-        for data in more:
-            named |= payloads.claims_in(data)
         if named:
             for schedule_id in await self._members(self._keys.schedules()):
                 for value in await self._commands.hgetall(self._keys.schedule(schedule_id)):
@@ -294,13 +293,15 @@ class SessionErasure:
 
     async def _remove_beginning(self, index: str, beginning: bytes) -> None:
         """Remove the members of a list of all sessions that begin so."""
-        found: list[bytes] = []
-        start = 0
-        while page := await self._commands.zrange(index, start, start + _PAGE - 1):
-            found += [member for member in page if member.startswith(beginning)]
-            start += _PAGE
-        if found:
-            await self._scripts.zrem(index, *found)
+        cursor = b"0"
+        while True:
+            # Not by rank: that leaves one out if one before it is removed meanwhile.
+            cursor, page = await self._commands.zscan(index, cursor, count=_PAGE)
+            found = [member for member in page[::2] if member.startswith(beginning)]
+            if found:
+                await self._scripts.zrem(index, *found)
+            if cursor == b"0":
+                return
 
     async def _remove(self, index: str, members: Sequence[bytes]) -> None:
         """Remove members of a list of all sessions, if it is there and has any."""

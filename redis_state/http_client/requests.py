@@ -1,7 +1,8 @@
 """Requests to a gateway: credentials, deadlines, and what may be repeated.
 
 What reads is repeated, and what has an id of its own: the gateway does it once. Another change is
-repeated only if it was not sent. Otherwise its caller learns that the outcome is unknown.
+repeated only if nothing of it was sent, see `Sending`. Otherwise its caller learns that the outcome
+is unknown.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from redis_state.errors import (
     RedisStateError,
 )
 from redis_state.http_client.problems import Problem, read_problem
+from redis_state.http_client.sending import Sending
 from redis_state.models.tasks import new_id
 from redis_state.serialization import codec
 
@@ -44,10 +46,6 @@ _CONNECT_S = 10.0
 # Of the time for a call, so that a lost connection leaves time for another one.
 _PART_FOR_ONE = 3
 LONGEST_KEY = 200
-_NOT_SENT = (
-    *(httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout),
-    *(httpx.ProxyError, httpx.UnsupportedProtocol, httpx.LocalProtocolError),
-)
 _UNAUTHORISED = 401
 _LONGEST_PROBLEM = 1 << 16
 _HEADER_TEXT = re.compile(r"[!-~]+")
@@ -95,6 +93,7 @@ class GatewayCaller:
         self._credentials = credentials
         self._timeout_s = limits.seconds("timeout_s", timeout_s)
         self._idle_s = limits.seconds("idle_s", idle_s)
+        self._tells_stages = transport is None or type(transport) is httpx.AsyncHTTPTransport
         self._http = httpx.AsyncClient(
             verify=True if tls is None else tls,
             transport=transport,
@@ -150,7 +149,7 @@ class GatewayCaller:
         if cursor is not None:
             headers["last-event-id"] = cursor
         timeout = httpx.Timeout(self._idle_s, connect=_CONNECT_S)
-        found = await self._send(ask, headers, timeout, stream=True)
+        found = await self._send(ask, headers, timeout, self._sending(), stream=True)
         if isinstance(found, _Failure):
             raise BackendUnavailable(self.address, found.text, final=found.final)
         try:
@@ -170,26 +169,41 @@ class GatewayCaller:
         parts = _PART_FOR_ONE if ask.repeatable else 1
         now = asyncio.get_running_loop().time()
         most_s = max(min(self._timeout_s / parts, until - now), 0.001)
+        # A handshake that is cancelled leaves its socket open, so that it ends before: TCP and TLS
+        # have half of the time each.
+        timeout = httpx.Timeout(None, connect=min(_CONNECT_S, most_s / 2))
+        sending = self._sending()
         try:
             async with asyncio.timeout(most_s):
-                return await self._send(ask, {}, httpx.Timeout(None, connect=_CONNECT_S))
+                return await self._send(ask, {}, timeout, sending)
         except TimeoutError:
-            return _Failure("no answer in time", sent=True)
+            text = "no answer in time" if sending.maybe else "no connection in time"
+            return _Failure(text, sent=sending.maybe)
+
+    def _sending(self) -> Sending:
+        return Sending(tells=self._tells_stages)
 
     async def _send(
-        self, ask: Ask, headers: dict[str, str], timeout: httpx.Timeout, *, stream: bool = False
+        self,
+        ask: Ask,
+        headers: dict[str, str],
+        timeout: httpx.Timeout,
+        sending: Sending,
+        *,
+        stream: bool = False,
     ) -> httpx.Response | _Failure:
         token = await self._token()
-        found = await self._send_once(ask, headers, timeout, token, stream=stream)
+        found = await self._send_once(ask, headers, timeout, token, sending, stream=stream)
         if isinstance(found, _Failure) or found.status_code != _UNAUTHORISED:
             return found
         # It was refused before anything happened. A function that makes tokens has always a newer
         # one: it is tried once.
+        sending.refused()
         newer = await self._token()
         if newer == token:
             return found
         await found.aclose()
-        return await self._send_once(ask, headers, timeout, newer, stream=stream)
+        return await self._send_once(ask, headers, timeout, newer, sending, stream=stream)
 
     async def _send_once(
         self,
@@ -197,6 +211,7 @@ class GatewayCaller:
         headers: dict[str, str],
         timeout: httpx.Timeout,
         token: str | None,
+        sending: Sending,
         *,
         stream: bool,
     ) -> httpx.Response | _Failure:
@@ -212,12 +227,17 @@ class GatewayCaller:
             own["content-type"], content = "application/json", codec.encode(ask.body)
         try:
             request = self._http.build_request(
-                ask.method, self._url(ask), headers=own, content=content, timeout=timeout
+                ask.method,
+                self._url(ask),
+                headers=own,
+                content=content,
+                timeout=timeout,
+                extensions=sending.begin(),
             )
             return await self._http.send(request, stream=stream)
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError) as error:
             # The error has the request, and with it the token: it goes no further.
-            return _failure(error)
+            return _failure(error, sent=sending.failed(error))
 
     def _url(self, ask: Ask) -> str:
         path = "/".join(map(_quoted, ask.parts))
@@ -278,8 +298,7 @@ def _pauses() -> Generator[float, None, None]:
         pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
 
-def _failure(error: Exception) -> _Failure:
-    sent = not isinstance(error, _NOT_SENT)
+def _failure(error: Exception, *, sent: bool) -> _Failure:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

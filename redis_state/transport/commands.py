@@ -19,7 +19,7 @@ COMMANDS = (
     *("EXISTS", "GET", "GETEX", "HEXISTS", "HGET", "HGETALL", "HMGET", "INFO", "PING", "PTTL"),
     *("SCAN", "SET", "TIME", "UNLINK", "XLEN", "XRANGE", "ZCARD", "ZRANGE", "ZRANGEBYLEX"),
     *("ZRANGEBYSCORE", "ZREVRANGE", "ZREVRANGEBYLEX", "ZREVRANGEBYSCORE"),
-    "ZSCORE",
+    *("ZSCAN", "ZSCORE"),
 )
 # Those that change nothing, here or in a script.
 READING = frozenset(
@@ -130,6 +130,13 @@ class Commands:
     ) -> asyncio.Future[Any]:
         """List members of a sorted set by their names, in reverse order."""
         return self._send("ZREVRANGEBYLEX", key, highest, lowest, "LIMIT", 0, count)
+
+    def zscan(self, key: str, cursor: Argument, *, count: int) -> asyncio.Future[Any]:
+        """Read a page of a sorted set: the next cursor, and members with their scores in turn.
+
+        A member that is there all the time is in a page, and may be in two.
+        """
+        return self._send("ZSCAN", key, cursor, "COUNT", count)
 
     def xlen(self, key: str) -> asyncio.Future[Any]:
         """Count a stream's rows."""

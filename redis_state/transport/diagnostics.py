@@ -54,9 +54,9 @@ class Diagnostics:
         """
         return self._send("EVAL", _RIGHTS, 0, *(json.dumps(words) for words in commands))
 
-    def some_keys(self, cursor: Argument, pattern: str) -> asyncio.Future[Any]:
-        """Read a page of the keys that match: the next cursor, and the keys."""
-        return self._send("SCAN", cursor, "MATCH", pattern, "COUNT", 500)
+    def some_keys(self, cursor: Argument, pattern: str, *, count: int = 500) -> asyncio.Future[Any]:
+        """Look at about ``count`` keys: the next cursor, and those that match."""
+        return self._send("SCAN", cursor, "MATCH", pattern, "COUNT", count)
 
     def pttl(self, key: Argument) -> asyncio.Future[Any]:
         """Return what is left of a lifetime in ms; -1 without one, -2 without the key."""

@@ -34,7 +34,7 @@ from redis_state.archive.model import (
 )
 from redis_state.archive.postgres import erasing
 from redis_state.archive.postgres import statements as sqls
-from redis_state.archive.postgres.finding import find_tasks
+from redis_state.archive.postgres.finding import PAGE_BYTES, find_tasks
 from redis_state.archive.postgres.retention import CLASSES, Retaining
 from redis_state.archive.postgres.rows import (
     ms_of,
@@ -53,6 +53,7 @@ from redis_state.archive.postgres.schema import (
     month_of,
 )
 from redis_state.archive.postgres.verifying import verify_records, verify_rows, verify_tasks
+from redis_state.archive.protocol import patience
 from redis_state.archive.retention import RetentionReport, check_classes
 from redis_state.errors import ArchiveUnavailable
 from redis_state.postgres.connection import (
@@ -186,7 +187,7 @@ class PostgresArchive:
         count: int,
         over_gaps: bool = False,
     ) -> list[ArchivedRow] | None:
-        """Return rows behind a row's number and time, the oldest first.
+        """Return rows behind a row's number and time, the oldest first; of 4 MiB, or the first.
 
         Rows that the server has lost are left out. None if that row is not kept, unless it is the
         place just before the next one. None, too, if a month between the two was dropped. With
@@ -196,7 +197,7 @@ class PostgresArchive:
         n, ms = after or _NONE
         place = [self._namespace, id_text(session_id), moment_of_ms(ms), n]
         async with self._using("read") as connection:
-            found = await connection.execute(sqls.ROWS_AFTER, [*place, count])
+            found = await connection.execute(sqls.ROWS_AFTER, [*place, count, PAGE_BYTES])
             rows = [row_of(row) for row in await found.fetchall()]
             if after is None or over_gaps:
                 return rows
@@ -367,9 +368,10 @@ class PostgresArchive:
         self, action: str, *, timeout_s: float | None = None, settled: bool = True
     ) -> AsyncGenerator[PostgresConnection]:
         """Return the connection; open another one if it is lost. Errors: ArchiveUnavailable."""
-        timeout_s = timeout_s or self._timeout_s
         loop = asyncio.get_running_loop()
-        until = loop.time() + timeout_s
+        now = loop.time()
+        until = min(now + (timeout_s or self._timeout_s), patience.get())
+        timeout_s = round(until - now, 1)
         late = False
 
         def end(connection: AsyncConnection[Any]) -> None:

@@ -7,6 +7,7 @@ rare what is wanted is.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ from redis_state.postgres.text import id_of, id_text
 
 # So many tasks are read for one that may be returned, and at least so many for a page.
 _READ_FOR_ONE, _LEAST = 4, 400
+# A page has so many bytes of records or rows, and what begins before. It is decoded in slices, and
+# other tasks of the loop run between them.
+PAGE_BYTES, _SLICE_BYTES = 4 << 20, 1 << 18
 # The last id of a microsecond: of listings with the oldest first, and with the newest first.
 _LAST_ID = (b"\xff" * ID_BYTES, b"\0" * ID_BYTES)
 
@@ -40,16 +44,21 @@ SELECT session_id, task_id, long_ids, born, created_at, status, handler, attribu
 FROM redis_state.tasks WHERE {conditions}
 ORDER BY created_at {direction} FETCH FIRST %s ROWS WITH TIES
 """
-# Of an id that was used again the last task alone.
+# Of an id that was used again the last task alone. Behind so many bytes the record is null.
 _RECORDS: Final = """
-SELECT kept.session_id, kept.task_id, kept.long_ids, kept.record::text, '{}'
-FROM unnest(%s::text[], %s::text[], %s::timestamptz[]) AS wanted (session_id, task_id, born)
+SELECT session_id, task_id, long_ids, CASE WHEN size - own < %s THEN record END, '{}', place FROM (
+SELECT kept.session_id, kept.task_id, kept.long_ids, kept.record::text AS record, place,
+    octet_length(kept.record::text) AS own,
+    sum(octet_length(kept.record::text)) OVER (ORDER BY place) AS size
+FROM unnest(%s::text[], %s::text[], %s::timestamptz[])
+    WITH ORDINALITY AS wanted (session_id, task_id, born, place)
 JOIN redis_state.tasks AS kept ON kept.namespace = %s AND kept.session_id = wanted.session_id
     AND kept.task_id = wanted.task_id AND kept.born = wanted.born
 WHERE NOT EXISTS (
     SELECT 1 FROM redis_state.tasks AS later
     WHERE later.namespace = %s AND later.session_id = wanted.session_id
         AND later.task_id = wanted.task_id AND later.born > wanted.born)
+) AS found ORDER BY place
 """
 
 
@@ -84,7 +93,9 @@ async def find_tasks(
         end = _behind_moment(rows[-1][4], newest=listing.newest_first)
     if len(wanted) > len(chosen) or (end is not None and len(chosen) == listing.limit):
         end = chosen[-1].place
-    tasks = await _records(connection, namespace, [each.key for each in chosen])
+    tasks, fit = await _records(connection, namespace, [each.key for each in chosen])
+    if fit < len(chosen):
+        end = chosen[fit - 1].place
     return ArchivedPage(
         sorted(
             (task for task in tasks if _matches(task, listing)),
@@ -137,12 +148,22 @@ def _same_text(column: str, wanted: str) -> str:
 
 async def _records(
     connection: AsyncConnection[Any], namespace: str, keys: Sequence[tuple[str, str, datetime]]
-) -> list[ArchivedTask]:
+) -> tuple[list[ArchivedTask], int]:
+    """Return the tasks of the first keys, and of how many keys: the others make the page large."""
     if not keys:
-        return []
+        return [], 0
     columns = [list(column) for column in zip(*keys, strict=True)]
-    found = await connection.execute(_RECORDS, [*columns, namespace, namespace])
-    return [task_of(row) for row in await found.fetchall()]
+    found = await connection.execute(_RECORDS, [PAGE_BYTES, *columns, namespace, namespace])
+    tasks, undone = list[ArchivedTask](), 0
+    for *row, place in await found.fetchall():
+        if row[3] is None:
+            return tasks, place - 1
+        tasks.append(task_of(row))
+        undone += len(row[3])
+        if undone >= _SLICE_BYTES:
+            undone = 0
+            await asyncio.sleep(0)
+    return tasks, len(keys)
 
 
 def _matches(task: ArchivedTask, listing: ArchiveListing) -> bool:

@@ -79,9 +79,12 @@ SELECT 1 FROM redis_state.updates
 WHERE namespace = %s AND session_id = %s AND at = %s AND n = %s AND NOT lost
 """
 ROWS_AFTER: Final = """
-SELECT at, n, task_id, row_id, data, long_ids FROM redis_state.updates
-WHERE namespace = %s AND session_id = %s AND (at, n) > (%s, %s) AND NOT lost
-ORDER BY at, n LIMIT %s
+SELECT at, n, task_id, row_id, data, long_ids FROM (
+    SELECT *, sum(octet_length(data)) OVER (ORDER BY at, n) - octet_length(data) AS before FROM (
+        SELECT at, n, task_id, row_id, data, long_ids FROM redis_state.updates
+        WHERE namespace = %s AND session_id = %s AND (at, n) > (%s, %s) AND NOT lost
+        ORDER BY at, n LIMIT %s) AS counted) AS page
+WHERE before < %s ORDER BY at, n
 """
 
 TASKS: Final = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from typing import Annotated
 
@@ -14,7 +15,8 @@ from rich.table import Table
 
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import ExitCode, or_exit, run
-from redis_state.doctor import Verdict, examine
+from redis_state.doctor import SAMPLE, ExamineProgress, Verdict, examine
+from redis_state.errors import InvalidField
 from redis_state.rights import Role, UserRule, user_rule
 from redis_state.settings import make_settings
 from redis_state.transport.connections.address import Address
@@ -67,22 +69,35 @@ def acl(
         print(rule)
 
 
+_SHOWN_EACH = 100_000
 _COLOURS = {Verdict.SOUND: "green", Verdict.FINDING: "red", Verdict.UNKNOWN: "yellow"}
 
 
 @app.command()
-def doctor(url: Url = None, as_json: AsJson = False) -> None:
+def doctor(
+    sample: Annotated[
+        str,
+        typer.Option(
+            metavar="N|all",
+            help="How many keys of each server are examined for a lifetime.",
+        ),
+    ] = str(SAMPLE),
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
     """Ask each server whether it is fit to keep state, and say what to do.
 
     Asks for version, role, memory, persistence, replicas, slots, certificate, clock, keys without a
     lifetime and rights. Asks for the queue, which may have a server of its own. Looks for orphans
-    in samples: jobs of tasks that are gone, and unfinished tasks that nobody will run. Writes
-    nothing. What the user may not ask is *unknown*.
+    in samples: jobs of tasks that are gone, and unfinished tasks that nobody will run. Keys without
+    a lifetime are looked for in a sample too, and the answer has its size. Writes nothing. What the
+    user may not ask is *unknown*.
 
     Status 0 if nothing was found, 1 for findings, 5 if a server cannot be reached.
     """
     settings = or_exit(lambda: make_settings(url))
-    found = run(examine(settings))
+    most = or_exit(lambda: _sample(sample))
+    found = run(examine(settings, sample=most, progress=None if as_json else _show_keys()))
     if as_json:
         print(json.dumps([asdict(each) for each in found]))
     else:
@@ -99,3 +114,25 @@ def doctor(url: Url = None, as_json: AsJson = False) -> None:
             console.print(table)
     if any(each.state is Verdict.FINDING for each in found):
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _sample(written: str) -> int | None:
+    """Read how many keys are wanted; None for all. Errors: InvalidField."""
+    if written == "all":
+        return None
+    if not written.isascii() or not written.isdecimal() or int(written) < 1:
+        raise InvalidField("sample", "needs a number from 1, or all")
+    return int(written)
+
+
+def _show_keys() -> ExamineProgress:
+    """Print a line for each 100,000 keys: a person may wait."""
+    shown: dict[str, int] = {}
+
+    def show(server: str, examined: int, total: int | None) -> None:
+        if examined // _SHOWN_EACH > shown.get(server, 0):
+            shown[server] = examined // _SHOWN_EACH
+            among = "" if total is None else f" of {total:,}"
+            print(f"{server}: {examined:,}{among} keys examined", file=sys.stderr, flush=True)
+
+    return show

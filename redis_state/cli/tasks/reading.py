@@ -15,7 +15,7 @@ from rich.tree import Tree
 
 from redis_state import RedisStateStore
 from redis_state.cli.commands import AsJson, Url, app
-from redis_state.cli.exit_codes import ExitCode, or_exit, run
+from redis_state.cli.exit_codes import ExitCode, complain, or_exit, run
 from redis_state.cli.output import brief, harmless, print_json, print_line, revealed_document
 from redis_state.cli.tasks.printing import (
     branch_of,
@@ -27,7 +27,7 @@ from redis_state.cli.tasks.printing import (
     print_workers,
 )
 from redis_state.documents import parent_of, task_document, view_document, worker_document
-from redis_state.errors import CallerError, NotFound
+from redis_state.errors import ArchiveUnavailable, CallerError, NotFound
 from redis_state.models import StateUpdate, TaskState, TaskStatus
 
 if TYPE_CHECKING:
@@ -165,12 +165,19 @@ def tree(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which task of a session spawned which. Status 3 if there is none."""
+    """Show which task of a session spawned which, also of archived ones. Status 3 if there is none.
+
+    Without the archive, which is away, a line says so.
+    """
 
     async def look() -> list[TaskState]:
         async with client_of(url) as client:
-            if task is not None:
-                await found(client, session, task)
+            if client.store.settings.archive_url is not None:
+                reader = client.store.archive
+                try:
+                    return await reader.soon(lambda: reader.tasks(session, fetch=False))
+                except ArchiveUnavailable:
+                    complain("the archive could not be read: archived tasks are not listed")
             return await client.store.list_tasks(session)
 
     states = run(look())
@@ -181,7 +188,7 @@ def tree(
         below.setdefault(parent if parent in known else None, []).append(state)
     roots = below.get(None, []) if task is None else [one for one in states if one.task_id == task]
     if not roots:
-        or_exit(lambda: _nothing(session))
+        or_exit(lambda: _nothing(session, task))
     if as_json:
         print_json([branch_of(root, below) for root in roots])
         return
@@ -322,5 +329,7 @@ def _missing(session_id: str, task_id: str) -> NotFound:
     return NotFound(f"session {harmless(session_id)!r} has no task {harmless(task_id)!r}")
 
 
-def _nothing(session: str) -> None:
+def _nothing(session: str, task: str | None) -> None:
+    if task is not None:
+        raise _missing(session, task)
     raise NotFound(f"session {harmless(session)!r} has no tasks")

@@ -43,6 +43,7 @@ from redis_state.gateway.results import (
 from redis_state.models import StateUpdate
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 from redis_state.worker import Archived, TaskView
+from redis_state.worker.tasks.views.branches import tasks_of_branch
 
 _TASK = "/v1/sessions/{session}/tasks/{task}"
 _LARGEST_VERSION = 2**53
@@ -114,12 +115,7 @@ async def read_task(call: ApiCall) -> Response:
 async def read_tree(call: ApiCall) -> Response:
     """Read a task and those that it has spawned."""
     view = await _found(call)
-    session_id, store = view.state.session_id, call.store
-    if view.archived:
-        reader = store.archive
-        tasks = await reader.soon(lambda: reader.tasks(session_id, fetch=False))
-    else:
-        tasks = await store.list_tasks(session_id)
+    tasks = await tasks_of_branch(call.store, view.state, archived=view.archived)
     return answer(branch_document(view.state, tasks))
 
 

@@ -29,7 +29,7 @@ from redis_state.primitives.watchlist import WatchClaim
 from redis_state.scripts import ReplyCode
 from redis_state.stores.base import Base, ms
 from redis_state.stores.durable_events.table import EventTable, KeptPlace, TraceRows
-from redis_state.stores.durable_events.waiting import EventList, trace_of_entry
+from redis_state.stores.durable_events.waiting import HOLD_MS, EventList, trace_of_entry
 from redis_state.transport.keys import WATCH_SHARDS
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -37,7 +37,6 @@ log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LIMIT = 8
-_HOLD_MS = 30_000
 _AGAIN_MS, _TROUBLE_MS = 500, 3_600_000
 _FIRST_BACKOFF_MS, _LONGEST_BACKOFF_MS = 500, 30_000
 # So many traces are read at once, and of each so many rows at first.
@@ -99,7 +98,7 @@ class Forwarder:
         With PostgreSQL away it postpones, and keeps all.
         """
         report = ForwardReport()
-        claims = await self._list.watch.claim_due(limit=_LIMIT, hold_ms=_HOLD_MS)
+        claims = await self._list.watch.claim_due(limit=_LIMIT, hold_ms=HOLD_MS)
         report.looked = len(claims)
         if not claims:
             return report
@@ -125,10 +124,29 @@ class Forwarder:
                 turn.settled[trace] = self._backoff_ms()
                 report.postponed += 1
         finally:
-            await self._list.watch.settle(
-                (turn.claims[trace], delay_ms) for trace, delay_ms in turn.settled.items()
-            )
+            await self._settle(turn)
         return report
+
+    async def _settle(self, turn: _Turn) -> None:
+        """Settle what was claimed. A trace that was saved to meanwhile waits again.
+
+        If the save came before the strike, the strike has removed since when it waits.
+        """
+        traces = list(turn.settled)
+        done = await asyncio.gather(
+            *(
+                self._list.watch.settle([(turn.claims[trace], turn.settled[trace])])
+                for trace in traces
+            )
+        )
+        again = [trace for trace, count in zip(traces, done, strict=True) if not count]
+        await asyncio.gather(
+            *(
+                self._list.begin(trace, delay_ms=self._list.soon_ms)
+                for trace in again
+                if trace in turn.finished
+            )
+        )
 
     async def _move(self, traces: Sequence[str], turn: _Turn) -> None:
         places = dict(await self._ask(partial(self._table.places, traces)))

@@ -215,7 +215,7 @@ class DurableEventStore(EventStore):
                 await asyncio.sleep(self._delay_ms / 2000)
             wait_s = idle_s
             try:
-                due_s = asyncio.get_running_loop().time() - self._delay_ms / 4000 - _MARGIN_S
+                due_s = asyncio.get_running_loop().time() - self._list.soon_ms / 1000 - _MARGIN_S
                 own = {trace: at for trace, at in parts.own.items() if at < due_s}
                 report = await self.forward()
                 while report.is_full and not report.postponed:
@@ -251,7 +251,7 @@ class DurableEventStore(EventStore):
         parts = self._of_this_loop()
         sender = self._base.scripts.transport.sender
         connections = sender.connections
-        soon_ms = max(1, self._delay_ms // 4)
+        soon_ms = self._list.soon_ms
         listed = self._list.begin(trace_id, delay_ms=soon_ms)
         # The append may fail first; then nobody awaits this.
         listed.add_done_callback(_look_at)

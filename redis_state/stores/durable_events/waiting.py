@@ -11,8 +11,11 @@ from typing import Any
 from redis_state.primitives.waiting_since import WaitingSince
 from redis_state.primitives.watchlist import WatchList
 from redis_state.serialization import codec
-from redis_state.stores.base import Base
+from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import WATCH_SHARDS
+
+# So long a claim holds a trace. A save must make it due before, or the claim does not notice.
+HOLD_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class EventList:
     def __init__(self, base: Base) -> None:
         self._scripts, self._keys = base.scripts, base.keys
         self._since = WaitingSince(base.scripts, base.keys.events_since)
+        self.soon_ms: int = max(1, min(ms(base.settings.durable_events_delay), HOLD_MS // 2) // 4)
         self.watch: WatchList = WatchList(base.scripts, base.keys, key_of=base.keys.events_watch)
 
     def begin(self, trace_id: str, *, delay_ms: int) -> asyncio.Future[Any]:

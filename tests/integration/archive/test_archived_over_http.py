@@ -17,6 +17,7 @@ from redis_state import RedisStateStore
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.errors import ArchiveUnavailable, InvalidField, PayloadLost
 from redis_state.gateway import create_gateway
+from tests.support.commands import Ran, cli
 from tests.support.console import Browser, keys_for
 from tests.support.gateway import at, code_of
 from tests.support.http_gateway import OverHttp, over_http
@@ -25,6 +26,8 @@ from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archives import archive_and_expire
 
 pytestmark = pytest.mark.worker
+
+AWAY = "postgresql://ann:secret@127.0.0.1:1/d"
 
 
 @pytest.fixture
@@ -116,6 +119,41 @@ async def test_a_tree_has_archived_children_and_what_is_lost_is_named(
                 assert lost.value.of == f"task {large!r}"
 
 
+async def test_the_tree_of_a_live_task_has_its_archived_children(
+    live: RedisStateStore, archive: PostgresArchive, postgres: OwnPostgres
+) -> None:
+    pytest.importorskip("typer", reason="needs the cli extra")
+
+    async def cli_tree(*task: str, url: str = postgres.url) -> Ran:
+        return await cli(
+            live.settings, "tree", SESSION, *task, "--json", REDIS_STATE_ARCHIVE_URL=url
+        )
+
+    async with over_http(live, handlers=("parent", "echo")) as over:
+        top = await over.direct.submit("parent", session_id=SESSION)
+        await over.direct.wait(SESSION, top, timeout_s=60)
+        (child,) = await over.direct.children(SESSION, top)
+        await archive_and_expire(live, archive, child.task_id)
+        async with over.served.caller("ann", "read:*") as ann:
+            tree = (await ann.get(at(SESSION, top, "tree"))).json()
+        assert (tree["task_id"], tree["status"]) == (top, "COMPLETE")
+        assert [each["task_id"] for each in tree["children"]] == [child.task_id]
+        for arguments in ((), (top,)):
+            (branch,) = (await cli_tree(*arguments)).document
+            assert branch["task_id"] == top
+            assert [each["task_id"] for each in branch["children"]] == [child.task_id]
+        assert (await cli_tree("none")).status == 3
+        ran = await cli_tree(url=AWAY)
+        assert (ran.status, "could not be read" in ran.err) == (0, True)
+        assert [each["children"] for each in ran.document] == [[]]
+    away = live.settings.model_copy(update={"archive_url": SecretStr(AWAY)})
+    async with RedisStateStore(away) as store, over_http(store) as over:
+        async with over.served.caller("ann", "read:*") as ann:
+            tree = await ann.get(at(SESSION, top, "tree"))
+        # What Redis has is shown without the archive.
+        assert (tree.status_code, tree.json()["children"]) == (200, [])
+
+
 async def test_who_may_not_read_a_session_learns_nothing_of_its_archived_tasks(
     live: RedisStateStore, archive: PostgresArchive
 ) -> None:
@@ -149,7 +187,7 @@ async def test_who_may_not_read_a_session_learns_nothing_of_its_archived_tasks(
 async def test_a_gateway_without_its_archive_answers_what_redis_has(
     live: RedisStateStore, archive: PostgresArchive
 ) -> None:
-    url = SecretStr("postgresql://ann:secret@127.0.0.1:1/d")
+    url = SecretStr(AWAY)
     away = live.settings.model_copy(update={"archive_url": url})
     async with RedisStateStore(away) as store, over_http(store, handlers=("echo",)) as over:
         task = await over.direct.submit("echo", 1, session_id=SESSION)

@@ -11,15 +11,18 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("psycopg", reason="needs the postgres extra")
 
+import psycopg
+
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import ArchiveReader, open_archive
 from redis_state.archive.archiver import Archiver
 from redis_state.archive.backfill import backfill
 from redis_state.archive.erased import sessions_in
-from redis_state.archive.model import ArchiveBatch
+from redis_state.archive.model import ArchiveBatch, ArchivedTask, ArchiveQuery
+from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
-from redis_state.erasure import Eraser
+from redis_state.erasure import Eraser, eraser
 from redis_state.errors import PayloadStoreUnavailable
 from redis_state.memory.keys import MemoryKey
 from redis_state.stores.oauth_tokens import OAuthTokenStore
@@ -101,6 +104,52 @@ async def test_claims_are_erased_of_tasks_that_only_the_archive_has(
     report = await large.forget("mine")
     assert (report.claims, report.archive["tasks"]) == (2, 1)
     assert objects(tmp_path) == 0
+
+
+async def test_claims_of_many_archived_tasks_are_read_in_pages(
+    large: RedisStateStore,
+    archive: Archive,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not isinstance(archive, PostgresArchive):
+        pytest.skip("the times of its tasks are changed by SQL")
+    await run(large, **{f"t{n}": ("mine", None) for n in range(9)}, other=("other", None))
+    await backfill(large)
+    await archive_all(large, archive)
+    await large.clear_session("mine")
+    # Four have ended in one moment: more than a page.
+    async with await psycopg.AsyncConnection.connect(archive._url.get_secret_value()) as link:
+        await link.execute(
+            "UPDATE redis_state.tasks SET ended_at = '2031-01-01 00:00+00', record = "
+            "jsonb_set(record::jsonb - 'updated', '{updated_at}', '\"1924992000000000\"')::json "
+            "WHERE namespace = %s AND task_id IN ('t1', 't3', 't5', 't7')",
+            [large.settings.namespace],
+        )
+    pages = list[int]()
+    tasks = PostgresArchive.tasks
+
+    async def noting(self: PostgresArchive, query: ArchiveQuery) -> list[ArchivedTask]:
+        found = await tasks(self, query)
+        pages.append(len(found))
+        return found
+
+    monkeypatch.setattr(PostgresArchive, "tasks", noting)
+    monkeypatch.setattr(eraser, "_PAGE", 2)
+    report = await large.forget("mine")
+    assert (report.claims, report.archive["tasks"], objects(tmp_path)) == (18, 9, 2)
+    assert max(pages) < 9
+    assert len(pages) > 4
+
+
+async def test_claims_are_erased_of_tasks_that_only_redis_has(
+    claiming: Settings, tmp_path: Path
+) -> None:
+    alone = claiming.model_copy(update={"archive_url": None})
+    async with RedisStateStore(alone) as store:
+        await run(store, mine=("mine", None), other=("other", None))
+        assert (await store.forget("mine")).claims == 2
+    assert objects(tmp_path) == 2
 
 
 async def test_a_store_of_claims_that_is_away_leaves_all_for_the_repetition(

@@ -14,7 +14,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore
-from redis_state.archive import Archive
+from redis_state.archive import Archive, reader
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.errors import ArchiveUnavailable, CursorGap
 from redis_state.worker import TaskClient
@@ -22,7 +22,7 @@ from tests.support.processes.pools import SESSION
 from tests.support.servers.faults import Proxy
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archives import archive_and_expire, ended
-from tests.support.timing import Overdue
+from tests.support.timing import LONG_S, Overdue
 
 pytestmark = pytest.mark.worker
 
@@ -65,6 +65,58 @@ async def test_a_page_of_both_does_not_wait_for_a_silent_archive(
         assert (len(page.tasks), page.incomplete, late.seen) == (1, True, False)
         assert link.swallowed
         link.silence(silent=False)
+
+
+async def test_one_connection_that_says_nothing_closes_the_archive_for_nobody(
+    live: RedisStateStore, link: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "_PATIENCE_S", 2.0)
+    monkeypatch.setattr(reader, "_LEFT_ALONE_S", LONG_S)
+    settings = live.settings.model_copy(update={"archive_url": url_of(link)})
+    async with RedisStateStore(settings) as store, TaskClient(store) as client:
+        await store.archive.archive.prepare()
+        link.half_open()
+        pages = await asyncio.gather(*(client.find(archived="also") for _ in range(20)))
+        assert any(page.incomplete for page in pages)
+        assert link.swallowed
+        # The connection was given up with the call: the next one has another.
+        assert not (await client.find(archived="also")).incomplete
+        assert not (await client.find(archived="only")).tasks
+
+
+async def test_an_archive_that_is_away_is_asked_by_one_caller_at_a_time(
+    live: RedisStateStore, link: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(reader, "monotonic", lambda: now_s)
+    settings = live.settings.model_copy(update={"archive_url": url_of(link)})
+    async with RedisStateStore(settings) as store, TaskClient(store) as client:
+
+        async def asked(callers: int) -> int:
+            """Let callers look at the same time; return how often the link was tried."""
+            before = link.refused
+            finds = (client.find(archived="also") for _ in range(callers))
+            assert all(page.incomplete for page in await asyncio.gather(*finds))
+            return link.refused - before
+
+        await store.archive.archive.prepare()
+        link.refuse()
+        link.cut()
+        assert await asked(3) >= 1
+        now_s += 0.001
+        assert await asked(1) == 1, "one failure may be one connection's"
+        assert await asked(20) == 0
+        now_s += 4.9
+        assert await asked(20) == 0
+        now_s += 0.2
+        assert await asked(20) == 1
+        assert await asked(20) == 0
+        link.refuse(refusing=False)
+        now_s += 5.1
+        pages = await asyncio.gather(*(client.find(archived="also") for _ in range(20)))
+        assert [page.incomplete for page in pages].count(False) == 1
+        pages = await asyncio.gather(*(client.find(archived="also") for _ in range(20)))
+        assert not any(page.incomplete for page in pages)
 
 
 async def test_callers_of_a_silent_archive_all_have_their_deadline(link: Proxy) -> None:

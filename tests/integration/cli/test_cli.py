@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("typer", reason="needs the cli extra")
 
-from redis_state import Settings, __version__
+from redis_state import RedisStateStore, Settings, __version__
 from tests.support.commands import Ran, begin, end
 from tests.support.processes import children
+from tests.support.samples import update as make_update
 from tests.support.servers.faults import importing
 
 
@@ -87,6 +88,21 @@ async def test_doctor_names_what_is_wrong_and_ends_with_1(settings: Settings) ->
     assert ran.status == int(states["persistence"]["state"] == "finding")
     ran = await cli("doctor", environment={"REDIS_STATE_URL": url})
     assert "It means: a restart loses" in ran.out
+
+
+@pytest.mark.role("any", why="it examines all keys")
+async def test_doctor_says_how_many_keys_it_has_examined(settings: Settings) -> None:
+    async with RedisStateStore(settings) as store:
+        for number in range(20):
+            await store.save_update(make_update(f"u{number}", session_id=f"s{number}"))
+    url = settings.url.get_secret_value()
+    for sample, most in (("7", 7), ("all", None)):
+        ran = await cli("doctor", "--json", "--sample", sample, "--url", url)
+        (found,) = (each for each in json.loads(ran.out) if each["question"] == "lifetimes")
+        assert found["examined"] == (most or found["total"])
+        assert found["total"] > 7
+    for wrong in ("0", "-1", "some", ""):
+        assert (await cli("doctor", "--sample", wrong, "--url", url)).status == 2
 
 
 async def test_doctor_of_a_server_that_is_away_is_status_5(unused_tcp_port: int) -> None:

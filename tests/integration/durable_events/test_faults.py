@@ -7,7 +7,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -225,6 +226,32 @@ async def test_what_a_killed_process_saved_is_moved_by_another(
         await moved(store)
         assert await store.load_history("trace") == [event(n) for n in range(21)]
     assert rows_of(postgres, settings) == [f"n{n}" for n in range(21)]
+
+
+async def test_a_trace_that_is_saved_to_while_it_is_moved_counts_as_waiting(
+    settings: Settings, postgres: OwnPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strike, saved = EventList.strike, list[int]()
+    # Nothing is due by itself.
+    rare = chosen(settings, postgres, "delayed", durable_events_delay=timedelta(minutes=10))
+    async with RedisStateStore(rare) as store:
+
+        async def late(self: EventList, entries: Iterable[bytes]) -> None:
+            if not saved:
+                saved.append(1)
+                await store.save_event(event(1))
+            await strike(self, entries)
+
+        await store.save_event(event(0))
+        monkeypatch.setattr(EventList, "strike", late)
+        await durable(store)._list.begin("trace", delay_ms=0)
+        assert (await durable(store).forward()).events == 1
+        assert saved, "a save came between the read and the strike"
+        assert rows_of(postgres, settings) == ["n0"]
+        backlog = await durable(store).backlog()
+        assert backlog.traces == 1
+        await moved(store)
+        assert rows_of(postgres, settings) == ["n0", "n1"]
 
 
 async def test_events_wait_in_redis_while_postgresql_is_away(

@@ -15,6 +15,8 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.agents import SessionStore
 from redis_state.erasure import Eraser
+from redis_state.erasure import session as erasure_of_session
+from redis_state.erasure.session import SessionErasure
 from redis_state.errors import SessionRunning
 from redis_state.memory.keys import MemoryKey
 from redis_state.models import TaskStatus, Trajectory, UpdateType
@@ -34,6 +36,37 @@ pytestmark = [
 ]
 
 ODD = ["s-1-odd", "a:b {x}*", "ü\0\\n", "\ud800lone", "x" * 300]
+
+
+async def test_an_entry_is_removed_from_a_list_that_shrinks_meanwhile(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands before it is removed between two pages: by rank, that leaves it out."""
+    index, ours = store.base.keys.dead_tasks(), 40
+    monkeypatch.setattr(erasure_of_session, "_PAGE", 50)
+    for first in range(0, 2_000, 500):
+        pairs = [part for n in range(first, first + 500) for part in (2 * n, f'["s","{n}"]')]
+        await admin(store, "ZADD", index, *pairs)
+    mine = [part for n in range(ours) for part in (2_001, f'["mine","{n}"]')]
+    await admin(store, "ZADD", index, *mine)
+    removed = 0
+
+    async def shrink() -> None:
+        nonlocal removed
+        while removed < 900:  # those that stand before
+            removed += await admin(store, "ZREMRANGEBYRANK", index, 0, 4)
+
+    shrinking = asyncio.create_task(shrink())
+    try:
+        await eventually(lambda: removed > 0, "the list shrinks")
+        await SessionErasure(store)._remove_beginning(index, b'["mine",')
+    finally:
+        shrinking.cancel()
+        await asyncio.wait({shrinking})
+    left: list[bytes] = await admin(store, "ZRANGE", index, 0, -1)
+    assert len(left) >= 1_000
+    assert not [each for each in left if b"mine" in each]
+    await admin(store, "DEL", index)
 
 
 async def work(ctx: TaskContext) -> Any:

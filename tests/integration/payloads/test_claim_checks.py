@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from tests.support.payloads import KEYS, dump, opened
 from tests.support.processes.pools import SESSION, becomes, client_of, pool
+from tests.support.servers.ports import free_port
 
 MARK = "marker-of-a-large-payload "
 LARGE = MARK * 4_000
@@ -233,9 +235,9 @@ async def test_an_s3_compatible_server_keeps_large_payloads(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("obstore", reason="needs the claims extra")
-    server = pytest.importorskip("moto.server", reason="needs moto's server")
-    boto3: Any = pytest.importorskip("boto3")
-    running = server.ThreadedMotoServer(port=0, verbose=False)
+    server: Any = import_module("moto.server")
+    boto3: Any = import_module("boto3")
+    running = server.ThreadedMotoServer("127.0.0.1", free_port(), verbose=False)
     running.start()
     try:
         host, port = running.get_host_and_port()

@@ -14,7 +14,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings, TaskClient
 from redis_state.doctor import Finding, Verdict, examine
-from redis_state.errors import NoConnection
+from redis_state.errors import InvalidField, NoConnection
 from redis_state.rights import Role, user_rule
 from redis_state.settings import make_settings
 from redis_state.testing import eventually
@@ -101,6 +101,43 @@ async def test_each_danger_is_found_with_what_to_do(
     assert says in found[question].says
     assert found[question].means
     assert found[question].do
+
+
+async def test_a_sample_bounds_the_keys_that_are_examined_and_all_is_all(
+    own_url: str, admin: Sender
+) -> None:
+    others = "for n = 1, 30000 do redis.call('SET', 'o:' .. n, 'x') end"
+    await admin.send("EVAL", others, 0, repeatable=True)
+    await admin.send("SET", "t:v1:stays", "x", repeatable=True)
+    told: list[tuple[str, int, int | None]] = []
+
+    def tell(server: str, examined: int, total: int | None) -> None:
+        told.append((server, examined, total))
+
+    async def lifetimes(sample: int | None) -> tuple[Finding, int]:
+        before = await _called(admin, "scan")
+        found = await examine(settings_of(own_url), sample=sample, progress=tell)
+        (answer,) = (each for each in found if each.question == "lifetimes")
+        return answer, await _called(admin, "scan") - before
+
+    # The question for orphans scans 20,000 keys too.
+    few, calls = await lifetimes(1_200)
+    assert (few.examined, few.total) == (1_200, 30_001)
+    assert "1,200 of 30,001 keys of the server were examined" in few.says
+    assert told == [(few.server, n, 30_001) for n in (500, 1_000, 1_200)]
+    told.clear()
+    every, more = await lifetimes(None)
+    assert every.state is Verdict.FINDING
+    assert (every.examined, every.total) == (30_001, 30_001)
+    assert more - calls >= 50
+    assert told[-1] == (every.server, 30_001, 30_001)
+    with pytest.raises(InvalidField, match="sample"):
+        await examine(settings_of(own_url), sample=0)
+
+
+async def _called(admin: Sender, command: str) -> int:
+    stated: bytes = await admin.send("INFO", "commandstats", repeatable=True)
+    return int(stated.partition(f"cmdstat_{command}:calls=".encode())[2].partition(b",")[0] or 0)
 
 
 async def test_a_replica_without_a_demand_for_it_is_found(

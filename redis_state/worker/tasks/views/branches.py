@@ -1,0 +1,52 @@
+"""The tasks of a session that a branch may have: those of Redis, and of the archive if need be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+
+from redis_state.errors import ArchiveUnavailable
+from redis_state.models import TaskState
+from redis_state.store import RedisStateStore
+from redis_state.worker.tasks.children import ChildTasks
+
+
+async def tasks_of_branch(
+    store: RedisStateStore, top: TaskState, *, archived: bool
+) -> list[TaskState]:
+    """Return the tasks of a session in the order of their creation, with those below one of them.
+
+    The archive is read if the top is ``archived``, or if a child's name is all that Redis has of
+    it. Large results stay in the store of claims. Errors: ArchiveUnavailable for an archived top;
+    below a live one archived tasks are left out then.
+    """
+    session_id = top.session_id
+    if not archived:
+        live = await store.list_tasks(session_id)
+        if store.settings.archive_url is None or not await _misses(store, top, live):
+            return live
+    reader = store.archive
+    try:
+        return await reader.soon(lambda: reader.tasks(session_id, fetch=False))
+    except ArchiveUnavailable:
+        if archived:
+            raise
+        return await store.list_tasks(session_id)
+
+
+async def _misses(store: RedisStateStore, top: TaskState, live: Iterable[TaskState]) -> bool:
+    """Return whether a task of a branch names a child that Redis does not have."""
+    below: defaultdict[str | None, set[str]] = defaultdict(set)
+    known: set[str] = set()
+    for state in live:
+        known.add(state.task_id)
+        below[state.context_snapshot.spawned_from_task_id].add(state.task_id)
+    branch, left = {top.task_id}, [top.task_id]
+    while left:
+        new = below[left.pop()] - branch
+        branch |= new
+        left += new
+    children = ChildTasks(store)
+    named = await asyncio.gather(*(children.children(top.session_id, each) for each in branch))
+    return any(name not in known for names in named for name in names)
