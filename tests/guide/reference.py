@@ -202,9 +202,8 @@ def error_page() -> str:
     """Write the page of the errors."""
     tree = (inspect.getdoc(errors) or "").split("\n\n")[1]
     rows = [
-        f"## {name}\n\n{_paragraphs(inspect.getdoc(kind) or '')}\n"
-        for name, kind in vars(errors).items()
-        if inspect.isclass(kind) and issubclass(kind, errors.RedisStateError)
+        f"## {name}\n\n{_paragraphs(inspect.getdoc(getattr(errors, name)) or '')}\n"
+        for name in sorted(errors.__all__, key=re.findall(r"\w+", tree).index)
     ]
     return f"""# Errors
 
