@@ -32,6 +32,8 @@ _MOST = 1_000_000_000
 _NOWHERE = -1
 _RETRY_S = 0.2
 _LOOK_AGAIN_S = 30.0
+# A subscription that takes longer to confirm is not waited for.
+_CONFIRMED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +151,8 @@ class Log:
         if count < 1:
             raise InvalidField("count", "must be at least 1")
         n, ms = (None, 0) if after is None else self._position(after)
-        if after is not None and look and await self._end() == f"{n}-{ms}":
-            return Page([], after, at_end=True)
+        if look and await self._end() == ("0-0" if after is None else f"{n}-{ms}"):
+            return Page([], after or self.cursor_at(0, 0), at_end=True)
         if n is not None and topic is None and ms:
             page = await self._read_on(n, ms, count)
             if page is not None:
@@ -323,11 +325,18 @@ class Log:
         after: str | None,
         topic: str | None,
         reconnect_timeout_s: float,
+        was_read: bool = False,
     ) -> AsyncGenerator[T, None]:
-        """Yield what ``read`` makes of each row, unless it is None. Like `follow`."""
+        """Yield what ``read`` makes of each row, unless it is None. Like `follow`.
+
+        What ``was_read`` up to the cursor just now is read on once the subscription is confirmed,
+        and not also before.
+        """
         limits.patience("reconnect_timeout_s", reconnect_timeout_s, least=limits.SHORTEST_S)
-        follower = _Follower(self, after, topic, reconnect_timeout_s)
+        follower = _Follower(self, after, topic, reconnect_timeout_s, was_read=was_read)
         async with listening(self.scripts.transport, self.keys.channel) as subscription:
+            if was_read:
+                await subscription.next(within_s=_CONFIRMED_S)
             while True:
                 if follower.behind:
                     rows = await follower.read()
@@ -343,7 +352,13 @@ class _Follower:
     """One reader's place in a log, moved by its reads and by published rows."""
 
     def __init__(
-        self, log: Log, after: str | None, topic: str | None, reconnect_timeout_s: float
+        self,
+        log: Log,
+        after: str | None,
+        topic: str | None,
+        reconnect_timeout_s: float,
+        *,
+        was_read: bool,
     ) -> None:
         self._log = log
         # Where to read on, and the number and time of the row seen last while it is not behind.
@@ -351,6 +366,8 @@ class _Follower:
         self._seen = (0, 0)
         self._topic = topic
         self._reconnect_timeout_s = reconnect_timeout_s
+        # Whether nothing new is to be expected.
+        self._look = was_read
         # Silence may also be a subscription that cannot be made: then the log is read.
         self.check_again_s: float = min(reconnect_timeout_s, _LOOK_AGAIN_S)
         # Whether the log is to be read before anything is heard.
@@ -383,10 +400,13 @@ class _Follower:
             # Raises at once, and not patiently, when the store itself was closed.
             _ = self._log.scripts.transport.sender
             try:
-                return await self._log.read(after=self._cursor, topic=self._topic)
+                page = await self._log.read(after=self._cursor, topic=self._topic, look=self._look)
             except BackendUnavailable:
                 if loop.time() >= give_up_at:
                     raise
+            else:
+                self._look = False
+                return page
             await asyncio.sleep(_RETRY_S)
 
 

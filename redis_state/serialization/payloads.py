@@ -214,11 +214,16 @@ class Payloads:
     async def put_written(self, field: str, data: bytes) -> bytes:
         """Check and seal a payload that is written already, like `put`."""
         self.check_size(field, len(data))
-        claims, most = self._claims, self._claim_bytes
-        sealed = self._seal(data) if self.seals and data != _NULL else data
-        if claims is None or most is None or len(data) <= most:
-            return sealed
-        return b'\r"sealed:o:%s"' % await claims.put(sealed)
+        claims = self._claims_for(data)
+        if claims is None:
+            return self._sealed(data)
+        return b'\r"sealed:o:%s"' % await claims.put(self._sealed(data))
+
+    def put_at_once(self, field: str, data: bytes) -> bytes | None:
+        """Do the same without waiting; None for what goes to the store of claims."""
+        if len(data) > self._max_bytes:
+            self.check_size(field, len(data))
+        return self._sealed(data) if self._claims_for(data) is None else None
 
     # Reading
 
@@ -302,6 +307,13 @@ class Payloads:
         found = _PART.fullmatch(value.data)
         data = await self._claims.get(b"" if found is None else found[3], of=of, field=field)
         return self.need(self.decode(data), of=of, field=field)
+
+    def _claims_for(self, data: bytes) -> Elsewhere | None:
+        most = self._claim_bytes
+        return None if most is None or len(data) <= most else self._claims
+
+    def _sealed(self, data: bytes) -> bytes:
+        return self._seal(data) if self.seals and data != _NULL else data
 
     def _bounded(self, field: str, data: bytes) -> bytes:
         if len(data) > self._max_bytes:

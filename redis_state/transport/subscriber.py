@@ -136,6 +136,8 @@ class Subscriber:
         # What was sent and not answered. Every command here gets one answer, in order. That to
         # SUNSUBSCRIBE may come twice, or be an error: it is over with the answer behind it.
         self._requested: deque[tuple[str, bytes]] = deque()
+        # Of those, what is not written yet.
+        self._unsent: list[bytes] = []
         self._closed = False
 
     def subscribe(self, channel: str) -> Subscription:
@@ -231,6 +233,7 @@ class Subscriber:
         """Forget what was confirmed."""
         self._confirmed.clear()
         self._requested.clear()
+        self._unsent.clear()
         self._left()
 
     def failed(self, error: Exception) -> None:
@@ -247,15 +250,25 @@ class Subscriber:
         self._ask("SSUBSCRIBE", channel)
 
     def _ask(self, verb: str, channel: bytes) -> None:
-        """Send a command, if there is a connection; a later one will begin with all channels."""
-        protocol = self._connection.protocol
-        if protocol is not None:
+        """Send a command, if there is a connection; a later one will begin with all channels.
+
+        Those of one turn of the loop leave together at its end: runs begin and end many at a time.
+        """
+        if self._connection.protocol is not None:
             commands = [(verb, channel)]
             if verb == "SUNSUBSCRIBE":
                 # Tells its answer from the news of a moved slot, which looks alike.
                 commands.append(_PING)
             self._requested.extend(commands)
-            protocol.write(b"".join(map(_pack, commands)))
+            if not self._unsent:
+                self._loop.call_soon(self._flush)
+            self._unsent += map(_pack, commands)
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        protocol = self._connection.protocol
+        if protocol is not None and unsent:
+            protocol.write(b"".join(unsent))
 
     def hear(self, replies: list[Any]) -> None:
         """Take replies to commands, and messages to their subscribers."""

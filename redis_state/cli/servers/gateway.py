@@ -115,6 +115,10 @@ def serve(
             help="Sign the console's cookies with this secret, so all processes know them."
         ),
     ] = None,
+    root_path: Annotated[
+        str,
+        typer.Option(help="The path below which a proxy serves it, whether it cuts it off or not."),
+    ] = "",
     url: Url = None,
 ) -> None:
     """Serve the gateway until SIGTERM.
@@ -127,6 +131,8 @@ def serve(
     """
     if context.invoked_subcommand is not None:
         return
+    from redis_state.gateway.root_path import check_root_path  # noqa: PLC0415 - needs the extra
+
     auth = AuthOptions(
         keys, jwt_secret_file, jwks_url, jwt_audience, jwt_issuer, browser_secret_file
     )
@@ -144,7 +150,8 @@ def serve(
             console_secret_file=console_secret_file,
         )
     )
-    run_server(app_of, host=host, port=port)
+    at = or_exit(lambda: check_root_path(root_path))
+    run_server(app_of, host=host, port=port, root_path=at)
 
 
 @gateway.command()
@@ -224,14 +231,16 @@ def make_app(
     )
 
 
-def run_server(application: Gateway, *, host: str, port: int) -> None:
+def run_server(application: Gateway, *, host: str, port: int, root_path: str = "") -> None:
     """Serve an application by uvicorn until SIGTERM or SIGINT."""
-    make_server(application, host=host, port=port, log_level="info").run()
+    make_server(application, root_path, host=host, port=port, log_level="info").run()
 
 
-def make_server(application: Gateway, **config: Any) -> uvicorn.Server:
+def make_server(application: Gateway, root_path: str = "", **config: Any) -> uvicorn.Server:
     """Make a server of an application, which ends its streams when it stops."""
     import uvicorn  # noqa: PLC0415 - needs the extra
+
+    from redis_state.gateway.root_path import AtRootPath  # noqa: PLC0415 - needs the extra
 
     class GatewayServer(uvicorn.Server):
         async def shutdown(self, sockets: Any = None) -> None:
@@ -241,7 +250,10 @@ def make_server(application: Gateway, **config: Any) -> uvicorn.Server:
 
     return GatewayServer(
         uvicorn.Config(
-            application, server_header=False, timeout_graceful_shutdown=_GOODBYE_S, **config
+            AtRootPath(application, root_path),
+            server_header=False,
+            timeout_graceful_shutdown=_GOODBYE_S,
+            **config,
         )
     )
 

@@ -146,9 +146,18 @@ class SessionLog(ABC, Generic[M]):
         return RowsBefore(entries, newest)
 
     def watch(
-        self, session_id: str, *, after: str | None, task_id: str | None, reconnect_timeout_s: float
+        self,
+        session_id: str,
+        *,
+        after: str | None,
+        task_id: str | None,
+        reconnect_timeout_s: float,
+        was_read: bool = False,
     ) -> AsyncGenerator[Entry[M], None]:
-        """Yield every model after a cursor once, in order, then live. Errors: CursorGap."""
+        """Yield every model after a cursor once, in order, then live. Errors: CursorGap.
+
+        ``was_read`` says that the log was read up to the cursor just now.
+        """
         read_row, kind, read_model = self._base.read_row, self.kind, partial(self.read, session_id)
 
         log = self._log(session_id)
@@ -159,7 +168,11 @@ class SessionLog(ABC, Generic[M]):
             return None if value is None else Entry(cursor(row), value, row.data)
 
         return log.follow_as(
-            read, after=after, topic=task_id, reconnect_timeout_s=reconnect_timeout_s
+            read,
+            after=after,
+            topic=task_id,
+            reconnect_timeout_s=reconnect_timeout_s,
+            was_read=was_read,
         )
 
     def watch_rows(

@@ -148,13 +148,14 @@ class GuardChecks:
         self._inbox = inbox
         self._about = about
 
-    async def __call__(self, steps: int, updates: int) -> None:
-        """Count, and call each guard. Errors: TaskStopped."""
+    def __call__(self, steps: int, updates: int) -> Awaitable[None] | None:
+        """Count; return what calls each guard, None if there is no guard. Errors: TaskStopped."""
+        self._meter.steps += steps
+        self._meter.updates += updates
+        return self._call_each() if self._guards else None
+
+    async def _call_each(self) -> None:
         meter, about = self._meter, self._about
-        meter.steps += steps
-        meter.updates += updates
-        if not self._guards:
-            return
         spent = Spent(
             about.session_id,
             about.task_id,

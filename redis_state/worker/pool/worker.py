@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import signal
@@ -158,8 +159,13 @@ class AgentWorker:
     def run(self, *, uvloop: bool = False) -> None:
         """Run until SIGTERM or SIGINT, through server restarts. Return after draining.
 
+        The process is the worker's: what it has made before, such as its modules, is left out of
+        garbage collection from then on.
+
         Errors: ConfigError if ``uvloop`` is requested and not installed; those of `serve`.
         """
+        # Else each full collection would look at all modules again: a sixth of a short task's CPU.
+        gc.freeze()
         with asyncio.Runner(loop_factory=_uvloop_factory() if uvloop else None) as runner:
             runner.run(self.serve())
 

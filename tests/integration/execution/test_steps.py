@@ -16,7 +16,7 @@ from redis_state.errors import InvalidField, InvalidTransition, LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.primitives.blob import CHUNK_BYTES
 from redis_state.worker import StepPolicy, TaskContext
-from redis_state.worker.tasks.recorded.journal import Journals, StepNote, part_name
+from redis_state.worker.tasks.recorded.journal import Journals, StepNote, part_name, read_step
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.runs import (
     TASK,
@@ -329,14 +329,14 @@ async def test_a_crash_between_chunks_and_note_leaves_nothing_for_long(
     second = await take(store)
     assert second.journal == {}
     result = "y" * (2 * CHUNK_BYTES)
-    note, found = await journals.note(keys, "step:x#1", result, run=second.replay)
+    row, found = await journals.note(keys, "step:x#1", result, run=second.replay)
     assert found == result
-    assert len(await parts_left(store)) == note.chunks == 3
+    assert len(await parts_left(store)) == read_step(store.base.payloads, row).chunks == 3
     third = await take(store)
     assert await journals.result(keys, "step:x#1", third.journal["step:x#1"]) == result
     # What comes late finds it noted, and changes nothing.
     again = await journals.note(keys, "step:x#1", "z" * CHUNK_BYTES * 9, run=third.replay)
-    assert again == (note, result)
+    assert again == (row, result)
     with pytest.raises(LeaseLost):
         await journals.note(keys, "step:late#1", result, run=second.replay)
     assert len(await parts_left(store)) == 3

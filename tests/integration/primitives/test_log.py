@@ -19,6 +19,7 @@ from redis_state.primitives.signal import Row
 from redis_state.scripts import Fence, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
+from redis_state.transport.subscriber import Subscriber
 from redis_state.transport.transport import Transport
 from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, explore, matching, outcome
 from tests.support.servers.faults import Proxy, begin_processes, run_processes
@@ -45,6 +46,10 @@ def log_of(
     scripts: Scripts, keys: Keys, *, max_rows: int = 0, announce: bool = True, session: str = "s"
 ) -> Log:
     return Log(scripts, keys.updates(session), Bounds(max_rows, HOUR), announce=announce)
+
+
+def row_itself(row: Row) -> Row:
+    return row
 
 
 def pair(row_id: str) -> tuple[bytes, bytes]:
@@ -562,11 +567,11 @@ async def test_a_follower_of_a_quiet_topic_does_not_read_again_and_again(
     read = Log.read
 
     async def counted(
-        self: Log, *, after: str | None = None, topic: str | None = None
+        self: Log, *, after: str | None = None, topic: str | None = None, look: bool = False
     ) -> log_module.Page:
         nonlocal reads
         reads += 1
-        return await read(self, after=after, topic=topic)
+        return await read(self, after=after, topic=topic, look=look)
 
     monkeypatch.setattr(Log, "read", counted)
     async with aclosing(log.follow(topic="quiet")) as rows:
@@ -576,6 +581,50 @@ async def test_a_follower_of_a_quiet_topic_does_not_read_again_and_again(
         await log.append([pair("x")], topic="quiet")
         assert await waiting == ["x"]
     assert reads <= 4
+
+
+@pytest.mark.parametrize("rows_before", [0, 2])
+@pytest.mark.parametrize("topic", [None, "a"])
+async def test_who_has_read_a_log_reads_on_once_and_misses_nothing(
+    rows_before: int, topic: str | None, scripts: Scripts, keys: Keys
+) -> None:
+    log = log_of(scripts, keys)
+    await log.append([pair(f"before-{number}") for number in range(rows_before)], topic=topic)
+    cursor = (await log.read(topic=topic)).cursor if rows_before else None
+    for appended_between in (False, True):
+        if appended_between:
+            await log.append([pair("between")], topic=topic)
+        followed = log.follow_as(
+            row_itself, after=cursor, topic=topic, reconnect_timeout_s=60, was_read=True
+        )
+        async with aclosing(followed) as rows:
+            waiting = asyncio.create_task(take(rows, 2 if appended_between else 1))
+            await eventually(lambda: listeners(scripts, log), "the channel is followed")
+            name = f"after-{appended_between}"
+            await log.append([pair(name)], topic=topic)
+            expected = ["after-False", "between", name] if appended_between else [name]
+            assert await waiting == expected[: 2 if appended_between else 1]
+
+
+async def test_a_subscription_that_is_not_confirmed_keeps_nobody_from_reading(
+    scripts: Scripts, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "_CONFIRMED_S", 0.05)
+    asked = 0
+
+    def lost(_self: Subscriber, _channel: bytes) -> None:
+        nonlocal asked
+        asked += 1
+
+    monkeypatch.setattr(Subscriber, "_subscribe", lost)
+    log = log_of(scripts, keys)
+    await log.append([pair("a")])
+    followed = log.follow_as(
+        row_itself, after=None, topic=None, reconnect_timeout_s=60, was_read=True
+    )
+    async with aclosing(followed) as rows, asyncio.timeout(30):
+        assert await take(rows, 1) == ["a"]
+    assert asked
 
 
 async def test_silence_is_looked_into(

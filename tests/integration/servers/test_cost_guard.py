@@ -82,7 +82,7 @@ BOUNDS_ALONE: dict[str, tuple[Operation, Cost]] = {
     "load": (load, Cost(280, 1.6, 225)),
 }
 # One after the other, each recorded before the next begins.
-STEP = Cost(640, 18, 470)
+STEP = Cost(280, 11, 470)
 # Each is heard alone, as a rule.
 CALLS_PER_MESSAGE = 140
 

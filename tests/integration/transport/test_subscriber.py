@@ -20,6 +20,7 @@ from redis_state.settings import Settings
 from redis_state.testing import eventually
 from redis_state.transport import subscriber as module
 from redis_state.transport.connections.address import Address
+from redis_state.transport.connections.protocol import RespProtocol
 from redis_state.transport.sending.sender import Sender
 from redis_state.transport.subscriber import Subscriber, Subscription
 from tests.support.servers.faults import FailingLocator, Proxy, sender_to
@@ -96,6 +97,30 @@ async def test_followers_share_one_connection_and_one_subscription(
         await sender.send("SPUBLISH", f"{channel}:other", "other", repeatable=False)
         assert await heard(other) == b"other"
         assert subscriber.connections == 1
+
+
+async def test_what_is_asked_in_one_turn_leaves_in_one_write(
+    url: str, channel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes] = []
+    write = RespProtocol.write
+
+    def counted(self: RespProtocol, data: bytes) -> None:
+        written.append(data)
+        write(self, data)
+
+    async with subscriber_to(url) as subscriber:
+        first = subscriber.subscribe(channel)
+        assert await heard(first) is None
+        monkeypatch.setattr(RespProtocol, "write", counted)
+        many = [subscriber.subscribe(f"{channel}-{number}") for number in range(20)]
+        subscriber.unsubscribe(first)
+        for subscription in many:
+            assert await heard(subscription) is None
+        # A connection that is silent for long is sent a PING of its own.
+        [sent] = [data for data in written if b"SUBSCRIBE" in data]
+        assert sent.count(b"SSUBSCRIBE") == len(many)
+        assert sent.count(b"SUNSUBSCRIBE") == 1
 
 
 async def test_channel_that_is_left_and_followed_again_misses_nothing_after_the_last_none(

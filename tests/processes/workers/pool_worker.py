@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -17,6 +18,9 @@ from redis_state import Settings
 from redis_state.errors import LeaseLost
 from redis_state.worker import AgentWorker, TaskContext
 from redis_state.worker.tasks.transitions import TaskTransitions
+
+# A process that was forked has some.
+FROZEN_BEFORE = gc.get_freeze_count()
 
 
 async def ask(ctx: TaskContext) -> dict[str, Any]:
@@ -53,6 +57,11 @@ async def who(ctx: TaskContext) -> str:
     return ctx.worker
 
 
+async def frozen(_: TaskContext) -> int:
+    """Count what garbage collection looks at no more since the worker runs."""
+    return gc.get_freeze_count() - FROZEN_BEFORE
+
+
 async def poison(_: TaskContext) -> NoReturn:
     """Take the whole worker along."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -72,7 +81,14 @@ def main(argument: dict[str, Any]) -> None:
     if argument.get("dies_before_start"):
         TaskTransitions.start = die_before_start  # type: ignore[method-assign]
     worker = AgentWorker(
-        {"ask": ask, "linger": linger, "zombie": zombie, "who": who, "poison": poison},
+        {
+            "ask": ask,
+            "linger": linger,
+            "zombie": zombie,
+            "who": who,
+            "frozen": frozen,
+            "poison": poison,
+        },
         settings=settings,
         queue=argument["queue"],
         lease_s=argument.get("lease_s", 10.0),

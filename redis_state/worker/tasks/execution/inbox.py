@@ -35,6 +35,7 @@ from redis_state.worker.tasks.recorded.replay import Lane, Replay, SteeringRow
 log: logging.Logger = logging.getLogger(__name__)
 
 _AGAIN_S = 1.0
+_PATIENCE_S = 300.0
 # A run that ends before, without a checkpoint, need not subscribe.
 _FOLLOW_AFTER_S = 0.05
 
@@ -100,7 +101,8 @@ class Inbox:
         # Returns the lane of the caller that takes events.
         self.lane: Callable[[], Lane] = partial(replay.named, "")
         # Called at each checkpoint, with the steps and updates that are about to begin.
-        self.guarding: Callable[[int, int], Awaitable[None]] | None = None
+        # Returns what is to be awaited there, None if it is nothing.
+        self.guarding: Callable[[int, int], Awaitable[None] | None] | None = None
 
     @property
     def cancelled(self) -> bool:
@@ -183,6 +185,26 @@ class Inbox:
         ``steps`` and ``updates`` are what the task is about to do. Errors: TaskCancelled,
         TaskStopped.
         """
+        waited = self.checking(steps=steps, updates=updates)
+        if waited is not None:
+            await waited
+
+    def checking(self, *, steps: int = 0, updates: int = 0) -> Awaitable[None] | None:
+        """Pass a checkpoint; return what is to be awaited for that, as a rule nothing."""
+        replay = self._replay
+        steered = self._over or self._cancelled or self._recording or self._follower is None
+        if steered or replay.rewound or replay.rehearsal is not None or UNDOING.get():
+            return self._steered(steps, updates)
+        if not self._open.is_set():
+            return self._steered(steps, updates)
+        waited = None if self.guarding is None else self.guarding(steps, updates)
+        return None if waited is None else self._guarded(waited)
+
+    async def _guarded(self, guards: Awaitable[None]) -> None:
+        await guards
+        self.raise_if_over()
+
+    async def _steered(self, steps: int, updates: int) -> None:
         rehearsal = self._replay.rehearsal
         if rehearsal is not None or UNDOING.get():
             # Neither is steered, and neither is anything new of the handler's.
@@ -198,9 +220,9 @@ class Inbox:
             await self._open.wait()
             await self._recorded()
             self.raise_if_over()
-        if self.guarding is not None:
-            await self.guarding(steps, updates)
-            self.raise_if_over()
+        guards = None if self.guarding is None else self.guarding(steps, updates)
+        if guards is not None:
+            await self._guarded(guards)
 
     async def until_over(self) -> NoReturn:
         """Wait until the run has ended, and raise the reason. Errors: TaskCancelled, LeaseLost."""
@@ -259,10 +281,17 @@ class Inbox:
 
     async def follow(self) -> None:
         """Receive what arrives from now on, until cancelled."""
+        # When the run began: see `catch_up`, which is not called if there was nothing.
+        was_read = True
         while True:
-            entries = self._store.watch_steering(
-                self._session_id, after=self._after, task_id=self._task_id
+            entries = self._store.steering.watch(
+                self._session_id,
+                after=self._after,
+                task_id=self._task_id,
+                reconnect_timeout_s=_PATIENCE_S,
+                was_read=was_read,
             )
+            was_read = False
             try:
                 async with aclosing(entries):
                     async for entry in entries:

@@ -25,7 +25,14 @@ class NameScope:
     """Where names are counted. ``entry`` is that of the step whose work it is, if it is one."""
 
     def __init__(
-        self, path: str = "", *, name: str = "", entry: str = "", attempt: str = "", depth: int = 0
+        self,
+        path: str = "",
+        *,
+        home: object = None,
+        name: str = "",
+        entry: str = "",
+        attempt: str = "",
+        depth: int = 0,
     ) -> None:
         self.name: str = name
         self.entry: str = entry
@@ -35,33 +42,39 @@ class NameScope:
         # Of so many steps, one in the other, it is the innermost.
         self.depth: int = depth
         # The asyncio task in which it was begun.
-        self.home: object = running_in()
+        self.home: object = home or running_in()
         self._counts: dict[str, int] = {}
         self._callers: dict[str, object] = {}
 
     def ask(self, kind: str, name: str) -> str:
         """Count a name, and return its place. Errors: InvalidField."""
-        place = self.peek(kind, name)
-        self._check_caller(kind, name)
+        return self.ask_by(running_in(), kind, name)
+
+    def ask_by(self, caller: object, kind: str, name: str) -> str:
+        """Do the same for a ``caller`` that is known already."""
         counted = f"{kind}:{name}"
-        self._counts[counted] = self._counts.get(counted, 0) + 1
-        return place
+        if self._callers.get(counted) is not caller or name.__class__ is not str:
+            _check_text(name)
+            self._check_caller(caller, kind, name)
+        number = self._counts[counted] = self._counts.get(counted, 0) + 1
+        return self._place(name, number)
 
     def peek(self, kind: str, name: str) -> str:
         """Return the place of the next use of a name."""
-        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidField("name", f"text is needed, not {type(name).__name__}")
-        # Doubled, so that a single one is always ours, and no two places are the same text.
-        escaped = name.replace("#", "##")
-        return f"{self.path}{escaped}#{self._counts.get(f'{kind}:{name}', 0) + 1}"
+        _check_text(name)
+        return self._place(name, self._counts.get(f"{kind}:{name}", 0) + 1)
 
     def keyed(self, kind: str, name: str, key: str) -> str:
         """Return the place of a name that a key identifies, not counting."""
         place = self.peek(kind, name).rpartition("#")[0]
         return f"{place}#={key}"
 
-    def _check_caller(self, kind: str, name: str) -> None:
-        caller = running_in()
+    def _place(self, name: str, number: int) -> str:
+        # Doubled, so that a single one is always ours, and no two places are the same text.
+        escaped = name.replace("#", "##")
+        return f"{self.path}{escaped}#{number}"
+
+    def _check_caller(self, caller: object, kind: str, name: str) -> None:
         if self._callers.setdefault(f"{kind}:{name}", caller) is not caller:
             raise InvalidField(
                 "name",
@@ -96,6 +109,14 @@ class CallNames:
         """Return the entry of the current use of a name, and count it."""
         return self.ask_keyed(f"{kind}:{self._here.ask(kind, name)}", counted=True)
 
+    def ask_step(self, name: str) -> tuple[str, Lane]:
+        """Count a step's name; return its entry, which is marked as used, and the lane."""
+        # Each step asks, so what is asked of asyncio is asked once.
+        working, caller = WORKING.get(), running_in()
+        here = self._scope if working is None or working is self._made_in else working
+        entry = f"step:{here.ask_by(caller, 'step', name)}"
+        return entry, self._use(entry, working, caller, counted=True)
+
     def ask_keyed(self, entry: str, *, counted: bool = False) -> str:
         """Return an entry that is found without counting, and mark it as used."""
         self.use(entry, counted=counted)
@@ -103,12 +124,17 @@ class CallNames:
 
     def use(self, entry: str, *, counted: bool = False) -> Lane:
         """Mark an entry as used, and return the lane that uses it."""
+        return self._use(entry, WORKING.get(), running_in(), counted=counted)
+
+    def _use(self, entry: str, working: NameScope | None, caller: object, *, counted: bool) -> Lane:
         self._requested.add(entry)
-        working = WORKING.get()
-        own = (working or self._root).home is running_in()
+        own = (working or self._root).home is caller
         if working is None and entry.startswith(CALLS):
             self._started.order.begin(entry, own=own, counted=counted)
-        lane = self._lane_in(working, own=own, first=entry)
+        if own:
+            lane = self._started.replay.named("" if working is None else working.entry)
+        else:
+            lane = self._lane_in(working, own=False, first=entry)
         lane.advance()
         self._places[entry] = lane.order
         return lane
@@ -137,8 +163,8 @@ class CallNames:
         if working is None and not own:
             self._started.order.sequential = False
         within = working or self._root
-        branch = "" if self._scope is self._root else self._scope.path
         scope = within.attempt if emits else within.entry
+        branch = "" if self._scope is self._root else self._scope.path
         return self._started.replay.lane(scope, own=own, branch=branch, first=first)
 
     def check_same(self, entry: str, asks: str) -> None:
@@ -178,6 +204,11 @@ class CallNames:
         """Where names are counted now: the step whose work this is, unless made inside of it."""
         working = WORKING.get()
         return self._scope if working is None or working is self._made_in else working
+
+
+def _check_text(name: object) -> None:
+    if not isinstance(name, str):
+        raise InvalidField("name", f"text is needed, not {type(name).__name__}")
 
 
 def running_in() -> object:

@@ -26,9 +26,7 @@ from redis_state.worker.tasks.execution.running import RunningSteps, Shown, writ
 from redis_state.worker.tasks.recorded.journal import (
     INLINE_BYTES,
     Journals,
-    StepNote,
     unvisited,
-    without_result,
 )
 from redis_state.worker.tasks.recorded.replay import Lane
 from redis_state.worker.tasks.started import StartedRun
@@ -78,11 +76,10 @@ class Steps(CallNames):
         self._attempts: dict[str, int] = {}
         # A tracer that is set meanwhile gets the steps of the next runs.
         self._traced = telemetry.may_trace()
-        # The steps that run, until they are recorded.
-        self._working: set[str] = set()
         self._running = RunningSteps(self._show_running)
         self._patches = Patches(started, inbox)
-        self._calling: dict[str, asyncio.Task[Any]] = {}
+        # The steps that run, until they are recorded, and who does each.
+        self._calling: dict[str, asyncio.Task[Any] | None] = {}
         # Called with each step that has failed.
         self.failed: Callable[[str, Exception], None] = lambda _entry, _error: None
 
@@ -108,8 +105,7 @@ class Steps(CallNames):
         checkpoint: bool = False,
     ) -> Coroutine[Any, Any, Any]:
         """Give a step its number now, in call order; do it once the coroutine is awaited."""
-        entry = f"step:{self._here.ask('step', name)}"
-        lane = self.use(entry, counted=True)
+        entry, lane = self.ask_step(name)
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         once = partial(work, *arguments, **options)
         return self._do(entry, name, once, policy, lane, checkpoint=checkpoint)
@@ -154,7 +150,7 @@ class Steps(CallNames):
     def others_work(self) -> bool:
         """Whether a step runs, other than those in whose work the caller is."""
         working = WORKING.get()
-        return len(self._working) > (0 if working is None else working.depth)
+        return len(self._calling) > (0 if working is None else working.depth)
 
     @property
     def in_work(self) -> bool:
@@ -198,7 +194,8 @@ class Steps(CallNames):
     def unfinished(self) -> set[asyncio.Task[Any]]:
         """Return the asyncio tasks of the handler that still run, without the one that asks."""
         found = {*self._started.replay.asyncio_tasks(), *self._calling.values()}
-        return {task for task in found if not task.done()} - {asyncio.current_task()}
+        own = asyncio.current_task()
+        return {task for task in found if not (task is None or task is own or task.done())}
 
     def ask_undo(self, name: str) -> str:
         """Count a compensation's name, and return its place. Errors: InvalidField."""
@@ -251,78 +248,84 @@ class Steps(CallNames):
         *,
         checkpoint: bool = False,
     ) -> Any:
-        self._working.add(entry)
-        caller = asyncio.current_task()
-        if caller is not None:
-            self._calling[entry] = caller
+        caller = self._calling[entry] = asyncio.current_task()
+        # One coroutine, as far as it goes: each reply would have to pass through each of several.
         try:
-            return await self._recorded_once(entry, name, work, policy, lane, checkpoint=checkpoint)
+            note = self._recorded.get(entry)
+            waited = self._inbox.checking(steps=0 if note is not None else 1)
+            if waited is not None:
+                await waited
+            if note is not None:
+                return await self._journals.result(self._keys, entry, note)
+            started = self._started
+            if started.order.missed_at(entry) or started.replay.rehearsal is not None:
+                await self.check_call(entry)
+                await self.rehearsed(entry)
+            began_s = monotonic()
+            if policy is None or policy.attempts == 1:
+                found = await self._once(entry, name, work, caller)
+            else:
+                found = await self._tried(entry, name, work, policy, caller)
+            self._recorded[entry], result = await self._journals.note(
+                self._keys,
+                entry,
+                found,
+                run=started.replay,
+                lane=lane,
+                checkpoint=checkpoint,
+                inline_bytes=self._policy.inline_bytes,
+                number=started.order.number(entry),
+                about=(
+                    self._places.pop(entry, 0),
+                    round((monotonic() - began_s) * 1000),
+                    self._attempts[entry],
+                ),
+            )
         except Exception as error:
             self.failed(entry, error)
             raise
+        else:
+            return result
         finally:
-            self._working.discard(entry)
             self._calling.pop(entry, None)
             self._started.order.end(entry)
 
-    async def _recorded_once(
+    async def _tried(
         self,
         entry: str,
         name: str,
         work: Callable[[], Any],
-        policy: RetryPolicy | None,
-        lane: Lane,
-        *,
-        checkpoint: bool = False,
+        policy: RetryPolicy,
+        caller: object,
     ) -> Any:
-        note = self._recorded.get(entry)
-        await self._inbox.checkpoint(steps=0 if note is not None else 1)
-        if isinstance(note, StepNote):
-            return await self._journals.result(self._keys, entry, note)
-        await self.check_call(entry)
-        await self.rehearsed(entry)
-        began_s = monotonic()
-        if policy is None or policy.attempts == 1:
-            found = await self._once(entry, name, work)
-        else:
-            found = await try_by(
-                policy,
-                partial(self._once, entry, name, work),
-                waiting=self._next_attempt,
-                failed=partial(self._attempt_failed, entry, policy.attempts),
-            )
-        note, result = await self._journals.note(
-            self._keys,
-            entry,
-            found,
-            run=self._started.replay,
-            lane=lane,
-            checkpoint=checkpoint,
-            inline_bytes=self._policy.inline_bytes,
-            number=self._started.order.number(entry),
-            about=(
-                self._places.pop(entry, 0),
-                round((monotonic() - began_s) * 1000),
-                self._attempts[entry],
-            ),
+        return await try_by(
+            policy,
+            partial(self._once, entry, name, work, caller),
+            waiting=self._next_attempt,
+            failed=partial(self._attempt_failed, entry, policy.attempts),
         )
-        self._recorded[entry] = without_result(note)
-        return result
 
-    async def _once(self, entry: str, name: str, work: Callable[[], Any]) -> Any:
+    async def _once(
+        self, entry: str, name: str, work: Callable[[], Any], caller: object = None
+    ) -> Any:
         # A scope for each attempt: steps inside of it have the same names in each.
         path = entry.partition(":")[2]
         number = self._attempts[entry] = self._attempts.get(entry, 0) + 1
         attempt = f"{entry}!{number}"
         outer = WORKING.get()
         depth = 1 if outer is None else outer.depth + 1
-        scope = NameScope(f"{path}/", name=name, entry=entry, attempt=attempt, depth=depth)
+        scope = NameScope(
+            f"{path}/", home=caller, name=name, entry=entry, attempt=attempt, depth=depth
+        )
         token = WORKING.set(scope)
         self._running.begin(entry, number)
         try:
-            with telemetry.stepping(name, traced=self._traced):
-                outcome = work()
-                return await outcome if isawaitable(outcome) else outcome
+            if self._traced:
+                with telemetry.stepping(name):
+                    outcome = work()
+                    return await outcome if isawaitable(outcome) else outcome
+            outcome = work()
+            return await outcome if isawaitable(outcome) else outcome
         finally:
             WORKING.reset(token)
             self._running.end(entry)

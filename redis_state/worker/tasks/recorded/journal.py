@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from redis_state.errors import CorruptState
@@ -97,8 +97,8 @@ class Journals:
         inline_bytes: int = INLINE_BYTES,
         number: int | None = None,
         about: tuple[int, int, int] = (0, 0, 0),
-    ) -> tuple[StepNote, Any]:
-        """Record a step's result, once; return the recorded entry, and its result.
+    ) -> tuple[bytes, Any]:
+        """Record a step's result, once; return the row that stands there, and its result.
 
         A result of more than ``inline_bytes`` is written in chunks first, each under the lease; a
         crash in between leaves chunks that the next attempt overwrites and the task's end removes.
@@ -107,32 +107,45 @@ class Journals:
         PayloadTooLarge; PayloadStoreUnavailable.
         """
         plain = codec.encode(result)
-        data = await self._payloads.put_written(f"result of {entry}", plain)
-        large = len(data) > inline_bytes
-        chunks = await self._keep(keys, entry, data, run) if large else 0
-        sha256 = hashlib.sha256(data).hexdigest() if large else ""
+        field = f"result of {entry}"
+        data = self._payloads.put_at_once(field, plain)
+        if data is None:
+            data = await self._payloads.put_written(field, plain)
+        size, chunks, sha256 = len(data), 0, b""
+        if size > inline_bytes:
+            chunks = await self._keep(keys, entry, data, run)
+            sha256 = hashlib.sha256(data).hexdigest().encode()
+            data = b"null"
+        called = b"null" if number is None else b"%d" % number
+        written = b'[%d,%d,"%b",%b,%d,%d,%d]' % (size, chunks, sha256, called, *about)
         reply = await self._scripts.note_step(
             keys,
             mark=run.mark,
             entry=entry,
             checkpoint=checkpoint,
             chunks=chunks,
-            about=codec.encode([len(data), chunks, sha256, number, *about]),
-            result=b"null" if large else data,
-            lane=state_of(lane),
+            about=written,
+            result=data,
+            lane=NO_LANE if lane is None else lane.state(),
         )
         run.learn(reply, 1, entry, what=keys.task_id)
-        recorded = read_step(self._payloads, reply.facts[0])
+        row: bytes = reply.facts[0]
+        # Behind the version, the epoch, the time and the flag of the checkpoint.
+        if row.split(b",", 5)[-1] == b"%b,%b]" % (written, data):
+            return row, codec.decode(plain)
+        recorded = read_step(self._payloads, row)
         own = type(recorded.result) is Sealed and recorded.result.data == data
-        if own or (large and recorded.sha256 == sha256):
-            return recorded, codec.decode(plain)
-        return recorded, await self.result(keys, entry, recorded)
+        if own or (chunks and recorded.sha256 == sha256.decode()):
+            return row, codec.decode(plain)
+        return row, await self.result(keys, entry, recorded)
 
-    async def result(self, keys: TaskKeys, entry: str, note: StepNote) -> Any:
-        """Return a recorded step's result, fetched if it is large.
+    async def result(self, keys: TaskKeys, entry: str, note: StepNote | bytes) -> Any:
+        """Return a recorded step's result, fetched if it is large. The note may be a row as it is.
 
         Errors: CorruptState if its chunks are not what was written.
         """
+        if isinstance(note, bytes):
+            note = read_step(self._payloads, note)
         data: bytes | None = None
         if note.chunks:
             gone = CorruptState(keys.journal, f"a chunk of {entry!r} is gone")
@@ -239,11 +252,6 @@ def received(journal: Mapping[str, Any]) -> dict[str, int]:
         if entry.startswith(_RECEIVED)
         and not any(outer in journal for outer in _outer_steps(entry))
     }
-
-
-def without_result(note: StepNote) -> StepNote:
-    """Leave a large result out of what is kept in memory, the note alone."""
-    return replace(note, result=None) if note.chunks else note
 
 
 def unvisited(recorded: Collection[str], requested: Collection[str]) -> list[str]:

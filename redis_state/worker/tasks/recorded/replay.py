@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 from redis_state.errors import InvalidTransition, JournalRewound, LeaseLost
 from redis_state.primitives.lease import HeldLease
-from redis_state.scripts import LaneState, Reply, ReplyCode, raw
+from redis_state.scripts import LaneState, Reply, ReplyCode
 from redis_state.serialization import codec
 from redis_state.worker.tasks.recorded.rehearsal import Rehearsal
 
@@ -119,6 +119,8 @@ class Lane:
         self._emitted: Counter[str] = Counter()
         # Of earlier runs.
         self._recorded: Counter[str] = Counter()
+        # The end of what is written of it: it changes with an update, not with a step.
+        self._written: bytes | None = None
         # What failed to be published, and the numbers that it would have had.
         self._unsent: dict[str, tuple[str, int]] = {}
         self._live = False
@@ -153,14 +155,18 @@ class Lane:
         self._mine.reached = reached
         self._all.reached += reached
         self._recorded = Counter(emitted)
+        self._written = None
 
     def state(self) -> LaneState:
         """Write how far it has come. A replay that is not there yet takes nothing back."""
-        # A plain dict, and no copy of what is frozen: this is written with each step.
-        emitted = dict(self._recorded | self._emitted) if self._emitted else dict(self._recorded)
-        mine, about = max(self._mine.place, self._mine.reached), self.about
-        identity = [about.branch, about.coroutine, about.first, about.shape]
-        return LaneState(_LANE + self.name, self._write([mine, emitted, identity]))
+        if self._written is None:
+            about, emitted = self.about, dict(self._recorded)
+            if self._emitted:
+                emitted = dict(self._recorded | self._emitted)
+            identity = [about.branch, about.coroutine, about.first, about.shape]
+            self._written = self._write([0, emitted, identity]).removeprefix(b"[0")
+        mine = max(self._mine.place, self._mine.reached)
+        return LaneState(_LANE + self.name, b"[%d%b" % (mine, self._written))
 
     def advance(self) -> None:
         """Count a used step, pause or child."""
@@ -183,6 +189,7 @@ class Lane:
             return number
         self.advance()
         self._emitted[kind] = 1 if self.once else self._emitted[kind] + 1
+        self._written = None
         return self._emitted[kind]
 
     def failed(self, kind: str, content: str, number: int) -> None:
@@ -192,6 +199,7 @@ class Lane:
     def refused(self, kind: str) -> None:
         """Take an update back that the server refused for good: a replay is refused again."""
         self._emitted[kind] -= 1
+        self._written = None
 
     @property
     def is_due(self) -> bool:
@@ -281,7 +289,8 @@ class Replay:
     @property
     def mark(self) -> bytes:
         """What a write of this run carries."""
-        return raw(f"{self._held.epoch} {self.known} {self._held.owner}")
+        held = self._held
+        return f"{held.epoch} {self.known} {held.owner}".encode("utf-8", "surrogatepass")
 
     def learn(self, reply: Reply, entries: int, entry: str, *, what: str) -> None:
         """Remember an entry, and how many there are, which is the reply's fact of this index.
@@ -290,8 +299,9 @@ class Replay:
         older mark, and fill the number up again where acknowledged entries are missing. Errors:
         LeaseLost, JournalRewound, InvalidTransition, if the write was refused.
         """
-        self.raise_refused(reply, what=what)
-        if reply.word is ReplyCode.OK:
+        if reply.word is not ReplyCode.OK:
+            self.raise_refused(reply, what=what)
+        else:
             if entry not in self._at_start:
                 self._written.add(entry)
             acknowledged = self._known_at_start + len(self._written)

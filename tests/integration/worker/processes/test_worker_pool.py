@@ -84,6 +84,16 @@ async def test_a_task_paused_in_one_process_goes_on_in_another_when_the_first_wa
         assert ended.result == {"began": "one", "ended": "two", "approved": True}
 
 
+async def test_a_worker_process_leaves_its_modules_out_of_garbage_collection(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async with client_of(store) as client, worker(settings, "one"):
+        task = await client.submit("frozen", session_id=SESSION)
+        ended = await client.wait(SESSION, task, timeout_s=60)
+        assert isinstance(ended.result, int)
+        assert ended.result > 0
+
+
 async def test_on_sigterm_a_worker_hands_its_task_to_another(
     store: RedisStateStore, settings: Settings
 ) -> None:
