@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -41,6 +41,8 @@ class Credentials:
 
 # Gives the credentials of now. redis-py's providers will do, too.
 Provider = Callable[[], Awaitable[Credentials]]
+# What is archived only if it is chosen.
+ArchiveClass: TypeAlias = Literal["trajectories", "agent_sessions"]
 
 
 class _Retention(dict[str, timedelta]):
@@ -192,12 +194,19 @@ class Settings(BaseSettings):
 
     All workers of a pool need it. None: nothing is archived. See the guide to the archive.
     """
+    archive_classes: frozenset[ArchiveClass] = frozenset()
+    """What is archived besides tasks and updates: `["trajectories", "agent_sessions"]`.
+
+    By default nothing. All workers of a namespace need it, and all processes that save what is to
+    be archived.
+    """
     archive_retention: Annotated[
         dict[str, Annotated[timedelta, Field(ge=_DAY, le=36500 * _DAY)]], AfterValidator(_Retention)
     ] = Field(default_factory=_Retention)
     """How long the archive keeps each class of data after its end: `{"updates": "P365D"}`.
 
-    Classes are `tasks`, `updates` and `sessions`. What is not named is kept for ever.
+    Classes are `tasks`, `updates`, `sessions` and those of `archive_classes`. What is not named is
+    kept for ever.
     """
     durable_events: SecretStr | None = None
     """Where the audit events of traces are kept: `postgresql://…`. None: in Redis.

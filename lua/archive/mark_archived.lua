@@ -10,6 +10,7 @@
 --   {'MISSING'}       no such task
 -- @include now_ms
 -- @include archive_hold
+-- @include archive_place
 
 local was = redis.call('HMGET', task, 'version', 'write', 'status')
 if not was[3] then return { 'MISSING' } end
@@ -17,8 +18,5 @@ local is = (was[1] or '0') .. ' ' .. (was[2] or '')
 if is ~= stamp then return { 'STALE', is } end
 redis.call('HSET', task, 'archived', stamp)
 local held, ends = archive_release(task, { journal }, now_ms())
-if not ends or tonumber(redis.call('ZSCORE', tasks, task_id)) ~= held * 1000 then return { 'OK' } end
-redis.call('ZADD', tasks, string.format('%.0f', ends * 1000), task_id)
-local last = redis.call('ZRANGE', tasks, -1, -1, 'WITHSCORES')[2]
-if last ~= 'inf' then redis.call('PEXPIREAT', tasks, string.format('%.0f', math.ceil(tonumber(last) / 1000))) end
+if ends then archive_place_release(tasks, task_id, held, ends) end
 return { 'OK' }

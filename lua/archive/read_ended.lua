@@ -14,6 +14,7 @@
 --   {'MISSING'}         no such task
 -- @include now_ms
 -- @include archive_hold
+-- @include archive_place
 
 local was = redis.call('HMGET', task, 'status', 'version', 'write', 'archived')
 if not was[1] then return { 'MISSING' } end
@@ -21,8 +22,7 @@ if was[1] ~= 'COMPLETE' and was[1] ~= 'FAILED' and was[1] ~= 'CANCELLED' then re
 local stamp, now = (was[2] or '0') .. ' ' .. (was[3] or ''), now_ms()
 if was[4] == stamp then return { 'COUNTED', stamp } end
 if archive_hold(task, { journal }, least_ms, hold_ms, now) == 1 then
-  redis.call('ZADD', tasks, 'XX', 'GT', string.format('%.0f', (now + hold_ms) * 1000), task_id)
-  redis.call('PEXPIRE', tasks, hold_ms, 'GT')
+  archive_place_hold(tasks, task_id, now, hold_ms)
 end
 if not whole then return { 'OK', stamp, {}, {} } end
 return { 'OK', stamp, redis.call('HGETALL', task), redis.call('HGETALL', journal) }

@@ -4,12 +4,12 @@
 -- KEYS order      zset: places, by name
 -- ARGV mark       of the writer's claim on the thread, '' for none
 -- ARGV namespace  of all places, with its colon
--- ARGV count      int: checkpoints that the namespace has
+-- ARGV listed     SHA-1 of the places that the namespace has, joined by line feeds
 -- ARGV places..   of those to be dropped
 -- ARGV names..    of values of channels
 -- Returns
 --   {'OK', dropped}
---   {'STALE', count}   the namespace has another number of checkpoints
+--   {'STALE', count}   the namespace has other checkpoints, so many
 --   {'LOST', epoch}    another claim has the thread
 --   {'HELD', left_ms}  the caller has no claim, and another has
 -- @include graph_refusal
@@ -20,8 +20,9 @@
 
 local refused = graph_refusal(thread, mark)
 if refused then return refused end
-local there = redis.call('ZLEXCOUNT', order, '[' .. namespace, '(' .. string.sub(namespace, 1, -2) .. ';')
-if there ~= count then return { 'STALE', there } end
+local above = '(' .. string.sub(namespace, 1, -2) .. ';'
+local there = redis.call('ZRANGEBYLEX', order, '[' .. namespace, above)
+if redis.sha1hex(table.concat(there, '\n')) ~= listed then return { 'STALE', #there } end
 local dropped = 0
 for _, place in ipairs(places) do
   local list = 'w' .. place

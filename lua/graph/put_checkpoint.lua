@@ -1,5 +1,6 @@
 -- Put a checkpoint into its thread, with the values of channels that are new. A value is written once
--- for its version. A repetition writes the same row again.
+-- for its version. A value may continue another one, which is there or is given too, and is what the caller
+-- took it for. A repetition writes the same row again.
 -- KEYS thread   hash: r<place> row, b<name> value of a channel; owner, claim, epoch, expires, length
 -- KEYS order    zset: places, by name
 -- ARGV mark     of the writer's claim on the thread, '' for none
@@ -10,11 +11,13 @@
 -- ARGV ttl_ms   int: of the thread, from now
 -- ARGV values.. long: names and values of channels, in turn
 -- Returns
---   {'OK'}
+--   {'OK', kept}       values that were there already
 --   {'MISSING'}        there is no such thread: list it first; nothing was written
---   {'STALE'}          the parent is not there, so other values may not be: give all; nothing was written
+--   {'STALE'}          the parent or what a value continues is not there, so other values may not be, or the
+--     place is taken: give all values whole; nothing was written
 --   {'LOST', epoch}    another claim has the thread; nothing was written
 --   {'HELD', left_ms}  the caller has no claim, and another has; nothing was written
+-- @include graph_base
 -- @include graph_refusal
 -- @lasting
 
@@ -22,9 +25,19 @@ local refused = graph_refusal(thread, mark)
 if refused then return refused end
 if listed and redis.call('EXISTS', thread) == 0 then return { 'MISSING' } end
 if parent ~= '' and redis.call('HEXISTS', thread, 'r' .. parent) == 0 then return { 'STALE' } end
-for at = values_from, #values, 2 do redis.call('HSETNX', thread, 'b' .. values[at], values[at + 1]) end
+local given, kept = {}, 0
+for at = values_from, #values, 2 do given[values[at]] = values[at + 1] end
+for _, value in pairs(given) do
+  local base, digest = graph_base(value)
+  if base then
+    local there = redis.call('HGET', thread, 'b' .. base) or given[base]
+    local same = there and string.sub(redis.sha1hex(there), 1, 16) == digest
+    if not same or redis.call('HEXISTS', thread, 'r' .. place) == 1 then return { 'STALE' } end
+  end
+end
+for name, value in pairs(given) do kept = kept + 1 - redis.call('HSETNX', thread, 'b' .. name, value) end
 redis.call('HSET', thread, 'r' .. place, row)
 redis.call('ZADD', order, 0, place)
 redis.call('PEXPIRE', thread, ttl_ms)
 redis.call('PEXPIRE', order, ttl_ms)
-return { 'OK' }
+return { 'OK', kept }

@@ -6,7 +6,8 @@
 -- ARGV channels.. each as a value's name has it, and as a write's line has it
 -- Returns
 --   {'OK', at, found, ...}  the ancestor to walk on from, '' at the end; of each with anything, the
---     nearest first: lines and writes, channels and values
+--     nearest first: lines and writes, channels and names of their values, names and values
+-- @include graph_value
 -- @include graph_writes
 
 local wanted, channel_of, left, reply = {}, {}, 0, { 'OK', '' }
@@ -30,16 +31,16 @@ for looked = 1, most + 1 do
   place = at
   at, names = parent_of(place)
   if not names then break end
-  local writes, values = graph_writes(thread, place, wanted), {}
+  local writes, found, values = graph_writes(thread, place, wanted), {}, {}
   for _, name in ipairs(names) do
     local channel = string.match(name, ' (.*)$')
     local written = channel_of[channel]
-    local value = written and wanted[written] and redis.call('HGET', thread, 'b' .. namespace .. name)
-    if value then
-      values[#values + 1], values[#values + 2] = channel, value
+    local whole = namespace .. name
+    if written and wanted[written] and graph_value(thread, whole, {}, values) > 0 then
+      found[#found + 1], found[#found + 2] = channel, whole
       wanted[written], left = nil, left - 1
     end
   end
-  if #writes + #values > 0 then reply[#reply + 1] = { writes, values } end
+  if #writes + #found > 0 then reply[#reply + 1] = { writes, found, values } end
 end
 return reply

@@ -12,11 +12,13 @@ from redis_state.archive.model import (
     ArchiveListing,
     ArchiveQuery,
     ArchiveStatus,
+    RecordKind,
 )
 from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive
-from redis_state.archive.reader import ArchiveReader
+from redis_state.archive.reader import ArchiveReader, ReadRecord
 from redis_state.archive.waiting import ArchiveBacklog
+from redis_state.stores.archive_list import RecordBacklog
 
 __all__ = [
     "Archive",
@@ -28,5 +30,8 @@ __all__ = [
     "ArchivedPage",
     "ArchivedSession",
     "ArchivedTask",
+    "ReadRecord",
+    "RecordBacklog",
+    "RecordKind",
     "open_archive",
 ]

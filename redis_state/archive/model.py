@@ -47,6 +47,11 @@ class RecordKind(StrEnum):
     AGENT_SESSION = "agent_session"
     ARTIFACT = "artifact"
 
+    @property
+    def what(self) -> str:
+        """The class, as settings, retention, reports and metrics name it."""
+        return "trajectories" if self is RecordKind.TRAJECTORY else f"{self.value}s"
+
 
 # Kind, owner, birth, number, key: by which a record is known.
 RecordKey: TypeAlias = tuple[RecordKind, str, int, int, str]
@@ -271,12 +276,16 @@ class ArchiveVerdict:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedSession:
-    """What an archive has of a session. ``last`` is the number and time of its last row."""
+    """What an archive has of a session. ``last`` is the number and time of its last row.
+
+    ``records`` counts by kind those that the session owns.
+    """
 
     session_id: str
     tasks: int
     updates: int
     last: tuple[int, int] | None
+    records: Mapping[RecordKind, int] = field(default_factory=dict[RecordKind, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +422,11 @@ def moment_of_us(us: int) -> datetime:
 def moment_of_ms(ms: int) -> datetime:
     """Return a moment of the server's, counted in milliseconds."""
     return _EPOCH + timedelta(milliseconds=ms)
+
+
+def record_fields(fields: Mapping[bytes, bytes]) -> str:
+    """Write all fields of a record but the archive's own, as `json_of` does."""
+    return json_of({name: value for name, value in fields.items() if name not in _OWN})
 
 
 def _text(value: bytes) -> str:

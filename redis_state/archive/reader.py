@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from time import monotonic
 from typing import Any, Self, TypeVar
 
+from redis_state.agents.state.session import AgentSession
+from redis_state.agents.storage.session_store import SessionStore
 from redis_state.archive.copying import UpdateCopies
-from redis_state.archive.model import ArchivedRow, ArchivedSession, ArchivedTask, ArchiveQuery
+from redis_state.archive.model import (
+    ArchivedRecord,
+    ArchivedRow,
+    ArchivedSession,
+    ArchivedTask,
+    ArchiveQuery,
+    RecordKind,
+    RecordPlace,
+    fields_of,
+)
 from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive
 from redis_state.errors import ArchiveUnavailable, CursorGap, InvalidField
-from redis_state.models import StateUpdate, TaskState, TaskStatus
+from redis_state.models import StateUpdate, TaskState, TaskStatus, Trajectory
 from redis_state.primitives.log import Log
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
@@ -38,6 +49,33 @@ class _Wanted:
     session_id: str
     limit: int
     task_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecord:
+    """An archived record, and its value as the store's own model; None if it cannot be read."""
+
+    record: ArchivedRecord
+    value: Any = field(repr=False)
+
+    @property
+    def place(self) -> RecordPlace:
+        """The place behind which the next page begins."""
+        return self.record.place
+
+
+def _read_trajectory(store: RedisStateStore, record: ArchivedRecord) -> Any:
+    return store.trajectories.read(record.data)
+
+
+def _read_agent_session(store: RedisStateStore, record: ArchivedRecord) -> Any:
+    return SessionStore(store).read(record.owner, fields_of(record.data.decode()))
+
+
+_READERS: Mapping[RecordKind, Callable[[RedisStateStore, ArchivedRecord], Any]] = {
+    RecordKind.TRAJECTORY: _read_trajectory,
+    RecordKind.AGENT_SESSION: _read_agent_session,
+}
 
 
 class ArchiveReader:
@@ -161,6 +199,59 @@ class ArchiveReader:
 
     def _read(self, task: ArchivedTask) -> TaskState:
         return self._store.tasks.read(task.session_id, task.task_id, task.as_stored)
+
+    async def trajectory(self, trace_id: str, session_id: str) -> Trajectory | None:
+        """Return a trajectory from Redis, else as it was archived last; None if neither has it."""
+        live = await self._store.trajectories.load(trace_id, session_id)
+        if live is not None:
+            return live
+        found = await self.records(RecordKind.TRAJECTORY, session_id, key=trace_id)
+        return found[-1].value if found else None
+
+    async def agent_session(
+        self, session_id: str, sessions: SessionStore | None = None
+    ) -> AgentSession | None:
+        """Return an agent's session from Redis, else as it was archived last; None if neither has
+        it.
+
+        ``sessions`` opens what it has sealed; without it a sealed key stays sealed. To continue
+        an archived one, create one that is `forked` from it. Errors: those of `SessionStore.load`.
+        """
+        sessions = sessions or SessionStore(self._store)
+        live = await sessions.load(session_id)
+        if live is not None:
+            return live
+        found = await self.archive.records(RecordKind.AGENT_SESSION, session_id)
+        if not found:
+            return None
+        return sessions.read(session_id, fields_of(found[-1].data.decode()))
+
+    async def records(
+        self,
+        kind: RecordKind,
+        owner: str,
+        *,
+        key: str | None = None,
+        after: RecordPlace | None = None,
+        limit: int = _PAGE,
+    ) -> list[ReadRecord]:
+        """Return archived records of an owner behind a place, the one that was made first first.
+
+        The owner of a trajectory is its session, its key is its trace. An agent's session is its
+        own owner, and has no key. ``key`` wants those of one
+        key: a record that was made again is another one. A page shorter than ``limit`` is the last.
+        """
+        found = await self.archive.records(kind, owner, key=key, after=after, limit=limit)
+        return [ReadRecord(record, self._value(record)) for record in found]
+
+    def _value(self, record: ArchivedRecord) -> Any:
+        read = _READERS.get(record.kind)
+        if read is None:
+            return None
+        place = f"{record.kind.value} {record.key}"
+        return self._store.base.attempt(
+            record.owner, place, record.data, partial(read, self._store, record)
+        )
 
     async def updates(
         self,

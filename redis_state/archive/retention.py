@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -39,10 +39,10 @@ def moments_of(keep: Mapping[str, timedelta], now: datetime) -> dict[str, dateti
     return {what: now - lifetime for what, lifetime in keep.items()}
 
 
-def check_classes(keep: Mapping[str, object], known: tuple[str, ...]) -> None:
-    """Refuse a retention of a class that an archive does not have. Errors: ConfigError."""
-    unknown = sorted(set(keep) - set(known))
+def check_classes(
+    named: Iterable[str], known: tuple[str, ...], *, setting: str = "archive_retention"
+) -> None:
+    """Refuse a class that an archive does not have. Errors: ConfigError names the setting."""
+    unknown = sorted(set(named) - set(known))
     if unknown:
-        raise ConfigError(
-            f"archive_retention: unknown class {unknown[0]!r}: known are {', '.join(known)}"
-        )
+        raise ConfigError(f"{setting}: unknown class {unknown[0]!r}: known are {', '.join(known)}")

@@ -187,7 +187,9 @@ class Eraser:
                 before_us = us_of(await self._store.transport.commands.time()) + 1
                 was = await archive.forget(session_id, before_us=before_us)
         if was is not None:
-            report.archive = {"tasks": was.tasks, "updates": was.updates}
+            report.archive = {"tasks": was.tasks, "updates": was.updates} | {
+                kind.what: count for kind, count in was.records.items()
+            }
         if not policy.dry_run:
             # Without the id, which is to be forgotten.
             log.info(

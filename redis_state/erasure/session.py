@@ -26,9 +26,11 @@ from redis_state.scripts import raw, topic_bytes, topic_text
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
+from redis_state.stores.archive_list import agent_session_entry
 from redis_state.stores.index_walk import listed_under
 from redis_state.stores.sessions.task_status import watch_entry
 from redis_state.stores.task_index import TaskIndex
+from redis_state.stores.traces.trajectories import trajectory_entry
 from redis_state.transport.commands import Commands
 from redis_state.transport.key_text import escape, is_digest, unescape
 from redis_state.transport.keys import WATCH_SHARDS, agent_shard, artifact_place, graph_shard
@@ -197,6 +199,11 @@ class SessionErasure:
         for key_of in (keys.archive_watch, keys.archive_since):
             await self._remove_sharded(key_of, entries)
         await self._remove_sharded(keys.archive_sessions, [session_entry(session_id)])
+        traces = await self._store.trajectories.traces(session_id, limit=1_000_000)
+        records = [trajectory_entry(session_id, trace) for trace in traces]
+        records.append(agent_session_entry(session_id))
+        for key_of in (keys.archive_records, keys.archive_records_since):
+            await self._remove_sharded(key_of, records)
         await self._store.traces.clear(session_id)
         await self._remove(keys.artifact_sessions(), [raw(artifact_place(session_id))])
         shard = agent_shard(session_id)

@@ -86,10 +86,7 @@ from redis_state.errors.backend import (
     PayloadUnreadable,
     StoreFull,
 )
-from redis_state.errors.base import (
-    LostRace,
-    RedisStateError,
-)
+from redis_state.errors.base import LostRace, RedisStateError
 from redis_state.errors.caller import (
     CallerError,
     ConfigError,
@@ -101,7 +98,7 @@ from redis_state.errors.caller import (
     PayloadTooLarge,
     SteeringValidationError,
 )
-from redis_state.errors.conflict import (
+from redis_state.errors.conflicts import (
     AlreadyVoted,
     Conflict,
     DelegationRefused,
@@ -130,7 +127,7 @@ from redis_state.errors.not_found import (
     TaskUnknown,
     TokenUnknown,
 )
-from redis_state.errors.outcome import (
+from redis_state.errors.outcomes import (
     CursorGap,
     InvalidMessage,
     NoReceiver,
@@ -208,7 +205,3 @@ __all__ = [
     "TokenUnknown",
     "VersionConflict",
 ]
-
-# One name of each class in tracebacks and pickles: the one that callers import.
-for _name in __all__:
-    globals()[_name].__module__ = __name__

@@ -1,4 +1,4 @@
-"""Errors of the server, of what it stores, and of the stores beside it."""
+"""Trouble with the server: try again later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of every error, and of those that the stored state causes."""
+"""The base class of every error, and that of two branches."""
 
 from __future__ import annotations
 

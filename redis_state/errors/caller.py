@@ -1,4 +1,4 @@
-"""Errors of a call that is wrong: nothing was sent."""
+"""The call was wrong: nothing was sent, and the call is to be corrected."""
 
 from __future__ import annotations
 

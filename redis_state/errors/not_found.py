@@ -1,4 +1,4 @@
-"""Errors of a call about what does not exist, or no longer."""
+"""There is none, or there is none any more."""
 
 from __future__ import annotations
 

@@ -165,6 +165,7 @@ def metrics() -> str:
     stats.archived["tasks"], stats.archive_backlog = 0, (0, 0.0)
     stats.retained["tasks"] = 0
     stats.event_backlog = 0, 0.0
+    stats.record_backlog = 0, 0.0
     collector = WorkerMetrics("worker", 1, stats, lambda: 0, dict.fromkeys(PAUSE_AGES, 0))
     rows: list[str] = []
     for family in collector.collect():
@@ -201,10 +202,13 @@ def metrics() -> str:
 def error_page() -> str:
     """Write the page of the errors."""
     tree = (inspect.getdoc(errors) or "").split("\n\n")[1]
+    # In the order of the tree, where each branch has its kinds together.
+    named = [word for word in re.findall(r"\w+", tree) if word in errors.__all__]
     rows = [
         f"## {name}\n\n{_paragraphs(inspect.getdoc(getattr(errors, name)) or '')}\n"
-        for name in sorted(errors.__all__, key=re.findall(r"\w+", tree).index)
+        for name in dict.fromkeys(named)
     ]
+    assert len(rows) == len(errors.__all__)
     return f"""# Errors
 
 {_WRITTEN}
@@ -305,7 +309,7 @@ def _default(field: Any) -> str:
     value = field.default
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
-    if value is None or value is PydanticUndefined:
+    if value is None or value is PydanticUndefined or value == frozenset():
         return "none"
     if isinstance(value, timedelta):
         return _duration(value)

@@ -90,6 +90,38 @@ async def test_the_latest_is_the_latest_by_its_time_and_lists_are_whole(
     assert "c7" not in await storage.list_checkpoint_ids(workflow_name="w")
 
 
+async def test_a_checkpoint_stays_listed_though_its_deleter_dies_meanwhile(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletion ends behind each of its steps, and a save has returned before that step."""
+    storage: Any = RedisStateCheckpointStorage(store)
+
+    class Killed(Exception):
+        pass
+
+    for name in ("delete", "unlist_member"):
+        await storage.save(checkpoint_of("c"))
+        of = storage._of.records if name == "delete" else storage._of.scripts
+        step = getattr(of, name)
+
+        async def die(
+            *args: Any, step: Any = step, before: bool = name != "delete", **more: Any
+        ) -> Any:
+            monkeypatch.undo()
+            if before:
+                await storage.save(checkpoint_of("c", iteration_count=2))
+            await step(*args, **more)
+            if not before:
+                await storage.save(checkpoint_of("c", iteration_count=2))
+            raise Killed
+
+        monkeypatch.setattr(of, name, die)
+        with pytest.raises(Killed):
+            await storage.delete("c")
+        assert (await storage.load("c")).iteration_count == 2
+        assert await storage.list_checkpoint_ids(workflow_name="w") == ["c"]
+
+
 @pytest.mark.parametrize("where", ["a save within a delete", "a delete within a save"])
 async def test_a_checkpoint_that_is_saved_while_it_is_deleted_is_listed(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, where: str

@@ -33,6 +33,7 @@ from tests.support.scripts import (
     escalate,
     finish,
     graph_keys,
+    graph_listed,
     graph_listing,
     group_keys,
     job_payload,
@@ -333,11 +334,22 @@ CALLS: dict[str, Call] = {
     "mark_archived": lambda scripts, keys: scripts.mark_archived(
         task_keys(keys, SESSION), stamp="1 w"
     ),
+    "hold_record": lambda scripts, keys: scripts.hold_record(
+        keys.trajectory(SESSION, "t"),
+        index=keys.traces(SESSION),
+        member="t",
+        least_ms=HOUR,
+        hold_ms=HOUR,
+        whole=True,
+    ),
+    "mark_record": lambda scripts, keys: scripts.mark_record(
+        keys.trajectory(SESSION, "t"), index=keys.traces(SESSION), member="t", stamp="1 w"
+    ),
     "keep_rows": lambda scripts, keys: scripts.keep_rows(
         keys.updates(SESSION), least_ms=HOUR, hold_ms=HOUR
     ),
     "watch_since": lambda scripts, keys: scripts.watch_since(
-        keys.events_watch(0), since=keys.events_since(0), entry=b"e", delay_ms=HOUR
+        keys.events_watch(0), since=keys.events_since(0), entry=b"e", delay_ms=HOUR, stands="sooner"
     ),
     "release_rows": lambda scripts, keys: scripts.release_rows(
         keys.events(SESSION), n=1, at_ms=HOUR, ttl_ms=HOUR
@@ -518,6 +530,9 @@ CALLS: dict[str, Call] = {
     "note_member": lambda scripts, keys: scripts.note_member(
         keys.artifact_sessions(), member="\ud800", ttl_ms=HOUR
     ),
+    "unlist_member": lambda scripts, keys: scripts.unlist_member(
+        keys.artifact_sessions(), member="\ud800", expiry=b"1"
+    ),
     "note_step": lambda scripts, keys: scripts.note_step(
         task_keys(keys, SESSION),
         mark=MARK,
@@ -646,6 +661,10 @@ CALLS: dict[str, Call] = {
     "read_checkpoints": lambda s, k: s.read_checkpoints(
         graph_keys(k, SESSION), most_bytes=100, places=[b"%:", b"%:1"]
     ),
+    "read_bases": lambda s, k: s.read_bases(graph_keys(k, SESSION), names=[b"%:i1 c"]),
+    "page_checkpoints": lambda s, k: s.page_checkpoints(
+        graph_keys(k, SESSION), high=b"(%;", low=b"[%:", size=10, most_bytes=100
+    ),
     "walk_deltas": lambda s, k: s.walk_deltas(
         graph_keys(k, SESSION), place=b"%:1", most=10, channels=[b"c", b"c"]
     ),
@@ -659,7 +678,7 @@ CALLS: dict[str, Call] = {
         graph_keys(k, SESSION),
         mark=None,
         namespace="%:",
-        count=1,
+        listed=graph_listed(b"%:1"),
         places=[b"%:1"],
         names=[b"%:i1 c"],
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import uuid
 from collections import Counter
@@ -168,6 +169,11 @@ def snapshot_keys(keys: Keys, task: str = "t") -> SnapshotKeys:
 
 # A checkpoint of a thread of LangGraph: no parent, no run, and the value ``i1 c``.
 GRAPH_ROW = b"\x93\xc0\xa0\x91\xa4i1 c" + b"document" + b"\x00\x00\x00\x09"
+
+
+def graph_listed(*places: bytes) -> str:
+    """Return what names the checkpoints of a namespace."""
+    return hashlib.sha1(b"\n".join(places), usedforsecurity=False).hexdigest()
 
 
 def graph_keys(keys: Keys, thread: str = "h") -> GraphKeys:

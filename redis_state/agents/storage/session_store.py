@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -22,6 +22,7 @@ from redis_state.agents.state.wire.wire import now
 from redis_state.agents.storage.protection import Protect, protection_for
 from redis_state.agents.storage.raw import RawSession
 from redis_state.agents.storage.session_encoding import (
+    Found,
     PartLists,
     StoredImage,
     change_of,
@@ -29,6 +30,7 @@ from redis_state.agents.storage.session_encoding import (
     read_session,
 )
 from redis_state.errors import (
+    ConfigError,
     CorruptState,
     InvalidField,
     LeaseLost,
@@ -38,6 +40,7 @@ from redis_state.errors import (
 from redis_state.primitives.record import Place, new_write_id
 from redis_state.scripts import Fence, Reply, ReplyCode
 from redis_state.serialization import codec
+from redis_state.stores.archive_list import agent_session_entry, record_list
 from redis_state.stores.base import Base, ms
 from redis_state.transport.commands import Commands
 from redis_state.transport.key_text import escape
@@ -48,6 +51,8 @@ _WRITE = re.compile(r"[^\s:]+")
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _MOST = 1_000
 _AT_ONCE = 100
+# A worker must come by before it expires.
+_LEAST_ARCHIVED_MS = 2 * 3_600_000
 
 
 class HasBase(Protocol):
@@ -91,6 +96,9 @@ class SessionStore:
             lifetime = self._base.settings.agent_sessions_ttl
         with limits.options():
             self._ttl_ms = ms(limits.lifetime("lifetime", lifetime))
+        self._archived = record_list(self._base, "agent_sessions")
+        if self._archived is not None and self._ttl_ms < _LEAST_ARCHIVED_MS:
+            raise ConfigError("lifetime: an archive needs 2 hours at least")
 
     @property
     def base(self) -> Base:
@@ -138,17 +146,25 @@ class SessionStore:
         flat = await self._base.fetch(key)
         if not flat:
             return None
-        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        found, write = self._read(key, dict(zip(flat[::2], flat[1::2], strict=True)))
+        # One that was stored under less protection is written again by the next save.
+        return _remembering(found.session, write, found.parts, sealed=found.sealed)
+
+    def read(self, session_id: str, fields: Mapping[bytes, bytes]) -> AgentSession:
+        """Read the fields of a session that was archived. No I/O. Errors: as `load`.
+
+        To continue it, store a session that is `forked` from it.
+        """
+        return self._read(self._key(session_id), fields)[0].session
+
+    def _read(self, key: str, fields: Mapping[bytes, bytes]) -> tuple[Found, str]:
         try:
-            found = read_session(fields, self._protection)
-            write = fields[b"write"].decode()
+            return read_session(fields, self._protection), fields[b"write"].decode()
         except KeyError as missing:
             raise CorruptState(key, f"{missing.args[0].decode()} is missing") from None
         except (InvalidField, codec.DecodeError) as error:
             # Their texts name a place, never what stands there.
             raise CorruptState(key, str(error)) from None
-        # One that was stored under less protection is written again by the next save.
-        return _remembering(found.session, write, found.parts, sealed=found.sealed)
 
     async def raw(self, session_id: str) -> RawSession | None:
         """Return a session as it is stored, or None. Its content is not decoded: it may be damaged.
@@ -252,7 +268,8 @@ class SessionStore:
         if not _WRITE.fullmatch(text.check(write, "write")):
             raise InvalidField("write", "text without spaces and colons is needed")
         born = moment.read(moment.write(header.created_at), "header.createdAt")
-        reply = await self._base.scripts.save_session(
+        save = partial(
+            self._base.scripts.save_session,
             self._key(session.session_id),
             change.fields,
             index=self._index(session.session_id),
@@ -268,6 +285,10 @@ class SessionStore:
             ttl_ms=self._ttl_ms,
             fence=fence,
         )
+        if self._archived is None:
+            reply = await save()
+        else:
+            reply = await self._archived.covering(agent_session_entry(session.session_id), save)
         _refuse(reply, session, fence)
         return _remembering(session.changed(header=header), write, change.parts)
 

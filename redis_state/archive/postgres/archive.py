@@ -274,12 +274,15 @@ class PostgresArchive:
         """Remove of each class what has expired, 20,000 rows at most and whole months."""
         check_classes(before, self.classes)
 
-        async def once() -> RetentionReport:
+        report = RetentionReport()
+
+        async def once() -> None:
             # In transactions of its own: what is locked is soon free again.
             async with self._using("retain", settled=False) as connection:
-                return await Retaining(connection, self._namespace, dry_run=dry_run).run(before)
+                work = Retaining(connection, self._namespace, dry_run=dry_run, report=report)
+                await work.run(before)
 
-        report = await _although_in_a_deadlock(once)
+        await _although_in_a_deadlock(once)
         self._months.clear()
         return report
 
@@ -296,10 +299,14 @@ class PostgresArchive:
         )
         row: Any = await found.fetchone()
         tasks, updates, last_at, last_n = row
-        if not tasks and last_at is None:
+        owned = await connection.execute(
+            sqls.RECORDS_OF_SESSION, [self._namespace, id_text(session_id)]
+        )
+        records = {RecordKind(kind): count for kind, count in await owned.fetchall()}
+        if not tasks and last_at is None and not records:
             return None
         last = None if last_at is None or not last_n else (last_n, ms_of(last_at))
-        return ArchivedSession(session_id, tasks, updates, last)
+        return ArchivedSession(session_id, tasks, updates, last, records)
 
     async def _make_months(self, connection: AsyncConnection[Any], batch: ArchiveBatch) -> None:
         wanted = {("tasks", month_of(moment_of_us(task.born_us))) for task in batch.tasks} | {

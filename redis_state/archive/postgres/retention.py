@@ -8,18 +8,44 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, LiteralString
 
 import psycopg
 from psycopg import sql
 
+from redis_state.archive.model import RecordKind
 from redis_state.archive.retention import RetentionReport
 from redis_state.postgres.connection import PostgresConnection
 
-# Of each class its table's column by which a row expires.
-_COLUMNS: Final[Mapping[str, LiteralString]] = {"tasks": "ended_at", "updates": "at"}
-CLASSES: Final = (*_COLUMNS, "sessions")
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A class's rows: their table, by which column one expires, their kind in a shared table."""
+
+    what: str
+    table: str
+    column: LiteralString
+    kind: RecordKind | None = None
+
+    def own(self, namespace: str) -> sql.Composed:
+        """Write which rows of the table are those of a namespace."""
+        own = sql.SQL("namespace = {}").format(sql.Literal(namespace))
+        if self.kind is None:
+            return own
+        return own + sql.SQL(" AND kind = {}").format(sql.Literal(self.kind.value))
+
+
+_ROWS: Final = (
+    _Rows("tasks", "tasks", "ended_at"),
+    _Rows("updates", "updates", "at"),
+    *(
+        _Rows(kind.what, "records", "at", kind)
+        for kind in (RecordKind.TRAJECTORY, RecordKind.AGENT_SESSION)
+    ),
+)
+CLASSES: Final = (*(rows.what for rows in _ROWS), "sessions")
 # So many rows in a transaction, and in a call.
 _PIECE, _MOST = 2_000, 20_000
 _BUSY = ("55P03", "57014")
@@ -53,47 +79,56 @@ DELETE FROM redis_state.sessions WHERE ctid = ANY(ARRAY(SELECT old.ctid {_SESSIO
 class Retaining:
     """One call of `retain`: what it may still remove, and what it did."""
 
-    def __init__(self, connection: PostgresConnection, namespace: str, *, dry_run: bool) -> None:
-        self.report: RetentionReport = RetentionReport()
+    def __init__(
+        self,
+        connection: PostgresConnection,
+        namespace: str,
+        *,
+        dry_run: bool,
+        report: RetentionReport,
+    ) -> None:
+        # With what a try before has removed, which was ended for another transaction's sake.
+        self.report: RetentionReport = report
         self._connection = connection
         self._namespace = namespace
         self._dry_run = dry_run
         self._left = _MOST
 
-    async def run(self, before: Mapping[str, datetime]) -> RetentionReport:
+    async def run(self, before: Mapping[str, datetime]) -> None:
         """Remove what has expired: tasks and updates first, then sessions that have neither."""
-        for what in CLASSES:
-            if what not in before:
-                continue
-            self.report.add(what, 0)
-            if what in _COLUMNS:
-                await self._rows(what, before[what])
-            else:
-                await self._sessions(before[what])
-        return self.report
+        self.report.left, self.report.more = {}, False
+        for rows in _ROWS:
+            if rows.what in before:
+                self.report.add(rows.what, 0)
+                await self._rows(rows, before[rows.what])
+        if "sessions" in before:
+            self.report.add("sessions", 0)
+            await self._sessions(before["sessions"])
 
-    async def _rows(self, table: str, before: datetime) -> None:
+    async def _rows(self, rows: _Rows, before: datetime) -> None:
         async with self._connection.settled():
-            found = await self._connection.execute(_PARTS, [f"redis_state.{table}"])
+            found = await self._connection.execute(_PARTS, [f"redis_state.{rows.table}"])
             parts = await found.fetchall()
         for (name,) in parts:
             part = sql.Identifier("redis_state", name)
-            over = sql.SQL("{} < {}").format(sql.Identifier(_COLUMNS[table]), sql.Literal(before))
+            over = sql.SQL("{} < {}").format(sql.Identifier(rows.column), sql.Literal(before))
             if self._left <= 0:
                 self.report.more = True
                 return
             try:
                 async with self._connection.settled():
-                    dropped = await self._dropped(table, name, part, before)
+                    dropped = await self._dropped(rows, name, part, before)
                 if not dropped:
-                    await self._deleted(table, part, over)
+                    await self._deleted(rows, part, over)
             except psycopg.Error as error:
                 if error.sqlstate not in (*_BUSY, _GONE):
                     raise
                 if error.sqlstate in _BUSY:
                     self.report.left[name] = "is in use: a later round removes it"
 
-    async def _dropped(self, table: str, name: str, part: sql.Identifier, before: datetime) -> bool:
+    async def _dropped(
+        self, rows: _Rows, name: str, part: sql.Identifier, before: datetime
+    ) -> bool:
         """Drop a partition if all of it has expired, and is of this namespace.
 
         Index lookups decide, however large it is. Only a month of ours is dropped.
@@ -102,7 +137,7 @@ class Retaining:
         if ends is None or ends > before:
             return False
         # Without the lock first: most partitions have something that stays.
-        if await self._has_what_stays(table, part, before):
+        if await self._has_what_stays(rows, part, before):
             return False
         async with self._connection.transaction():
             if not self._dry_run:
@@ -110,17 +145,17 @@ class Retaining:
                 await self._connection.execute(
                     sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(part)
                 )
-                if await self._has_what_stays(table, part, before):
+                if await self._has_what_stays(rows, part, before):
                     return False
-            rows = await self._count(name, part)
+            count = await self._count(name, part)
             if not self._dry_run:
                 await self._connection.execute(sql.SQL("DROP TABLE {}").format(part))
-        self.report.add(table, rows, partitions=1)
+        self.report.add(rows.what, count, partitions=1)
         return True
 
-    async def _has_what_stays(self, table: str, part: sql.Identifier, before: datetime) -> bool:
+    async def _has_what_stays(self, rows: _Rows, part: sql.Identifier, before: datetime) -> bool:
         own = sql.Literal(self._namespace)
-        column = sql.Identifier(_COLUMNS[table])
+        column = sql.Identifier(rows.column)
         stays = sql.SQL("SELECT min(namespace) <> {0} OR max(namespace) <> {0} FROM {1}").format(
             own, part
         )
@@ -128,10 +163,19 @@ class Retaining:
         if found[0] is None:
             # Without rows: a writer may just have made it.
             return True
-        if found[0] or table == "updates":
+        if found[0] or rows.table == "updates":
             # All updates of a month are of before its end.
             return bool(found[0])
-        last = sql.SQL("SELECT max({}) FROM {} WHERE namespace = {}").format(column, part, own)
+        if rows.kind is not None:
+            other = sql.SQL(
+                "SELECT min(kind) <> {0} OR max(kind) <> {0} FROM {1} WHERE namespace = {2}"
+            ).format(sql.Literal(rows.kind.value), part, own)
+            found = await (await self._connection.execute(other)).fetchone()
+            if found[0]:
+                return True
+        last = sql.SQL("SELECT max({}) FROM {} WHERE {}").format(
+            column, part, rows.own(self._namespace)
+        )
         found = await (await self._connection.execute(last)).fetchone()
         return found[0] is not None and found[0] >= before
 
@@ -145,15 +189,13 @@ class Retaining:
         row: Any = await counted.fetchone()
         return int(row[0])
 
-    async def _deleted(self, table: str, part: sql.Identifier, over: sql.Composed) -> None:
-        wanted = sql.SQL("FROM {} WHERE namespace = {} AND {}").format(
-            part, sql.Literal(self._namespace), over
-        )
+    async def _deleted(self, rows: _Rows, part: sql.Identifier, over: sql.Composed) -> None:
+        wanted = sql.SQL("FROM {} WHERE {} AND {}").format(part, rows.own(self._namespace), over)
         if self._dry_run:
             counting = sql.SQL("SELECT count(*) {}").format(wanted)
             async with self._connection.settled():
                 row: Any = await (await self._connection.execute(counting)).fetchone()
-            self.report.add(table, row[0])
+            self.report.add(rows.what, row[0])
             return
         while self._left > 0:
             piece = min(_PIECE, self._left)
@@ -163,7 +205,7 @@ class Retaining:
             async with self._connection.settled():
                 done = await self._connection.execute(deleting)
             self._left -= done.rowcount
-            self.report.add(table, done.rowcount)
+            self.report.add(rows.what, done.rowcount)
             if done.rowcount < piece:
                 return
         self.report.more = True

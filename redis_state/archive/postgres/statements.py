@@ -45,6 +45,11 @@ WHERE namespace = %s AND kind = %s AND owner = %s AND (born, n, key) > (%s, %s, 
     AND key = coalesce(%s::text, key)
 ORDER BY born, n, key LIMIT %s
 """
+RECORDS_OF_SESSION: Final = """
+SELECT kind, count(*) FROM redis_state.records
+WHERE namespace = %s AND owner = %s AND kind IN ('trajectory', 'agent_session', 'artifact')
+GROUP BY kind
+"""
 RECORD_COUNTS: Final = """
 SELECT kind, count(*) FROM redis_state.records WHERE namespace = %s GROUP BY kind
 """

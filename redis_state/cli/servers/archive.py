@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -13,6 +14,7 @@ from redis_state import RedisStateStore
 from redis_state.archive import ArchivedTask, ArchiveReader
 from redis_state.archive.archiver import Archiver, ArchiveReport
 from redis_state.archive.backfill import backfill as backfill_tasks
+from redis_state.archive.records import RecordArchiver
 from redis_state.archive.retaining import Retainer
 from redis_state.archive.retention import RetentionReport
 from redis_state.archive.waiting import ArchiveList
@@ -30,6 +32,7 @@ from redis_state.cli.output import (
 from redis_state.documents import task_document, update_document
 from redis_state.errors import ArchiveUnavailable, ConfigError, TaskUnknown
 from redis_state.models import TaskStatus
+from redis_state.stores.archive_list import RecordList
 
 archive: typer.Typer = typer.Typer(
     name="archive",
@@ -59,7 +62,16 @@ def status(url: Url = None, as_json: AsJson = False) -> None:
         async with _reading(url) as (store, reader):
             held = await reader.archive.status()
             backlog = await ArchiveList(store).backlog()
-            return asdict(held) | {"waiting": backlog.tasks, "waiting_s": backlog.oldest_s}
+            records = await RecordList(store.base).backlog()
+            kinds = {kind.what: count for kind, count in held.records.items()}
+            found = asdict(held) | kinds
+            del found["records"]
+            return found | {
+                "waiting": backlog.tasks,
+                "waiting_s": backlog.oldest_s,
+                "waiting_records": records.records,
+                "waiting_records_s": records.oldest_s,
+            }
 
     found = run(look())
     if as_json:
@@ -148,13 +160,16 @@ def archive_now(
             all_ended = backfill or again
             enlisted = await backfill_tasks(store, again=again) if all_ended else 0
             archiver, total = Archiver(store, reader.archive), ArchiveReport()
+            records = RecordArchiver(store, reader.archive)
+            copied: Counter[str] = Counter()
             while True:
-                report = await archiver.run_once()
+                report, other = await archiver.run_once(), await records.run_once()
                 total += report
-                if report.postponed:
+                copied += other.copied
+                if report.postponed or other.postponed:
                     raise ArchiveUnavailable("write", "see the log")
-                if not report.looked:
-                    return asdict(total) | {"enlisted": enlisted}
+                if not report.looked and not other.looked:
+                    return asdict(total) | copied | {"enlisted": enlisted}
 
     found = run(work())
     if as_json:

@@ -103,16 +103,21 @@ class RedisStateCheckpointStorage:
     async def delete(self, checkpoint_id: str) -> bool:
         """Delete a checkpoint; return whether there was one.
 
-        One that is saved meanwhile stays, and is listed when both calls have returned.
+        One that is saved meanwhile stays and is listed once its save has returned, wherever this
+        call ends.
         """
         key = self._of.keys.framework_checkpoint(text("checkpoint_id", checkpoint_id))
         workflow = await self._of.scripts.transport.commands.hget(key, "workflow")
         if workflow is None:
             return False
-        deleted = await self._of.records.delete(key)
         index = self._of.keys.framework_checkpoints(workflow.decode("utf-8", "surrogatepass"))
+        member = raw(checkpoint_id)
+        expiry = await self._of.scripts.transport.commands.zscore(index, member)
+        deleted = await self._of.records.delete(key)
         # Last: what a crash leaves is a name without a checkpoint, which every list leaves out.
-        await self._of.scripts.zrem(index, raw(checkpoint_id))
+        # A name that a save has listed again meanwhile stays.
+        if expiry is not None:
+            await self._of.scripts.unlist_member(index, member=checkpoint_id, expiry=expiry)
         if await self._of.scripts.transport.commands.hget(key, "workflow") == workflow:
             await self._of.scripts.note_member(index, member=checkpoint_id, ttl_ms=self._ttl_ms)
         return deleted

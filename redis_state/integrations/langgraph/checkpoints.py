@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -33,6 +33,7 @@ from redis_state.integrations.langgraph.places import (
     value_name,
 )
 from redis_state.integrations.langgraph.rows import Head, Rows, line_channel
+from redis_state.integrations.langgraph.tails import StoredValue
 from redis_state.integrations.langgraph.threads import FoundCheckpoint, Threads
 from redis_state.transport.key_text import escape
 
@@ -42,6 +43,8 @@ Filter: TypeAlias = Mapping[str, Any] | None
 # Checkpoints that are looked at in one step, and read whole in one.
 _PAGE = 100
 _WHOLE = 20
+# What is larger is unpacked again rather than held for a page.
+_LARGE = 1 << 16
 
 
 class Checkpoints:
@@ -75,24 +78,34 @@ class Checkpoints:
             None if is_whole(namespace) else namespace,
         )
         row = self._rows.row(head, document, cast("Mapping[str, Any]", whole))
+        newest, thread_id, scope = self._threads.newest, target.thread_id, target.scope
         # What is not new was put with the parent.
         for parent, channels in ((target.checkpoint_id, new_versions), (None, versions)):
-            written: list[bytes] = []
+            written: dict[str, StoredValue] = {}
             for channel, version in channels.items():
                 if channel in values:
-                    name = target.scope + value_name(channel, version)
-                    data = self._rows.value(values[channel], field=f"channel_values.{channel}")
-                    written += name.encode(), data
-            if await self._threads.put(
-                target.thread_id,
-                f"{target.scope}{id_}".encode(),
+                    written[channel] = self._rows.stored_value(
+                        f"{scope}{value_name(channel, version)}".encode(),
+                        values[channel],
+                        field=f"channel_values.{channel}",
+                        base=newest.of(thread_id, scope, channel) if parent else None,
+                    )
+            kept = await self._threads.put(
+                thread_id,
+                f"{scope}{id_}".encode(),
                 row,
-                written,
-                parent=f"{target.scope}{parent}".encode() if parent else b"",
+                [part for value in written.values() for part in (value.name, value.stored)],
+                parent=f"{scope}{parent}".encode() if parent else b"",
                 run=head.run,
-                claim=self._claims.held(target.thread_id),
-            ):
-                break
+                claim=self._claims.held(thread_id),
+            )
+            if kept is None:
+                newest.forget(thread_id, scope, written)
+                continue
+            if kept == 0:
+                for channel, value in written.items():
+                    newest.add(thread_id, scope, channel, value)
+            break
         return _config(target.thread_id, namespace, id_)
 
     async def put_writes(
@@ -121,7 +134,8 @@ class Checkpoints:
         """Return the checkpoint that a config names, or the newest of its namespace, or None."""
         target = target_of(config)
         async for found in self._threads.read(target.thread_id, [target.place]):
-            return None if found is None else self._tuple(target.thread_id, found)
+            read = self._reader(target.thread_id, remembers=target.checkpoint_id is None)
+            return None if found is None else read(found)
         return None
 
     async def list(
@@ -160,14 +174,16 @@ class Checkpoints:
         seeds: dict[str, Any] = {}
         written = {channel.encode(): line_channel(channel).encode() for channel in channels}
         of = f"thread {target.thread_id!r}"
-        async for flat, values in self._threads.deltas(target.thread_id, place, written):
+        async for flat, names, values in self._threads.deltas(target.thread_id, place, written):
             for write in reversed(self._rows.read_writes(flat, of=of)):
                 writes[write.channel].append(write.pending)
-            for raw, value in values.items():
+            for raw, name in names.items():
                 channel = raw.decode()
-                seeds[channel] = self._rows.read_value(
-                    value, of=of, field=f"channel_values.{channel}"
+                value = self._rows.found_value(
+                    name, values, of=of, field=f"channel_values.{channel}"
                 )
+                if value is not None:
+                    seeds[channel] = self._rows.loads((value.kind, value.data))
         return {
             channel: DeltaChannelHistory(writes=found[::-1], seed=seeds[channel])
             if channel in seeds
@@ -192,14 +208,14 @@ class Checkpoints:
             async for found in self._of(config, wanted, before if after is None else None):
                 yield found
 
-    async def _of(
+    def _of(
         self,
         config: RunnableConfig,
         wanted: Filter,
         before: RunnableConfig | None,
         limit: int | None = None,
     ) -> AsyncGenerator[CheckpointTuple]:
-        """Yield the checkpoints of one thread; of all namespaces the newest first.
+        """Return the checkpoints of one thread; of all namespaces the newest first.
 
         ``limit`` is how many the caller takes at most. It makes the first page.
         """
@@ -209,16 +225,11 @@ class Checkpoints:
             given = (before.get("configurable") or {}).get("checkpoint_id") or None
             bound = None if given is None else checked_id("before.checkpoint_id", given)
         if target.checkpoint_id is not None:
-            async for found in self._one(target, wanted, bound):
-                yield found
-            return
+            return self._one(target, wanted, bound)
         if target.namespace is not None:
             scope = scope_of(target.namespace)
-            async for found in self._walk(target.thread_id, scope, wanted, bound, limit):
-                yield found
-            return
-        async for found in self._merged(target.thread_id, wanted, bound):
-            yield found
+            return self._walk(target.thread_id, scope, wanted, bound, limit)
+        return self._merged(target.thread_id, wanted, bound)
 
     async def _one(
         self,
@@ -273,50 +284,85 @@ class Checkpoints:
         limit: int | None = None,
     ) -> AsyncGenerator[CheckpointTuple]:
         """Yield the checkpoints of a namespace, the newest first."""
+        if wanted:
+            async for found in self._filtered(thread_id, scope, wanted, bound):
+                yield found
+            return
+        size = min(limit or 1, _PAGE)
+        while bound != "":
+            page, bound = await self._threads.whole_page(thread_id, scope, before=bound, size=size)
+            read = self._reader(thread_id)
+            for each in page:
+                yield read(each)
+            # Who wants the first one only is not made wait for others.
+            size = min(size * 4, _PAGE)
+
+    async def _filtered(
+        self, thread_id: str, scope: str, wanted: Filter, bound: str | None
+    ) -> AsyncGenerator[CheckpointTuple]:
+        """Yield the checkpoints of a namespace that match. Only these are read whole."""
         of = f"thread {thread_id!r}"
-        size = _PAGE if wanted else min(limit or 1, _PAGE)
-        while page := await self._threads.page(thread_id, scope, before=bound, size=size):
+        while page := await self._threads.page(thread_id, scope, before=bound, size=_PAGE):
             bound = split_place(page[-1][0])[1]
             places = [
                 place
                 for place, row in page
-                if row and (not wanted or _matches(self._rows.read_row(row, of=of)[2], wanted))
+                if row and _matches(self._rows.read_row(row, of=of)[2], wanted)
             ]
             for first in range(0, len(places), _WHOLE):
                 part = places[first : first + _WHOLE]
                 async for found in self._threads.read(thread_id, part):
                     if found is not None:
                         yield self._tuple(thread_id, found)
-            # Who wants the first one only is not made wait for others.
-            size = min(size * 4, _PAGE)
 
     def _tuple(self, thread_id: str, found: FoundCheckpoint) -> CheckpointTuple:
+        return self._reader(thread_id)(found)
+
+    def _reader(
+        self, thread_id: str, *, remembers: bool = False
+    ) -> Callable[[FoundCheckpoint], CheckpointTuple]:
+        """Return what reads checkpoints of a thread. A value that several have is unpacked once.
+
+        What is remembered may be continued by values of this process.
+        """
         of = f"thread {thread_id!r}"
-        head, document, metadata = self._rows.read_row(found.row, of=of)
-        scope, id_ = split_place(found.place)
-        namespace = namespace_in(scope) if head.namespace is None else head.namespace
-        values: dict[str, Any] = {}
-        for name in head.names:
-            data = found.values.get(f"{scope}{name}".encode())
-            if data is not None:
-                channel = read_value_name(name)[0]
-                values[channel] = self._rows.read_value(
-                    data, of=of, field=f"channel_values.{channel}"
-                )
-        checkpoint = {
-            **document,
-            "id": id_,
-            "channel_values": values,
-            "channel_versions": head.versions,
-        }
-        writes = self._rows.read_writes(found.writes, of=of)
-        return CheckpointTuple(
-            config=_config(thread_id, namespace, id_),
-            checkpoint=cast("Checkpoint", checkpoint),
-            metadata=cast("CheckpointMetadata", metadata),
-            parent_config=_config(thread_id, namespace, head.parent) if head.parent else None,
-            pending_writes=[write.pending for write in writes],
-        )
+        rows, loads, newest = self._rows, self._rows.loads, self._threads.newest
+        known: dict[tuple[str, str], tuple[str, Version, tuple[str, bytes] | None]] = {}
+
+        def read(found: FoundCheckpoint) -> CheckpointTuple:
+            head, document, metadata = rows.read_row(found.row, of=of)
+            scope, id_ = split_place(found.place)
+            namespace = namespace_in(scope) if head.namespace is None else head.namespace
+            values: dict[str, Any] = {}
+            versions: dict[str, Version] = {}
+            for name in head.names:
+                part = known.get((scope, name))
+                if part is None:
+                    channel, version = read_value_name(name)
+                    whole, field = f"{scope}{name}".encode(), f"channel_values.{channel}"
+                    value = rows.found_value(whole, found.values, of=of, field=field)
+                    typed = None if value is None else (value.kind, value.data)
+                    part = channel, version, typed
+                    if value is None or value.size <= _LARGE:
+                        known[scope, name] = part
+                    if value is not None and remembers:
+                        newest.add(thread_id, scope, channel, value)
+                channel, version, typed = part
+                versions[channel] = version
+                if typed is not None:
+                    values[channel] = loads(typed)
+            document["id"] = id_
+            document["channel_values"] = values
+            document["channel_versions"] = versions
+            return CheckpointTuple(
+                _config(thread_id, namespace, id_),
+                cast("Checkpoint", document),
+                cast("CheckpointMetadata", metadata),
+                _config(thread_id, namespace, head.parent) if head.parent else None,
+                [write.pending for write in rows.read_writes(found.writes, of=of)],
+            )
+
+        return read
 
 
 class _Falling:
@@ -336,10 +382,11 @@ def _matches(metadata: Mapping[str, Any], wanted: Filter) -> bool:
 
 
 def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:
-    return RunnableConfig(
-        configurable={
+    # A literal costs less than a call of the type.
+    return {
+        "configurable": {
             "thread_id": thread_id,
             "checkpoint_ns": namespace,
             "checkpoint_id": checkpoint_id,
         }
-    )
+    }

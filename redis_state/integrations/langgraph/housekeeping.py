@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis_state.errors import InvalidField
+from redis_state.integrations.langgraph import tails
 from redis_state.integrations.langgraph.claims import ThreadClaims
 from redis_state.integrations.langgraph.places import split_place, thread_of
 from redis_state.integrations.langgraph.rows import Head, Rows, read_head
@@ -71,13 +72,19 @@ class Housekeeping:
         async for found in self._threads.read(source, places):
             if found is None:
                 continue
-            head = read_head(found.row, of=f"thread {source!r}")[0]
+            of = f"thread {source!r}"
+            head = read_head(found.row, of=of)[0]
             names = [f"{scope}{name}".encode() for name in head.names]
+            left = [name for name in names if name in found.values]
             values: list[bytes] = []
-            for name in names:
-                if name in found.values and name not in copied:
-                    values += name, found.values[name]
+            while left:
+                name = left.pop()
+                data = found.values[name]
+                if name not in copied:
+                    values += name, data
                     copied.add(name)
+                    if data.startswith(tails.SIGN):
+                        left.append(tails.read(data).base)
             # Writes come first: who reads the checkpoint finds them.
             tasks: dict[str, list[bytes]] = {}
             for line, data in zip(found.writes[::2], found.writes[1::2], strict=True):
@@ -85,9 +92,23 @@ class Housekeeping:
                 tasks.setdefault(task, []).extend((index.encode(), channel.encode(), data))
             for task, writes in tasks.items():
                 await self._threads.put_writes(target, found.place, task, writes, claim=claim)
-            await self._threads.put(
+            kept = await self._threads.put(
                 target, found.place, found.row, values, run=head.run, claim=claim
             )
+            if kept is None:
+                # The target is not what was copied: each value stands alone.
+                values = [
+                    part
+                    for name in names
+                    if name in found.values
+                    for part in (
+                        name,
+                        self._rows.sealed(self._rows.whole_value(name, found.values, of=of)),
+                    )
+                ]
+                await self._threads.put(
+                    target, found.place, found.row, values, run=head.run, claim=claim
+                )
 
     async def _drop(self, thread_id: str, choose: Callable[[list[Row], str], set[bytes]]) -> None:
         """Drop the checkpoints of a thread that are chosen among those of each namespace."""
@@ -108,31 +129,47 @@ class Housekeeping:
         A value is dropped in the step with the last checkpoint that has it.
         """
         going = [place for place in heads if place in chosen]
-        last: dict[str, bytes | None] = {}
+        if not going:
+            return True
+        needed = await self._needed(thread_id, scope, heads)
+        last: dict[bytes, bytes | None] = {}
         for place in (*going, *(place for place in heads if place not in chosen)):
-            for name in heads[place].names:
+            for name in needed[place]:
                 last[name] = place if place in chosen else None
-        count = len(heads)
+        there = set(heads)
         for first in range(0, len(going), _STEP):
             places = going[first : first + _STEP]
-            names = [
-                f"{scope}{name}".encode()
-                for place in places
-                for name in heads[place].names
-                if last[name] == place
-            ]
+            names = [name for place in places for name in needed[place] if last[name] == place]
             done = await self._threads.drop(
                 thread_id,
                 scope,
-                count=count,
+                listed=there,
                 places=places,
                 names=names,
                 claim=self._claims.held(thread_id),
             )
             if not done:
                 return False
-            count -= len(places)
+            there.difference_update(places)
         return True
+
+    async def _needed(
+        self, thread_id: str, scope: str, heads: dict[bytes, Head]
+    ) -> dict[bytes, set[bytes]]:
+        """Return the values that checkpoints need: their own, and those that these continue."""
+        needed = {
+            place: {f"{scope}{name}".encode() for name in head.names}
+            for place, head in heads.items()
+        }
+        bases = await self._threads.bases(thread_id, set[bytes]().union(*needed.values()))
+        for names in needed.values():
+            left = list(names)
+            while left:
+                base = bases.get(left.pop())
+                if base is not None and base not in names:
+                    names.add(base)
+                    left.append(base)
+        return needed
 
     def _of_runs(self, rows: list[Row], runs: set[str]) -> set[bytes]:
         return {place for place, row in rows if read_head(row, of="thread")[0].run in runs}

@@ -175,7 +175,7 @@ class Importing:
         }
         # The source's values only: so they are named alike.
         theirs = {
-            name: found.values[name.encode()]
+            name: self._rows.whole_value(name.encode(), found.values, of="a checkpoint")
             for name in spooled.names
             if name.encode() in found.values
         }

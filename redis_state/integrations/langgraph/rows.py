@@ -8,17 +8,18 @@ bytes begin with a carriage return, which no MessagePack array does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import ormsgpack
 from langgraph.checkpoint.base import PendingWrite, writes_sort_key
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_state.errors import CorruptState, InvalidField
-from redis_state.integrations.langgraph.places import read_value_name
+from redis_state.integrations.langgraph import tails
+from redis_state.integrations.langgraph.tails import StoredValue
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.transport.key_text import escape
@@ -27,19 +28,13 @@ _SEALED = b"\r"
 _LENGTH = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """What a checkpoint is linked to. ``namespace`` only if its place does not have it whole."""
 
     parent: str | None
     run: str
     names: list[str]
     namespace: str | None = None
-
-    @property
-    def versions(self) -> dict[str, str | int | float]:
-        """Return the channels' versions."""
-        return dict(map(read_value_name, self.names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +63,70 @@ class Rows:
 
     def __init__(self, serde: SerializerProtocol, payloads: Payloads) -> None:
         self._serde = serde
+        self.loads: Callable[[tuple[str, bytes]], Any] = serde.loads_typed
         self._payloads = payloads
 
     def value(self, value: Any, *, field: str) -> bytes:
         """Write a channel's value. Errors: PayloadTooLarge."""
         return self._packed(self._serde.dumps_typed(value), field)
 
+    def stored_value(
+        self, name: bytes, value: Any, *, field: str, base: StoredValue | None
+    ) -> StoredValue:
+        """Write a channel's value, as a tail if most of it stands in a base.
+
+        Errors: PayloadTooLarge.
+        """
+        kind, data = self._serde.dumps_typed(value)
+        if base is not None and kind == base.kind == "msgpack":
+            parts = tails.parts_of(base, data, sealed=self._payloads.seals)
+            if parts is not None:
+                self._payloads.check_size(field, len(data))
+                stored = tails.written(base, self._packed((kind, *parts), field))
+                return StoredValue(name, stored, kind, data, base.chain + 1)
+        return StoredValue(name, self._packed((kind, data), field), kind, data, 0)
+
     def read_value(self, data: bytes, *, of: str, field: str) -> Any:
-        """Read a channel's value. Errors: PayloadUnreadable; CorruptState."""
+        """Read a channel's value that stands alone. Errors: PayloadUnreadable; CorruptState."""
         kind, value = self._unpacked(data, of, field, size=2)
-        return self._serde.loads_typed((kind, value))
+        return self.loads((kind, value))
+
+    def found_value(
+        self, name: bytes, values: Mapping[bytes, bytes], *, of: str, field: str
+    ) -> StoredValue | None:
+        """Read a channel's value among those that were found, for the serializer.
+
+        Errors: PayloadUnreadable; CorruptState.
+        """
+        stored = data = values.get(name)
+        if stored is None or data is None:
+            return None
+        chain: list[bytes] = []
+        while data.startswith(tails.SIGN):
+            base, sealed = tails.read(data)
+            chain.append(sealed)
+            data = values.get(base)
+            if data is None or len(chain) > len(values):
+                raise CorruptState(of, f"what {field} continues is not there")
+        kind, value = self._unpacked(data, of, field, size=2)
+        if chain:
+            grown = bytearray(value)
+            for sealed in reversed(chain):
+                kind, head, start, count, rest = self._unpacked(sealed, of, field, size=5)
+                tails.extend(grown, (head, start, count, rest), of=of)
+            value = bytes(grown)
+        return StoredValue(name, stored, kind, value, len(chain))
+
+    def whole_value(self, name: bytes, values: Mapping[bytes, bytes], *, of: str) -> bytes:
+        """Return a value as `value` wrote it, not sealed. Errors: as `found_value`."""
+        found = self.found_value(name, values, of=of, field="values")
+        if found is None:
+            raise CorruptState(of, "a value is not there")
+        return ormsgpack.packb([found.kind, found.data])
+
+    def sealed(self, data: bytes) -> bytes:
+        """Seal what `whole_value` returned, as what stands alone is stored."""
+        return self._payloads.seal(data)
 
     def row(self, head: Head, document: Mapping[str, Any], metadata: Mapping[str, Any]) -> bytes:
         """Write a checkpoint without the values of its channels.
@@ -118,6 +167,8 @@ class Rows:
 
     def read_writes(self, flat: list[bytes], *, of: str) -> list[Write]:
         """Read pending writes, in the order in which LangGraph applies them."""
+        if not flat:
+            return []
         found: list[Write] = []
         for line, data in zip(flat[::2], flat[1::2], strict=True):
             index = int(line.split(b" ")[1])

@@ -74,6 +74,8 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
         self._home = StoreThread(store, "redis_state checkpoints")
         self._threads = Threads(store.base, ttl_ms=ttl_ms)
         self._claims = ThreadClaims(store.base, self._threads, ttl_ms=ttl_ms)
+        # A clone of this saver has another serializer.
+        self._made: tuple[SerializerProtocol, Checkpoints] | None = None
 
     @classmethod
     def from_url(
@@ -116,7 +118,7 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
         """Return the checkpoint that a config names, or the newest of its namespace, or None."""
         return await self._checkpoints.get(config)
 
-    async def alist(
+    def alist(
         self,
         config: RunnableConfig | None,
         *,
@@ -130,9 +132,7 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
         ids. Then ``before`` is the config of the last one that the page before yielded. So each
         page costs the same.
         """
-        found = self._checkpoints.list(config, wanted=filter, before=before, limit=limit)
-        async for each in found:
-            yield each
+        return self._checkpoints.list(config, wanted=filter, before=before, limit=limit)
 
     async def aput(
         self,
@@ -215,7 +215,7 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """Yield checkpoints, as `alist`."""
-        found = aiter(self.alist(config, filter=filter, before=before, limit=limit))
+        found = self.alist(config, filter=filter, before=before, limit=limit)
 
         async def following() -> CheckpointTuple | None:
             return await anext(found, None)
@@ -282,12 +282,15 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
 
     @property
     def _rows(self) -> Rows:
-        # A clone of this saver has another serializer.
         return Rows(self.serde, self._home.store.base.payloads)
 
     @property
     def _checkpoints(self) -> Checkpoints:
-        return Checkpoints(self._threads, self._rows, self._claims)
+        made = self._made
+        if made is None or made[0] is not self.serde:
+            made = self.serde, Checkpoints(self._threads, self._rows, self._claims)
+            self._made = made
+        return made[1]
 
     @property
     def _importing(self) -> Importing:

@@ -1,9 +1,10 @@
 """Threads of checkpoints on Redis: what `RedisSaver` is made of.
 
 **Layout.** A thread is a hash and a sorted set in one slot. The hash has a row for each checkpoint,
-a value for each version of a channel, and the pending writes. The sorted set has the places of the
-checkpoints, in the order of their ids in each namespace. So every call about a thread is one step
-with two keys, whatever namespaces there are, and a deletion removes two keys.
+a value for each version of a channel, and the pending writes. A value may continue another one: see
+`tails`. The sorted set has the places of the checkpoints, in the order of their ids in each
+namespace. So every call about a thread is one step with two keys, whatever namespaces there are,
+and a deletion removes two keys.
 
 **Lifetimes.** Each write renews both keys. The listing of all threads, in 16 shards, names a thread
 for a quarter longer. It is written before the thread. A process that has listed a thread does not
@@ -20,10 +21,10 @@ a thread that is longer.
 
 **Races.** Two writers of a thread without claims both succeed, as with other savers. Versions of
 channels are random in part: two branches never give one value's name to two values. A pruning
-counts the checkpoints of a namespace: if one came or went since they were listed, nothing is
+names the checkpoints of a namespace: if one came or went since they were listed, nothing is
 dropped, and they are listed again. A put has the values that are new since its parent. If the
 parent is not there, because it expired, was deleted or pruned, or the server's history went back,
-the put has all values.
+the put has all values. So it is with a value that continues another one: see `tails`.
 """
 
 from __future__ import annotations
@@ -31,11 +32,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha1
 from typing import Any
 
 from redis_state.errors import LeaseLost, ThreadClaimed
+from redis_state.integrations.langgraph.places import split_place
+from redis_state.integrations.langgraph.tails import Newest
 from redis_state.primitives.lease import HeldLease
 from redis_state.scripts import (
     Fence,
@@ -55,9 +59,10 @@ _REMEMBERED = 10_000
 _NAMESPACES = 200
 _THREADS = 100
 _ANCESTORS = 500
+_NAMES = 500
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FoundCheckpoint:
     """A checkpoint as it was read: its values by their names, and lines and writes in turn."""
 
@@ -74,6 +79,7 @@ class Threads:
         self._base = base
         self.ttl_ms: int = ttl_ms
         self._listed = Lately(ttl_ms)
+        self.newest: Newest = Newest()
 
     def keys(self, thread_id: str) -> GraphKeys:
         """Return a thread's keys."""
@@ -90,9 +96,10 @@ class Threads:
         parent: bytes = b"",
         run: str,
         claim: HeldLease | None,
-    ) -> bool:
-        """Put a checkpoint; return False, and put nothing, if its parent is not there.
+    ) -> int | None:
+        """Put a checkpoint; return how many of its values were there already.
 
+        Returns None, and puts nothing, if its parent is not there, or what a value continues.
         Without a parent, all values are given. Errors: LeaseLost, ThreadClaimed.
         """
         if run and not self._listed.has((run, thread_id)):
@@ -113,7 +120,7 @@ class Threads:
                 values=values,
             )
             if not self._must_list(reply, thread_id, claim):
-                return reply.word is not ReplyCode.STALE
+                return None if reply.word is ReplyCode.STALE else int(reply.facts[0])
 
     async def put_writes(
         self,
@@ -158,6 +165,31 @@ class Threads:
                 yield FoundCheckpoint(place, row, values, writes)
             left = left[len(reply.facts) :]
 
+    async def whole_page(
+        self, thread_id: str, scope: str, *, before: str | None, size: int
+    ) -> tuple[list[FoundCheckpoint], str]:
+        """Read checkpoints of a namespace whole, the highest id first, below an id.
+
+        Returns also the id below which there may be more, "" at the end.
+        """
+        high = f"({scope}{before}" if before else f"({scope[:-1]};"
+        reply = await self._base.scripts.page_checkpoints(
+            self.keys(thread_id),
+            high=high.encode(),
+            low=f"[{scope}".encode(),
+            size=size,
+            most_bytes=MOST_BYTES,
+        )
+        last, *parts = reply.facts
+        values: dict[bytes, bytes] = {}
+        found: list[FoundCheckpoint] = []
+        for part in parts:
+            if part:
+                place, row, flat, writes = part
+                values.update(zip(flat[::2], flat[1::2], strict=True))
+                found.append(FoundCheckpoint(place, row, values, writes))
+        return found, split_place(last)[1] if last else ""
+
     async def page(
         self, thread_id: str, scope: str, *, before: str | None, size: int
     ) -> list[tuple[bytes, bytes]]:
@@ -189,8 +221,8 @@ class Threads:
 
     async def deltas(
         self, thread_id: str, place: bytes, channels: dict[bytes, bytes]
-    ) -> AsyncGenerator[tuple[list[bytes], dict[bytes, bytes]]]:
-        """Yield of each ancestor, the nearest first: writes, and values of channels.
+    ) -> AsyncGenerator[tuple[list[bytes], dict[bytes, bytes], dict[bytes, bytes]]]:
+        """Yield of each ancestor, the nearest first: writes, names of values by channel, values.
 
         A channel is looked for up to its first value. ``channels`` are as names of values and as
         lines of writes have them.
@@ -204,23 +236,36 @@ class Threads:
                 channels=[part for pair in left.items() for part in pair],
             )
             place, *ancestors = reply.facts
-            for writes, flat in ancestors:
-                values = dict(zip(flat[::2], flat[1::2], strict=True))
-                yield writes, values
-                for channel in values:
+            for writes, flat, flat_values in ancestors:
+                names = dict(zip(flat[::2], flat[1::2], strict=True))
+                yield writes, names, dict(zip(flat_values[::2], flat_values[1::2], strict=True))
+                for channel in names:
                     left.pop(channel, None)
+
+    async def bases(self, thread_id: str, names: Collection[bytes]) -> dict[bytes, bytes]:
+        """Return which values these continue, directly or not: of each its base."""
+        found: dict[bytes, bytes] = {}
+        left = list(names)
+        while left:
+            part, left = left[:_NAMES], left[_NAMES:]
+            reply = await self._base.scripts.read_bases(self.keys(thread_id), names=part)
+            bases = {name: base for name, base in zip(part, reply.facts, strict=True) if base}
+            found.update(bases)
+            # Those of checkpoints that were dropped.
+            left += {base for base in bases.values() if base not in names and base not in found}
+        return found
 
     async def drop(
         self,
         thread_id: str,
         scope: str,
         *,
-        count: int,
+        listed: Collection[bytes],
         places: Sequence[bytes],
         names: Sequence[bytes],
         claim: HeldLease | None,
     ) -> bool:
-        """Drop checkpoints of a namespace; return False if it has another number of them by now.
+        """Drop checkpoints of a namespace; return False if it has others than the listed by now.
 
         Errors: LeaseLost, ThreadClaimed.
         """
@@ -228,7 +273,7 @@ class Threads:
             self.keys(thread_id),
             mark=_fence(claim),
             namespace=scope,
-            count=count,
+            listed=sha1(b"\n".join(sorted(listed)), usedforsecurity=False).hexdigest(),
             places=places,
             names=names,
         )

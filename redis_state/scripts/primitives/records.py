@@ -74,5 +74,9 @@ class RecordScripts(ScriptRunner):
         """OK version. The first ``listed`` indexes list it, one at least."""
 
     @script
+    def unlist_member(self, index: str, *, member: Member, expiry: bytes) -> PendingReply:
+        """OK removed."""
+
+    @script
     def drop_listed(self, record: str, *, indexes: Sequence[str], member: Member) -> PendingReply:
         """OK deleted."""

@@ -53,15 +53,27 @@ class WatchScripts(ScriptRunner):
 
     @script
     def begin_watch_since(
-        self, watch: _Watch, *, since: str, entry: bytes, delay_ms: int
+        self,
+        watch: _Watch,
+        *,
+        since: str,
+        entry: bytes,
+        delay_ms: int,
+        stands: Literal["given", "sooner"],
     ) -> asyncio.Future[Any]:
         """OK when. It does not wait for the reply."""
 
     @script
     def watch_since(
-        self, watch: _Watch, *, since: str, entry: bytes, delay_ms: int
+        self,
+        watch: _Watch,
+        *,
+        since: str,
+        entry: bytes,
+        delay_ms: int,
+        stands: Literal["given", "sooner"],
     ) -> PendingReply:
-        """OK when. Of two times the sooner stands."""
+        """OK when."""
 
     @script
     def claim_due(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
-from redis_state.scripts.values import TaskKeys
+from redis_state.scripts.values import TaskKeys, Topic
 from redis_state.transport.key_groups import LogKeys
 
 
@@ -19,6 +19,25 @@ class ArchiveScripts(ScriptRunner):
 
     @script
     def mark_archived(self, keys: TaskKeys, *, stamp: str) -> PendingReply:
+        """OK | STALE stamp | MISSING."""
+
+    @script
+    def hold_record(
+        self,
+        record: str,
+        *,
+        index: str | None,
+        member: Topic,
+        least_ms: int,
+        hold_ms: int,
+        whole: bool,
+    ) -> PendingReply:
+        """OK stamp now held fields | COUNTED stamp | MISSING."""
+
+    @script
+    def mark_record(
+        self, record: str, *, index: str | None, member: Topic, stamp: str
+    ) -> PendingReply:
         """OK | STALE stamp | MISSING."""
 
     @script

@@ -51,7 +51,7 @@ class GraphScripts(ScriptRunner):
         ttl_ms: int,
         values: Sequence[bytes],
     ) -> PendingReply:
-        """OK | MISSING | STALE | LOST epoch | HELD left_ms."""
+        """OK kept | MISSING | STALE | LOST epoch | HELD left_ms."""
 
     @script
     def put_graph_writes(
@@ -74,16 +74,26 @@ class GraphScripts(ScriptRunner):
         """OK, then for each: place, row, names and values, lines and writes."""
 
     @script
+    def page_checkpoints(
+        self, keys: GraphKeys, *, high: bytes, low: bytes, size: int, most_bytes: int
+    ) -> PendingReply:
+        """OK last, then for each: place, row, names and values, lines and writes."""
+
+    @script
     def walk_deltas(
         self, keys: GraphKeys, *, place: bytes, most: int, channels: Sequence[bytes]
     ) -> PendingReply:
-        """OK at, then for each: lines and writes, channels and values."""
+        """OK at, then for each: lines and writes, channels and names, names and values."""
 
     @script
     def list_checkpoints(
         self, keys: GraphKeys, *, high: bytes, low: bytes, size: int
     ) -> PendingReply:
         """OK, then the place and the row of each."""
+
+    @script
+    def read_bases(self, keys: GraphKeys, *, names: Sequence[bytes]) -> PendingReply:
+        """OK, then of each the name of the value that it continues, or nothing."""
 
     @script
     def list_graph_namespaces(self, keys: GraphKeys, *, after: bytes, size: int) -> PendingReply:
@@ -96,7 +106,7 @@ class GraphScripts(ScriptRunner):
         *,
         mark: Claim,
         namespace: str,
-        count: int,
+        listed: str,
         places: Sequence[bytes],
         names: Sequence[bytes],
     ) -> PendingReply:

@@ -40,6 +40,7 @@ class EventList:
             since=self._since.key(entry),
             entry=entry,
             delay_ms=delay_ms,
+            stands="sooner",
         )
 
     async def strike(self, entries: Iterable[bytes]) -> None:

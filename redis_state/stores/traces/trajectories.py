@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from redis_state.models import Trajectory
@@ -9,6 +10,7 @@ from redis_state.primitives.record import Place, Stored
 from redis_state.serialization import codec
 from redis_state.serialization.fields import mapping
 from redis_state.serialization.rows import as_object
+from redis_state.stores.archive_list import record_entry, record_list
 from redis_state.stores.base import Base, ms
 
 
@@ -18,6 +20,7 @@ class TrajectoryStore:
     def __init__(self, base: Base, trajectory_type: type[Any] = Trajectory) -> None:
         self._base = base
         self._type = trajectory_type
+        self._archived = record_list(base, "trajectories")
 
     async def save(self, trace_id: str, session_id: str, trajectory: Trajectory) -> None:
         """Save a trajectory and make its trace the session's newest."""
@@ -25,9 +28,15 @@ class TrajectoryStore:
         key = keys.trajectory(session_id, trace_id)
         document = codec.encode(mapping("trajectory", trajectory.serialise()))
         ttl_ms = ms(self._base.settings.trajectories_ttl)
-        recorded = self._base.note_first(keys.trace_sessions(trace_id), session_id, ttl_ms=ttl_ms)
         place = Place(keys.traces(session_id), trace_id)
-        await self._base.records.save(key, {"document": document}, ttl_ms=ttl_ms, place=place)
+        recorded = self._base.note_first(keys.trace_sessions(trace_id), session_id, ttl_ms=ttl_ms)
+        save = partial(
+            self._base.records.save, key, {"document": document}, ttl_ms=ttl_ms, place=place
+        )
+        if self._archived is None:
+            await save()
+        else:
+            await self._archived.covering(trajectory_entry(session_id, trace_id), save)
         await recorded
 
     async def load(self, trace_id: str, session_id: str) -> Trajectory | None:
@@ -49,6 +58,15 @@ class TrajectoryStore:
         place = Place(keys.traces(session_id), trace_id)
         await self._base.records.delete(keys.trajectory(session_id, trace_id), place=place)
 
-    def _read(self, record: Stored) -> Trajectory:
-        trajectory: Trajectory = self._type.from_serialised(as_object(record.fields["document"]))
+    def read(self, document: bytes) -> Trajectory:
+        """Read a stored document. Errors: ValueError, and those of the host's type."""
+        trajectory: Trajectory = self._type.from_serialised(as_object(document))
         return trajectory
+
+    def _read(self, record: Stored) -> Trajectory:
+        return self.read(record.fields["document"])
+
+
+def trajectory_entry(session_id: str, trace_id: str) -> bytes:
+    """Return a trajectory's entry for the archive's list."""
+    return record_entry("trajectory", session_id, trace_id)

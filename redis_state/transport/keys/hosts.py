@@ -120,8 +120,9 @@ class HostLayout(KeyLayout):
         return self._key("flow_uuid", flow_id, "crew-flow")
 
     def graph_thread(self, thread_id: str) -> str:
-        """hash: ``r<place>`` a checkpoint, ``b<name>`` a channel's value, ``w<place>`` pending
-        writes; owner, claim, epoch, expires, length: a thread of LangGraph, and who has claimed it.
+        """hash: ``r<place>`` a checkpoint, ``b<name>`` a channel's value or what it adds to
+        another, ``w<place>`` pending writes; owner, claim, epoch, expires, length: a thread
+        of LangGraph, and who has claimed it.
         `graph_threads_ttl` after a write.
         """
         return self._key("thread_id", thread_id, "graph")

@@ -56,6 +56,16 @@ class PoolLayout(KeyLayout):
         """
         return f"{self._watch_slot(shard)}:archive-since"
 
+    def archive_records(self, shard: int) -> str:
+        """zset: record -> when it must be archived, in ms; ``:clock`` string: the server's time at
+        its last change. 400 days after a write.
+        """
+        return f"{self._watch_slot(shard)}:archive-records"
+
+    def archive_records_since(self, shard: int) -> str:
+        """zset: record that is to be archived -> since when, in ms. 400 days after a write."""
+        return f"{self._watch_slot(shard)}:archive-records-since"
+
     def archive_retention(self) -> str:
         """hash: owner, claim, epoch, expires, length: who removes what is over from the archive,
         and when another may. Two hours after a round.

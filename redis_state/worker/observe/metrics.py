@@ -130,7 +130,8 @@ class WorkerMetrics(Collector):
         if stats.archived:
             yield self._counter(
                 "archived",
-                "What the archiver did: tasks, updates, missed, postponed, refused, erased.",
+                "What the archiver did: tasks, updates, missed, postponed, refused, erased, and "
+                "what `archive_classes` names.",
                 stats.archived.copy(),
                 "what",
             )
@@ -149,6 +150,19 @@ class WorkerMetrics(Collector):
                 "archive_backlog_age_seconds",
                 "Seconds that the first of them waits.",
                 {(): backlog[1]},
+            )
+
+        records = self.stats.record_backlog
+        if records is not None:
+            yield self._gauge(
+                "archive_records_backlog",
+                "Records of `archive_classes` that are not archived yet.",
+                {(): records[0]},
+            )
+            yield self._gauge(
+                "archive_records_backlog_age_seconds",
+                "Seconds that the first of them waits.",
+                {(): records[1]},
             )
 
     def _of_events(self) -> Iterator[Metric]:

@@ -95,6 +95,8 @@ class WorkerStats:
         self.retained: Counter[str] = Counter()
         # Tasks that wait to be archived, and for how many seconds the first of them.
         self.archive_backlog: tuple[int, float] | None = None
+        # Records of other classes, likewise.
+        self.record_backlog: tuple[int, float] | None = None
         # Traces with events that PostgreSQL lacks, and for how many seconds the first of them.
         self.event_backlog: tuple[int, float] | None = None
         self._running: dict[int, RunningTask] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -146,7 +147,7 @@ async def test_sessions_go_when_nothing_of_them_is_left(archive: PostgresArchive
     before: dict[str, datetime] = dict.fromkeys(archive.classes, _NOW - timedelta(days=30))
     assert (await archive.retain({"sessions": before["sessions"]})).rows == {"sessions": 0}
     report = await archive.retain(before)
-    assert report.rows == {"tasks": 2, "updates": 2, "sessions": 1}
+    assert +Counter(report.rows) == {"tasks": 2, "updates": 2, "sessions": 1}
     assert set(await archive.last_rows(["old", "new"])) == {"new"}
 
 

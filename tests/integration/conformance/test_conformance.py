@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from tests.support.conformance import bare
 from tests.support.conformance.broken import BROKEN
 from tests.support.processes import children, forkserver
 from tests.support.servers.nodes import keys_like
+from tools.hosts import RECORDED
 
 pytestmark = [
     pytest.mark.worker,
@@ -80,7 +81,13 @@ async def test_a_host_passes_the_checks_that_differ_most(
     ],
 )
 async def test_a_host_passes_what_its_row_says(
-    settings: Settings, reference: str, package: str, row: str, fails: set[str]
+    settings: Settings,
+    reference: str,
+    package: str,
+    row: str,
+    fails: set[str],
+    *,
+    record_property: Callable[[str, object], None],
 ) -> None:
     pytest.importorskip(package)
     results = await results_of(reference, settings)
@@ -91,7 +98,10 @@ async def test_a_host_passes_what_its_row_says(
     (stated,) = [line for line in lines if line.startswith(row) and " of " in line]
     processes = sum(each.processes for each in results.values())
     kills = sum(each.kills for each in results.values())
-    passed = f"{len(CHECKS) - len(fails)} of {len(CHECKS)}"
+    passed = f"{len(CHECKS) - len(failed)} of {len(CHECKS)}"
+    record_property(
+        f"{RECORDED}{row.strip('| ')}", f"{passed}, {processes} processes, {kills} killed"
+    )
     assert f"| {passed} | {processes}, {kills} |" in stated
 
 

@@ -33,6 +33,7 @@ from tests.support.scripts import (
     ask,
     fields,
     graph_keys,
+    graph_listed,
     job_payload,
     lives,
     make_stream,
@@ -419,7 +420,12 @@ CASES = {
     "drop_checkpoints": Case(
         _put_checkpoint,
         lambda scripts, keys: scripts.drop_checkpoints(
-            graph_keys(keys), mark=None, namespace="%:", count=1, places=[b"%:1"], names=[b"%:i1 c"]
+            graph_keys(keys),
+            mark=None,
+            namespace="%:",
+            listed=graph_listed(b"%:1"),
+            places=[b"%:1"],
+            names=[b"%:i1 c"],
         ),
         _look_at_thread,
     ),

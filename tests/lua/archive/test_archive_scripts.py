@@ -95,3 +95,44 @@ async def test_a_log_is_kept_and_let_go_of(scripts: Scripts, keys: Keys) -> None
     assert await scripts.keep_rows(log, least_ms=0, hold_ms=10 * DAY) == ok(1)
     after = await lives(scripts, log.rows, log.ids)
     assert all(abs(was - now) < 60_000 for was, now in zip(before, after, strict=True))
+
+
+async def test_a_record_is_read_kept_and_let_go_of(scripts: Scripts, keys: Keys) -> None:
+    key, index = keys.trajectory("s", "t"), keys.traces("s")
+
+    async def hold(least_ms: int, *, whole: bool = False, member: str | None = "t") -> Reply:
+        return await scripts.hold_record(
+            key,
+            index=index if member else None,
+            member=member,
+            least_ms=least_ms,
+            hold_ms=10 * DAY,
+            whole=whole,
+        )
+
+    async def mark(stamp: str) -> Reply:
+        return await scripts.mark_record(key, index=index, member="t", stamp=stamp)
+
+    assert await hold(0) == no(ReplyCode.MISSING)
+    assert await mark("1 w") == no(ReplyCode.MISSING)
+    for write in ("v", "w"):
+        await scripts.save_record(
+            key, {"document": b"{}"}, write=write, ttl_ms=HOUR, index=index, member="t"
+        )
+    reply = await hold(0, whole=True)
+    stamp, at_us, held, flat = reply.facts
+    assert (stamp, held) == (b"2 w", 0)
+    assert int(at_us) >= int(dict(zip(flat[::2], flat[1::2], strict=True))[b"order"])
+    assert all(left <= HOUR for left in await lives(scripts, key, index))
+    for least_ms, place in ((DAY, "t"), (DAY, None)):
+        assert (await hold(least_ms, member=place)).facts[::2] == [b"2 w", 1]
+        assert all(left > 9 * DAY for left in await lives(scripts, key, index))
+    assert await mark("1 v") == no(ReplyCode.STALE, b"2 w")
+    for _ in range(2):
+        assert await mark("2 w") == ok()
+        assert all(0 < left <= HOUR for left in await lives(scripts, key, index))
+    assert "archive_hold" not in await fields(scripts, key)
+    assert await hold(DAY) == no(ReplyCode.COUNTED, b"2 w")
+    # A save is another state, with a life of its own.
+    await scripts.save_record(key, {"document": b"{}"}, write="x", ttl_ms=HOUR)
+    assert (await hold(0)).facts[0] == b"3 x"

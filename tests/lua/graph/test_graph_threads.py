@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 from collections.abc import Sequence
 
@@ -8,7 +9,17 @@ import pytest
 
 from redis_state.scripts import Fence, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import GRAPH_ROW, HOUR, ask, graph_keys, graph_listing, lives, no, ok
+from tests.support.scripts import (
+    GRAPH_ROW,
+    HOUR,
+    ask,
+    graph_keys,
+    graph_listed,
+    graph_listing,
+    lives,
+    no,
+    ok,
+)
 
 
 async def _put(
@@ -64,7 +75,7 @@ async def _read(scripts: Scripts, keys: Keys, *places: bytes, most: int = 1000) 
 
 
 async def test_a_checkpoint_is_read_with_values_and_writes(scripts: Scripts, keys: Keys) -> None:
-    assert await _put(scripts, keys) == ok()
+    assert await _put(scripts, keys) == ok(0)
     assert await _write(scripts, keys, b"0", b"c", b"w0", b"1", b"d", b"w1") == ok()
     found = [b"%:1", GRAPH_ROW, [b"%:i1 c", b"v"], [b"t 0 1 c", b"w0", b"t 1 2 d", b"w1"]]
     assert await _read(scripts, keys, b"%:") == ok(found)
@@ -80,8 +91,40 @@ async def test_a_checkpoint_is_read_with_values_and_writes(scripts: Scripts, key
 async def test_a_value_is_written_once_and_a_row_again(scripts: Scripts, keys: Keys) -> None:
     await _put(scripts, keys)
     other = GRAPH_ROW.replace(b"document", b"another!")
-    await _put(scripts, keys, row=other, values=[b"%:i1 c", b"later"])
+    assert await _put(scripts, keys, row=other, values=[b"%:i1 c", b"later"]) == ok(1)
     assert (await _read(scripts, keys, b"%:1")).facts == [[b"%:1", other, [b"%:i1 c", b"v"], []]]
+
+
+def _tail(base: bytes, of: bytes, value: bytes) -> bytes:
+    digest = hashlib.sha1(of, usedforsecurity=False).hexdigest()[:16].encode()
+    return b"\xc1" + len(base).to_bytes(2, "big") + base + digest + value
+
+
+async def test_a_value_continues_only_what_is_there_as_its_writer_took_it(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await _put(scripts, keys, values=[b"%:i1 c", b"v"])
+    tail, thread = _tail(b"%:i1 c", b"v", b"more"), graph_keys(keys).thread
+
+    async def put(*values: bytes) -> Reply:
+        row = GRAPH_ROW.replace(b"i1 c", b"i2 c")
+        return await _put(scripts, keys, b"%:2", row=row, values=values)
+
+    for wrong in (_tail(b"%:i1 c", b"w", b"more"), _tail(b"%:i0 c", b"v", b"more")):
+        assert await put(b"%:i3 d", b"x", b"%:i2 c", wrong) == no(ReplyCode.STALE)
+    assert sorted(await ask(scripts, "HKEYS", thread)) == [b"b%:i1 c", b"r%:1"]
+    assert await put(b"%:i2 c", tail) == ok(0)
+    # In a place that is taken no value continues another: who drops others does not know of it.
+    assert await put(b"%:i3 c", tail) == no(ReplyCode.STALE)
+    # It is read with what it continues, which may come with it too.
+    assert (await _read(scripts, keys, b"%:2")).facts[0][2] == [b"%:i2 c", tail, b"%:i1 c", b"v"]
+    assert (await _read(scripts, keys, b"%:1", b"%:2")).facts[1][2] == [b"%:i2 c", tail]
+    both = [b"%:i8 c", _tail(b"%:i7 c", b"7", b"8"), b"%:i7 c", b"7"]
+    assert await _put(scripts, keys, b"%:3", values=both) == ok(0)
+    names = [b"%:i8 c", b"%:i2 c", b"%:i1 c", b"%:i0 c"]
+    assert await scripts.read_bases(graph_keys(keys), names=names) == ok(
+        *(b"%:i7 c", b"%:i1 c", b"", b"")
+    )
 
 
 async def test_a_write_is_kept_as_it_came_first_unless_special(
@@ -132,7 +175,12 @@ async def test_a_write_behind_many_costs_as_much_as_behind_a_hundred(
     assert found[1::2] == [v for n in range(399) for v in (b"v%d" % n, b"")] + [b"v399", b"later"]
     assert found[-4:-1] == [b"t399 0 799 c", b"v399", b"t399 -3 800 i"]
     reply = await scripts.drop_checkpoints(
-        graph_keys(keys), mark=None, namespace="%:", count=1, places=[b"%:1"], names=[b"%:i1 c"]
+        graph_keys(keys),
+        mark=None,
+        namespace="%:",
+        listed=graph_listed(b"%:1"),
+        places=[b"%:1"],
+        names=[b"%:i1 c"],
     )
     assert reply == ok(1)
     assert await ask(scripts, "HKEYS", thread) == []
@@ -153,7 +201,7 @@ async def test_a_thread_that_is_gone_must_be_listed_first(scripts: Scripts, keys
     assert await _write(scripts, keys, b"0", b"c", b"v", listed=True) == missing
     assert await ask(scripts, "EXISTS", graph_keys(keys).thread, graph_keys(keys).order) == 0
     await _put(scripts, keys)
-    assert await _put(scripts, keys, listed=True) == ok()
+    assert await _put(scripts, keys, listed=True) == ok(1)
 
 
 async def test_only_the_last_claim_writes(scripts: Scripts, keys: Keys) -> None:
@@ -168,10 +216,15 @@ async def test_only_the_last_claim_writes(scripts: Scripts, keys: Keys) -> None:
     assert held.word is ReplyCode.HELD
     assert 0 < int(held.facts[0]) <= HOUR
     assert (await _write(scripts, keys, b"0", b"c", b"v")).word is ReplyCode.HELD
-    assert await _put(scripts, keys, claim=new) == ok()
+    assert await _put(scripts, keys, claim=new) == ok(0)
     for claim, word in ((old, ReplyCode.LOST), (None, ReplyCode.HELD)):
         reply = await scripts.drop_checkpoints(
-            graph_keys(keys), mark=claim, namespace="%:", count=1, places=[b"%:1"], names=[]
+            graph_keys(keys),
+            mark=claim,
+            namespace="%:",
+            listed=graph_listed(b"%:1"),
+            places=[b"%:1"],
+            names=[],
         )
         assert reply.word is word
         reply = await scripts.delete_graph_thread(graph_keys(keys), mark=claim)
@@ -184,7 +237,7 @@ async def test_a_claim_outlives_the_deletion_of_its_thread(scripts: Scripts, key
     await _put(scripts, keys, claim=claim)
     assert await scripts.delete_graph_thread(graph_keys(keys), mark=claim) == ok(1)
     assert await _read(scripts, keys, b"%:") == ok([])
-    assert await _put(scripts, keys, claim=claim) == ok()
+    assert await _put(scripts, keys, claim=claim) == ok(0)
     await scripts.release_lease(claim.lease, owner="o", epoch=claim.epoch)
     assert await scripts.delete_graph_thread(graph_keys(keys), mark=None) == ok(1)
 
@@ -197,18 +250,19 @@ async def test_checkpoints_are_dropped_only_as_they_were_listed(
     await _put(scripts, keys, b"other:1", values=[b"other:i1 c", b"v"])
     await _write(scripts, keys, b"0", b"c", b"v")
 
-    async def drop(count: int) -> Reply:
+    async def drop(*listed: bytes) -> Reply:
         return await scripts.drop_checkpoints(
             graph_keys(keys),
             mark=None,
             namespace="%:",
-            count=count,
+            listed=graph_listed(*listed),
             places=[b"%:0", b"%:1"],
             names=[b"%:i1 c"],
         )
 
-    assert await drop(2) == no(ReplyCode.STALE, 3)
-    assert await drop(3) == ok(2)
+    assert await drop(b"%:0", b"%:1") == no(ReplyCode.STALE, 3)
+    assert await drop(b"%:0", b"%:1", b"%:3") == no(ReplyCode.STALE, 3)
+    assert await drop(b"%:0", b"%:1", b"%:2") == ok(2)
     thread, order = graph_keys(keys).thread, graph_keys(keys).order
     assert sorted(await ask(scripts, "HKEYS", thread)) == [
         *(b"bother:i1 c", b"r%:2", b"rother:1"),
@@ -222,6 +276,26 @@ async def test_checkpoints_are_listed_the_highest_first(scripts: Scripts, keys: 
     await ask(scripts, "HDEL", graph_keys(keys).thread, "r%:0")
     reply = await scripts.list_checkpoints(graph_keys(keys), high=b"(%:2", low=b"[%:", size=9)
     assert reply == ok(b"%:1", GRAPH_ROW, b"%:0", b"")
+
+
+async def test_whole_checkpoints_are_listed_the_highest_first(scripts: Scripts, keys: Keys) -> None:
+    for number in range(3):
+        await _put(scripts, keys, b"%%:%d" % number)
+    await _put(scripts, keys, b"%!:9")
+    await ask(scripts, "HDEL", graph_keys(keys).thread, "r%:1")
+
+    async def page(high: bytes, *, size: int = 9, most: int = 1000) -> Reply:
+        return await scripts.page_checkpoints(
+            graph_keys(keys), high=high, low=b"[%:", size=size, most_bytes=most
+        )
+
+    newest = [b"%:2", GRAPH_ROW, [b"%:i1 c", b"v"], []]
+    assert await page(b"(%;") == ok(b"", newest, [], [b"%:0", GRAPH_ROW, [], []])
+    assert await page(b"(%;", most=1) == ok(b"%:2", newest)
+    # A full page says where it ends, and so does one that ends with what is not there.
+    assert await page(b"(%;", size=2) == ok(b"%:1", newest, [])
+    assert await page(b"(%:1", size=2) == ok(b"", [b"%:0", GRAPH_ROW, [b"%:i1 c", b"v"], []])
+    assert await page(b"(%:0") == ok(b"")
 
 
 async def test_namespaces_are_listed_by_their_newest(scripts: Scripts, keys: Keys) -> None:
@@ -252,11 +326,11 @@ async def test_deltas_are_walked_up_to_the_nearest_value(scripts: Scripts, keys:
             graph_keys(keys), place=b"%:3", most=most, channels=channels
         )
 
-    seed = [[b"t 0 1 c", b"w"], [b"c", b"old"]]
+    seed = [[b"t 0 1 c", b"w"], [b"c", b"%:i1 c"], [b"%:i1 c", b"old"]]
     assert await walk(10, b"c", b"c") == ok(b"", seed)
     assert await walk(1, b"c", b"c") == ok(b"%:2")
     # One that has no value anywhere is looked for up to the root.
-    both = [[b"t 0 1 c", b"w", b"t 1 2 d", b"x"], [b"c", b"old"]]
+    both = [[b"t 0 1 c", b"w", b"t 1 2 d", b"x"], [b"c", b"%:i1 c"], [b"%:i1 c", b"old"]]
     assert await walk(10, b"c", b"c", b"d", b"d") == ok(b"", both)
 
 

@@ -25,3 +25,15 @@ async def test_a_member_may_stay_for_ever(scripts: Scripts, keys: Keys) -> None:
     assert await scripts.note_member(index, member="b", ttl_ms=HOUR) == ok(1)
     assert 0 < (await lives(scripts, index))[0] <= HOUR + 1
     await ask(scripts, "DEL", index)
+
+
+async def test_a_member_is_taken_out_only_as_it_was_read(scripts: Scripts, keys: Keys) -> None:
+    index = keys.artifact_sessions()
+    await scripts.note_member(index, member="m", ttl_ms=HOUR)
+    read = await ask(scripts, "ZSCORE", index, "m")
+    await scripts.note_member(index, member="m", ttl_ms=2 * HOUR)
+    assert await scripts.unlist_member(index, member="m", expiry=read) == ok(0)
+    assert await ask(scripts, "ZCARD", index) == 1
+    read = await ask(scripts, "ZSCORE", index, "m")
+    assert await scripts.unlist_member(index, member="m", expiry=read) == ok(1)
+    assert await scripts.unlist_member(index, member="m", expiry=read) == ok(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from redis_state import RedisStateStore
 from redis_state.archive.archiver import Archiver, ArchiveReport
 from redis_state.archive.model import ArchivedRow, ArchivedTask, ArchiveQuery, rows_digest
@@ -41,8 +43,13 @@ async def tell(store: RedisStateStore, count: int, *, task: str = "t") -> None:
 async def all_due(store: RedisStateStore) -> None:
     """Make all entries of the archive's lists due."""
     keys = store.base.keys
+    await due(store, keys.archive_watch, keys.archive_sessions)
+
+
+async def due(store: RedisStateStore, *lists: Callable[[int], str]) -> None:
+    """Make all entries of lists due."""
     for shard in range(WATCH_SHARDS):
-        for key in (keys.archive_watch(shard), keys.archive_sessions(shard)):
+        for key in (key_of(shard) for key_of in lists):
             listed = await send(store, "ZRANGE", key, 0, -1, "WITHSCORES")
             for entry, score in zip(listed[::2], listed[1::2], strict=True):
                 # What a fraction says of it stays.

@@ -1,4 +1,4 @@
-"""Errors of a caller that reads or waits: a gap, a task without result, no message, no reply."""
+"""No fault of a call: a reader's position, a task's end, a pause's end, messages."""
 
 from __future__ import annotations
 

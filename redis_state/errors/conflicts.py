@@ -1,4 +1,4 @@
-"""Errors of a call that came after another one."""
+"""The stored state does not allow the call: read it again, then decide what to do."""
 
 from __future__ import annotations
 

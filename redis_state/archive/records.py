@@ -1,0 +1,277 @@
+"""The archiver of records: copies each that waits, verifies it, marks it, and lets it expire.
+
+    a record is there      it is copied at its version, verified and marked
+    it is marked           at this version it is archived: its entry is removed
+    it is gone             likewise: it was deleted, or never saved
+    the archive is away    what would expire within a day is kept, and the entry is postponed
+
+Every step may be repeated, by any process: the archive knows a record by its birth and its version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKey, RecordKind
+from redis_state.archive.protocol import Archive
+from redis_state.archive.sources import RecordReader
+from redis_state.errors import ArchiveUnavailable
+from redis_state.primitives.watchlist import WatchClaim
+from redis_state.store import RedisStateStore
+from redis_state.stores.archive_list import RecordList, record_of_entry
+from redis_state.transport.keys import WATCH_SHARDS
+
+log: logging.Logger = logging.getLogger(__name__)
+
+_HOLD_MS = 120_000
+_AGAIN_MS, _TROUBLE_MS = 1_000, 3_600_000
+_FIRST_BACKOFF_MS, _LONGEST_BACKOFF_MS = 2_000, 600_000
+# So many records are read together, and written together so many bytes.
+_TOGETHER, _SLICE_BYTES = 16, 4 << 20
+
+Named = tuple[RecordKind, str, str]
+
+
+@dataclass(slots=True)
+class RecordReport:
+    """The result of one round. ``copied`` counts by class what was archived.
+
+    ``postponed`` records wait for the archive; ``refused`` ones it does not take; ``erased`` ones
+    are of before their session was erased, and are not copied.
+    """
+
+    looked: int = 0
+    copied: Counter[str] = field(default_factory=Counter[str])
+    postponed: int = 0
+    refused: int = 0
+    erased: int = 0
+
+    def __iadd__(self, other: RecordReport) -> Self:
+        self.looked += other.looked
+        self.copied += other.copied
+        self.postponed += other.postponed
+        self.refused += other.refused
+        self.erased += other.erased
+        return self
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return all counts by name."""
+        return dict(self.copied) | {
+            "looked": self.looked,
+            "postponed": self.postponed,
+            "refused": self.refused,
+            "erased": self.erased,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _DueRecord:
+    claim: WatchClaim
+    named: Named
+    record: ArchivedRecord
+
+
+@dataclass(slots=True)
+class _Round:
+    report: RecordReport
+    settled: dict[bytes, int | None] = field(default_factory=dict[bytes, int | None])
+
+
+class RecordArchiver:
+    """Archive the records that are due. ``limit`` bounds a round, for each shard."""
+
+    def __init__(self, store: RedisStateStore, archive: Archive, *, limit: int = 8) -> None:
+        self._archive = archive
+        self._limit = limit
+        self._list = RecordList(store.base)
+        self._reader = RecordReader(store)
+        self._failures = 0
+        self._prepared = False
+
+    @property
+    def full(self) -> int:
+        """From how many entries on a round is a full one, with more to come."""
+        return self._limit * WATCH_SHARDS // 2
+
+    async def run_once(self) -> RecordReport:
+        """Archive what is due, once. Errors: BackendError, except ArchiveUnavailable.
+
+        With an archive that is away it keeps what would expire, and postpones.
+        """
+        done = _Round(RecordReport())
+        claims = await self._list.watch.claim_due(limit=self._limit, hold_ms=_HOLD_MS)
+        done.report.looked = len(claims)
+        if not claims:
+            return done.report
+        try:
+            await self._archive_all(claims, done)
+            self._failures = 0
+        except ArchiveUnavailable as error:
+            if not self._failures:
+                log.warning("%s; records stay in Redis", error)
+            self._failures += 1
+            # It may have gone back to before it had tables.
+            self._prepared = False
+            await self._keep(claims, done)
+        finally:
+            await self._settle(claims, done.settled)
+        return done.report
+
+    async def _archive_all(self, claims: Sequence[WatchClaim], done: _Round) -> None:
+        if not self._prepared:
+            await self._archive.prepare()
+            self._prepared = True
+        for start in range(0, len(claims), _TOGETHER):
+            found = await self._read(claims[start : start + _TOGETHER], done)
+            for some in _slices(await self._not_erased(found, done)):
+                await self._archive_some(some, done)
+
+    async def _read(self, claims: Sequence[WatchClaim], done: _Round) -> list[_DueRecord]:
+        async def one(claim: WatchClaim) -> _DueRecord | None:
+            named = self._named(claim)
+            if named is None:
+                done.settled[claim.entry] = None
+                return None
+            found = await self._reader.read(*named, whole=True)
+            if found is None:
+                done.settled[claim.entry] = None
+                return None
+            kind, owner, key = named
+            try:
+                record = self._reader.sources[kind].record(owner, key, found)
+            except (ValueError, KeyError) as error:
+                # Its text may quote what is stored.
+                log.error("a %s cannot be archived: %s", kind, type(error).__name__)  # noqa: TRY400
+                done.report.refused += 1
+                done.settled[claim.entry] = _TROUBLE_MS
+                return None
+            done.settled[claim.entry] = _AGAIN_MS
+            return _DueRecord(claim, named, record)
+
+        found = await asyncio.gather(*map(one, claims))
+        return [each for each in found if each is not None]
+
+    def _named(self, claim: WatchClaim) -> Named | None:
+        found = record_of_entry(claim.entry)
+        if found is None:
+            return None
+        kind, owner, key = found
+        known = next((each for each in self._reader.sources if each.value == kind), None)
+        return None if known is None else (known, owner, key)
+
+    async def _not_erased(self, found: Sequence[_DueRecord], done: _Round) -> list[_DueRecord]:
+        """Leave out what is of before its session was erased: Redis may have gone back."""
+        if not found:
+            return []
+        erased = await self._archive.erased(sorted({each.record.owner for each in found}))
+        left: list[_DueRecord] = []
+        for each in found:
+            if each.record.born_us >= erased.get(each.record.owner, 0):
+                left.append(each)
+            else:
+                done.settled[each.claim.entry] = None
+                done.report.erased += 1
+        return left
+
+    async def _archive_some(self, some: Sequence[_DueRecord], done: _Round) -> None:
+        batch = ArchiveBatch(records=[each.record for each in some])
+        try:
+            await self._archive.write(batch)
+        except ArchiveUnavailable as error:
+            if not error.refused:
+                raise
+            if len(some) > 1:
+                for each in some:
+                    await self._archive_some([each], done)
+                return
+            log.error("a record cannot be archived: %s", error)  # noqa: TRY400 - the text says all
+            done.report.refused += 1
+            done.settled[some[0].claim.entry] = _TROUBLE_MS
+            return
+        other = (await self._archive.verify(batch)).records
+        there = [each for each in some if each.record.known_by not in other]
+        if other:
+            there += await self._correct(
+                [each for each in some if each.record.known_by in other], other
+            )
+        marked = await asyncio.gather(*(self._reader.mark(each.record) for each in there))
+        for each, same in zip(there, marked, strict=True):
+            # One that has changed since is due again.
+            if same:
+                done.report.copied[each.record.kind.what] += 1
+                done.settled[each.claim.entry] = None
+
+    async def _correct(
+        self, some: Sequence[_DueRecord], other: Mapping[RecordKey, str | None]
+    ) -> list[_DueRecord]:
+        """Replace what the archive has instead, if Redis still has what was read.
+
+        After a rollback of the server a record may be another one, and at a lower version.
+        """
+        found = await asyncio.gather(
+            *(self._reader.read(*each.named, whole=False) for each in some)
+        )
+        same = [
+            each
+            for each, now in zip(some, found, strict=True)
+            if now is not None
+            and now.stamp == each.record.stamp
+            and other[each.record.known_by] is not None
+        ]
+        if not same:
+            return []
+        batch = ArchiveBatch(
+            records=[replace(each.record, replaces=other[each.record.known_by]) for each in same]
+        )
+        await self._archive.write(batch)
+        left = (await self._archive.verify(batch)).records
+        return [each for each in same if each.record.known_by not in left]
+
+    async def _keep(self, claims: Sequence[WatchClaim], done: _Round) -> None:
+        """Keep from expiring what could not be archived, and postpone it."""
+        left = [each for each in claims if done.settled.get(each.entry, 0) is not None]
+
+        async def one(claim: WatchClaim) -> None:
+            named = self._named(claim)
+            if named is None or await self._reader.read(*named, whole=False) is None:
+                done.settled[claim.entry] = None
+                return
+            done.settled[claim.entry] = self._backoff_ms()
+            done.report.postponed += 1
+
+        await asyncio.gather(*map(one, left))
+
+    def _backoff_ms(self) -> int:
+        longest = min(_FIRST_BACKOFF_MS << min(self._failures, 16), _LONGEST_BACKOFF_MS)
+        return round(longest * random.uniform(0.5, 1.0))
+
+    async def _settle(
+        self, claims: Sequence[WatchClaim], settled: Mapping[bytes, int | None]
+    ) -> None:
+        """Settle what was decided. What was not is due again when its claim runs out."""
+        over = [each for each in claims if each.again and settled.get(each.entry, 0) is None]
+        await self._list.strike(each.entry for each in over)
+        await self._list.watch.settle(
+            (each, settled[each.entry]) for each in claims if each.entry in settled
+        )
+
+
+def _slices(found: Sequence[_DueRecord]) -> Iterable[Sequence[_DueRecord]]:
+    """Divide records into slices of some 4 MB."""
+    some: list[_DueRecord] = []
+    size = 0
+    for each in found:
+        some.append(each)
+        size += len(each.record.data)
+        if size >= _SLICE_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some

@@ -1,0 +1,150 @@
+"""Where the records of each class stand in Redis, and what the archive gets of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from redis_state.archive.model import ArchivedRecord, RecordKind, record_fields
+from redis_state.scripts import ReplyCode
+from redis_state.store import RedisStateStore
+
+_DAY_MS = 86_400_000
+# For how long a record is kept that could not be archived. It is if it would expire within a day.
+_KEEP_MS = 400 * _DAY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class RecordKeys:
+    """A record's key, and its place in an index of its slot, if it has one."""
+
+    record: str
+    index: str | None = None
+    member: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecord:
+    """A record as it is in Redis. ``stamp`` is its version and its write."""
+
+    stamp: str
+    at_us: int
+    fields: Mapping[bytes, bytes]
+
+
+class RecordSource(Protocol):
+    """The records of one class."""
+
+    def keys(self, owner: str, key: str) -> RecordKeys:
+        """Return where a record stands."""
+        ...
+
+    def record(self, owner: str, key: str, found: FoundRecord) -> ArchivedRecord:
+        """Make what is archived of a record. Errors: ValueError, KeyError."""
+        ...
+
+    async def keep(self, owner: str, key: str) -> None:
+        """Keep what a record needs beside its own keys, while the record is kept."""
+        ...
+
+
+class TrajectorySource:
+    """Trajectories: of a session, by their traces."""
+
+    def __init__(self, store: RedisStateStore) -> None:
+        self._scripts, self._keys = store.base.scripts, store.base.keys
+
+    def keys(self, owner: str, key: str) -> RecordKeys:
+        """Return where a trajectory stands."""
+        return RecordKeys(self._keys.trajectory(owner, key), self._keys.traces(owner), key)
+
+    def record(self, owner: str, key: str, found: FoundRecord) -> ArchivedRecord:
+        """Return its document. Errors: ValueError, KeyError."""
+        version, _, write = found.stamp.partition(" ")
+        return ArchivedRecord(
+            RecordKind.TRAJECTORY,
+            owner,
+            key,
+            born_us=int(found.fields[b"order"]),
+            at_us=found.at_us,
+            data=found.fields[b"document"],
+            version=int(version),
+            write=write,
+        )
+
+    async def keep(self, owner: str, key: str) -> None:
+        """Keep the note by which the trace knows the session. Each look does so again."""
+        # Not for longer: an erasure finds the note by the trajectory.
+        index = self._keys.trace_sessions(key)
+        await self._scripts.note_member(index, member=owner, ttl_ms=2 * _DAY_MS)
+
+
+class AgentSessionSource:
+    """Agents' sessions: each owns itself."""
+
+    def __init__(self, store: RedisStateStore) -> None:
+        self._keys = store.base.keys
+
+    def keys(self, owner: str, key: str) -> RecordKeys:
+        """Return where an agent's session stands. Its listing is by name."""
+        del key
+        return RecordKeys(self._keys.agent_session(owner))
+
+    def record(self, owner: str, key: str, found: FoundRecord) -> ArchivedRecord:
+        """Return all its fields. Errors: ValueError, KeyError."""
+        version, _, write = found.stamp.partition(" ")
+        return ArchivedRecord(
+            RecordKind.AGENT_SESSION,
+            owner,
+            key,
+            born_us=int(found.fields[b"created"]),
+            at_us=found.at_us,
+            data=record_fields(found.fields).encode(),
+            version=int(version),
+            write=write,
+        )
+
+    async def keep(self, owner: str, key: str) -> None:
+        """Keep nothing else."""
+
+
+class RecordReader:
+    """Read the records of a store for the archive, and keep them until they are there."""
+
+    def __init__(self, store: RedisStateStore) -> None:
+        self._scripts = store.base.scripts
+        self.sources: dict[RecordKind, RecordSource] = {
+            RecordKind.TRAJECTORY: TrajectorySource(store),
+            RecordKind.AGENT_SESSION: AgentSessionSource(store),
+        }
+
+    async def read(
+        self, kind: RecordKind, owner: str, key: str, *, whole: bool
+    ) -> FoundRecord | None:
+        """Return a record that is not archived as it is, and keep it from expiring; else None."""
+        source = self.sources[kind]
+        keys = source.keys(owner, key)
+        reply = await self._scripts.hold_record(
+            keys.record,
+            index=keys.index,
+            member=keys.member,
+            least_ms=_DAY_MS,
+            hold_ms=_KEEP_MS,
+            whole=whole,
+        )
+        if reply.word is not ReplyCode.OK:
+            return None
+        at_us, held, flat = reply.facts[1:]
+        if held:
+            await source.keep(owner, key)
+        fields: dict[bytes, Any] = dict(zip(flat[::2], flat[1::2], strict=True))
+        return FoundRecord(reply.text(0), int(at_us), fields)
+
+    async def mark(self, record: ArchivedRecord) -> bool:
+        """Mark a record as archived, and let it expire; return whether it is as it was read."""
+        keys = self.sources[record.kind].keys(record.owner, record.key)
+        reply = await self._scripts.mark_record(
+            keys.record, index=keys.index, member=keys.member, stamp=record.stamp
+        )
+        return reply.word is not ReplyCode.STALE

@@ -1,0 +1,103 @@
+"""Which records are to be archived: a watch list, in shards.
+
+An entry stands for one record, and is written before it. It is due once the save has succeeded or
+failed. A later save puts the entry again, so an archiver that looks meanwhile does not remove it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from redis_state.errors import ConfigError
+from redis_state.primitives.waiting_since import WaitingSince
+from redis_state.primitives.watchlist import WatchList
+from redis_state.serialization import codec
+from redis_state.settings import ArchiveClass
+from redis_state.stores.base import Base
+from redis_state.transport.keys import WATCH_SHARDS
+
+T = TypeVar("T")
+
+# More than the deadline of the save's call.
+_MARGIN_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBacklog:
+    """How many records wait to be archived, and for how long the first of them, in seconds."""
+
+    records: int
+    oldest_s: float
+
+
+class RecordList:
+    """The records of all classes that are to be archived."""
+
+    def __init__(self, base: Base) -> None:
+        keys = base.keys
+        self._scripts, self._keys = base.scripts, keys
+        self._since = WaitingSince(base.scripts, keys.archive_records_since)
+        self._delay_ms = round(base.settings.call_timeout_s * 1000) + _MARGIN_MS
+        self.watch: WatchList = WatchList(base.scripts, keys, key_of=keys.archive_records)
+
+    async def covering(self, entry: bytes, save: Callable[[], Awaitable[T]]) -> T:
+        """Put an entry, then save its record; return what that returned. See `WatchList`."""
+        put = partial(self._put, entry)
+        return await self.watch.covering(entry, lambda _: save(), delay_ms=self._delay_ms, put=put)
+
+    async def strike(self, entries: Iterable[bytes]) -> None:
+        """Forget since when records wait."""
+        await self._since.strike(entries)
+
+    async def backlog(self) -> RecordBacklog:
+        """Count what waits. Two reads for each shard."""
+        return RecordBacklog(*await self._since.backlog(self._keys.archive_records_since))
+
+    async def _put(self, entry: bytes) -> int:
+        reply = await self._scripts.watch_since(
+            self._keys.archive_records(zlib.crc32(entry) % WATCH_SHARDS),
+            since=self._since.key(entry),
+            entry=entry,
+            delay_ms=self._delay_ms,
+            stands="given",
+        )
+        return int(reply.facts[0])
+
+
+def record_list(base: Base, what: ArchiveClass) -> RecordList | None:
+    """Return the list that a class's records are put on; None if the class is not archived.
+
+    Errors: ConfigError for classes without an archive.
+    """
+    settings = base.settings
+    if not settings.archive_classes:
+        return None
+    if settings.archive_url is None:
+        raise ConfigError("archive_classes: needs archive_url")
+    return RecordList(base) if what in settings.archive_classes else None
+
+
+def agent_session_entry(session_id: str) -> bytes:
+    """Return the entry of an agent's session."""
+    return record_entry("agent_session", session_id, "")
+
+
+def record_entry(kind: str, owner: str, key: str) -> bytes:
+    """Return a record's entry for its watch list."""
+    return codec.encode([kind, owner, key])
+
+
+def record_of_entry(entry: bytes) -> tuple[str, str, str] | None:
+    """Return kind, owner and key of an entry; None if it is none."""
+    try:
+        match codec.decode(entry):
+            case [str(kind), str(owner), str(key)]:
+                return kind, owner, key
+            case _:
+                return None
+    except codec.DecodeError:
+        return None

@@ -1,0 +1,165 @@
+"""Writers, archivers and servers die at each round trip: no record is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any, get_args
+
+import pytest
+
+pytest.importorskip("psycopg", reason="needs the postgres extra")
+pytest.importorskip("arq", reason="needs the worker extra")
+
+import psycopg
+from pydantic import SecretStr
+
+from redis_state import RedisStateStore, Settings
+from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.records import RecordArchiver
+from redis_state.settings import ArchiveClass
+from redis_state.transport.sending.calls import CallSender
+from tests.integration.archive.test_deaths import ServerDeath
+from tests.support.servers.faults import run_processes, short_directory
+from tests.support.servers.postgres import OwnPostgres
+from tests.support.servers.rollback import OwnServer
+from tests.support.sizes import sizes
+from tests.support.tasks.archived_records import archive_records, problems_of, save_records
+
+pytestmark = [pytest.mark.worker, pytest.mark.slow]
+
+CLASSES = frozenset(get_args(ArchiveClass))
+# The fault points: what a save sends, and what an archiver does.
+POINTS = {
+    *("watch_since", "save_record", "save_session", "claim_due", "hold_record", "mark_record"),
+    *("settle_claim", "postgres"),
+}
+
+
+@pytest.mark.timeout(1600)
+@pytest.mark.parametrize("stride", sizes(83, 1))
+async def test_a_process_dies_at_each_round_trip(
+    settings: Settings, postgres: OwnPostgres, stride: int
+) -> None:
+    prepared = PostgresArchive(postgres.url)
+    await prepared.prepare()
+    await prepared.aclose()
+    argument = {
+        "url": settings.url.get_secret_value(),
+        "archive": postgres.url,
+        "classes": sorted(CLASSES),
+        "namespace": settings.namespace,
+        "stride": stride,
+    }
+    arguments = [
+        argument | {"edge": edge, "first": 1 + number * stride // 2}
+        for number, edge in enumerate(("before", "after"))
+    ]
+    found = await run_processes("die_archiving_records", arguments, timeout_s=1500)
+    deaths = [death for results in found for death in results]
+    assert [death for death in deaths if death["problems"]] == []
+    assert all(results for results in found)
+    if stride == 1:
+        assert {death["trip"] for death in deaths} >= POINTS
+
+
+@pytest.mark.parametrize("stride", sizes(13, 1))
+async def test_redis_dies_at_each_round_trip(
+    archiving: Settings, postgres: OwnPostgres, monkeypatch: pytest.MonkeyPatch, stride: int
+) -> None:
+    run = CallSender.run
+    at, fired = 1 + stride // 2, Counter[str]()
+    with short_directory() as directory:
+        server = OwnServer(directory, "--appendonly", "yes", "--appendfsync", "always")
+        await server.start()
+        while True:
+            death = ServerDeath(at)
+            # Another namespace for each death, in the archive too.
+            chosen = archiving.model_copy(
+                update={
+                    "url": SecretStr(server.url),
+                    "namespace": f"{archiving.namespace}-r{at}",
+                    "archive_classes": CLASSES,
+                    "call_timeout_s": 30.0,
+                }
+            )
+            archive = PostgresArchive(postgres.url, namespace=chosen.namespace)
+            async with RedisStateStore(chosen) as store:
+                again: list[asyncio.Task[None]] = []
+
+                def watched(
+                    sender: CallSender, what: Any, *more: Any, **options: Any
+                ) -> asyncio.Future[Any]:
+                    future = run(sender, what, *more, **options)
+                    if death.reached(what.script.name):  # noqa: B023 - of this turn
+                        again.append(asyncio.create_task(_restart(server)))  # noqa: B023
+                    return future
+
+                monkeypatch.setattr(CallSender, "run", watched)
+                for _ in range(2):
+                    await save_records(store)
+                    await archive_records(store, archive)
+                monkeypatch.setattr(CallSender, "run", run)
+                await asyncio.gather(*again)
+                assert await problems_of(store, archive, complete=True) == []
+            await archive.aclose()
+            if death.fired is None:
+                break
+            fired[death.fired] += 1
+            at += stride
+        await server.stop()
+    assert sum(fired.values()) >= 2
+    if stride == 1:
+        assert fired.keys() >= POINTS - {"postgres"}
+
+
+async def _restart(server: OwnServer) -> None:
+    await server.stop()
+    await server.start()
+
+
+@pytest.mark.parametrize("stride", sizes(13, 1))
+async def test_postgresql_dies_at_each_round_trip(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, stride: int
+) -> None:
+    own = OwnPostgres()
+    own.start()
+    wait = psycopg.AsyncConnection.wait
+    at, deaths = 1 + stride // 2, 0
+    try:
+        while True:
+            death = ServerDeath(at)
+            chosen = settings.model_copy(
+                update={
+                    "namespace": f"{settings.namespace}-p{at}",
+                    "archive_url": SecretStr(own.url),
+                    "archive_classes": CLASSES,
+                }
+            )
+            archive = PostgresArchive(own.url, namespace=chosen.namespace)
+            async with RedisStateStore(chosen) as store:
+
+                async def watched(connection: Any, *arguments: Any, **options: Any) -> Any:
+                    if not death.reached("postgres"):  # noqa: B023 - of this turn
+                        return await wait(connection, *arguments, **options)
+                    after = death.at % 2  # noqa: B023
+                    found = await wait(connection, *arguments, **options) if after else None
+                    await asyncio.to_thread(own.kill)
+                    await asyncio.to_thread(own.start)
+                    return found if after else await wait(connection, *arguments, **options)
+
+                monkeypatch.setattr(psycopg.AsyncConnection, "wait", watched)
+                archiver = RecordArchiver(store, archive)
+                for _ in range(2):
+                    await save_records(store)
+                    await archive_records(store, archive, archiver)
+                monkeypatch.setattr(psycopg.AsyncConnection, "wait", wait)
+                assert await problems_of(store, archive, complete=True) == []
+            await archive.aclose()
+            if death.fired is None:
+                break
+            deaths += 1
+            at += stride
+    finally:
+        own.close()
+    assert deaths >= 2

@@ -1,0 +1,87 @@
+"""Records that are saved and archived, and what of them is lost, or there twice."""
+
+from __future__ import annotations
+
+from redis_state import RedisStateStore
+from redis_state.agents.storage.session_store import SessionStore
+from redis_state.archive.model import RecordKind
+from redis_state.archive.protocol import Archive
+from redis_state.archive.records import RecordArchiver, RecordReport
+from redis_state.archive.sources import RecordReader
+from redis_state.models import Trajectory
+from redis_state.primitives.record import new_write_id
+from redis_state.stores.archive_list import RecordList
+from tests.support.agents.sessions import fresh
+from tests.support.processes.pools import SESSION
+from tests.support.tasks.archives import due
+
+TRACES = ("one", "two")
+_ROUNDS = 50
+
+
+async def records_due(store: RedisStateStore) -> None:
+    """Make all records on the archive's list due."""
+    await due(store, store.base.keys.archive_records)
+
+
+async def archive_records(
+    store: RedisStateStore, archive: Archive, archiver: RecordArchiver | None = None
+) -> RecordReport:
+    """Run an archiver of records until none waits; return what it did."""
+    archiver, total = archiver or RecordArchiver(store, archive), RecordReport()
+    for _ in range(_ROUNDS):
+        await records_due(store)
+        total += await archiver.run_once()
+        if not (await RecordList(store.base).backlog()).records:
+            return total
+    raise AssertionError(f"records still wait after {_ROUNDS} rounds: {total}")
+
+
+async def save_records(store: RedisStateStore) -> None:
+    """Save a new state of each record of the classes that the store archives."""
+    if "trajectories" in store.settings.archive_classes:
+        for trace in TRACES:
+            await store.save_trajectory(trace, SESSION, Trajectory(query=new_write_id()))
+    if "agent_sessions" in store.settings.archive_classes:
+        sessions = SessionStore(store)
+        found = await sessions.load(SESSION)
+        if found is None:
+            await sessions.create(fresh(SESSION))
+        else:
+            await sessions.save(found)
+
+
+async def problems_of(
+    store: RedisStateStore, archive: Archive, *, complete: bool = False
+) -> list[str]:
+    """Tell what Redis has and the archive has not, as it is; and what is there twice.
+
+    ``complete``: all records are there.
+    """
+    problems: list[str] = []
+    reader = RecordReader(store)
+    for kind, key in _expected(store):
+        record = reader.sources[kind].keys(SESSION, key).record
+        fields = await store.transport.commands.hgetall(record)
+        live = dict(zip(fields[::2], fields[1::2], strict=True))
+        found = await archive.records(kind, SESSION, key=key)
+        if not live:
+            problems += [f"{kind} {key} is not there"] if complete or found else []
+            continue
+        stamp = f"{live[b'version'].decode()} {live[b'write'].decode()}"
+        if live.get(b"archived") != stamp.encode():
+            problems.append(f"{kind} {key} is not marked")
+        if [each.stamp for each in found] != [stamp]:
+            problems.append(f"{kind} {key} differs: {[each.stamp for each in found]}")
+    if (await RecordList(store.base).backlog()).oldest_s:
+        problems.append("something waits")
+    return problems
+
+
+def _expected(store: RedisStateStore) -> list[tuple[RecordKind, str]]:
+    found: list[tuple[RecordKind, str]] = []
+    if "trajectories" in store.settings.archive_classes:
+        found += [(RecordKind.TRAJECTORY, trace) for trace in TRACES]
+    if "agent_sessions" in store.settings.archive_classes:
+        found.append((RecordKind.AGENT_SESSION, ""))
+    return found
