@@ -15,7 +15,7 @@ _LONGEST = 4
 _LONGEST_BYTES = 400_000
 _PASSED_OVER = {"node_modules", "demo-output", "site-packages", "venv", "__pycache__"}
 _OWN_OUTPUT = (".report.md", ".reviewed.md")
-# Somebody's whole home is not searched to its end.
+# A user's whole home is not searched to its end.
 _MOST_FOLDERS = 5_000
 
 

@@ -9,7 +9,7 @@
 -- KEYS child.task               hash: finished
 -- KEYS journal                  hash: entry -> JSON; lives as long as the task
 -- ARGV announcement.channel     channel
--- ARGV child.task_id            whose end is told
+-- ARGV child.task_id            whose end is reported
 -- ARGV write                    id of this call
 -- ARGV ttl_ms                   int: of the task
 -- ARGV task_id                  the task's id

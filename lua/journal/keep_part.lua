@@ -8,7 +8,7 @@
 -- ARGV data     of the chunk
 -- Returns
 --   {'OK', number}   it is kept
---   {'STALE'}        the step is noted already; nothing was written
+--   {'STALE'}        the step is recorded already; nothing was written
 --   {'LOST', epoch}  another claim has the lease; nothing was written
 --   {'MISSING'}      no such task
 -- @include fence

@@ -5,7 +5,7 @@
 -- KEYS journal             hash: entry -> JSON
 -- KEYS lease               hash: epoch; there if an earlier task of this id ran
 -- KEYS steering.ids        hash: ids of the session's steering
--- KEYS updates.topic_rows  list: n of the task's updates; there if an earlier task of this id told any
+-- KEYS updates.topic_rows  list: n of the task's updates; there if an earlier task of this id published any
 -- KEYS children            zset: what an earlier task of this id has spawned
 -- KEYS source.task         hash: order: the other task
 -- KEYS source.journal      hash: entry -> JSON: the other task's

@@ -5,7 +5,7 @@
 -- ARGV mark   of the worker's lease
 -- ARGV steps  JSON: each step, its attempt, and for how many ms it runs
 -- Returns
---   {'OK'}           it is noted
+--   {'OK'}           it is recorded
 --   {'LOST', epoch}  another claim has the lease; nothing was written
 --   {'MISSING'}      no such task
 -- @include now_ms

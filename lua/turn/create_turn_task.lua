@@ -8,7 +8,7 @@
 -- KEYS keys.lease       hash: epoch; there if an earlier task of this id ran
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: n of the task's updates; there if an earlier task of this id told any
+-- KEYS announcement.topic_rows  list: n of the task's updates; there if an earlier task of this id published any
 -- KEYS children         zset: what an earlier task of this id has spawned
 -- KEYS turn             zset: task_id -> its place in the line, in ms
 -- KEYS others..         hashes and lists: for each task that is known to be in the list its record, its index in

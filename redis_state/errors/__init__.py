@@ -205,3 +205,7 @@ __all__ = [
     "TokenUnknown",
     "VersionConflict",
 ]
+
+# One name of each class in tracebacks, pickles and records: the one that callers import.
+for _name in __all__:
+    globals()[_name].__module__ = __name__

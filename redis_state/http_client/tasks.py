@@ -45,7 +45,7 @@ from redis_state.worker import (
     WorkerInfo,
 )
 from redis_state.worker.client.operations import check_id
-from redis_state.worker.tasks.views.finding import TaskFilter
+from redis_state.worker.tasks.views.task_filter import TaskFilter
 
 MOST_IN_BULK = 500
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)

@@ -29,11 +29,13 @@ from redis_state.worker.tasks.messaging.values import PublishedValue
 from redis_state.worker.tasks.operate.bulk import BulkAction, BulkItem, BulkOutcome, BulkReport
 from redis_state.worker.tasks.recorded.snapshots import FullSnapshot, StepSnapshot
 from redis_state.worker.tasks.turns import OnBusy
-from redis_state.worker.tasks.views.finding import FoundPage, TaskFilters, TaskSummary
+from redis_state.worker.tasks.views.finding import FoundPage
 from redis_state.worker.tasks.views.finding_archived import Archived
 from redis_state.worker.tasks.views.links import TaskLink
 from redis_state.worker.tasks.views.session_list import SessionTaskPage, SessionTasks
 from redis_state.worker.tasks.views.stream import TaskView
+from redis_state.worker.tasks.views.summary import TaskSummary
+from redis_state.worker.tasks.views.task_filter import TaskFilters
 from redis_state.worker.tasks.waitpoints.ballots import Decider, Escalate, Escalation, Vote
 from redis_state.worker.tasks.waitpoints.open_pauses import OpenPause
 from redis_state.worker.tasks.waitpoints.pause_model import Decision, Pause

@@ -353,7 +353,7 @@ class A2AOwner:
                     async with asyncio.timeout(_PARKED_MS / 1000):
                         await on_orphan(ref, found.body)
                 except Exception:
-                    log.exception("telling of the end of task %r failed", ref.task_id)
+                    log.exception("reporting the end of task %r failed", ref.task_id)
                     await self._watch.put(_entry(ref), delay_ms=_PARKED_MS)
                 else:
                     await self.repeat(partial(self.tasks.announced, ref))

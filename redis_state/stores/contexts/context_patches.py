@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from pydantic import BaseModel
 
 from redis_state import limits
-from redis_state.errors import (
-    InvalidField,
-    LimitReached,
-    TokenUnknown,
-    VersionConflict,
-)
+from redis_state.errors import InvalidField, LimitReached, TokenUnknown, VersionConflict
 from redis_state.models.session_context import (
     ContextPatch,
     MergeStrategy,
@@ -39,29 +34,17 @@ from redis_state.serialization import codec
 from redis_state.serialization.fields import choice, moment, optional_text, text
 from redis_state.serialization.rows import as_object
 from redis_state.stores.base import Base, ms
+from redis_state.stores.contexts.patch_outcome import PatchOutcome, outcome_of
+from redis_state.stores.contexts.patch_updates import (
+    UpdateContent,
+    applied,
+    changed,
+    rejected,
+    requested,
+)
 from redis_state.stores.optimistic import retry_on_conflict
 from redis_state.stores.sessions.updates import UpdateStore
 from redis_state.transport.clock import ms_of
-
-PatchStatus = Literal["applied", "pending", "rejected"]
-
-_Content = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class PatchOutcome:
-    """What became of a patch. ``first``: this very call did it; the next one finds it done.
-
-    ``revision`` counts every change of the context, results included: each applied patch has one
-    of its own. ``updates`` are those that this call has saved.
-    """
-
-    patch_id: str
-    status: PatchStatus
-    diverged: bool
-    first: bool
-    revision: int
-    updates: Sequence[StateUpdate] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +113,10 @@ class ContextPatches:
             version, context_hash = await self._basis(session_id)
             diverged = has_diverged(patch, version, context_hash)
             seen = patch.model_copy(update={"context_diverged": diverged or patch.context_diverged})
-            stated = [_changed()] if diverged and not gated else []
+            stated = [changed()] if diverged and not gated else []
             kept, result = b"", b""
             if gated:
-                stated = [_requested(keys.patch_id, seen)]
+                stated = [requested(keys.patch_id, seen)]
                 kept = _write(seen, strategy, payload, group_id)
             else:
                 result = codec.encode(result_of_patch(seen, payload=payload, group_id=group_id))
@@ -162,7 +145,7 @@ class ContextPatches:
         if reply.word is ReplyCode.DENIED:
             limit = settings.max_pending_patches
             raise LimitReached("context patches", limit=limit, code="pending_patch_limit_exceeded")
-        return _outcome(keys.patch_id, reply, updates)
+        return outcome_of(keys.patch_id, reply, updates)
 
     async def pending_patches(self, session_id: str) -> dict[str, PendingContextPatch]:
         """Return the patches that wait for a decision, the oldest first."""
@@ -273,7 +256,7 @@ class ContextPatches:
         idempotency_key: str | None,
         timeout_s: float | None,
         trace_id: str | None = None,
-        about: _Content | None = None,
+        about: UpdateContent | None = None,
     ) -> PatchOutcome:
         claim = idempotency_key or new_claim()
         settings = self._base.settings
@@ -285,9 +268,9 @@ class ContextPatches:
             version, context_hash = await self._basis(session_id)
             keys = self._keys(session_id, patch_id, waiting.patch.task_id)
             diverged = has_diverged(waiting.patch, version, context_hash)
-            stated, result = [_rejected()], b""
+            stated, result = [rejected()], b""
             if approve:
-                stated = [_changed(), _applied()] if diverged else [_applied()]
+                stated = [changed(), applied()] if diverged else [applied()]
                 result = codec.encode(
                     result_of_patch(
                         waiting.patch, payload=waiting.payload, group_id=waiting.group_id
@@ -315,7 +298,7 @@ class ContextPatches:
             )
 
         reply = await retry_on_conflict(attempt, timeout_s=self._patience(timeout_s))
-        return _outcome(patch_id, raise_unless_won(reply), updates)
+        return outcome_of(patch_id, raise_unless_won(reply), updates)
 
     def _patience(self, timeout_s: float | None) -> float:
         given = limits.timeout("timeout_s", timeout_s)
@@ -350,7 +333,7 @@ class ContextPatches:
         if "payload" not in fields:
             # One that was applied at once: nothing of it but what became of it is kept.
             task_id = fields["task"].decode("utf-8", "surrogatepass")
-            row: _Content = {"patch": {"task_id": task_id}}
+            row: UpdateContent = {"patch": {"task_id": task_id}}
         else:
             row = as_object(fields["payload"])
         if "completed_at" in row["patch"]:
@@ -370,7 +353,7 @@ class ContextPatches:
         self,
         session_id: str,
         task_id: str,
-        stated: list[tuple[UpdateType, _Content]],
+        stated: list[tuple[UpdateType, UpdateContent]],
         trace_id: str | None = None,
     ) -> list[StateUpdate]:
         return [
@@ -409,46 +392,3 @@ def _unless_stale(reply: Reply, keys: PatchKeys, version: int) -> Reply:
     if reply.word is ReplyCode.STALE:
         raise VersionConflict(keys.context, expected=version, actual=int(reply.facts[0]))
     return reply
-
-
-def _outcome(patch_id: str, reply: Reply, updates: Sequence[StateUpdate]) -> PatchOutcome:
-    first, decision, revision = reply.facts
-    reported: _Content = codec.decode(decision)
-    return PatchOutcome(
-        patch_id,
-        reported["status"],
-        reported["diverged"],
-        first=bool(first),
-        revision=int(revision),
-        updates=tuple(updates) if first else (),
-    )
-
-
-def _requested(patch_id: str, patch: ContextPatch) -> tuple[UpdateType, _Content]:
-    return UpdateType.CHECKPOINT, {
-        "kind": "context_patch",
-        "patch_id": patch_id,
-        "task_id": patch.task_id,
-        "digest": patch.digest,
-        "diverged": patch.context_diverged,
-        "prompt": "Apply background results to the conversation?",
-        "options": ["approve", "reject"],
-    }
-
-
-def _notice(severity: str, title: str, body: str) -> tuple[UpdateType, _Content]:
-    return UpdateType.NOTIFICATION, {"severity": severity, "title": title, "body": body}
-
-
-def _changed() -> tuple[UpdateType, _Content]:
-    return _notice(
-        "warning", "Context changed", "Background results were produced from an older context."
-    )
-
-
-def _applied() -> tuple[UpdateType, _Content]:
-    return _notice("info", "Context updated", "Background results applied to the conversation.")
-
-
-def _rejected() -> tuple[UpdateType, _Content]:
-    return _notice("warning", "Context patch rejected", "Background results were not applied.")

@@ -24,15 +24,11 @@ from redis_state.worker.tasks.operate.bulk import (
 )
 from redis_state.worker.tasks.operate.copies import Copies, Source
 from redis_state.worker.tasks.operate.reopen import Reopening
-from redis_state.worker.tasks.views.finding import (
-    FoundPage,
-    TaskFilter,
-    TaskFilters,
-    TaskSummary,
-    find_tasks,
-)
+from redis_state.worker.tasks.views.finding import FoundPage, find_tasks
 from redis_state.worker.tasks.views.finding_archived import Archived, find_in_both
 from redis_state.worker.tasks.views.session_list import SessionTaskPage, count_tasks, list_sessions
+from redis_state.worker.tasks.views.summary import TaskSummary
+from redis_state.worker.tasks.views.task_filter import TaskFilter, TaskFilters
 
 
 class TaskOperations:

@@ -19,7 +19,8 @@ from redis_state.worker.queue.job import task_of
 from redis_state.worker.queue.parked import lane_of, read_lane
 from redis_state.worker.queue.queue import DEFAULT_QUEUE, Queue
 from redis_state.worker.tasks.execution.patches import VERSION
-from redis_state.worker.tasks.views.finding import LARGEST_PAGE, TaskFilter, find_tasks
+from redis_state.worker.tasks.views.finding import LARGEST_PAGE, find_tasks
+from redis_state.worker.tasks.views.task_filter import TaskFilter
 
 _MOST_LANES = 1_000
 _UNFINISHED = (TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.PAUSED)

@@ -116,7 +116,7 @@ async def _counted(
     *,
     queue: str,
 ) -> None:
-    """Run a task that was started, with a span around it and in the worker's tally."""
+    """Run a task that was started, with a span around it and among the worker's runs."""
     state = started.state
     entry = config.stats.begin(
         state.session_id,

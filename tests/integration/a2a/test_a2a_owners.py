@@ -165,7 +165,7 @@ async def test_telling_of_an_orphan_may_fail(
         proxy.cut()
         await becomes(near, FAILED)
         proxy.refuse(refusing=False)
-    assert "telling of the end of task 't' failed" in caplog.text
+    assert "reporting the end of task 't' failed" in caplog.text
 
 
 async def test_an_end_whose_announcement_failed_is_announced_again_under_the_same_id(

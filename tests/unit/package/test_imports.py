@@ -119,7 +119,7 @@ def test_imports_point_left() -> None:
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("errors.py", "from redis_state.transport import keys"),
+        ("errors/conflicts.py", "from redis_state.transport import keys"),
         ("models/task.py", "from ..transport.keys import Keys"),
         ("primitives/log.py", "def f():\n    import redis_state.stores.sessions.tasks"),
         ("primitives/log.py", "from redis.asyncio import Redis"),

@@ -115,13 +115,19 @@ def test_every_error_is_exported_and_has_one_base() -> None:
     defined = {
         name
         for name, value in vars(errors).items()
-        if inspect.isclass(value) and value.__module__.startswith(f"{errors.__name__}.")
+        if inspect.isclass(value) and value.__module__ == errors.__name__
     }
     assert len(defined) > 60
     assert defined <= set(PUBLIC)
     assert all(issubclass(getattr(errors, name), RedisStateError) for name in defined)
     assert errors.__doc__ is not None
     assert all(name in errors.__doc__ for name in defined), "the tree names every error"
+
+
+def test_each_error_has_the_name_by_which_it_is_imported() -> None:
+    errors = importlib.import_module("redis_state.errors")
+    names = {f"{getattr(errors, name).__module__}.{name}" for name in errors.__all__}
+    assert names == {f"redis_state.errors.{name}" for name in errors.__all__}
 
 
 def test_who_wants_an_error_imports_neither_the_store_nor_the_records() -> None:

@@ -27,8 +27,8 @@ from redis_state.integrations.penguiflow.durable.registry import ENDED
 from redis_state.integrations.penguiflow.durable.shared_session import SharedSession
 from redis_state.primitives.record import new_write_id
 from redis_state.serialization import codec
-from redis_state.stores.contexts.context_patches import PatchOutcome
 from redis_state.stores.contexts.groups import GroupStep
+from redis_state.stores.contexts.patch_outcome import PatchOutcome
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -16,7 +16,9 @@ from typing import TypeAlias
 from redis_state.errors import BackendError, CallerError, LostRace
 from redis_state.models import TaskStatus
 from redis_state.store import RedisStateStore
-from redis_state.worker.tasks.views.finding import TaskFilter, TaskSummary, find_tasks
+from redis_state.worker.tasks.views.finding import find_tasks
+from redis_state.worker.tasks.views.summary import TaskSummary
+from redis_state.worker.tasks.views.task_filter import TaskFilter
 
 _PAGE = 100
 

@@ -9,34 +9,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypedDict, Unpack, cast
 
 from redis_state import limits
 from redis_state.errors import CorruptState, InvalidField
 from redis_state.models import TaskStatus
-from redis_state.models.attributes import Attributes, AttributeValue, check_attributes
-from redis_state.primitives.record import Stored, picked
+from redis_state.primitives.record import picked
 from redis_state.scripts import raw
-from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
-from redis_state.stores.sessions.tasks import microseconds, read_updated
-from redis_state.stores.task_index import (
-    LATEST_US,
-    LETTERS,
-    TaskIndex,
-    attribute_list,
-    attributes_of,
-    indexed_record,
-    stamp_of,
-)
+from redis_state.stores.sessions.tasks import microseconds
+from redis_state.stores.task_index import LATEST_US, TaskIndex, indexed_record, stamp_of
 from redis_state.transport.key_groups import TaskIndexKeys
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.views.cursors import read_cursor, write_cursor
-from redis_state.worker.tasks.views.links import TaskLink, link_of
+from redis_state.worker.tasks.views.summary import TaskSummary, summary_of, text_of
+from redis_state.worker.tasks.views.task_filter import TaskFilter
 
 LARGEST_PAGE = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -55,35 +45,6 @@ _FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSummary:
-    """A task as it stood when it was found, without its input and its result.
-
-    ``worker`` is the last that ran it. ``retries`` counts how often it was reopened. One that is
-    ``archived`` is not in Redis any more.
-    """
-
-    session_id: str
-    task_id: str
-    status: TaskStatus
-    handler: str
-    attributes: Mapping[str, AttributeValue]
-    created_at: datetime
-    updated_at: datetime
-    description: str | None
-    error: str | None
-    priority: int
-    queue: str | None
-    worker: str | None
-    attempts: int
-    crashes: int
-    retries: int
-    parent: str | None
-    rerun_of: TaskLink | None
-    forked_from: TaskLink | None
-    archived: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class FoundPage:
     """A page of tasks. ``cursor`` continues behind it; it is None at the end.
 
@@ -94,78 +55,6 @@ class FoundPage:
     tasks: Sequence[TaskSummary]
     cursor: str | None
     incomplete: bool = False
-
-
-class TaskFilters(TypedDict, total=False):
-    """The filters of `TaskClient.find`."""
-
-    status: TaskStatus | str | Iterable[TaskStatus | str] | None
-    handler: str | None
-    session_id: str | None
-    attributes: Attributes | None
-    created_after: datetime | None
-    created_before: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFilter:
-    """Which tasks are wanted, checked."""
-
-    statuses: tuple[TaskStatus, ...]
-    handler: str | None
-    session_id: str | None
-    attributes: Mapping[str, AttributeValue]
-    created_after: datetime | None
-    created_before: datetime | None
-
-    @classmethod
-    def read(
-        cls,
-        **given: Unpack[TaskFilters],
-    ) -> TaskFilter:
-        """Check what a caller asks for. Errors: InvalidField."""
-        for name in given.keys() - TaskFilters.__annotations__.keys():
-            raise InvalidField(name, f"is no filter: {', '.join(TaskFilters.__annotations__)}")
-        attributes = given.get("attributes")
-        return cls(
-            statuses=_statuses(given.get("status")),
-            handler=_text("handler", given.get("handler")),
-            session_id=_text("session_id", given.get("session_id")),
-            attributes=check_attributes("attributes", {} if attributes is None else attributes),
-            created_after=_moment("created_after", given.get("created_after")),
-            created_before=_moment("created_before", given.get("created_before")),
-        )
-
-    @property
-    def lists(self) -> list[tuple[str, bytes]]:
-        """Return the lists of the index that the tasks are all in, a kind and a value each."""
-        lists = [] if self.session_id is None else [("s", raw(self.session_id))]
-        lists += [("a", attribute_list(*each)) for each in sorted(self.attributes.items())]
-        lists += [] if self.handler is None else [("h", raw(self.handler))]
-        return lists or [("*", b"")]
-
-    @property
-    def letters(self) -> str:
-        """Return the statuses as the index has them."""
-        return "".join(LETTERS[status] for status in self.statuses)
-
-    def description(self, *, newest_first: bool) -> list[Any]:
-        """Return what distinguishes this listing from others."""
-        bounds = [each and each.isoformat() for each in (self.created_after, self.created_before)]
-        named = [[kind, value.decode("latin-1")] for kind, value in self.lists]
-        return [self.letters, named, bounds, newest_first]
-
-    def matches(self, task: TaskSummary) -> bool:
-        """Return whether a task is one of those."""
-        return (
-            task.status in self.statuses
-            and self.session_id in (None, task.session_id)
-            and self.handler in (None, task.handler)
-            and all(
-                name in task.attributes and _same(task.attributes[name], value)
-                for name, value in self.attributes.items()
-            )
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +212,7 @@ class _Page:
         for at in range(0, len(facts), 5):
             place, stamp, session_id, task_id, handler = facts[at : at + 5]
             shard.listed.append(
-                _Listed(place, *(_read(fact) for fact in (stamp, session_id, task_id, handler)))
+                _Listed(place, *(text_of(fact) for fact in (stamp, session_id, task_id, handler)))
             )
 
     def _bounds(self, place: bytes) -> tuple[bytes, bytes]:
@@ -382,92 +271,6 @@ class Verified:
             self._index.drop(listed.entry, stamp=listed.stamp)
 
 
-def summary_of(
-    session_id: str,
-    task_id: str,
-    status: TaskStatus,
-    handler: str,
-    record: Stored,
-    *,
-    payloads: Payloads,
-) -> TaskSummary:
-    """Describe a task by its record. Errors: ValueError, KeyError and their like."""
-    fields = record.fields
-    document = payloads.as_object(fields["document"])
-
-    def number(name: str) -> int:
-        return int(fields.get(name) or 0)
-
-    def text(name: str) -> str | None:
-        return _read(fields.get(name, b"")) or None
-
-    return TaskSummary(
-        session_id=session_id,
-        task_id=task_id,
-        status=status,
-        handler=handler,
-        attributes=attributes_of(fields),
-        created_at=datetime.fromisoformat(document["created_at"]),
-        updated_at=read_updated(fields),
-        description=document.get("description"),
-        error=payloads.decode(fields.get("error", b"null")),
-        priority=number("priority"),
-        queue=text("queue"),
-        worker=text("worker"),
-        attempts=number("attempts"),
-        crashes=number("crashes"),
-        retries=number("retries"),
-        parent=text("parent"),
-        rerun_of=link_of(fields, "rerun_of"),
-        forked_from=link_of(fields, "forked_from"),
-    )
-
-
-async def read_summary(
-    store: RedisStateStore, session_id: str, task_id: str
-) -> tuple[int | None, TaskSummary | None]:
-    """Return when a task was first saved, and the task as its record has it.
-
-    No time for one that is not there; no summary for one of a host, or that is unreadable.
-    """
-    record = await store.tasks.load_fields(session_id, task_id)
-    if record is None:
-        return None, None
-    payloads = store.base.payloads
-    try:
-        status = TaskStatus(record.fields["status"].decode())
-        handler = str(payloads.as_object(record.fields["job"])["handler"])
-        made = summary_of(session_id, task_id, status, handler, record, payloads=payloads)
-    except (ValueError, KeyError, TypeError, CorruptState):
-        return record.order, None
-    return record.order, made
-
-
-def _statuses(
-    status: TaskStatus | str | Iterable[TaskStatus | str] | None,
-) -> tuple[TaskStatus, ...]:
-    if status is None:
-        return tuple(TaskStatus)
-    given = [status] if isinstance(status, str) else cast("Iterable[Any]", status)
-    try:
-        return tuple(dict.fromkeys(TaskStatus(each) for each in given)) or tuple(TaskStatus)
-    except (ValueError, TypeError):
-        names = ", ".join(TaskStatus)
-        raise InvalidField("status", f"one or several of {names} are needed") from None
-
-
-def _text(name: str, value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    raise InvalidField(name, f"text is needed, not {type(value).__name__}")
-
-
-def _moment(name: str, value: Any) -> datetime | None:
-    if value is None or isinstance(value, datetime):
-        return value
-    raise InvalidField(name, f"a datetime is needed, not {type(value).__name__}")
-
-
 def _time(moment: datetime) -> bytes:
     return min(max(microseconds(moment), 0), LATEST_US).to_bytes(_TIME_BYTES, "big")
 
@@ -475,11 +278,3 @@ def _time(moment: datetime) -> bytes:
 def moment_of(us: int) -> datetime:
     """Return the time by which a task is listed."""
     return _EPOCH + timedelta(microseconds=us)
-
-
-def _same(one: AttributeValue, other: AttributeValue) -> bool:
-    return type(one) is type(other) and one == other
-
-
-def _read(fact: bytes) -> str:
-    return fact.decode("utf-8", "surrogatepass")

@@ -18,16 +18,9 @@ from redis_state.errors import ArchiveUnavailable, CorruptState, InvalidField
 from redis_state.models import TaskStatus
 from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.views.cursors import read_cursor, write_cursor
-from redis_state.worker.tasks.views.finding import (
-    PLACE_BYTES,
-    FoundPage,
-    TaskFilter,
-    TaskSummary,
-    check_limit,
-    read_live,
-    read_summary,
-    summary_of,
-)
+from redis_state.worker.tasks.views.finding import PLACE_BYTES, FoundPage, check_limit, read_live
+from redis_state.worker.tasks.views.summary import TaskSummary, read_summary, summary_of
+from redis_state.worker.tasks.views.task_filter import TaskFilter
 
 Placed = tuple[bytes, TaskSummary]
 

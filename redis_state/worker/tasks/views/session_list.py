@@ -20,7 +20,8 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.task_index import LETTERS
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.views.cursors import read_cursor, write_cursor
-from redis_state.worker.tasks.views.finding import LARGEST_PAGE, TaskFilter, moment_of
+from redis_state.worker.tasks.views.finding import LARGEST_PAGE, moment_of
+from redis_state.worker.tasks.views.task_filter import TaskFilter
 
 _LISTING = "sessions"
 _STATUSES = "".join(LETTERS.values())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 
@@ -176,7 +175,10 @@ async def test_an_update_that_cannot_be_saved_does_not_hold_up_the_next(
     host: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_session(host, "session") as session:
-        refused = AsyncMock(side_effect=InvalidField("llm_context", "too large"))
+
+        async def refused(*_: object, **__: object) -> None:
+            raise InvalidField("llm_context", "too large")
+
         with monkeypatch.context() as patched:
             patched.setattr(host.contexts, "update_context", refused)
             session.update_context(llm_context={"n": 1})

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 
@@ -112,8 +111,14 @@ async def test_what_another_process_saved_reaches_the_running_task_and_is_not_sa
     host: Any, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener = Listener()
-    saved_here = AsyncMock(wraps=host.save_steering)
-    monkeypatch.setattr(host, "save_steering", saved_here)
+    saved_here: list[SteeringEvent] = []
+    save = host.save_steering
+
+    async def save_here(event: SteeringEvent) -> None:
+        saved_here.append(event)
+        await save(event)
+
+    monkeypatch.setattr(host, "save_steering", save_here)
     async with open_session(host, "session") as session:
         await session.spawn_task(listener, task_id="task")
         events = [stated(text) for text in ("one", "two", "three", "four", "stop")]
@@ -121,7 +126,7 @@ async def test_what_another_process_saved_reaches_the_running_task_and_is_not_sa
             await elsewhere.save_steering(event)
         assert (await ended(session)).result == ["one", "two", "three", "four", "stop"]
     assert await host.list_steering("session") == events
-    assert not saved_here.await_count
+    assert not saved_here
 
 
 async def test_what_the_session_itself_was_given_is_saved_once_and_heard_once(
@@ -435,13 +440,22 @@ async def test_a_task_that_missed_dropped_events_is_told_those_that_are_kept(
 async def test_a_reader_that_cannot_begin_begins_later(
     host: Any, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away = AsyncMock(side_effect=[BackendUnavailable("here", "away"), None])
+    read: list[str] = []
+    load = host.load_memory_state
+
+    async def away_at_first(key: str) -> dict[str, Any] | None:
+        read.append(key)
+        if len(read) == 1:
+            raise BackendUnavailable("here", "away")
+        state: dict[str, Any] | None = await load(key)
+        return state
+
     async with open_session(host, "session") as session:
-        monkeypatch.setattr(host, "load_memory_state", away)
+        monkeypatch.setattr(host, "load_memory_state", away_at_first)
         await session.spawn_task(Listener(), task_id="task")
         await elsewhere.save_steering(stated("stop"))
         assert (await ended(session)).result == ["stop"]
-    assert away.await_count == 2
+    assert len(read) == 2
 
 
 async def test_a_session_without_a_bridge_has_the_store_itself(host: Any) -> None:

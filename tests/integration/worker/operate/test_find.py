@@ -23,7 +23,7 @@ from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
-from redis_state.worker.tasks.views.finding import TaskSummary
+from redis_state.worker.tasks.views.summary import TaskSummary
 from tests.support.processes.pools import SESSION, becomes, client_of, pool
 from tests.support.scripts import HOUR
 from tests.support.servers.nodes import ask_each
