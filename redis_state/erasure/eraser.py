@@ -197,7 +197,7 @@ class Eraser:
         if not policy.dry_run:
             # Without the id, which is to be forgotten.
             log.info(
-                "a session was erased: %s by %s; redis %d, archive %d, claims %d, failed %d",
+                "a session was erased: %s by %r; redis %d, archive %d, claims %d, failed %d",
                 codec.fingerprint("erased session", session_id)[:16],
                 policy.actor or "the application",
                 sum(report.redis.values()),

@@ -90,7 +90,7 @@ class HandlerChanged(CallerError):
         did = "never used what was recorded"
         if called is not None:
             did = f"called {called} where another call is recorded"
-        super().__init__(f"the handler of task {task_id} {did}: {named}")
+        super().__init__(f"the handler of task {task_id!r} {did}: {named}")
         self.task_id = task_id
         self.entries: list[str] = list(entries)
         self.called = called

@@ -192,7 +192,7 @@ class WatchList:
                         raise verdict
                     unknown = None if isinstance(verdict, RedisStateError) else verdict
                     entry = claim.entry.decode(errors="replace")
-                    log.error("%s cannot be swept: %s", entry, verdict, exc_info=unknown)
+                    log.error("%r cannot be swept: %s", entry, verdict, exc_info=unknown)
                     settled.append((claim, trouble_ms))
         await self.settle(settled)
         return sum(claim.again and delay_ms is None for claim, delay_ms in settled)

@@ -113,7 +113,7 @@ class PauseStore:
                 token, idempotency_key=current.name if current else idempotency_key
             )
         except TokenResolved as error:
-            log.info("a pause was loaded before: by %s at %d ms", error.actor, error.at_ms)
+            log.info("a pause was loaded before: by %r at %d ms", error.actor, error.at_ms)
             return None
         except TokenUnknown as error:
             log.info("a pause cannot be loaded: %s", error)

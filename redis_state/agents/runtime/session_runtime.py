@@ -184,7 +184,7 @@ class SessionRuntime:
         lost = asyncio.Event()
 
         def lose(error: LeaseLost) -> None:
-            log.warning("session %s was taken over: %s", session_id, error)
+            log.warning("session %r was taken over: %s", session_id, error)
             lost.set()
 
         try:

@@ -179,11 +179,11 @@ class SteeringBridge:
             try:
                 await self.session.steer(event)
             except BackendError as error:
-                log.warning("steering of task %s waits: %s", event.task_id, error)
+                log.warning("steering of task %r waits: %s", event.task_id, error)
                 forget(self.session, event)
             except Exception as error:  # noqa: BLE001 - of the host's code: the next is fed
                 kind = type(error).__name__
-                log.error("steering of task %s failed in its session: %s", event.task_id, kind)  # noqa: TRY400 - the traceback may quote the payload
+                log.error("steering of task %r failed in its session: %s", event.task_id, kind)  # noqa: TRY400 - the traceback may quote the payload
                 return
             else:
                 self.delivered += 1
@@ -276,10 +276,10 @@ class _Reader:
                 try:
                     await self._listen()
                 except CursorGap as gap:
-                    log.warning("steering of task %s was dropped: %s", self._task_id, gap)
+                    log.warning("steering of task %r was dropped: %s", self._task_id, gap)
                     self._heard = gap.resume_after
                 except BackendError as error:
-                    log.warning("steering of task %s is not heard: %s", self._task_id, error)
+                    log.warning("steering of task %r is not heard: %s", self._task_id, error)
                     await asyncio.sleep(_AGAIN_S)
 
     async def _listen(self) -> None:

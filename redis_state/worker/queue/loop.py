@@ -153,7 +153,7 @@ class QueueLoop:
 
     async def _run_job(self, job: ClaimedJob, task: JobPayload) -> None:
         again_ms: int | ParkedFor | None = None
-        log.debug("task %s: a run is begun", task.task_id)
+        log.debug("task %r: a run is begun", task.task_id)
         try:
             await self._run(job, task)
         except ParkedFor as parked:

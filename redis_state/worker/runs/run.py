@@ -96,7 +96,7 @@ class TaskRun:
         def in_time() -> bool:
             if monotonic() <= self._ends_s:
                 return True
-            log.warning("the lease of task %s is not renewed any more", self._task_id)
+            log.warning("the lease of task %r is not renewed any more", self._task_id)
             return False
 
         with self._config.leases.keep(
@@ -131,7 +131,7 @@ class TaskRun:
                 if not await is_served_elsewhere(self._store, self._started.handler, queue):
                     return False
             except BackendError as error:
-                log.warning("task %s is handed back: %s", self._task_id, error)
+                log.warning("task %r is handed back: %s", self._task_id, error)
                 await shielded(self._hand_over())
                 raise RunAgain(defer_s=AGAIN_S) from None
         await shielded(self._give_back(chosen.version))
@@ -144,7 +144,7 @@ class TaskRun:
         the sweeper. Errors: ParkedFor; none if another run has the task, or it is terminal.
         """
         handler = self._started.handler
-        log.info("task %s is left to workers with %r %s", self._task_id, handler, version or "")
+        log.info("task %r is left to workers with %r %s", self._task_id, handler, version or "")
 
         async def give_back() -> None:
             await self._transitions.give_back(self._started, version)
@@ -152,7 +152,7 @@ class TaskRun:
         try:
             await self._until_written(give_back, TaskStatus.PENDING)
         except (LeaseLost, InvalidTransition) as moved:
-            log.info("task %s moved on meanwhile: %s", self._task_id, moved)
+            log.info("task %r moved on meanwhile: %s", self._task_id, moved)
             return
         # A cancel of this moment was meant for the run.
         await self._after_pause()
@@ -172,7 +172,7 @@ class TaskRun:
             if self._started.parent is not None:
                 await self._follow_parent()
         except BackendError as error:
-            log.warning("task %s is handed back: %s", self._task_id, error)
+            log.warning("task %r is handed back: %s", self._task_id, error)
             await shielded(self._hand_over())
             raise RunAgain(defer_s=AGAIN_S) from None
 
@@ -261,13 +261,13 @@ class TaskRun:
         handling.cancel()
         await asyncio.wait({handling}, timeout=_CLEAN_UP_S)
         if not handling.done():
-            log.error("the handler of task %s goes on after it was cancelled", self._task_id)
+            log.error("the handler of task %r goes on after it was cancelled", self._task_id)
             self._inbox.close(TaskCancelled("the run is over"))
 
     async def _leave(self) -> None:
         """Write down how the run ended."""
         if self._lost is not None:
-            log.warning("task %s was taken over, this run is dropped", self._task_id)
+            log.warning("task %r was taken over, this run is dropped", self._task_id)
             self.ended, self.lost = Ended.DROPPED, True
             return
         outcome = self._settled or self._outcome()
@@ -280,15 +280,15 @@ class TaskRun:
             async with self._ending(status):
                 await self._write_end(status, result, error)
         except JournalRewound as rewound:
-            log.warning("task %s begins again: %s", self._task_id, rewound)
+            log.warning("task %r begins again: %s", self._task_id, rewound)
             await self._transitions.finish_run(self._started, TaskStatus.PENDING)
             self.ended = Ended.HANDED_OVER
             raise RunAgain(defer_s=AGAIN_S) from None
         except LeaseLost as lost:
-            log.warning("task %s was taken over, this run is dropped: %s", self._task_id, lost)
+            log.warning("task %r was taken over, this run is dropped: %s", self._task_id, lost)
             self.ended, self.lost = Ended.DROPPED, True
         except InvalidTransition as denied:
-            log.warning("task %s moved on without this run: %s", self._task_id, denied)
+            log.warning("task %r moved on without this run: %s", self._task_id, denied)
             self.ended = Ended.DROPPED
             if denied.current == TaskStatus.PAUSED.value:
                 await self._after_pause()
@@ -396,20 +396,20 @@ class TaskRun:
                 return TaskStatus.CANCELLED, None, error.reason
             case NoConnection() | JournalRewound():
                 # The server was away, or lost something: it is not the handler's failure.
-                log.warning("task %s is handed back: %s", self._task_id, error)
+                log.warning("task %r is handed back: %s", self._task_id, error)
                 return TaskStatus.PENDING, None, None
             case TaskHandedBack():
-                log.debug("task %s is handed back by its handler: %s", self._task_id, error)
+                log.debug("task %r is handed back by its handler: %s", self._task_id, error)
                 return TaskStatus.PENDING, None, None
             case Exited():
                 return TaskStatus.FAILED, None, str(error)
             case PayloadUnreadable() | PayloadStoreUnavailable():
-                log.warning("task %s is handed back: %s", self._task_id, error)
+                log.warning("task %r is handed back: %s", self._task_id, error)
                 return TaskStatus.PENDING, None, None
             case _:
                 told = self._payloads.told(error)
                 log.warning(
-                    "the handler of task %s failed: %s",
+                    "the handler of task %r failed: %s",
                     self._task_id,
                     type(error).__name__,
                     exc_info=told,

@@ -48,19 +48,19 @@ async def run_task(
                 await _counted(run, config, started, job, queue=queue)
         else:
             # Its job is dropped. If the owner of the task dies, the sweeper queues the task.
-            log.info("task %s is not started: %s", job.task_id, started.reason)
+            log.info("task %r is not started: %s", job.task_id, started.reason)
             unstarted = TaskTransitions(store).inspect_unstarted
             await unstarted(job.session_id, job.task_id, started)
     except RunAgain:
         raise
     except PayloadUnreadable as error:
-        log.warning("task %s is left to another worker: %s", job.task_id, error)
+        log.warning("task %r is left to another worker: %s", job.task_id, error)
         raise RunAgain(defer_s=_UNREADABLE_S) from None
     except BackendError as error:
-        log.warning("task %s is tried again: %s", job.task_id, error)
+        log.warning("task %r is tried again: %s", job.task_id, error)
         raise RunAgain(defer_s=AGAIN_S) from None
     except Exception:
-        log.exception("task %s is tried again", job.task_id)
+        log.exception("task %r is tried again", job.task_id)
         raise RunAgain(defer_s=config.lease_s) from None
 
 

@@ -380,7 +380,7 @@ class ChildTasks:
         try:
             await self.queue.put(job)
         except BackendError as error:
-            log.warning("task %s is left to a sweeper: %s", job.task_id, error)
+            log.warning("task %r is left to a sweeper: %s", job.task_id, error)
 
     async def _end_recorded(self, session_id: str, task_id: str, child_id: str) -> dict[str, Any]:
         journal = self._keys(session_id, task_id).journal

@@ -418,7 +418,7 @@ class TaskTransitions:
     async def _give_up(
         self, session_id: str, task_id: str, held: HeldLease, reason: str, *, crashes: int = 0
     ) -> None:
-        log.error("task %s is failed: %s", task_id, reason)
+        log.error("task %r is failed: %s", task_id, reason)
         state = _named(session_id, task_id)
         found = await self._store.tasks.look(session_id, task_id)
         parent = None if found is None else found.parent

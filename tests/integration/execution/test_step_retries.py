@@ -66,7 +66,7 @@ async def test_a_step_is_tried_until_it_succeeds_and_each_failure_is_told_withou
         reported | {"attempt": 1, "error": "ConnectionError"},
         reported | {"attempt": 2, "error": "TimeoutError"},
     ]
-    assert "step:work#1 of task t: attempt 2 of 4: TimeoutError" in caplog.text
+    assert "'step:work#1' of task 't': attempt 2 of 4: TimeoutError" in caplog.text
     assert "s3cret" not in caplog.text
 
 

@@ -49,7 +49,7 @@ async def test_an_admin_counts_and_erases_and_is_named_in_the_log(
         assert (report["cancelled"], report["complete"], report["failed"]) == (1, True, {})
         assert (await http.delete(f"/v1/sessions/{SESSION}?running=maybe")).status_code == 422
     (said,) = [r.getMessage() for r in caplog.records if r.name == "redis_state.erasure.eraser"]
-    assert "by ann" in said
+    assert "by 'ann'" in said
     assert SESSION not in said
     assert "secret" not in said
     await nothing_is_left(served.store, SESSION)

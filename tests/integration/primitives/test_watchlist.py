@@ -136,7 +136,7 @@ async def test_each_entry_is_settled_as_it_is_judged(
     assert await judged(watch, verdicts) == 0
     expected = {b"later": 3, b"out": 0, b"left": 1, b"bad": 2, b"worse": 2}
     assert await due_in() == expected
-    assert "bad cannot be swept: k: no task" in caplog.text
+    assert "'bad' cannot be swept: k: no task" in caplog.text
     assert "ZeroDivisionError" in caplog.text
     # A whole number of ms: what the time says beside that stays.
     await ask(scripts, "ZINCRBY", keys.watch(zlib.crc32(b"out") % WATCH_SHARDS), -1000, b"out")

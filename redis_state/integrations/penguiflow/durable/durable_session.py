@@ -265,7 +265,7 @@ class DurableSession(SharedSession):
             )
         except InvalidField as error:
             # PenguiFlow runs tasks in groups that they did not join: the task is not to fail of it.
-            log.warning("task %s in group %s: %s", task_id, group_id, error)
+            log.warning("task %r in group %r: %s", task_id, group_id, error)
             return
         await self._stepped(group_id, step)
 

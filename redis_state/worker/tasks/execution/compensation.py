@@ -219,7 +219,7 @@ class Compensations:
         except InvalidTransition:
             return outcome  # the task is gone, which its end will find
         except BackendError as error:
-            log.warning("task %s is handed back: %s", self._keys.task_id, error)
+            log.warning("task %r is handed back: %s", self._keys.task_id, error)
             return AGAIN
         return failing.status, None, self._report(failing)
 
@@ -245,7 +245,7 @@ class Compensations:
         if rest:
             _, stuck = await asyncio.wait(rest, timeout=_CLEAN_UP_S)
             if stuck:
-                log.error("parts of the handler of task %s go on", self._keys.task_id)
+                log.error("parts of the handler of task %r go on", self._keys.task_id)
         # What they have registered by then counts.
         await self._inbox.checkpoint()
 
@@ -269,7 +269,7 @@ class Compensations:
         """Run one compensation; return the class of its error if it fails for good."""
         undo = self._registered.get(place)
         if undo is None:
-            log.error("%s of task %s is not registered any more", place, self._keys.task_id)
+            log.error("%r of task %r is not registered any more", place, self._keys.task_id)
             return "not registered again"
         try:
             await steps.undo(place, undo.work, undo.arguments)
@@ -284,7 +284,7 @@ class Compensations:
             if isinstance(error, GeneratorExit):
                 raise
             told = self._payloads.told(error)
-            log.warning("%s of task %s failed", place, self._keys.task_id, exc_info=told)
+            log.warning("%r of task %r failed", place, self._keys.task_id, exc_info=told)
             return type(error).__name__
         return None
 

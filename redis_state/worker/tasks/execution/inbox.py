@@ -300,7 +300,7 @@ class Inbox:
             except CursorGap as gap:
                 self._resume(gap)
             except BackendError as error:
-                log.warning("steering of task %s is not heard: %s", self._task_id, error)
+                log.warning("steering of task %r is not heard: %s", self._task_id, error)
                 await asyncio.sleep(_AGAIN_S)
 
     def _has_for(self, lane: Lane) -> bool:
@@ -369,7 +369,7 @@ class Inbox:
 
         What was received before is not received again, so no clock is needed to find what is new.
         """
-        log.warning("steering of task %s was dropped: %s", self._task_id, gap)
+        log.warning("steering of task %r was dropped: %s", self._task_id, gap)
         again = gap.reason != "trimmed" and gap.cursor != self._begins_after
         self._after = self._begins_after if again else gap.resume_after
 

@@ -349,7 +349,7 @@ class Steps(CallNames):
     async def _attempt_failed(self, entry: str, most: int, number: int, error: Exception) -> None:
         kind = type(error).__name__
         task_id = self._keys.task_id
-        log.warning("%s of task %s: attempt %d of %d: %s", entry, task_id, number, most, kind)
+        log.warning("%r of task %r: attempt %d of %d: %s", entry, task_id, number, most, kind)
         content = {"notice": "attempt_failed", "entry": entry, "attempt": number, "of": most}
         await self.report(f"{entry}!failed", content | {"error": kind})
 

@@ -228,7 +228,7 @@ class TaskMessages:
         try:
             await self._queue.put(Job.ready(found))
         except BackendError as error:
-            log.warning("task %s is left to a sweeper: %s", task_id, error)
+            log.warning("task %r is left to a sweeper: %s", task_id, error)
 
     def _keys(self, session_id: str, task_id: str) -> TaskKeys:
         return self._store.tasks.keys(session_id, task_id)

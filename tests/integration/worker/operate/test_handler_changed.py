@@ -111,7 +111,7 @@ async def test_a_step_that_is_gone_fails_the_task_if_the_worker_says_so(
 ) -> None:
     ended = await two_runs(store, asking("ab", ends=False), asking("a", ends=True), FAIL)
     assert ended.status is TaskStatus.FAILED
-    stated = "HandlerChanged: the handler of task t never used what was recorded: step:b#1"
+    stated = "HandlerChanged: the handler of task 't' never used what was recorded: step:b#1"
     assert ended.error == stated
     assert await missed(store) == []
 
@@ -135,7 +135,9 @@ async def test_a_new_call_fails_the_task_before_its_work_runs(
         return "as if nothing had happened"
 
     ended = await two_runs(store, asking("ab", ends=False), after, FAIL)
-    stated = "HandlerChanged: the handler of task t called step:c#1 where another call is recorded"
+    stated = (
+        "HandlerChanged: the handler of task 't' called step:c#1 where another call is recorded"
+    )
     assert (ended.status, ended.error) == (TaskStatus.FAILED, f"{stated}: step:b#1")
     assert done == []
 
@@ -160,7 +162,7 @@ async def test_a_pause_and_a_child_have_their_place_too(store: RedisStateStore) 
     state = await store.tasks.load(SESSION, TASK)
     assert state is not None
     stated = "called child:another#1 where another call is recorded: pause:await_input#1"
-    assert state.error == f"HandlerChanged: the handler of task t {stated}"
+    assert state.error == f"HandlerChanged: the handler of task 't' {stated}"
 
 
 async def test_a_decided_pause_keeps_its_place(store: RedisStateStore) -> None:
@@ -174,7 +176,7 @@ async def test_a_decided_pause_keeps_its_place(store: RedisStateStore) -> None:
         await client.approve(await open_token(store, TASK))
         ended = await client.wait(SESSION, TASK, timeout_s=60)
     stated = "called step:instead#1 where another call is recorded: pause:await_input#1"
-    assert ended.error == f"HandlerChanged: the handler of task t {stated}"
+    assert ended.error == f"HandlerChanged: the handler of task 't' {stated}"
 
 
 async def test_what_overlaps_has_no_order_that_could_be_broken(store: RedisStateStore) -> None:
