@@ -337,6 +337,8 @@ class Log:
         async with listening(self.scripts.transport, self.keys.channel) as subscription:
             if was_read:
                 await subscription.next(within_s=_CONFIRMED_S)
+                # Else it would take the silence after that for a lost subscription, and read again.
+                subscription.hush()
             while True:
                 if follower.behind:
                     rows = await follower.read()

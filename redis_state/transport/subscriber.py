@@ -86,10 +86,11 @@ class Subscription:
             self._ring_after(within_s)
         return answer
 
-    def close(self) -> None:
-        """Forget the alarm."""
+    def hush(self) -> None:
+        """Forget the alarm: the next call of `next` may set another."""
         if self._alarm is not None:
             self._alarm.cancel()
+            self._alarm = None
 
     def _ring_after(self, silence_s: float) -> None:
         # One alarm outlives many messages: a message costs no look at the clock.
@@ -177,7 +178,7 @@ class Subscriber:
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Stop following. The channel itself is left when nobody else follows it."""
-        subscription.close()
+        subscription.hush()
         followers = self._followers.get(subscription.channel, set())
         if subscription in followers:
             followers.discard(subscription)

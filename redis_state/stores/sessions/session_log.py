@@ -128,7 +128,9 @@ class SessionLog(ABC, Generic[M]):
     ) -> EntryPage[M]:
         """Return up to ``limit`` models after a cursor, oldest first. Errors: CursorGap."""
         log = self._log(session_id)
-        page = await log.read(after=after, count=limit, topic=task_id, look=True)
+        # As a rule a poll finds nothing new, and a first page something.
+        look = after is not None
+        page = await log.read(after=after, count=limit, topic=task_id, look=look)
         entries = [
             Entry(log.cursor(row), value, row.data)
             for row in page.rows

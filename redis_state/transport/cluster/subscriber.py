@@ -68,7 +68,7 @@ class ClusterSubscriber:
         channel = subscription.channel
         waiting = self._waiting.get(channel)
         if waiting is not None:
-            subscription.close()
+            subscription.hush()
             waiting.discard(subscription)
             if not waiting:
                 del self._waiting[channel]

@@ -160,14 +160,22 @@ class AgentWorker:
         """Run until SIGTERM or SIGINT, through server restarts. Return after draining.
 
         The process is the worker's: what it has made before, such as its modules, is left out of
-        garbage collection from then on.
+        garbage collection until it returns.
 
         Errors: ConfigError if ``uvloop`` is requested and not installed; those of `serve`.
         """
+        frozen_before = gc.get_freeze_count()
+        # Garbage that is frozen stays.
+        gc.collect()
         # Else each full collection would look at all modules again: a sixth of a short task's CPU.
         gc.freeze()
-        with asyncio.Runner(loop_factory=_uvloop_factory() if uvloop else None) as runner:
-            runner.run(self.serve())
+        try:
+            with asyncio.Runner(loop_factory=_uvloop_factory() if uvloop else None) as runner:
+                runner.run(self.serve())
+        finally:
+            # A host may have frozen objects of its own, to share them with its forks.
+            if not frozen_before:
+                gc.unfreeze()
 
     async def serve(self, *, handle_signals: bool = True) -> None:
         """Run until SIGTERM or SIGINT, or until cancelled, through server restarts.

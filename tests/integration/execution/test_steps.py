@@ -107,6 +107,24 @@ async def test_a_name_that_two_tasks_of_a_handler_use_is_refused_whoever_is_firs
     assert ended.error.startswith("InvalidField: name: 'work' is used by two asyncio tasks at once")
 
 
+async def test_a_callback_of_the_loop_and_a_task_cannot_share_a_name(
+    store: RedisStateStore,
+) -> None:
+    async def share(ctx: TaskContext) -> list[int]:
+        loop = asyncio.get_running_loop()
+        called: asyncio.Future[Awaitable[int]] = loop.create_future()
+        loop.call_soon(lambda: called.set_result(ctx.step("work", lambda: 1)))
+        first = await called
+        try:
+            return [await ctx.step("work", lambda: 2)]
+        finally:
+            await first
+
+    ended = await run_to_the_end(store, share)
+    assert ended.error is not None
+    assert ended.error.startswith("InvalidField: name: 'work' is used by two asyncio tasks at once")
+
+
 async def test_branches_count_for_themselves_in_whatever_order_they_go_on(
     store: RedisStateStore,
 ) -> None:

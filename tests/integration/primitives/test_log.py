@@ -19,7 +19,7 @@ from redis_state.primitives.signal import Row
 from redis_state.scripts import Fence, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
-from redis_state.transport.subscriber import Subscriber
+from redis_state.transport.subscriber import Subscriber, Subscription
 from redis_state.transport.transport import Transport
 from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, explore, matching, outcome
 from tests.support.servers.faults import Proxy, begin_processes, run_processes
@@ -604,6 +604,30 @@ async def test_who_has_read_a_log_reads_on_once_and_misses_nothing(
             await log.append([pair(name)], topic=topic)
             expected = ["after-False", "between", name] if appended_between else [name]
             assert await waiting == expected[: 2 if appended_between else 1]
+
+
+async def test_who_waited_for_its_subscription_is_patient_with_the_silence_after_it(
+    scripts: Scripts, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "_CONFIRMED_S", 300)
+    silences: list[float] = []
+    ring_after = Subscription._ring_after
+
+    def ringing(self: Subscription, silence_s: float) -> None:
+        silences.append(silence_s)
+        ring_after(self, silence_s)
+
+    monkeypatch.setattr(Subscription, "_ring_after", ringing)
+    log = log_of(scripts, keys)
+    followed = log.follow_as(
+        row_itself, after=None, topic=None, reconnect_timeout_s=60, was_read=True
+    )
+    async with aclosing(followed) as rows:
+        waiting = asyncio.create_task(take(rows, 1))
+        await eventually(lambda: 30 in silences, "the alarm is that of a quiet log")
+        await log.append([pair("a")])
+        assert await waiting == ["a"]
+    assert silences == [300, 30]
 
 
 async def test_a_subscription_that_is_not_confirmed_keeps_nobody_from_reading(

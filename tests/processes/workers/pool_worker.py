@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import weakref
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -21,6 +22,8 @@ from redis_state.worker.tasks.transitions import TaskTransitions
 
 # A process that was forked has some.
 FROZEN_BEFORE = gc.get_freeze_count()
+# What was garbage when the worker began to run, if a test asks for it.
+GARBAGE: list[weakref.ref[Garbage]] = []
 
 
 async def ask(ctx: TaskContext) -> dict[str, Any]:
@@ -62,6 +65,19 @@ async def frozen(_: TaskContext) -> int:
     return gc.get_freeze_count() - FROZEN_BEFORE
 
 
+class Garbage:
+    """A thing that only a collection finds, once nothing else leads to it."""
+
+    def __init__(self) -> None:
+        self.itself: Garbage = self
+
+
+async def collected(_: TaskContext) -> bool:
+    """Tell whether the garbage of before the worker's run has been collected."""
+    gc.collect()
+    return not GARBAGE or GARBAGE[0]() is None
+
+
 async def poison(_: TaskContext) -> NoReturn:
     """Take the whole worker along."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -87,6 +103,7 @@ def main(argument: dict[str, Any]) -> None:
             "zombie": zombie,
             "who": who,
             "frozen": frozen,
+            "collected": collected,
             "poison": poison,
         },
         settings=settings,
@@ -95,7 +112,14 @@ def main(argument: dict[str, Any]) -> None:
         grace_s=argument.get("grace_s", 0.2),
         name=argument["name"],
     )
+    if not argument.get("begins_with_garbage"):
+        worker.run()
+        return
+    gc.unfreeze()
+    gc.disable()
+    GARBAGE.append(weakref.ref(Garbage()))
     worker.run()
+    print("frozen", gc.get_freeze_count(), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ class NameScope:
     def ask_by(self, caller: object, kind: str, name: str) -> str:
         """Do the same for a ``caller`` that is known already."""
         counted = f"{kind}:{name}"
-        if self._callers.get(counted) is not caller or name.__class__ is not str:
+        # A callback of the loop is no asyncio task: there the caller is None.
+        if caller is None or self._callers.get(counted) is not caller or name.__class__ is not str:
             _check_text(name)
             self._check_caller(caller, kind, name)
         number = self._counts[counted] = self._counts.get(counted, 0) + 1

@@ -11,7 +11,8 @@ from redis_state import CursorGap, InvalidField, RedisStateStore, Settings
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
 from tests.support.samples import STORED_STRANGE, changed, strange, update
-from tests.support.servers.faults import Proxy, run_processes
+from tests.support.servers.faults import Proxy, run_processes, sender_to
+from tests.support.servers.monitor import monitored
 
 
 def _fire(store: RedisStateStore, count: int) -> list[asyncio.Task[None]]:
@@ -203,6 +204,19 @@ async def test_forward_pages_skip_nothing(store: RedisStateStore) -> None:
     await store.save_update(update("later", "later"))
     later = await store.read_updates("session", after=cursor)
     assert [each.content for each in later.values] == ["later"]
+
+
+async def test_the_first_page_and_a_poll_without_news_are_a_request_each(own_url: str) -> None:
+    settings = Settings(url=SecretStr(own_url), namespace="t")
+    async with sender_to(own_url) as admin, RedisStateStore(settings) as store:
+        await store.save_update(update("a"))
+        cursor = (await store.read_updates("session")).cursor
+        for after, found, command in ((None, 1, "EVALSHA"), (cursor, 0, "HGET")):
+            async with monitored(own_url.removeprefix("unix://"), admin) as requests:
+                assert len((await store.read_updates("session", after=after)).values) == found
+            # What the connections send by themselves has no key.
+            asked = [each.name for each in requests if any(b"{session}" in w for w in each.words)]
+            assert asked == [command]
 
 
 async def test_an_entrys_cursor_reads_on_after_it(store: RedisStateStore) -> None:

@@ -94,6 +94,21 @@ async def test_a_worker_process_leaves_its_modules_out_of_garbage_collection(
         assert ended.result > 0
 
 
+async def test_a_worker_process_freezes_no_garbage_and_nothing_for_longer_than_it_runs(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async with (
+        client_of(store) as client,
+        worker(settings, "one", begins_with_garbage=True) as process,
+    ):
+        task = await client.submit("collected", session_id=SESSION)
+        ended = await client.wait(SESSION, task, timeout_s=60)
+        assert ended.result is True
+        assert await stop(process, signal.SIGTERM) == 0
+        assert process.stdout is not None
+        assert (await process.stdout.readline()).split() == [b"frozen", b"0"]
+
+
 async def test_on_sigterm_a_worker_hands_its_task_to_another(
     store: RedisStateStore, settings: Settings
 ) -> None:
