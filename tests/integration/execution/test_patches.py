@@ -244,7 +244,7 @@ async def test_a_retired_patch_stops_a_task_that_needs_the_old_path(store: Redis
         for handler in (*handlers, retired):
             ended = await run_once(store, handler, task_id=f"{case}")
         stated = "called retire_patch('more') where another call is recorded: patch:more"
-        assert ended.error == f"HandlerChanged: the handler of task {case} {stated}"
+        assert ended.error == f"HandlerChanged: the handler of task '{case}' {stated}"
 
 
 async def test_a_pause_keeps_the_answer_through_another_worker(store: RedisStateStore) -> None:

@@ -78,7 +78,7 @@ async def test_new_code_is_found_out_at_its_first_other_call(
         # The new step's work did not begin, and what is recorded was not done again.
         assert done(tmp_path, task) == before
         assert ended.status is TaskStatus.FAILED
-        stated = f"the handler of task {task} called step:x#1 where another call is recorded"
+        stated = f"the handler of task {task!r} called step:x#1 where another call is recorded"
         assert ended.error == f"HandlerChanged: {stated}: step:b#1"
         return
     assert (ended.status, ended.result) == (TaskStatus.COMPLETE, "axy")
