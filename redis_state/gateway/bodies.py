@@ -6,7 +6,14 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+)
 
 from redis_state.errors import InvalidField
 from redis_state.models import SteeringEventType, TaskStatus
@@ -27,7 +34,18 @@ def _unicode(text: str) -> str:
     return text
 
 
-Id = Annotated[str, Field(max_length=_LONGEST_ID)]
+def _any_id(given: str) -> str:
+    if len(given) > _LONGEST_ID:
+        raise ValueError(f"needs at most {_LONGEST_ID} characters")
+    return given
+
+
+# Not a Field with a length: pydantic refuses half of a surrogate pair in one.
+Id = Annotated[
+    str,
+    AfterValidator(_any_id),
+    WithJsonSchema({"type": "string", "maxLength": _LONGEST_ID}),
+]
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_unicode)]
 Attribute = Annotated[str, Field(strict=True)] | Annotated[int, Field(strict=True)] | bool
 Limit = Annotated[int, Field(ge=1, le=LARGEST_PAGE)]

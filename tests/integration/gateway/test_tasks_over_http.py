@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
+
+from httpx import Response
 
 from redis_state.testing import eventually
 from tests.support.gateway import Served, at, code_of, ends, paused
@@ -45,6 +50,31 @@ async def test_any_id_is_read_from_the_path_as_it_was_given(served: Served, odd:
         assert (read.json()["session_id"], read.json()["task_id"]) == (odd, odd or "t")
         tree = await http.get(at(odd, odd or "t", "tree"))
         assert tree.json()["task_id"] == (odd or "t")
+
+
+@pytest.mark.parametrize("odd", ODD_IDS)
+async def test_any_id_is_given_in_a_body(served: Served, odd: str) -> None:
+    task, new, fork = odd or "t", f"{odd}-new", f"{odd}-fork"
+    kind = {"content-type": "application/json"}
+    async with served.caller("root", "admin:*") as http:
+
+        async def post(path: str, **body: Any) -> Response:
+            # httpx writes no half of a surrogate pair, and JSON has an escape for it.
+            return await http.post(path, content=json.dumps(body).encode(), headers=kind)
+
+        made = await post("/v1/tasks", handler="echo", session_id=odd, task_id=task, input=1)
+        assert made.status_code == 201, made.text
+        assert made.json() == {"session_id": odd, "task_id": task, "created": True}
+        await ends(served, odd, task)
+        rerun = await post(at(odd, task, "rerun"), new_task_id=new, new_session_id=odd)
+        assert rerun.status_code == 201, rerun.text
+        forked = await post(at(odd, task, "fork"), new_task_id=fork)
+        assert forked.json()["task_id"] == fork, forked.text
+        for each in (task, new, fork):
+            await ends(served, odd, each)
+        for wrong in ("x" * 1_001, 1):
+            refused = await post("/v1/tasks", handler="echo", session_id=wrong)
+            assert (refused.status_code, code_of(refused)) == (422, "invalid")
 
 
 async def test_pages_of_tasks_follow_their_cursor_and_a_foreign_cursor_is_400(
