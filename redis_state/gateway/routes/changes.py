@@ -103,7 +103,9 @@ def _check_copy(call: ApiCall, target: str) -> None:
     """Require the right to read what is copied: a copy's runs show it."""
     if not call.principal.may(Right.READ, call.task[0]):
         raise forbidden("the caller may not read the task")
-    if target == "" or not call.principal.may(Right.SUBMIT, target):
+    # An empty new session means that of the task.
+    elsewhere = target == "" != call.task[0]
+    if elsewhere or not call.principal.may(Right.SUBMIT, target):
         raise forbidden("the caller may not submit to that session")
 
 

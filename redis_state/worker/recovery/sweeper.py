@@ -42,6 +42,7 @@ from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.queue import Queue, QueueState
 from redis_state.worker.recovery.index_repair import IndexRepair
 from redis_state.worker.recovery.old_claims import OldClaims
+from redis_state.worker.recovery.pause_repair import PauseRepair
 from redis_state.worker.recovery.permits import queue_again
 from redis_state.worker.recovery.queue_history import QueueHistory
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
@@ -152,6 +153,7 @@ class Sweeper:
         self._children = ChildTasks(store)
         self._messages = TaskMessages(store)
         self._index = IndexRepair(store)
+        self._pauses = PauseRepair(store)
         self._turns = Turns(store, queue)
         self._claiming = claiming
         self._history = history
@@ -285,6 +287,7 @@ class Sweeper:
             for_child = status_view.waits_for is not None
             left_ms, status_view = await self._left_of_wait(status_view)
             if status_view is not None and status_view.status is TaskStatus.PAUSED:
+                await self._pauses.settle(status_view)
                 age_ms = _claimed_ms(claim) - status_view.order // 1000
                 longest_ms = max(_LONGEST_PAUSE_MS, min(age_ms // 2, _LONGEST_DELAY_MS))
                 return min(left_ms or longest_ms, longest_ms), status_view

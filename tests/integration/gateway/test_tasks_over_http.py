@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
+
 from redis_state.testing import eventually
 from tests.support.gateway import Served, at, code_of, ends, paused
 
@@ -76,6 +77,31 @@ async def test_half_of_a_surrogate_pair_is_an_id_in_each_body(served: Served, ha
         for name in ("session_id", "task_id"):
             long = await post("/v1/tasks", sent | {name: half * 1_001})
             assert (long.status_code, code_of(long)) == (422, "invalid")
+
+
+@pytest.mark.parametrize("odd", ODD_IDS)
+async def test_any_id_is_given_in_a_body(served: Served, odd: str) -> None:
+    task, new, fork = odd or "t", f"{odd}-new", f"{odd}-fork"
+    kind = {"content-type": "application/json"}
+    async with served.caller("root", "admin:*") as http:
+
+        async def post(path: str, **body: Any) -> httpx.Response:
+            # httpx writes no half of a surrogate pair, and JSON has an escape for it.
+            return await http.post(path, content=json.dumps(body).encode(), headers=kind)
+
+        made = await post("/v1/tasks", handler="echo", session_id=odd, task_id=task, input=1)
+        assert made.status_code == 201, made.text
+        assert made.json() == {"session_id": odd, "task_id": task, "created": True}
+        await ends(served, odd, task)
+        rerun = await post(at(odd, task, "rerun"), new_task_id=new, new_session_id=odd)
+        assert rerun.status_code == 201, rerun.text
+        forked = await post(at(odd, task, "fork"), new_task_id=fork)
+        assert forked.json()["task_id"] == fork, forked.text
+        for each in (task, new, fork):
+            await ends(served, odd, each)
+        for wrong in ("x" * 1_001, 1):
+            refused = await post("/v1/tasks", handler="echo", session_id=wrong)
+            assert (refused.status_code, code_of(refused)) == (422, "invalid")
 
 
 async def test_pages_of_tasks_follow_their_cursor_and_a_foreign_cursor_is_400(

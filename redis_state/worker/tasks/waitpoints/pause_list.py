@@ -2,12 +2,15 @@
 
 Two indexes in one slot: one says until when a pause is open, one when it was opened. The scripts
 write both. A process of a version without the second one writes the first only: then they differ in
-number, and the next reader adds what is missing, and drops what the first has no more.
+number, and the next reader adds what is missing, and drops what the first has no more. If both are
+lost, a sweeper lists what it finds tasks waiting for.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from redis_state.scripts import PauseListKeys
@@ -90,10 +93,20 @@ class PauseList:
             set(await self._transport.commands.zrange(index, 0, -1)) for index in self._keys
         ]
         lone = [each.decode() for each in expiries ^ openings]
-        for start in range(0, len(lone), _SLICE):
-            await self._settle(lone[start : start + _SLICE])
+        await self.settle(lone)
 
-    async def _settle(self, keys: list[str]) -> None:
+    async def has(self, key: str) -> bool:
+        """Return whether both indexes list a pause."""
+        commands = self._transport.commands
+        scores = await asyncio.gather(*(commands.zscore(index, key) for index in self._keys))
+        return None not in scores
+
+    async def settle(self, keys: Sequence[str]) -> None:
+        """List those of pauses that are open, and take the others off, by their tokens."""
+        for start in range(0, len(keys), _SLICE):
+            await self._settle(keys[start : start + _SLICE])
+
+    async def _settle(self, keys: Sequence[str]) -> None:
         commands = self._transport.commands
         now = ms_of(await commands.time())
         requested = [
