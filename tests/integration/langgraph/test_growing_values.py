@@ -15,6 +15,7 @@ pytest.importorskip("langgraph")
 from cryptography.fernet import Fernet
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import SecretStr
 
 from redis_state import CorruptState, RedisStateStore, Settings
@@ -247,6 +248,31 @@ async def test_sealed_values_grow_too(store: RedisStateStore, settings: Settings
     values = await stored(store, "t")
     assert any(value.startswith(SIGN) for value in values.values())
     assert not any(b"content" in value for value in values.values())
+
+
+@pytest.mark.parametrize("made", ["buffer", "view"])
+async def test_a_serializer_may_write_into_one_buffer(store: RedisStateStore, made: str) -> None:
+    class Buffered(JsonPlusSerializer):
+        buffer = bytearray()
+
+        def dumps_typed(self, obj: Any) -> tuple[str, Any]:
+            kind, data = super().dumps_typed(obj)
+            if not isinstance(obj, list):
+                return kind, data
+            if made == "view":
+                return kind, memoryview(data)
+            self.buffer[:] = data
+            return kind, self.buffer
+
+    saver, long = RedisSaver(store, serde=Buffered()), "x" * 600
+    values = ["a" * 400, "b" * 300, "c" * 200]
+    config, saved = config_of("t"), list[Saved]()
+    for value in values:
+        messages = [long, value]
+        config = await put(saver, config, messages)
+        saved.append((config, messages))
+    await assert_all_are_there(RedisSaver(store), saved)
+    assert any(value.startswith(SIGN) for value in (await stored(store, "t")).values())
 
 
 async def test_a_value_without_what_it_continues_is_damaged(store: RedisStateStore) -> None:
