@@ -21,18 +21,27 @@
 -- @include graph_refusal
 -- @lasting
 
+local MOST_LINKS = 64
 local refused = graph_refusal(thread, mark)
 if refused then return refused end
 if listed and redis.call('EXISTS', thread) == 0 then return { 'MISSING' } end
 if parent ~= '' and redis.call('HEXISTS', thread, 'r' .. parent) == 0 then return { 'STALE' } end
 local given, kept = {}, 0
 for at = values_from, #values, 2 do given[values[at]] = values[at + 1] end
+local function stored(name) return redis.call('HGET', thread, 'b' .. name) or given[name] end
 for _, value in pairs(given) do
   local base, digest = graph_base(value)
   if base then
-    local there = redis.call('HGET', thread, 'b' .. base) or given[base]
+    local there = stored(base)
     local same = there and string.sub(redis.sha1hex(there), 1, 16) == digest
     if not same or redis.call('HEXISTS', thread, 'r' .. place) == 1 then return { 'STALE' } end
+    -- A checkpoint that was put anew leaves values that no pruning knows: what they continue may be gone.
+    for link = 1, MOST_LINKS + 1 do
+      base = graph_base(there)
+      if not base then break end
+      there = stored(base)
+      if not there or link > MOST_LINKS then return { 'STALE' } end
+    end
   end
 end
 for name, value in pairs(given) do kept = kept + 1 - redis.call('HSETNX', thread, 'b' .. name, value) end

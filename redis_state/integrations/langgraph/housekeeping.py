@@ -79,8 +79,8 @@ class Housekeeping:
             values: list[bytes] = []
             while left:
                 name = left.pop()
-                data = found.values[name]
-                if name not in copied:
+                data = found.values.get(name)
+                if data is not None and name not in copied:
                     values += name, data
                     copied.add(name)
                     if data.startswith(tails.SIGN):
@@ -97,6 +97,8 @@ class Housekeeping:
             )
             if kept is None:
                 # The target is not what was copied: each value stands alone.
+                copied.difference_update(values[::2])
+                copied.update(name for name in names if name in found.values)
                 values = [
                     part
                     for name in names
@@ -116,13 +118,21 @@ class Housekeeping:
         for newest in await self._threads.namespaces(thread_id):
             scope = split_place(newest)[0]
             while True:
-                rows = await self._threads.all_of(thread_id, scope)
+                listed = await self._threads.all_of(thread_id, scope)
+                # A server that evicts keys may have taken the rows.
+                rows = [(place, row) for place, row in listed if row]
                 heads = {place: read_head(row, of=of)[0] for place, row in rows}
-                if await self._drop_of(thread_id, scope, heads, choose(rows, of)):
+                there = {place for place, _ in listed}
+                if await self._drop_of(thread_id, scope, there, heads, choose(rows, of)):
                     break
 
     async def _drop_of(
-        self, thread_id: str, scope: str, heads: dict[bytes, Head], chosen: set[bytes]
+        self,
+        thread_id: str,
+        scope: str,
+        there: set[bytes],
+        heads: dict[bytes, Head],
+        chosen: set[bytes],
     ) -> bool:
         """Drop checkpoints step by step, the oldest first; return False if others came or went.
 
@@ -136,7 +146,6 @@ class Housekeeping:
         for place in (*going, *(place for place in heads if place not in chosen)):
             for name in needed[place]:
                 last[name] = place if place in chosen else None
-        there = set(heads)
         for first in range(0, len(going), _STEP):
             places = going[first : first + _STEP]
             names = [name for place in places for name in needed[place] if last[name] == place]

@@ -77,7 +77,9 @@ class Rows:
 
         Errors: PayloadTooLarge.
         """
-        kind, data = self._serde.dumps_typed(value)
+        kind, written = self._serde.dumps_typed(value)
+        # It is remembered: a serializer may have a buffer that it writes again.
+        data = bytes(written)
         if base is not None and kind == base.kind == "msgpack":
             parts = tails.parts_of(base, data, sealed=self._payloads.seals)
             if parts is not None:

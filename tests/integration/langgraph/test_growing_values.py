@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,6 +15,7 @@ pytest.importorskip("langgraph")
 from cryptography.fernet import Fernet
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import SecretStr
 
 from redis_state import CorruptState, RedisStateStore, Settings
@@ -32,9 +34,16 @@ async def others(settings: Settings) -> AsyncIterator[RedisSaver]:
 
 
 async def put(
-    saver: RedisSaver, config: Any, messages: list[Any], *, version: Any = None, **more: Any
+    saver: RedisSaver,
+    config: Any,
+    messages: list[Any],
+    *,
+    version: Any = None,
+    id_: str | None = None,
+    **more: Any,
 ) -> Any:
     checkpoint = empty_checkpoint()
+    checkpoint["id"] = id_ or checkpoint["id"]
     given = version or saver.get_next_version(None, None)
     checkpoint["channel_values"] = {"messages": messages, **more}
     checkpoint["channel_versions"] = {"messages": given, **dict.fromkeys(more, given)}
@@ -164,6 +173,48 @@ async def test_a_copy_to_where_versions_are_taken_stands_alone(store: RedisState
     assert found.checkpoint["channel_values"]["messages"] == messages
 
 
+async def test_a_copy_has_a_value_whose_checkpoint_was_dropped(store: RedisStateStore) -> None:
+    """The value was given with what continues it, and the target refused that."""
+    saver, long = RedisSaver(store), "x" * 600
+    first = await put(saver, config_of("t"), [long], version=1)
+    second = await put(saver, first, [long, "y"], version=2)
+    await put(saver, second, [long, "y", "z"], version=3)
+    # A branch that has the second one's value: its version has one.
+    branch = await put(saver, second, [long, "-", "-"], version=2)
+    await saver.adelete_for_runs(["r0"])
+    assert await saver.aget_tuple(second) is None
+    await put(saver, config_of("u"), ["taken" * 200], version=1)
+    await saver.acopy_thread("t", "u")
+    there = config_of("u", **_id(branch))
+    await assert_all_are_there(saver, [(branch, [long, "y"]), (there, [long, "y"])])
+
+
+async def test_what_continues_a_value_that_is_gone_is_not_continued(
+    store: RedisStateStore, others: RedisSaver
+) -> None:
+    """A checkpoint that is put anew leaves its value behind, which no pruning knows."""
+    saver, long = RedisSaver(store), "x" * 600
+    first = await put(saver, config_of("t"), [long], version=1)
+    second = await put(saver, first, [long, "y"], version=2)
+    await others.aget_tuple(config_of("t"))
+    await put(saver, first, [long, "z"], version=3, id_=_id(second)["checkpoint_id"])
+    await saver.aprune(["t"])
+    third = await put(others, second, [long, "z", "more"], version=4)
+    await assert_all_are_there(saver, [(second, [long, "z"]), (third, [long, "z", "more"])])
+
+
+async def test_a_thread_whose_rows_were_evicted_is_pruned(store: RedisStateStore) -> None:
+    saver = RedisSaver(store)
+    await talk(saver, "t", turns=3)
+    # As a server does that evicts keys.
+    assert await store.base.scripts.transport.commands.unlink(store.base.keys.graph_thread("t"))
+    saved = await talk(saver, "t", turns=3)
+    async with asyncio.timeout(20):
+        await saver.aprune(["t"])
+    await assert_all_are_there(saver, saved[-1:])
+    assert len([each async for each in saver.alist(config_of("t"))]) == 1
+
+
 def _id(config: Any) -> dict[str, str]:
     return {"checkpoint_id": config["configurable"]["checkpoint_id"]}
 
@@ -197,6 +248,31 @@ async def test_sealed_values_grow_too(store: RedisStateStore, settings: Settings
     values = await stored(store, "t")
     assert any(value.startswith(SIGN) for value in values.values())
     assert not any(b"content" in value for value in values.values())
+
+
+@pytest.mark.parametrize("made", ["buffer", "view"])
+async def test_a_serializer_may_write_into_one_buffer(store: RedisStateStore, made: str) -> None:
+    class Buffered(JsonPlusSerializer):
+        buffer = bytearray()
+
+        def dumps_typed(self, obj: Any) -> tuple[str, Any]:
+            kind, data = super().dumps_typed(obj)
+            if not isinstance(obj, list):
+                return kind, data
+            if made == "view":
+                return kind, memoryview(data)
+            self.buffer[:] = data
+            return kind, self.buffer
+
+    saver, long = RedisSaver(store, serde=Buffered()), "x" * 600
+    values = ["a" * 400, "b" * 300, "c" * 200]
+    config, saved = config_of("t"), list[Saved]()
+    for value in values:
+        messages = [long, value]
+        config = await put(saver, config, messages)
+        saved.append((config, messages))
+    await assert_all_are_there(RedisSaver(store), saved)
+    assert any(value.startswith(SIGN) for value in (await stored(store, "t")).values())
 
 
 async def test_a_value_without_what_it_continues_is_damaged(store: RedisStateStore) -> None:
