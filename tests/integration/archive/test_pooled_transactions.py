@@ -26,6 +26,15 @@ _MONTH = datetime(2031, 5, 5, tzinfo=UTC)
 _WAITS: LiteralString = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
 _DROP: LiteralString = "DROP TABLE IF EXISTS redis_state.updates_2031_05"
 
+_ISOLATED: LiteralString = (
+    "ALTER DATABASE postgres SET default_transaction_isolation = 'repeatable read'"
+)
+_NOT_ISOLATED: LiteralString = "ALTER DATABASE postgres RESET default_transaction_isolation"
+# The month of the test lies before it.
+_MARK: LiteralString = """
+INSERT INTO redis_state.erasures (namespace, session_digest, before) VALUES (%s, %s, '2040-01-01')
+"""
+
 
 def _rows(session_id: str) -> ArchiveBatch:
     row = ArchivedRow(1, round(_MONTH.timestamp() * 1000), b"x", "t", b"1")
@@ -90,3 +99,34 @@ async def test_a_write_that_was_cancelled_leaves_the_next_one_its_month(
     found = await pooled.rows("other", after=None, count=1)
     assert found is not None
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("over_pooler", [True, False])
+async def test_a_writer_sees_an_erasure_that_it_waited_for_whatever_the_default_isolation_is(
+    settings: Settings,
+    postgres: OwnPostgres,
+    pooler: PgBouncer,
+    beside: psycopg.Connection,
+    *,
+    over_pooler: bool,
+) -> None:
+    beside.execute(_ISOLATED)
+    # Its connections are opened with the default of now.
+    pooler.kill()
+    pooler.start()
+    url = pooler.url if over_pooler else postgres.url
+    archive = PostgresArchive(url, namespace=settings.namespace)
+    try:
+        with beside.transaction():
+            beside.execute("SELECT pg_advisory_xact_lock(%s)", [_lock_of(settings, "s")])
+            writing = asyncio.create_task(archive.write(_rows("s")))
+            await eventually(lambda: _is_waiting(beside), "the writer waits", timeout_s=30)
+            beside.execute(
+                _MARK,
+                [settings.namespace, erasing._digest(settings.namespace, "s")],  # pyright: ignore[reportPrivateUsage]
+            )
+        await writing
+        assert await archive.rows("s", after=None, count=1) == []
+    finally:
+        beside.execute(_NOT_ISOLATED)
+        await archive.aclose()
