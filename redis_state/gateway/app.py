@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -138,8 +138,8 @@ class Gateway(Starlette):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request. What decides a pause is hidden from the server's log."""
-        if scope["type"] == "http" and list(read_parts(scope) or ())[:2] == _HOOKS:
-            hide_parts(scope, keep=len(_HOOKS))
+        if scope["type"] == "http" and (keep := _before_link(read_parts(scope) or ())):
+            hide_parts(scope, keep=keep)
         await super().__call__(scope, receive, send)
 
     async def admit(self, request: HTTPConnection, operation: Operation) -> Principal:
@@ -284,6 +284,19 @@ def create_gateway(
         visible=visible,
         console=(ConsoleOptions() if console else None) if isinstance(console, bool) else console,
     )
+
+
+def _before_link(parts: Sequence[str]) -> int:
+    """Return how many parts of a path come before a link that decides a pause; 0 without one.
+
+    Also of one that leads nowhere, as a proxy sends it that leaves a slash or a path of its own.
+    The link is valid elsewhere.
+    """
+    if "hooks" not in parts or "v1" not in parts:
+        return 0
+    begin = parts.index("v1")
+    named = [place for place in range(begin, len(parts)) if parts[place]][: len(_HOOKS)]
+    return named[-1] + 1 if [parts[place] for place in named] == _HOOKS else 0
 
 
 def _cors(origins: list[str]) -> list[Middleware]:

@@ -9,11 +9,11 @@ import httpx
 # With these nothing of a request was sent, whatever the transport says of its stages.
 _NOT_SENT = (
     *(httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout),
-    *(httpx.ProxyError, httpx.UnsupportedProtocol, httpx.LocalProtocolError),
+    *(httpx.ProxyError, httpx.UnsupportedProtocol),
 )
 _CONNECTING = ("connection.", "proxy.", "socks.")
 # HTTP/1.1 and HTTP/2 have this stage in common. Headers come before all else of a request.
-_FIRST_BYTES = ".send_request_headers.started"
+_FIRST_BYTES, _SENT_HEADERS = ".send_request_headers.started", ".send_request_headers.complete"
 _TUNNEL = b"CONNECT"
 
 
@@ -27,6 +27,7 @@ class Sending:
     def __init__(self, *, tells: bool) -> None:
         self._tells = tells
         self._maybe = False
+        self._sent_headers = False
 
     @property
     def maybe(self) -> bool:
@@ -36,6 +37,7 @@ class Sending:
     def begin(self) -> dict[str, Any]:
         """Begin a request; return the extensions that it needs."""
         self._maybe = not self._tells
+        self._sent_headers = False
         seen = False
 
         async def trace(stage: str, facts: dict[str, Any]) -> None:
@@ -43,6 +45,8 @@ class Sending:
             if stage.endswith(_FIRST_BYTES):
                 # What opens a tunnel goes to the proxy, and says nothing of the request.
                 self._maybe = self._maybe or _method(facts) != _TUNNEL
+            elif stage.endswith(_SENT_HEADERS):
+                self._sent_headers = self._maybe
             elif not seen and stage.startswith(_CONNECTING):
                 self._maybe = False
             seen = True
@@ -55,6 +59,9 @@ class Sending:
 
     def failed(self, error: Exception) -> bool:
         """Return whether a request that failed may have reached the server."""
+        if isinstance(error, httpx.LocalProtocolError):
+            # Headers that cannot be written. Of HTTP/2 it is also an answer that breaks a rule.
+            return self._sent_headers
         return self._maybe and not isinstance(error, _NOT_SENT)
 
 

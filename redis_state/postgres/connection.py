@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, LiteralString
 
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, IsolationLevel
 from pydantic import SecretStr
 
 # Our settings, for a connection or for a transaction. A commit must be on the disk; what asks for
@@ -66,6 +66,8 @@ async def connect(url: SecretStr, *, timeout_s: float | None = None) -> Postgres
 
 
 async def _set_up(opened: PostgresConnection) -> None:
+    # Whatever the database's default: who has waited for a lock must see what was done meanwhile.
+    await opened.set_isolation_level(IsolationLevel.READ_COMMITTED)
     found = await opened.execute("SELECT pg_backend_pid()")
     process: Any = await found.fetchone()
     # A pooler gives its clients numbers of its own. One that lends connections for a session does

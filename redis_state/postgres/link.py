@@ -14,6 +14,7 @@ from redis_state.errors import (
     AuthenticationFailed,
     BackendUnavailable,
     CommandRefused,
+    NoConnection,
     OutcomeUnknown,
     StoreFull,
 )
@@ -95,7 +96,7 @@ class PostgresLink:
             left = ends - loop.time()
             if left <= 0:
                 break
-            opened = None
+            opened, earlier = None, sent and writes
             try:
                 opened = await self._connected(left)
                 sent = True
@@ -104,7 +105,7 @@ class PostgresLink:
                 reason = f"no answer in {self._timeout_s:g} s"
                 await self._drop()
             except psycopg.Error as error:
-                reason = self._judge(error, is_new=opened is None)
+                reason = self._judge_after(error, is_new=opened is None, earlier=earlier)
                 if not _is_deadlock(error):
                     await self._drop()
             except (OSError, ValueError) as error:
@@ -121,6 +122,17 @@ class PostgresLink:
             reason = "the store is closed"
         kind = OutcomeUnknown if sent and writes else BackendUnavailable
         raise kind(self.address, reason)
+
+    def _judge_after(self, error: psycopg.Error, *, is_new: bool, earlier: bool) -> str:
+        """Do as `_judge`. ``earlier``: a try before this one may have done it."""
+        try:
+            return self._judge(error, is_new=is_new)
+        except (NoConnection, StoreFull) as refusal:
+            if not earlier:
+                raise
+            # It says that nothing was done, which is true of the last try alone.
+            kind = type(refusal).__name__
+        raise OutcomeUnknown(self.address, f"{kind} after a try without an answer")
 
     def _judge(self, error: psycopg.Error, *, is_new: bool) -> str:
         """Return why a call is repeated. Errors: those of `run` if it is of no use."""

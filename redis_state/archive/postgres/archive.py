@@ -129,9 +129,13 @@ class PostgresArchive:
         """
 
         async def once() -> None:
-            async with self._using("write") as connection:
+            async with self._using("write", settled=False) as connection:
                 await self._make_months(connection, batch)
-                async with connection.transaction(), connection.cursor() as cursor:
+                async with (
+                    connection.settled(),
+                    connection.transaction(),
+                    connection.cursor() as cursor,
+                ):
                     left = await erasing.without_erased(cursor, self._namespace, batch)
                     for rows in sorted(left.sessions, key=lambda each: id_text(each.session_id)):
                         await self._write_rows(cursor, rows)
@@ -247,12 +251,16 @@ class PostgresArchive:
 
         With ``before_us`` nothing of before that time of the Redis server is written again.
         """
-        async with self._using("forget") as connection, connection.transaction():
-            await erasing.mark(connection, self._namespace, session_id, before_us)
-            was = await self._session(connection, session_id)
-            for statement in sqls.FORGET:
-                await connection.execute(statement, [self._namespace, id_text(session_id)])
-            return was
+
+        async def once() -> ArchivedSession | None:
+            async with self._using("forget") as connection, connection.transaction():
+                await erasing.mark(connection, self._namespace, session_id, before_us)
+                was = await self._session(connection, session_id)
+                for statement in sqls.FORGET:
+                    await connection.execute(statement, [self._namespace, id_text(session_id)])
+                return was
+
+        return await _although_in_a_deadlock(once)
 
     async def erased(self, session_ids: Sequence[str]) -> Mapping[str, int]:
         """Return up to which time of the Redis server sessions were erased, in us, if any were."""
@@ -309,7 +317,11 @@ class PostgresArchive:
         last = None if last_at is None or not last_n else (last_n, ms_of(last_at))
         return ArchivedSession(session_id, tasks, updates, last, records)
 
-    async def _make_months(self, connection: AsyncConnection[Any], batch: ArchiveBatch) -> None:
+    async def _make_months(self, connection: PostgresConnection, batch: ArchiveBatch) -> None:
+        """Make the months of a batch, in transactions of their own.
+
+        Their locks keep out every reader and writer.
+        """
         wanted = {("tasks", month_of(moment_of_us(task.born_us))) for task in batch.tasks} | {
             ("updates", month_of(moment_of_ms(row.ms)))
             for rows in batch.sessions
@@ -318,7 +330,9 @@ class PostgresArchive:
         wanted |= {("records", month_of(moment_of_us(each.born_us))) for each in batch.records}
         missing = wanted - self._months
         for table in sorted({table for table, _ in missing}):
-            await make_months(connection, table, {month for of, month in missing if of == table})
+            months = {month for of, month in missing if of == table}
+            async with connection.settled():
+                await make_months(connection, table, months)
         self._months |= missing
 
     async def _write_rows(self, cursor: AsyncCursor[Any], rows: SessionRows) -> None:

@@ -38,8 +38,9 @@ class TlsConnection(SSLConnection):
         known.context = _contexts.pop(key, None)
         arguments: Any = super()._connection_arguments()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - as above
         _contexts[key] = arguments["ssl"]
-        if len(_contexts) > _MAX_CONTEXTS:
-            _contexts.pop(next(iter(_contexts)), None)
+        # Of a copy: other threads may add theirs.
+        for oldest in list(_contexts)[:-_MAX_CONTEXTS]:
+            _contexts.pop(oldest, None)
         if self._server_name is not None:
             arguments["server_hostname"] = self._server_name
         return arguments

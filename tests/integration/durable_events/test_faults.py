@@ -20,6 +20,7 @@ from pydantic import SecretStr
 
 from redis_state import BackendUnavailable, OutcomeUnknown, RedisStateStore, Settings
 from redis_state.models import StoredEvent
+from redis_state.postgres.connection import cut
 from redis_state.primitives.signal import Row
 from redis_state.stores.durable_events.store import DurableEventStore
 from redis_state.stores.durable_events.table import EventTable
@@ -198,6 +199,7 @@ CHILD = """
 import asyncio, os, signal, sys
 from redis_state import RedisStateStore
 from redis_state.models import StoredEvent
+from redis_state.postgres.connection import cut
 async def main():
     options = {"durable_events": sys.argv[3], "durable_events_mode": "delayed",
                "durable_events_delay": 3600}
@@ -424,3 +426,30 @@ async def test_events_go_over_tls_to_a_server_that_is_checked(settings: Settings
             assert "s3cret" not in repr(store.settings)
     finally:
         own.close()
+
+
+async def test_a_refusal_after_a_lost_commit_does_not_say_that_nothing_was_written(
+    settings: Settings, own: OwnPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert, allowed = EventTable.insert, own.folder / "data" / "pg_hba.conf"
+    tries: list[int] = []
+
+    async def cut_off(*arguments: Any) -> Any:
+        tries.append(1)
+        await insert(*arguments)
+        # It is committed. Before it is asked again, the server takes nobody any more.
+        allowed.write_text("host all all 192.0.2.1/32 trust\n")
+        own.signal(signal.SIGHUP)
+        cut(arguments[-1])
+        return await insert(*arguments)
+
+    async with RedisStateStore(chosen(settings, own, "sync")) as store:
+        await store.save_event(event(0))
+        with psycopg.connect(own.url, autocommit=True) as beside, monkeypatch.context() as patch:
+            patch.setattr(EventTable, "insert", cut_off)
+            with pytest.raises(BackendUnavailable) as caught:
+                await store.save_event(event(1))
+            assert len(tries) == 1
+            found = beside.execute("SELECT count(*) FROM redis_state_events.events").fetchone()
+            assert found == (2,)
+        assert isinstance(caught.value, OutcomeUnknown)

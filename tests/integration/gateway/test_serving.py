@@ -64,6 +64,47 @@ async def test_mounted_in_fastapi_it_works_without_its_lifespan(served: Served) 
     assert not lived
 
 
+@pytest.mark.parametrize(
+    "before", ["/v1/hooks/", "//v1/hooks/", "/v1//hooks/", "/agents/v1/hooks/", "/%761/hooks//"]
+)
+async def test_a_link_stands_in_no_log_even_if_it_leads_nowhere(
+    served: Served, before: str
+) -> None:
+    app = create_gateway(served.store, auth=tokens, hooks=links)
+    link, seen = links.mint(f"s:{'0' * 40}", actor="bob"), set[str]()
+
+    async def logging_app(scope: Any, receive: Any, send: Any) -> None:
+        async def logged(message: Any) -> None:
+            seen.add(f"{scope['path']} {scope['raw_path']}")
+            await send(message)
+
+        await app(scope, receive, logged)
+
+    async with stranger(logging_app) as http:
+        # A path of two slashes is one of a host, unless its own comes before.
+        whole = f"{str(http.base_url).rstrip('/')}{before}{link}"
+        assert (await http.get(whole)).status_code == 404
+    assert seen
+    assert not any(link in each for each in seen)
+    await app.aclose()
+
+
+async def test_a_session_or_a_stream_of_the_name_of_links_keeps_its_path(served: Served) -> None:
+    app = create_gateway(served.store, auth=tokens, hooks=links)
+    seen = list[str]()
+
+    async def logging_app(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+        seen.append(scope["path"])
+
+    paths = ["/v1/sessions/v1/hooks/x", "/v1/stream/v1/hooks/x"]
+    async with caller(logging_app, "ann", "admin:*") as http:
+        for path in paths:
+            await http.get(path)
+    assert seen == paths
+    await app.aclose()
+
+
 async def test_served_by_itself_its_lifespan_opens_and_closes_it(store: RedisStateStore) -> None:
     app = create_gateway(store, auth=tokens)
     async with app.router.lifespan_context(app):

@@ -228,3 +228,25 @@ async def test_a_transport_that_tells_no_stages_may_have_sent_each_request() -> 
 
     async with HttpTaskClient("http://gateway", timeout_s=30, transport=Broken()) as http:
         assert isinstance(await fails(http), errors.OutcomeUnknown)
+
+
+async def test_an_answer_that_breaks_the_rules_of_http_2_leaves_the_outcome_unknown() -> None:
+    pytest.importorskip("h2", reason="needs the package h2")
+
+    def behave(server: Server) -> Behave:
+        async def act(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            server.heard.append(await reader.readuntil(b'"RUNNING"'))
+            settings, data_of_no_stream = b"\0\0\0\4\0\0\0\0\0", b"\0\0\0\0\0\0\0\0\0"
+            writer.write(settings + data_of_no_stream)
+            while await reader.read(1 << 16):
+                pass
+
+        return act
+
+    async with behaving(behave) as server:
+        speaks = httpx.AsyncHTTPTransport(http1=False, http2=True)
+        address = f"http://127.0.0.1:{server.port}"
+        async with HttpTaskClient(address, timeout_s=_TIME_S, transport=speaks) as http:
+            error = await fails(http)
+    assert isinstance(error, errors.OutcomeUnknown)
+    assert server.accepted == 1

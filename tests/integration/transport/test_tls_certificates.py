@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from redis_state.transport.connections.address import Address
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
 
 CONNECTIONS = 40
+_CLIENT = ssl.PROTOCOL_TLS_CLIENT
 
 
 @pytest.fixture
@@ -97,3 +100,32 @@ async def test_a_store_names_a_file_that_went_away_after_it_had_connected(
             await answered(url)
         trusted.write_bytes(cert.read_bytes())
         await answered(url)
+
+
+def test_threads_that_share_contexts_of_more_kinds_than_are_kept_do_not_disturb_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # What is tried is who shares them. To load the system's certificates each time takes too long.
+    monkeypatch.setattr(ssl, "create_default_context", lambda: ssl.SSLContext(_CLIENT))
+    urls = [f"rediss://127.0.0.1/0?ssl_ciphers=DEFAULT:!K{n}" for n in range(40)]
+    wrong: list[Exception] = []
+
+    def connect(first: int) -> None:
+        try:
+            for n in range(400):
+                made: Any = Address.parse(urls[(first + n) % 40]).connection(connect_timeout_s=1)
+                made._connection_arguments()
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            wrong.append(error)
+
+    threads = [threading.Thread(target=connect, args=(7 * n,)) for n in range(8)]
+    often = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(often)
+    assert wrong == []
