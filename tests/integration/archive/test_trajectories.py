@@ -258,6 +258,37 @@ async def test_a_session_that_is_erased_takes_its_trajectories_with_it(
     assert len(await kept(archive)) == 1
 
 
+async def test_the_last_of_many_of_one_trace_is_read(
+    live: RedisStateStore, archive: PostgresArchive
+) -> None:
+    await live.save_trajectory(TRACE, SESSION, made("first"))
+    await archive_records(live, archive)
+    (first,) = await archive.records(RecordKind.TRAJECTORY, SESSION)
+    data = first.data.replace(b"first", b"last")
+    await archive.write(
+        ArchiveBatch(
+            records=[
+                replace(first, born_us=first.born_us + n, data=data if n == 100 else first.data)
+                for n in range(101)
+            ]
+        )
+    )
+    await expire(live)
+    assert await live.archive.trajectory(TRACE, SESSION) == made("last")
+
+
+async def test_a_damaged_one_hinders_no_other(
+    live: RedisStateStore, archive: PostgresArchive
+) -> None:
+    for trace in (TRACE, "damaged"):
+        await live.save_trajectory(trace, SESSION, made("one"))
+    key = live.base.keys.trajectory(SESSION, "damaged")
+    await send(live, "HSET", key, "order", str(10**30))
+    await records_due(live)
+    report = await RecordArchiver(live, archive).run_once()
+    assert (report.copied, report.refused) == ({"trajectories": 1}, 1)
+
+
 async def test_old_trajectories_are_removed_by_their_retention(
     live: RedisStateStore, archive: PostgresArchive, archiving: Settings, postgres: OwnPostgres
 ) -> None:
