@@ -202,6 +202,7 @@ async def test_a_save_that_comes_after_the_look_is_not_lost(
     assert len(await kept(archive)) == 1
 
 
+@pytest.mark.role("any", why="it takes keys back with RESTORE")
 async def test_what_redis_has_after_a_rollback_replaces_what_is_archived(
     live: RedisStateStore, archive: PostgresArchive
 ) -> None:
@@ -217,6 +218,7 @@ async def test_what_redis_has_after_a_rollback_replaces_what_is_archived(
     assert ['"other"' in each for each in await kept(archive)] == [True]
 
 
+@pytest.mark.role("any", why="it reads the names of all keys")
 async def test_a_session_that_is_erased_takes_its_trajectories_with_it(
     live: RedisStateStore, archive: PostgresArchive
 ) -> None:
