@@ -147,7 +147,11 @@ class Archiver:
         of_tasks = {each.task.session_id for each in ended}
         wanted = sorted(of_tasks | {each for each in named.values() if each is not None})
         erased = await self._archive.erased(wanted)
-        ended = _not_erased(ended, erased, settled, report)
+        ended, gone = _divided(ended, erased)
+        # To be read they were kept from expiring. They are not to live longer for that.
+        await asyncio.gather(*map(self._mark, gone))
+        settled |= {each.claim.entry: None for each in gone}
+        report.erased += len(gone)
         last = await self._archive.last_rows(wanted)
         copied = await self._copies.copy({each: last.get(each) for each in wanted}, erased)
         report.updates += copied.rows
@@ -319,18 +323,16 @@ class Archiver:
             )
 
 
-def _not_erased(
-    ended: Sequence[_Ended], erased: Mapping[str, int], settled: Settled, report: ArchiveReport
-) -> list[_Ended]:
-    """Leave out what is of before its session was erased: Redis may have gone back."""
+def _divided(
+    ended: Sequence[_Ended], erased: Mapping[str, int]
+) -> tuple[list[_Ended], list[_Ended]]:
+    """Set apart what is of before its session was erased: Redis may have gone back."""
     left: list[_Ended] = []
+    gone: list[_Ended] = []
     for each in ended:
-        if each.task.born_us >= erased.get(each.task.session_id, 0):
-            left.append(each)
-        else:
-            settled[each.claim.entry] = None
-            report.erased += 1
-    return left
+        later = each.task.born_us >= erased.get(each.task.session_id, 0)
+        (left if later else gone).append(each)
+    return left, gone
 
 
 def _slices(ended: Sequence[_Ended]) -> Iterable[Sequence[_Ended]]:

@@ -241,8 +241,8 @@ class ArchiveReader:
         live = await self._store.trajectories.load(trace_id, session_id)
         if live is not None:
             return live
-        found = await self.records(RecordKind.TRAJECTORY, session_id, key=trace_id)
-        return found[-1].value if found else None
+        found = await self._last(RecordKind.TRAJECTORY, session_id, trace_id)
+        return None if found is None else self._value(found)
 
     async def agent_session(
         self, session_id: str, sessions: SessionStore | None = None
@@ -257,10 +257,10 @@ class ArchiveReader:
         live = await sessions.load(session_id)
         if live is not None:
             return live
-        found = await self.archive.records(RecordKind.AGENT_SESSION, session_id)
-        if not found:
+        found = await self._last(RecordKind.AGENT_SESSION, session_id, "")
+        if found is None:
             return None
-        return sessions.read(session_id, fields_of(found[-1].data.decode()))
+        return sessions.read(session_id, fields_of(found.data.decode()))
 
     async def records(
         self,
@@ -279,6 +279,16 @@ class ArchiveReader:
         """
         found = await self.archive.records(kind, owner, key=key, after=after, limit=limit)
         return [ReadRecord(record, self._value(record)) for record in found]
+
+    async def _last(self, kind: RecordKind, owner: str, key: str) -> ArchivedRecord | None:
+        """Return the record of a key that was made last."""
+        last: ArchivedRecord | None = None
+        while True:
+            after = None if last is None else last.place
+            found = await self.archive.records(kind, owner, key=key, after=after, limit=_PAGE)
+            last = found[-1] if found else last
+            if len(found) < _PAGE:
+                return last
 
     def _value(self, record: ArchivedRecord) -> Any:
         read = _READERS.get(record.kind)

@@ -172,12 +172,14 @@ class RecordArchiver:
             return []
         erased = await self._archive.erased(sorted({each.record.owner for each in found}))
         left: list[_DueRecord] = []
+        gone: list[_DueRecord] = []
         for each in found:
-            if each.record.born_us >= erased.get(each.record.owner, 0):
-                left.append(each)
-            else:
-                done.settled[each.claim.entry] = None
-                done.report.erased += 1
+            later = each.record.born_us >= erased.get(each.record.owner, 0)
+            (left if later else gone).append(each)
+        # To be read it was kept from expiring. It is not to live longer for that.
+        await asyncio.gather(*(self._reader.mark(each.record) for each in gone))
+        done.settled |= {each.claim.entry: None for each in gone}
+        done.report.erased += len(gone)
         return left
 
     async def _archive_some(self, some: Sequence[_DueRecord], done: _Round) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from redis_state.archive.model import ArchivedRecord, RecordKind, record_fields
 from redis_state.scripts import ReplyCode
 from redis_state.store import RedisStateStore
+from redis_state.stores.task_index import LATEST_US
 
 _DAY_MS = 86_400_000
 # For how long a record is kept that could not be archived. It is if it would expire within a day.
@@ -66,7 +67,7 @@ class TrajectorySource:
             RecordKind.TRAJECTORY,
             owner,
             key,
-            born_us=int(found.fields[b"order"]),
+            born_us=_birth(found.fields[b"order"]),
             at_us=found.at_us,
             data=found.fields[b"document"],
             version=int(version),
@@ -98,7 +99,7 @@ class AgentSessionSource:
             RecordKind.AGENT_SESSION,
             owner,
             key,
-            born_us=int(found.fields[b"created"]),
+            born_us=_birth(found.fields[b"created"]),
             at_us=found.at_us,
             data=record_fields(found.fields).encode(),
             version=int(version),
@@ -148,3 +149,11 @@ class RecordReader:
             keys.record, index=keys.index, member=keys.member, stamp=record.stamp
         )
         return reply.word is not ReplyCode.STALE
+
+
+def _birth(stored: bytes) -> int:
+    """Return a time of the server, in us. Errors: ValueError for what is none."""
+    born_us = int(stored)
+    if not 0 <= born_us <= LATEST_US:
+        raise ValueError("no time of a server")
+    return born_us

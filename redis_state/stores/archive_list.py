@@ -6,10 +6,12 @@ failed. A later save puts the entry again, so an archiver that looks meanwhile d
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import TypeVar
 
 from redis_state.errors import ConfigError
@@ -45,9 +47,20 @@ class RecordList:
         self.watch: WatchList = WatchList(base.scripts, keys, key_of=keys.archive_records)
 
     async def covering(self, entry: bytes, save: Callable[[], Awaitable[T]]) -> T:
-        """Put an entry, then save its record; return what that returned. See `WatchList`."""
-        put = partial(self._put, entry)
-        return await self.watch.covering(entry, lambda _: save(), delay_ms=self._delay_ms, put=put)
+        """Put an entry, then save its record; return what that returned. See `WatchList`.
+
+        If that took so long that the entry may have been removed before, it is put again.
+        """
+        put, began = partial(self._put, entry), monotonic()
+
+        async def saved() -> T:
+            try:
+                return await save()
+            finally:
+                if (monotonic() - began) * 1000 >= self._delay_ms:
+                    await asyncio.shield(put())
+
+        return await self.watch.covering(entry, lambda _: saved(), delay_ms=self._delay_ms, put=put)
 
     async def strike(self, entries: Iterable[bytes]) -> None:
         """Forget since when records wait."""

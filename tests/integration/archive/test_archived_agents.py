@@ -119,6 +119,7 @@ async def test_an_archive_that_is_away_keeps_a_session(
     await away.aclose()
 
 
+@pytest.mark.role("any", why="it reads the names of all keys")
 async def test_a_session_that_is_erased_goes_from_the_archive_too(
     live: RedisStateStore, archive: PostgresArchive
 ) -> None:

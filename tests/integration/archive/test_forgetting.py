@@ -222,12 +222,14 @@ async def test_what_a_backup_brings_back_is_not_archived(
     await live.forget("mine")
     for key, dumped in was.items():
         if dumped is not None:
-            await commands.send("RESTORE", key, 10**8, dumped, repeatable=True)
+            await commands.send("RESTORE", key, 10**7, dumped, repeatable=True)
     await ArchiveList(live).enlist("mine", "mine")
     await ArchiveList(live).enlist_session("mine", delay_ms=0)
     archiver = Archiver(live, archive)
     report = await archiver.run_once()
     assert (report.erased, report.tasks) == (1, 0)
+    for key in (keys.task, keys.journal):
+        assert await commands.send("PTTL", key, repeatable=True) <= 10**7
     assert await archive.session("mine") is None
     await all_due(live)
     await archiver.run_once()

@@ -24,7 +24,9 @@ from redis_state.archive.records import RecordArchiver
 from redis_state.erasure import Eraser
 from redis_state.errors import ConfigError
 from redis_state.models import Trajectory
+from redis_state.stores import archive_list
 from redis_state.stores.archive_list import RecordList
+from redis_state.stores.traces.trajectories import trajectory_entry
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.transport.sending.calls import CallSender
@@ -171,6 +173,36 @@ async def test_a_save_under_way_is_not_lost(
     assert '"two"' in (await kept(archive))[0]
 
 
+async def test_a_save_that_comes_after_the_look_is_not_lost(
+    live: RedisStateStore,
+    archive: PostgresArchive,
+    archiving: Settings,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(archive_list, "_MARGIN_MS", 0)
+    quick = archiving.model_copy(update={"call_timeout_s": 1.0})
+    archiver, listed = RecordArchiver(live, archive), RecordList(live.base)
+
+    async def nothing_waits() -> bool:
+        await archiver.run_once()
+        return not (await listed.backlog()).records
+
+    async with RedisStateStore(quick) as slow, RedisStateStore(settings) as plain:
+
+        async def save() -> None:
+            # As if its process had been stopped behind the entry.
+            await eventually(nothing_waits, "the entry is removed")
+            await plain.save_trajectory(TRACE, SESSION, made("one"))
+
+        # Connected: behind a new connection the entry is put again.
+        assert await slow.get_trajectory(TRACE, SESSION) is None
+        await RecordList(slow.base).covering(trajectory_entry(SESSION, TRACE), save)
+    assert (await archive_records(live, archive)).copied == {"trajectories": 1}
+    assert len(await kept(archive)) == 1
+
+
+@pytest.mark.role("any", why="it takes keys back with RESTORE")
 async def test_what_redis_has_after_a_rollback_replaces_what_is_archived(
     live: RedisStateStore, archive: PostgresArchive
 ) -> None:
@@ -186,6 +218,7 @@ async def test_what_redis_has_after_a_rollback_replaces_what_is_archived(
     assert ['"other"' in each for each in await kept(archive)] == [True]
 
 
+@pytest.mark.role("any", why="it reads the names of all keys")
 async def test_a_session_that_is_erased_takes_its_trajectories_with_it(
     live: RedisStateStore, archive: PostgresArchive
 ) -> None:
@@ -211,18 +244,51 @@ async def test_a_session_that_is_erased_takes_its_trajectories_with_it(
     # An archiver that read it before does not write it again.
     key = live.base.keys.trajectory(SESSION, TRACE)
     await send(live, "HSET", key, "version", 9, "order", read[0].born_us, "document", read[0].data)
-    await send(live, "PEXPIRE", key, DAY_MS)
+    await send(live, "PEXPIRE", key, DAY_MS // 2)
     await RecordList(live.base).covering(
         b'["trajectory","session","trace"]', lambda: send(live, "PING")
     )
     assert (await archive_records(live, archive)).erased >= 1
     assert await kept(archive) == []
+    # Nor does it live longer than it would have.
+    assert 0 < await send(live, "PTTL", key) <= DAY_MS // 2
     assert len(await kept(archive, "other")) == 1
     await live.save_trajectory(TRACE, SESSION, made("new"))
     await send(live, "DEL", key)
     await live.save_trajectory(TRACE, SESSION, made("new"))
     await archive_records(live, archive)
     assert len(await kept(archive)) == 1
+
+
+async def test_the_last_of_many_of_one_trace_is_read(
+    live: RedisStateStore, archive: PostgresArchive
+) -> None:
+    await live.save_trajectory(TRACE, SESSION, made("first"))
+    await archive_records(live, archive)
+    (first,) = await archive.records(RecordKind.TRAJECTORY, SESSION)
+    data = first.data.replace(b"first", b"last")
+    await archive.write(
+        ArchiveBatch(
+            records=[
+                replace(first, born_us=first.born_us + n, data=data if n == 100 else first.data)
+                for n in range(101)
+            ]
+        )
+    )
+    await expire(live)
+    assert await live.archive.trajectory(TRACE, SESSION) == made("last")
+
+
+async def test_a_damaged_one_hinders_no_other(
+    live: RedisStateStore, archive: PostgresArchive
+) -> None:
+    for trace in (TRACE, "damaged"):
+        await live.save_trajectory(trace, SESSION, made("one"))
+    key = live.base.keys.trajectory(SESSION, "damaged")
+    await send(live, "HSET", key, "order", str(10**30))
+    await records_due(live)
+    report = await RecordArchiver(live, archive).run_once()
+    assert (report.copied, report.refused) == ({"trajectories": 1}, 1)
 
 
 async def test_old_trajectories_are_removed_by_their_retention(
