@@ -258,14 +258,17 @@ class ParquetArchive:
         """Work out changes and commit them, until no other process comes between."""
         made: list[Any] = []
         keys: list[object] | None = None
+        edited = False
         while True:
             reader = self._reading()
             changes = work(reader)
-            if made and (changes.keys != keys or changes.edits):
+            # What is written again is of files that count no more once others have edited them.
+            if made and (edited or changes.edits or changes.keys != keys):
                 delete_files(self._log, [file.name for file in made])
                 made = []
             if changes and not made:
                 made, keys = write_files(self._log, reader, changes), changes.keys
+                edited = bool(changes.edits)
             if not changes or self._log.commit(changes.entry(made)):
                 break
         if delete:
@@ -317,7 +320,7 @@ class ParquetArchive:
                     raise ArchiveUnavailable(action, "a file of it has gone") from None
             except ArchiveUnavailable:
                 raise
-            except (ValueError, OverflowError, TypeError, pa.ArrowException) as error:
+            except (ValueError, LookupError, OverflowError, TypeError, pa.ArrowException) as error:
                 # Its text may quote what was to be written.
                 refused = action == "write"
                 raise ArchiveUnavailable(action, type(error).__name__, refused=refused) from None
