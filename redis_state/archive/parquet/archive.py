@@ -283,7 +283,7 @@ class ParquetArchive:
 
     def _new_log(self) -> FileLog:
         call = self._call = ArchiveCall()
-        return FileLog(self._objects, self._folder, may_go_on=lambda: not call.over)
+        return FileLog(self._objects, self._folder, may_go_on=call.may_go_on)
 
     async def _run(
         self, action: str, work: Callable[[], T], *, timeout_s: float | None = None
@@ -291,6 +291,7 @@ class ParquetArchive:
         """Run a call in a thread. Errors: ArchiveUnavailable."""
         limit_s = timeout_s or self._timeout_s
         async with self._lock:
+            self._call.begin(limit_s)
             try:
                 async with asyncio.timeout(limit_s):
                     return await in_thread(partial(self._attempts, action, work))

@@ -48,6 +48,11 @@ class _At:
     group: int
     row: int
 
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Return where it is, as a key."""
+        return self.file.name, self.group, self.row
+
 
 @dataclass(frozen=True, slots=True)
 class _FoundTask:
@@ -75,10 +80,10 @@ def find_tasks(reader: FileReader, listing: ArchiveListing) -> ArchivedPage:
         end = chosen[-1].place
     later = _used_again(reader, [each.key for each in chosen])
     read = _sized(reader, [each.at for each in chosen if each.key not in later])
-    whole = fitting(read[each.at][0] if each.at in read else 0 for each in chosen)
+    whole = fitting(read[each.at.place][0] if each.at.place in read else 0 for each in chosen)
     if whole < len(chosen):
         chosen, end = chosen[:whole], chosen[whole - 1].place
-    tasks = _records(read[each.at][1] for each in chosen if each.at in read)
+    tasks = _records(read[each.at.place][1] for each in chosen if each.at.place in read)
     return ArchivedPage(
         sorted(tasks, key=lambda task: task.place, reverse=listing.newest_first), end
     )
@@ -180,13 +185,13 @@ def _is_wanted(read: tuple[_FoundTask, dict[str, Any]], listing: ArchiveListing)
     )
 
 
-def _sized(reader: FileReader, found: Sequence[_At]) -> dict[_At, tuple[int, Any]]:
+def _sized(reader: FileReader, found: Sequence[_At]) -> dict[tuple[str, int, int], tuple[int, Any]]:
     """Return the row of each task, and how many bytes its record has."""
-    read: dict[_At, tuple[int, Any]] = {}
+    read: dict[tuple[str, int, int], tuple[int, Any]] = {}
     for table, chosen in _tables(reader, found, ["session_id", "task_id", "record"]):
         sizes = pc.binary_length(table["record"]).to_pylist()
         for n, (at, size) in enumerate(zip(chosen, sizes, strict=True)):
-            read[at] = (size, table.slice(n, 1))
+            read[at.place] = (size, table.slice(n, 1))
     return read
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -16,10 +18,13 @@ pytest.importorskip("pyarrow", reason="needs the parquet extra")
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRow,
+    ArchivedTask,
+    ArchiveListing,
     ArchiveQuery,
     SessionRows,
 )
 from redis_state.archive.parquet import archive as archives
+from redis_state.archive.parquet import calls
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files.log import FileLog, LogChange
 from redis_state.errors import ArchiveUnavailable
@@ -143,3 +148,46 @@ async def test_a_page_of_large_rows_is_bounded_in_bytes(tmp_path: Path) -> None:
         found += page
     assert found == rows
     assert pages == [2, 1, 4, 2]
+
+
+async def test_a_page_of_large_tasks_is_bounded_in_bytes(tmp_path: Path) -> None:
+    archive = ParquetArchive(tmp_path.as_uri())
+    await archive.prepare()
+    tasks: list[ArchivedTask] = []
+    for n in range(6):
+        task = sample_task("s", str(n), 3, at_ms=_BEGIN_MS + n)
+        large = {**task.record, b"result": b"x" * (6 << 20 if n == 2 else 3 << 19)}
+        tasks.append(replace(task, record=large))
+    await archive.write(ArchiveBatch(tasks))
+    found: list[str] = []
+    pages: list[int] = []
+    after: bytes | None = None
+    while True:
+        page = await archive.find(ArchiveListing(limit=50, after=after))
+        pages.append(len(page.tasks))
+        found += [each.task_id for each in page.tasks]
+        after = page.end
+        if after is None:
+            break
+    assert sorted(found) == [str(n) for n in range(6)]
+    assert pages == [2, 1, 1, 2]
+
+
+async def test_who_was_stopped_past_the_deadline_of_a_call_commits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (ParquetArchive(tmp_path.as_uri()) for _ in range(2))
+    await one.prepare()
+
+    async def stand_still() -> None:
+        monkeypatch.setattr(calls, "monotonic", lambda: monotonic() + 31)
+
+    did = meanwhile(monkeypatch, stand_still)
+    batch = ArchiveBatch([sample_task("s", "t", 3, at_ms=_BEGIN_MS)])
+    with pytest.raises(ArchiveUnavailable, match="time is over"):
+        await one.write(batch)
+    assert did
+    # Its file is one that others delete by then.
+    assert (await other.status()).tasks == 0
+    await one.write(batch)
+    assert (await other.verify(batch)).is_whole
