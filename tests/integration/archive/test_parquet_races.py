@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -26,8 +26,9 @@ from redis_state.archive.model import (
 from redis_state.archive.parquet import archive as archives
 from redis_state.archive.parquet import calls
 from redis_state.archive.parquet.archive import ParquetArchive
+from redis_state.archive.parquet.files import compacting, log
 from redis_state.archive.parquet.files.log import FileLog, LogChange
-from redis_state.errors import ArchiveUnavailable
+from redis_state.errors import ArchiveUnavailable, ConfigError
 from tests.support.tasks.archived_tasks import sample_task
 
 _BEGIN_MS = 1_700_000_000_000
@@ -38,11 +39,11 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, does: Callable[[], Awaitable[Any]
     """Have another process do something just before the next entry is written; count it."""
     commit, did = FileLog.commit, list[int]()
 
-    def raced(log: FileLog, change: LogChange) -> bool:
+    def raced(its: FileLog, change: LogChange) -> bool:
         if not did:
             did.append(1)
             asyncio.run(_whole(does))
-        return commit(log, change)
+        return commit(its, change)
 
     monkeypatch.setattr(FileLog, "commit", raced)
     return did
@@ -190,4 +191,36 @@ async def test_who_was_stopped_past_the_deadline_of_a_call_commits_nothing(
     # Its file is one that others delete by then.
     assert (await other.status()).tasks == 0
     await one.write(batch)
+    assert (await other.verify(batch)).is_whole
+
+
+@pytest.mark.parametrize("url", ["file:///folder#part", "s3://bucket/a#b", "file:///folder%00"])
+def test_a_url_whose_folder_would_be_cut_short_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="%23"):
+        ParquetArchive(url)
+
+
+async def test_who_has_a_clock_that_is_ahead_deletes_no_file_that_is_to_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (ParquetArchive(tmp_path.as_uri()) for _ in range(2))
+    await one.prepare()
+    did = list[int]()
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Ahead:
+            did.append(1)
+            return cls.fromtimestamp(datetime.now(tz).timestamp() + 3600, tz)
+
+    async def clean_up() -> None:
+        for module in (compacting, log):
+            monkeypatch.setattr(module, "datetime", Ahead, raising=False)
+        await other.compact()
+
+    meanwhile(monkeypatch, clean_up)
+    batch = ArchiveBatch([sample_task("s", "t", 3, at_ms=_BEGIN_MS)])
+    await one.write(batch)
+    assert did
+    assert (await one.verify(batch)).is_whole
     assert (await other.verify(batch)).is_whole

@@ -211,6 +211,17 @@ class FileLog:
         whole = _entry(files.n, LogChange(named, files.removed, files.erased, files.kept_from))
         self.objects.create(self._name(files.n, whole=True), whole)
 
+    def now(self) -> datetime:
+        """Return the time of the store. Its objects have it, and clocks of processes differ."""
+        folder = f"{self.folder}/log"
+        name = f"{folder}/.now.{secrets.token_hex(8)}"
+        self.objects.create(name, b"{}")
+        found = [each.at for each in self.objects.names(folder) if each.name == name]
+        self.objects.delete([name])
+        if not found:
+            raise ArchiveUnavailable("write", "what it has written is not there")
+        return found[0]
+
     def clean(self, before: datetime) -> None:
         """Delete the entries that nobody reads, the oldest first: behind them one names all."""
         listed = self._listed("")
