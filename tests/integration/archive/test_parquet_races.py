@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
+from io import BytesIO
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -27,6 +28,7 @@ from redis_state.archive.parquet import archive as archives
 from redis_state.archive.parquet import calls
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files import compacting, log
+from redis_state.archive.parquet.files.columns import pq
 from redis_state.archive.parquet.files.log import FileLog, LogChange
 from redis_state.errors import ArchiveUnavailable, ConfigError
 from tests.support.tasks.archived_tasks import sample_task
@@ -149,6 +151,17 @@ async def test_a_page_of_large_rows_is_bounded_in_bytes(tmp_path: Path) -> None:
         found += page
     assert found == rows
     assert pages == [2, 1, 4, 2]
+
+
+async def test_a_row_group_of_large_rows_is_bounded_in_bytes(tmp_path: Path) -> None:
+    archive = ParquetArchive(tmp_path.as_uri())
+    await archive.prepare()
+    rows = [ArchivedRow(n, _BEGIN_MS + n, b"%d" % n, "t", b"a" * (1 << 20)) for n in range(1, 41)]
+    await archive.write(ArchiveBatch(sessions=[SessionRows("s", None, rows)]))
+    await archive.compact()
+    (file,) = (tmp_path / "namespace=rs" / "updates").rglob("bucket=?/*.parquet")
+    assert pq.ParquetFile(BytesIO(file.read_bytes())).metadata.num_row_groups == 3
+    assert (await archive.verify(ArchiveBatch(sessions=[SessionRows("s", None, rows)]))).is_whole
 
 
 async def test_a_page_of_large_tasks_is_bounded_in_bytes(tmp_path: Path) -> None:
