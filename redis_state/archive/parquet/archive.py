@@ -258,14 +258,17 @@ class ParquetArchive:
         """Work out changes and commit them, until no other process comes between."""
         made: list[Any] = []
         keys: list[object] | None = None
+        edited = False
         while True:
             reader = self._reading()
             changes = work(reader)
-            if made and (changes.keys != keys or changes.edits):
+            # What is written again is of files that count no more once others have edited them.
+            if made and (edited or changes.edits or changes.keys != keys):
                 delete_files(self._log, [file.name for file in made])
                 made = []
             if changes and not made:
                 made, keys = write_files(self._log, reader, changes), changes.keys
+                edited = bool(changes.edits)
             if not changes or self._log.commit(changes.entry(made)):
                 break
         if delete:
@@ -280,7 +283,7 @@ class ParquetArchive:
 
     def _new_log(self) -> FileLog:
         call = self._call = ArchiveCall()
-        return FileLog(self._objects, self._folder, may_go_on=lambda: not call.over)
+        return FileLog(self._objects, self._folder, may_go_on=call.may_go_on)
 
     async def _run(
         self, action: str, work: Callable[[], T], *, timeout_s: float | None = None
@@ -288,6 +291,7 @@ class ParquetArchive:
         """Run a call in a thread. Errors: ArchiveUnavailable."""
         limit_s = timeout_s or self._timeout_s
         async with self._lock:
+            self._call.begin(limit_s)
             try:
                 async with asyncio.timeout(limit_s):
                     return await in_thread(partial(self._attempts, action, work))
@@ -317,7 +321,7 @@ class ParquetArchive:
                     raise ArchiveUnavailable(action, "a file of it has gone") from None
             except ArchiveUnavailable:
                 raise
-            except (ValueError, OverflowError, TypeError, pa.ArrowException) as error:
+            except (ValueError, LookupError, OverflowError, TypeError, pa.ArrowException) as error:
                 # Its text may quote what was to be written.
                 refused = action == "write"
                 raise ArchiveUnavailable(action, type(error).__name__, refused=refused) from None

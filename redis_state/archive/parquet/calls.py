@@ -7,15 +7,29 @@ import contextvars
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
+from time import monotonic
 from typing import TypeVar, cast
 
 T = TypeVar("T")
 
 
 class ArchiveCall:
-    """One call in a thread of its own. Once nobody waits for it, it commits nothing."""
+    """Calls in threads, one at a time. Once nobody waits for one, it commits nothing.
+
+    Nor does it behind its deadline: the process may have been stopped, with all that waits for it.
+    """
 
     over: bool = False
+    _until: float = inf
+
+    def begin(self, limit_s: float) -> None:
+        """Give the call that comes now its time."""
+        self._until = monotonic() + limit_s
+
+    def may_go_on(self) -> bool:
+        """Return whether the call may still commit."""
+        return not self.over and monotonic() < self._until
 
 
 async def in_thread(work: Callable[[], T]) -> T:

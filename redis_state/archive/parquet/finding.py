@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,7 +25,7 @@ from redis_state.archive.model import (
 )
 from redis_state.archive.parquet.files.columns import TASKS, digest_of, pa, pc, tasks_of
 from redis_state.archive.parquet.files.log import DataFile
-from redis_state.archive.parquet.files.reading import FileReader, Task
+from redis_state.archive.parquet.files.reading import FileReader, Task, fitting
 from redis_state.models import TaskStatus
 from redis_state.postgres.text import plain_text, text_of
 from redis_state.stores.task_index import LATEST_US
@@ -47,6 +47,11 @@ class _At:
     file: DataFile
     group: int
     row: int
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Return where it is, as a key."""
+        return self.file.name, self.group, self.row
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,11 @@ def find_tasks(reader: FileReader, listing: ArchiveListing) -> ArchivedPage:
     if len(found) > len(chosen) or (end is not None and len(chosen) == listing.limit):
         end = chosen[-1].place
     later = _used_again(reader, [each.key for each in chosen])
-    tasks = _records(reader, [each.at for each in chosen if each.key not in later])
+    read = _sized(reader, [each.at for each in chosen if each.key not in later])
+    whole = fitting(read[each.at.place][0] if each.at.place in read else 0 for each in chosen)
+    if whole < len(chosen):
+        chosen, end = chosen[:whole], chosen[whole - 1].place
+    tasks = _records(read[each.at.place][1] for each in chosen if each.at.place in read)
     return ArchivedPage(
         sorted(tasks, key=lambda task: task.place, reverse=listing.newest_first), end
     )
@@ -176,11 +185,20 @@ def _is_wanted(read: tuple[_FoundTask, dict[str, Any]], listing: ArchiveListing)
     )
 
 
-def _records(reader: FileReader, found: Sequence[_At]) -> list[ArchivedTask]:
+def _sized(reader: FileReader, found: Sequence[_At]) -> dict[tuple[str, int, int], tuple[int, Any]]:
+    """Return the row of each task, and how many bytes its record has."""
+    read: dict[tuple[str, int, int], tuple[int, Any]] = {}
+    for table, chosen in _tables(reader, found, ["session_id", "task_id", "record"]):
+        sizes = pc.binary_length(table["record"]).to_pylist()
+        for n, (at, size) in enumerate(zip(chosen, sizes, strict=True)):
+            read[at.place] = (size, table.slice(n, 1))
+    return read
+
+
+def _records(rows: Iterable[Any]) -> list[ArchivedTask]:
     tasks: list[ArchivedTask] = []
-    for table, _ in _tables(reader, found, ["session_id", "task_id", "record"]):
-        journal = pa.array(["{}"] * table.num_rows, pa.string())
-        tasks += tasks_of(table.append_column("journal", journal))
+    for row in rows:
+        tasks += tasks_of(row.append_column("journal", pa.array(["{}"], pa.string())))
     return tasks
 
 

@@ -42,6 +42,8 @@ OWNERS: Mapping[str, str] = {
 }
 # Digests begin with one of them: a file of a bucket has its sessions.
 BUCKETS = "0123456789abcdef"
+# A row group has so many rows at most, and some 16 MiB: a reader has all of one in memory.
+_GROUP_BYTES = 16 << 20
 _GROUPS = {TASKS: 1_000, UPDATES: 5_000, RECORDS: 1_000, SESSIONS: 5_000}
 
 _US, _MS = pa.timestamp("us", tz="UTC"), pa.timestamp("ms", tz="UTC")
@@ -252,11 +254,12 @@ def rows_of(table: Any) -> list[ArchivedRow]:
 def encode(table: Any, kind: str) -> bytes:
     """Write a table as a file, in the order of its sessions."""
     out = BytesIO()
+    fitting = table.num_rows * _GROUP_BYTES // max(table.nbytes, 1)
     pq.write_table(
         table.sort_by(_ORDERS[kind]),
         out,
         compression="zstd",
-        row_group_size=_GROUPS[kind],
+        row_group_size=max(1, min(_GROUPS[kind], fitting)),
         write_page_index=True,
     )
     return out.getvalue()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from redis_state.archive.parquet.files.columns import KINDS, SESSIONS, last_of_each, pa
@@ -38,7 +38,7 @@ def compact(log: FileLog, footers: OrderedDict[str, Any], *, few: int) -> int:
 
 def clean(log: FileLog, *, grace: timedelta = GRACE) -> int:
     """Delete files that do not count, and entries that nobody reads; return how many files."""
-    files, before = log.files(), datetime.now(UTC) - grace
+    files, before = log.files(), log.now() - grace
     log.write_whole(files)
     log.clean(before)
     names = {f"{log.folder}/{name}" for name in files.by_name}

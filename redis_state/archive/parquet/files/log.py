@@ -194,7 +194,11 @@ class FileLog:
         name = self._name(files.n + 1)
         if not self.objects.create(name, body) and self.objects.get(name) != body:
             return False
-        files.apply(json.loads(body))
+        if self.objects.get(self._name(files.n)) is None:
+            # This one may stand where one was that others have read and deleted, the oldest first.
+            self.known = None
+            raise ArchiveUnavailable("write", "its log went on meanwhile")
+        _apply(files, body)
         if files.n % _WHOLE_EVERY == 0:
             self.write_whole(files)
         return True
@@ -206,6 +210,17 @@ class FileLog:
         named = list(files.by_name.values())
         whole = _entry(files.n, LogChange(named, files.removed, files.erased, files.kept_from))
         self.objects.create(self._name(files.n, whole=True), whole)
+
+    def now(self) -> datetime:
+        """Return the time of the store. Its objects have it, and clocks of processes differ."""
+        folder = f"{self.folder}/log"
+        name = f"{folder}/.now.{secrets.token_hex(8)}"
+        self.objects.create(name, b"{}")
+        found = [each.at for each in self.objects.names(folder) if each.name == name]
+        self.objects.delete([name])
+        if not found:
+            raise ArchiveUnavailable("write", "what it has written is not there")
+        return found[0]
 
     def clean(self, before: datetime) -> None:
         """Delete the entries that nobody reads, the oldest first: behind them one names all."""
@@ -229,13 +244,13 @@ class FileLog:
         whole = max((n for n, is_whole in found if is_whole), default=None)
         files = Files(-1)
         if whole is not None:
-            files.apply(self._read(self._name(whole, whole=True)))
+            _apply(files, self._read(self._name(whole, whole=True)))
         return self._follow(files, [n for n, is_whole in found if not is_whole])
 
     def _continued(self, files: Files) -> Files | None:
         """Read the entries that follow, one by one: most often there is none."""
         while (body := self.objects.get(self._name(files.n + 1))) is not None:
-            files.apply(json.loads(body))
+            _apply(files, body)
         # Its own last entry has gone if the store went back, or the log was cleaned.
         return None if self.objects.get(self._name(files.n)) is None else files
 
@@ -244,14 +259,14 @@ class FileLog:
         if following != list(range(files.n + 1, files.n + 1 + len(following))):
             return None
         for n in following:
-            files.apply(self._read(self._name(n)))
+            _apply(files, self._read(self._name(n)))
         return files
 
-    def _read(self, name: str) -> Any:
+    def _read(self, name: str) -> bytes:
         body = self.objects.get(name)
         if body is None:
             raise FileGone(name)
-        return json.loads(body)
+        return body
 
     def _listed(self, after: str) -> list[Any]:
         found = self.objects.names(f"{self.folder}/log", after=after)
@@ -264,6 +279,14 @@ class FileLog:
 def _numbers(listed: Iterable[Any]) -> list[tuple[int, bool]]:
     found = [_NAME.search(each.name) for each in listed]
     return [(int(each.group(1)), each.group(2) is not None) for each in found if each]
+
+
+def _apply(files: Files, body: bytes) -> None:
+    try:
+        files.apply(json.loads(body))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        problem = f"entry {files.n + 1} of its log, or a later one, is none"
+        raise ArchiveUnavailable("read", problem) from None
 
 
 def _entry(n: int, change: LogChange) -> bytes:

@@ -195,6 +195,9 @@ def open_objects(url: str, *, timeout_s: float) -> Objects:
     except ValueError:
         raise ConfigError("archive_url: is no URL") from None
     path = unquote(parts.path, errors="surrogateescape")
+    if "#" in url or "\0" in path:
+        # Else it would name a folder that is cut short.
+        raise ConfigError("archive_url: write # as %23, and no NUL")
     if parts.scheme == "file":
         if not path.strip("/") or parts.netloc or named:
             raise ConfigError("archive_url: needs file:///folder")

@@ -35,6 +35,8 @@ from redis_state.postgres.text import plain_text
 # A file of so many bytes is read as one.
 _SMALL = 1 << 20
 _FOOTERS = 512
+# A page of rows, or of found tasks, ends before it has more bytes. It has one at least.
+PAGE_BYTES = 4 << 20
 # So many of such files, and row groups of them, are kept for the rest of a call.
 _RECENT = 8
 _KEYS = {
@@ -142,7 +144,7 @@ class FileReader:
         return found
 
     def rows(self, session: str, after: Place, count: int) -> list[ArchivedRow]:
-        """Return rows behind a place that are not lost, in their order."""
+        """Return rows behind a place that are not lost, in their order, of 4 MiB or one row."""
         months: dict[str, list[DataFile]] = {}
         for file in self.files.having(UPDATES, digest_of(session)):
             if file.most >= after[0]:
@@ -156,8 +158,9 @@ class FileReader:
             wanted = set(sorted(found)[: count - len(rows)])
             if wanted:
                 rows += self.some_rows(session, wanted, files)
-            if len(rows) >= count:
-                break
+            whole = fitting(len(row.data) for row in rows)
+            if whole < len(rows) or len(rows) >= count:
+                return rows[:whole]
         return rows
 
     def some_rows(
@@ -253,6 +256,20 @@ class FileReader:
     ) -> Iterator[tuple[int, Any]]:
         """Yield the row groups that may have a session's rows, whole, each with its number."""
         opened = self._open(file)
+        try:
+            yield from self._groups_of(opened, file, session, columns, only)
+        finally:
+            if file.bytes > _SMALL:
+                opened.close(force=True)
+
+    def _groups_of(
+        self,
+        opened: Any,
+        file: DataFile,
+        session: str | None,
+        columns: Sequence[str],
+        only: Container[int] | None,
+    ) -> Iterator[tuple[int, Any]]:
         place = SCHEMAS[file.kind].names.index(OWNERS[file.kind])
         for n in range(opened.metadata.num_row_groups):
             if only is not None and n not in only:
@@ -307,6 +324,17 @@ class FileReader:
         if len(self._footers) > _FOOTERS:
             self._footers.popitem(last=False)
         return opened
+
+
+def fitting(sizes: Iterable[int]) -> int:
+    """Return how many of these sizes fit into a page: one at least, if there is one."""
+    count = total = 0
+    for size in sizes:
+        total += size
+        if count and total > PAGE_BYTES:
+            break
+        count += 1
+    return count
 
 
 def record_keys(table: Any) -> list[Record]:
