@@ -98,5 +98,5 @@ async def test_a_bucket_of_an_s3_compatible_server_is_an_archive(
 
 
 def _query(root: Path) -> str:
-    (query,) = re.findall(r"```sql\n(SET VARIABLE.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)
+    (query,) = re.findall(r"```postgres\n(SET VARIABLE.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)
     return str(query).replace("'/folder/", f"'{root}/")
