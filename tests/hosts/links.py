@@ -39,4 +39,6 @@ async def dying_links(
         # Dead links may come one after the other, each found by its own deadline.
         patient = {"url": url, "call_timeout_s": 20.0}
         async with RedisStateStore(settings.model_copy(update=patient)) as store:
+            # Before it is connected, calls have the shorter deadline of connecting.
+            assert await store.load_memory_state("first") is None
             yield store, dying

@@ -59,6 +59,8 @@ async def test_40_callers_get_their_own_threads_though_their_links_die(
         changed: dict[str, Any] = {"url": SecretStr(url), "payload_keys": SecretStr(KEYS[0])}
         changed["call_timeout_s"] = 20.0
         async with RedisStateStore(settings.model_copy(update=changed)) as store:
+            # Before it is connected, calls have the shorter deadline of connecting.
+            assert await store.load_memory_state("first") is None
             saver, items = RedisSaver(store), RedisStore(store)
             callers = [asyncio.create_task(call(saver, items, n)) for n in range(CALLERS)]
             cut = 0

@@ -58,6 +58,8 @@ async def test_40_callers_have_their_own_items_though_their_links_die(
         changed: dict[str, Any] = {"url": SecretStr(url), "payload_keys": SecretStr(KEYS[0])}
         changed["call_timeout_s"] = 20.0
         async with RedisStateStore(settings.model_copy(update=changed)) as store:
+            # Before it is connected, calls have the shorter deadline of connecting.
+            assert await store.load_memory_state("first") is None
             callers = [asyncio.create_task(talk(store, n)) for n in range(CALLERS)]
             cut = 0
             while cut < 3 and not all(each.done() for each in callers):

@@ -61,6 +61,8 @@ async def test_40_clients_miss_and_repeat_nothing_though_the_links_die(
         # Three dead links may come one after the other, each found by its own deadline.
         changed: dict[str, Any] = {"url": SecretStr(url), "call_timeout_s": 20.0}
         async with RedisStateStore(settings.model_copy(update=changed)) as over, Hub(over) as hub:
+            # Before it is connected, calls have the shorter deadline of connecting.
+            assert await over.load_memory_state("first") is None
             readers = [asyncio.create_task(read(hub, client)) for client in range(CLIENTS)]
             writers = [asyncio.create_task(write(store, session_of(client))) for client in range(8)]
             cut = 0

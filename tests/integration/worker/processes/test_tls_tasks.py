@@ -58,6 +58,8 @@ async def test_40_callers_get_their_own_values_though_their_links_die(
             RedisStateStore(settings.model_copy(update=changed)) as store,
             pool(store, {"echo": echo}, max_tasks=20) as client,
         ):
+            # Before it is connected, calls have the shorter deadline of connecting.
+            assert await store.load_memory_state("first") is None
             callers = [asyncio.create_task(call(client, number)) for number in range(CALLERS)]
             cut = 0
             while cut < 4 and not all(each.done() for each in callers):
