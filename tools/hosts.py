@@ -151,9 +151,9 @@ def main(arguments: list[str]) -> None:
     found, recorded = outcomes(map(Path, (each for each in arguments if each != "--write")))
     width = max(len(host.row) for host in HOSTS)
     for host in HOSTS:
-        told = ", ".join(f"{count} {word}" for word, count in sorted(found[host.row].items()))
+        passed = ", ".join(f"{count} {word}" for word, count in sorted(found[host.row].items()))
         lines, tests = count_lines(host), count_tests(host)
-        print(f"{host.row:{width}}  {lines:>5} lines  {tests:>3} tests  {told}")
+        print(f"{host.row:{width}}  {lines:>5} lines  {tests:>3} tests  {passed}")
     for row, value in recorded.items():
         print(f"{row}: {value}")
     if "--write" in arguments:

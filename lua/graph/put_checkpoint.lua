@@ -35,7 +35,7 @@ for _, value in pairs(given) do
     local there = stored(base)
     local same = there and string.sub(redis.sha1hex(there), 1, 16) == digest
     if not same or redis.call('HEXISTS', thread, 'r' .. place) == 1 then return { 'STALE' } end
-    -- A checkpoint that was put anew leaves values that no pruning knows: what they continue may be gone.
+    -- A checkpoint that was put again leaves values that no pruning knows: what they continue may be gone.
     for link = 1, MOST_LINKS + 1 do
       base = graph_base(there)
       if not base then break end

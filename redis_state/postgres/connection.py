@@ -71,7 +71,7 @@ async def _set_up(opened: PostgresConnection) -> None:
     found = await opened.execute("SELECT pg_backend_pid()")
     process: Any = await found.fetchone()
     # A pooler gives its clients numbers of its own. One that lends connections for a session does
-    # so too, and cannot be told apart: it is used with the same care.
+    # so too, and looks the same: it is used with the same care.
     opened.pooled = process[0] != opened.info.backend_pid
     if opened.pooled:
         opened.prepare_threshold = None

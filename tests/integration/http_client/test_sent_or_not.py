@@ -111,7 +111,7 @@ async def fails(http: HttpTaskClient) -> errors.BackendUnavailable:
 
 
 def assert_not_sent(error: errors.BackendUnavailable) -> None:
-    """The call did not happen, and that is what its caller is told."""
+    """The call did not happen, and its error says so."""
     assert type(error) is errors.BackendUnavailable, error
 
 

@@ -192,7 +192,7 @@ async def test_a_copy_has_a_value_whose_checkpoint_was_dropped(store: RedisState
 async def test_what_continues_a_value_that_is_gone_is_not_continued(
     store: RedisStateStore, others: RedisSaver
 ) -> None:
-    """A checkpoint that is put anew leaves its value behind, which no pruning knows."""
+    """A checkpoint that is put again leaves its value behind, which no pruning knows."""
     saver, long = RedisSaver(store), "x" * 600
     first = await put(saver, config_of("t"), [long], version=1)
     second = await put(saver, first, [long, "y"], version=2)

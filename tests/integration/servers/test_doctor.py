@@ -109,10 +109,10 @@ async def test_a_sample_bounds_the_keys_that_are_examined_and_all_is_all(
     others = "for n = 1, 30000 do redis.call('SET', 'o:' .. n, 'x') end"
     await admin.send("EVAL", others, 0, repeatable=True)
     await admin.send("SET", "t:v1:stays", "x", repeatable=True)
-    told: list[tuple[str, int, int | None]] = []
+    reports: list[tuple[str, int, int | None]] = []
 
     def tell(server: str, examined: int, total: int | None) -> None:
-        told.append((server, examined, total))
+        reports.append((server, examined, total))
 
     async def lifetimes(sample: int | None) -> tuple[Finding, int]:
         before = await _called(admin, "scan")
@@ -124,13 +124,13 @@ async def test_a_sample_bounds_the_keys_that_are_examined_and_all_is_all(
     few, calls = await lifetimes(1_200)
     assert (few.examined, few.total) == (1_200, 30_001)
     assert "1,200 of 30,001 keys of the server were examined" in few.says
-    assert told == [(few.server, n, 30_001) for n in (500, 1_000, 1_200)]
-    told.clear()
+    assert reports == [(few.server, n, 30_001) for n in (500, 1_000, 1_200)]
+    reports.clear()
     every, more = await lifetimes(None)
     assert every.state is Verdict.FINDING
     assert (every.examined, every.total) == (30_001, 30_001)
     assert more - calls >= 50
-    assert told[-1] == (every.server, 30_001, 30_001)
+    assert reports[-1] == (every.server, 30_001, 30_001)
     with pytest.raises(InvalidField, match="sample"):
         await examine(settings_of(own_url), sample=0)
 

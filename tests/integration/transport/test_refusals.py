@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -32,6 +31,7 @@ from tests.support.samples import task as make_task
 from tests.support.samples import update as make_update
 from tests.support.servers.choice import on_path
 from tests.support.servers.faults import Proxy, certificate, own_binary, sender_to
+from tests.support.servers.ports import listens
 from tests.support.timing import spending
 
 SECRET = "s3cret"
@@ -51,12 +51,8 @@ async def running(
         stdout=asyncio.subprocess.DEVNULL,
     )
 
-    def listens() -> bool:
-        with socket.socket() as client:
-            return client.connect_ex(("127.0.0.1", port)) == 0
-
     try:
-        await eventually(lambda: server.returncode is not None or listens(), "it listens")
+        await eventually(lambda: server.returncode is not None or listens(port), "it listens")
         if server.returncode is not None:
             pytest.skip("this server cannot be run like that")
         yield

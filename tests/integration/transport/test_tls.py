@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ from redis_state.testing import eventually
 from tests.support.processes import children
 from tests.support.servers.choice import on_path
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
-from tests.support.servers.ports import free_port
+from tests.support.servers.ports import free_port, listens
 
 USERS = 40
 ROUNDS = 25
@@ -50,17 +49,12 @@ async def built_in(_: Settings, folder: Path) -> AsyncGenerator[str]:
         binary, *options, *files, *clients, stdout=asyncio.subprocess.DEVNULL
     )
     try:
-        await eventually(lambda: server.returncode is not None or _listens(port), "it listens")
+        await eventually(lambda: server.returncode is not None or listens(port), "it listens")
         if server.returncode is not None:
             pytest.skip("this redis-server is built without TLS")
         yield f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={cert}"
     finally:
         await children.end(server)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

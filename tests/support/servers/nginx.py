@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.processes import children
 from tests.support.servers.faults import certificate
-from tests.support.servers.ports import free_port
+from tests.support.servers.ports import free_port, listens
 
 _START_S = 60.0
 _CONFIG = """
@@ -69,7 +68,7 @@ def nginx(folder: Path, to: int, *, path: str, cuts_path: bool) -> Generator[tup
     with children.popen(command) as process:
         try:
             deadline = time.monotonic() + _START_S
-            while not _listens(port):
+            while not listens(port):
                 assert process.poll() is None, (folder / "error.log").read_text()[-300:]
                 assert time.monotonic() < deadline, "nginx did not start"
                 time.sleep(0.02)
@@ -77,9 +76,3 @@ def nginx(folder: Path, to: int, *, path: str, cuts_path: bool) -> Generator[tup
         finally:
             process.terminate()
             process.wait()
-
-
-def _listens(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False

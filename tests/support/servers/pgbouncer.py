@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.support.processes import children
 from tests.support.servers.faults import short_directory
-from tests.support.servers.ports import free_port
+from tests.support.servers.ports import free_port, listens
 from tests.support.servers.postgres import OwnPostgres
 
 _USER = "postgres"
@@ -65,15 +64,10 @@ class PgBouncer:
         )
         self._process = process
         deadline = time.monotonic() + _START_S
-        while not self._listens():
+        while not listens(self._port):
             assert process.poll() is None, (self._folder / "log").read_text()[-300:]
             assert time.monotonic() < deadline, "PgBouncer did not start"
             time.sleep(0.02)
-
-    def _listens(self) -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
-            return True
-        return False
 
     def kill(self) -> None:
         """Kill it (SIGKILL). Safe to repeat."""

@@ -31,3 +31,9 @@ def free_port() -> int:
             bus.bind(("127.0.0.1", port + _BUS))
             return port
     raise OSError("no port is free")
+
+
+def listens(port: int) -> bool:
+    """Return whether something takes connections at a port of this machine."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0

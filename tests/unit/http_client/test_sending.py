@@ -18,7 +18,7 @@ _BODY = ["send_request_body.started", "send_request_body.complete"]
     [
         # It cannot be written.
         ([_HEADERS[0], "send_request_headers.failed"], False),
-        # It was written. An answer that breaks a rule is told in this way too.
+        # It was written. An answer that breaks a rule ends in the same error.
         ([*_HEADERS, *_BODY, "receive_response_headers.started"], True),
         ([*_HEADERS, _BODY[0]], True),
     ],
@@ -33,7 +33,7 @@ async def test_a_local_error_of_the_protocol_says_not_sent_only_before_the_heade
     for stage in stages:
         await trace(f"{kind}.{stage}", {})
     assert sending.failed(httpx.LocalProtocolError("a rule")) is maybe
-    # The next one begins anew.
+    # The next one begins again.
     trace = sending.begin()["trace"]
     await trace(f"{kind}.{_HEADERS[0]}", {})
     assert not sending.failed(httpx.LocalProtocolError("a rule"))
