@@ -56,18 +56,25 @@ nox.options.error_on_external_run = True
 
 
 def install(
-    session: nox.Session, *packages: str, free: str = "", pinned_in: Path = VERSIONS
+    session: nox.Session,
+    *packages: str,
+    free: str = "",
+    pinned_in: Path = VERSIONS,
+    lowest: tuple[str, ...] = (),
 ) -> None:
     """Install into the session's environment, unless that was done for the same versions.
 
-    ``free`` is the package whose version the session chooses.
+    ``free`` is the package whose version the session chooses. ``lowest`` are installed first, with
+    the lowest versions that they allow.
     """
     done = Path(session.virtualenv.location, "installed")
     versions = pinned_in.read_text(encoding="utf-8")
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8") + versions
-    wanted = f"{packages} {hashlib.sha256(text.encode()).hexdigest()}"
+    wanted = f"{lowest} {packages} {hashlib.sha256(text.encode()).hexdigest()}"
     if done.exists() and done.read_text(encoding="utf-8") == wanted:
         return
+    if lowest:
+        session.install(*lowest, "--resolution", "lowest-direct")
     lines = versions.splitlines(keepends=True)
     pinned = Path(session.create_tmp(), "pinned.txt")
     pinned.write_text("".join(line for line in lines if not line.startswith(f"{free}==")))
@@ -134,6 +141,27 @@ def savers(session: nox.Session) -> None:
     session.env["REDIS_STATE_SAVERS"] = "1"
     # Their connections may be left to the collector of garbage.
     suite(session, "-W", "ignore", "tests/integration/langgraph/test_real_savers.py")
+
+
+# Each extra but `all` and those that hosts of other versions need, and the lowest versions that
+# frameworks allow together.
+LOWEST = {
+    "own": (
+        "worker,embedded,cli,http,crypto,claims,forms,otel,prometheus,uvloop,postgres,parquet,"
+        "gateway,reload"
+    ),
+    "frameworks": "all",
+}
+
+
+@nox.session
+@nox.parametrize("extras", list(LOWEST.values()), ids=list(LOWEST))
+def lowest(session: nox.Session, extras: str) -> None:
+    """Run tests with the lowest versions that pyproject.toml allows."""
+    if not UV.exists():
+        session.skip("pip cannot choose the lowest versions, and there is no uv")
+    install(session, *TESTING, lowest=("-e", f".[{extras}]"))
+    suite(session)
 
 
 # They ask for older versions than the suite has. CrewAI alone brings 800 MB.

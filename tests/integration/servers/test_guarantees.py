@@ -321,6 +321,7 @@ async def cluster() -> AsyncGenerator[Cluster]:
 
 
 @pytest.mark.server
+@pytest.mark.timeout(300)
 async def test_nothing_is_lost_on_a_cluster_whose_primary_dies_while_slots_move(
     cluster: Cluster,
 ) -> None:

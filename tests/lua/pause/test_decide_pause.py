@@ -174,14 +174,20 @@ async def test_approval_and_rejection_and_deadline_at_once_give_one_decision(
 ) -> None:
     winners: Counter[str] = Counter()
     names = ["approve", "reject", "timeout", "timeout"]
-    for number in range(ROUNDS):
+    margin_ms = 4
+    for number in range(3 * ROUNDS):
+        # On a busy machine the deadline goes by before anybody calls: then it is set later.
+        if number and number % ROUNDS == 0:
+            if len(winners) == 3:
+                break
+            margin_ms *= 8
         task, token = await opened(scripts, keys, f"t{number}")
         if waits:
             await pause(scripts, keys, task, token)
-        deadline = await clock_ms(scripts) + 4
+        deadline = await clock_ms(scripts) + margin_ms
         await ask(scripts, "HSET", token, "expires", deadline)
         # People claim in good time, in the last millisecond, or in the one that is too late.
-        from_ms = deadline - (4, 1, 0)[number % 3]
+        from_ms = deadline - (margin_ms, 1, 0)[number % 3]
         calls = [race(scripts, keys, (task, token), name, from_ms) for name in names]
         ends = await asyncio.gather(*(calls if number % 2 else calls[::-1]))
         actor = (await fields(scripts, token))["actor"].decode().removeprefix("by ")

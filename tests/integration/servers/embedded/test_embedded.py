@@ -546,7 +546,7 @@ def test_binary_that_does_not_answer_is_given_up_at_the_deadline(home: Path) -> 
     mute.chmod(0o755)
     for directory in (home, None):
         with pytest.raises(ConfigError, match=r"(?s)does not answer.*thinking"):
-            start_embedded(directory, binary=mute, deadline_s=0.5)
+            start_embedded(directory, binary=mute, deadline_s=2)
     wait_for(lambda: not processes_with(str(home)), "the mute program is gone")
 
 
