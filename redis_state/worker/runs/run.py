@@ -407,12 +407,12 @@ class TaskRun:
                 log.warning("task %r is handed back: %s", self._task_id, error)
                 return TaskStatus.PENDING, None, None
             case _:
-                told = self._payloads.told(error)
+                loggable = self._payloads.loggable(error)
                 log.warning(
                     "the handler of task %r failed: %s",
                     self._task_id,
                     type(error).__name__,
-                    exc_info=told,
+                    exc_info=loggable,
                 )
                 return TaskStatus.FAILED, None, f"{type(error).__name__}: {codec.text_of(error)}"
 
