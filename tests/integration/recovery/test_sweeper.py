@@ -26,7 +26,9 @@ from redis_state.testing import eventually
 from redis_state.worker import Handler, TaskClient, TaskContext
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.old_claims import OldClaims
-from redis_state.worker.recovery.sweeper import Sweeper, SweepReport, sweep_regularly
+from redis_state.worker.recovery.report import SweepReport
+from redis_state.worker.recovery.sweep_loop import sweep_regularly
+from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.started import NotStarted, StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
@@ -654,7 +656,7 @@ async def test_with_the_queue_away_the_rest_is_swept_and_nothing_is_lost(
 async def test_sweeping_survives_the_servers_absence_and_says_so_once(
     store: RedisStateStore, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("WARNING", logger="redis_state.worker.recovery.sweeper")
+    caplog.set_level("WARNING", logger="redis_state.worker.recovery.sweep_loop")
     async with Proxy(settings.url.get_secret_value()) as proxy:
         # Long enough for a busy machine: it may fail only while connections are refused.
         short = {"call_timeout_s": 2.0, "connect_timeout_s": 2.0}
