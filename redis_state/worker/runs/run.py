@@ -13,12 +13,7 @@ from inspect import isawaitable
 from time import monotonic
 from typing import Any, cast
 
-from redis_state.errors import (
-    BackendError,
-    InvalidTransition,
-    JournalRewound,
-    LeaseLost,
-)
+from redis_state.errors import BackendError, InvalidTransition, JournalRewound, LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
