@@ -2,7 +2,7 @@
 -- KEYS use      zset: id -> last use, in us
 -- ARGV blob_id  of the blob
 -- Returns
---   {'OK', noted}  1 if it was there
+--   {'OK', touched}  1 if it was there
 -- @include blob_used
 
 if not redis.call('ZSCORE', use, blob_id) then return { 'OK', 0 } end

@@ -41,8 +41,8 @@
 
 local lost = journal_fence(parent.lease, mark, parent.journal)
 if lost then return lost end
-local now, noted, entries = now_ms(), unpack(redis.call('HMGET', parent.journal, entry, 'entries'))
-local is_new = not noted
+local now, recorded, entries = now_ms(), unpack(redis.call('HMGET', parent.journal, entry, 'entries'))
+local is_new = not recorded
 if is_new then
   local is = redis.call('HMGET', parent.task, 'status', 'order')
   if is[1] ~= 'RUNNING' then return { 'DENIED', is[1] or '' } end
@@ -57,7 +57,7 @@ redis.call('ZADD', children, string.format('%.0f', now_us() + index_ttl_ms * 100
 redis.call('PEXPIRE', children, index_ttl_ms)
 local was = redis.call('HMGET', task, 'version', 'write')
 if was[2] == write then return { 'OK', tonumber(was[1]), tonumber(entries or 0) } end
-if not is_new then return { 'STALE', noted } end
+if not is_new then return { 'STALE', recorded } end
 redis.call('HSET', parent.journal, entry, note)
 entries = journal_count(parent.journal, lane.entry, lane.state)
 redis.call('PEXPIREAT', parent.journal, redis.call('PEXPIRETIME', parent.task))

@@ -16,12 +16,12 @@
 -- @include now_ms
 -- @include record_write
 -- @include group_settle
--- @include group_told
+-- @include group_reply
 
 call = target .. ' ' .. call
 local is = redis.call('HMGET', group, 'status', target .. '-by')
 if not is[1] then return { 'MISSING' } end
-if is[2] == call then return group_told(group, call) end
+if is[2] == call then return group_reply(group, call) end
 if is[1] ~= 'open' and (target == 'sealed' or is[1] ~= 'sealed') then return { 'DENIED', is[1] } end
 local now = now_ms()
 local fields = { 'status', target, target .. '-by', call, target == 'sealed' and 'sealed' or 'ended', string.format('%.0f', now) }
@@ -31,6 +31,6 @@ end
 if redis.call('HGET', names, alias) == group_id then redis.call('HDEL', names, alias) end
 record_write(group, { key = groups, member = group_id }, call, ttl_ms, fields)
 group_settle(group, call, now)
-local told = group_told(group, call)
-if told[2] ~= 'sealed' then redis.call('PEXPIRE', group, ended_ttl_ms) end
-return told
+local reply = group_reply(group, call)
+if reply[2] ~= 'sealed' then redis.call('PEXPIRE', group, ended_ttl_ms) end
+return reply

@@ -15,7 +15,7 @@
 -- @include now_ms
 -- @include record_write
 -- @include group_settle
--- @include group_told
+-- @include group_reply
 
 -- A caller may use one id for all steps of its job: each step is a call of its own.
 call = 'finish ' .. task_id .. ' ' .. call
@@ -23,7 +23,7 @@ local is = redis.call('HMGET', group, 'status', '=' .. task_id)
 if not is[1] then return { 'MISSING' } end
 if not is[2] then return { 'DENIED', is[1] } end
 local joined, was = string.match(is[2], '^(%d+) (%a+)')
-if was ~= 'pending' then return group_told(group, call) end
+if was ~= 'pending' then return group_reply(group, call) end
 local place = string.format('%.0f', redis.call('HINCRBY', group, 'places', 1))
 local fields = { '=' .. task_id, joined .. ' ' .. outcome .. ' ' .. place }
 if patch_id ~= '' then
@@ -32,7 +32,7 @@ end
 redis.call('HINCRBY', group, 'pending', -1)
 if outcome == 'failed' then redis.call('HINCRBY', group, 'failed', 1) end
 group_settle(group, call, now_ms())
-local told = group_told(group, call)
-local going_on = told[2] == 'open' or told[2] == 'sealed'
+local reply = group_reply(group, call)
+local going_on = reply[2] == 'open' or reply[2] == 'sealed'
 record_write(group, { key = groups, member = group_id }, call, going_on and ttl_ms or ended_ttl_ms, fields)
-return told
+return reply

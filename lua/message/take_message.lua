@@ -27,8 +27,8 @@ local lost = journal_fence(lease, mark, journal)
 if lost then return lost end
 local ends = redis.call('PEXPIRETIME', task)
 if ends < 0 then return { 'MISSING' } end
-local noted, entries = unpack(redis.call('HMGET', journal, entry, 'entries'))
-if noted then return { 'OK', noted, tonumber(entries or 0) } end
+local recorded, entries = unpack(redis.call('HMGET', journal, entry, 'entries'))
+if recorded then return { 'OK', recorded, tonumber(entries or 0) } end
 local taken, sent = string.match(redis.call('HGET', journal, 'box:' .. box) or '0 0', '^(%d+) (%d+)$')
 local message, left_ms = 'null', 0
 if tonumber(taken) < tonumber(sent) then

@@ -47,13 +47,13 @@ local function list(expires, life_ms)
   redis.call('ZADD', pauses, expires, string.match(token, '[^:]*$'))
   if redis.call('PTTL', pauses) < life_ms then redis.call('PEXPIRE', pauses, life_ms) end
 end
-local noted, entries = unpack(redis.call('HMGET', journal, entry, 'entries'))
-if noted then
+local recorded, entries = unpack(redis.call('HMGET', journal, entry, 'entries'))
+if recorded then
   local was = redis.call('HMGET', token, 'state', 'expires', 'opened')
   local left_ms = was[1] == 'open' and tonumber(was[2]) - now or 0
   -- Who read the list while the task was cancelled has taken it off.
   if left_ms > 0 then list(was[2], left_ms) end
-  return { 'OK', noted, math.max(left_ms, 0), tonumber(entries or 0), tonumber(was[3] or 0) }
+  return { 'OK', recorded, math.max(left_ms, 0), tonumber(entries or 0), tonumber(was[3] or 0) }
 end
 local found = redis.call('HMGET', task, 'status', 'order')
 if found[1] ~= 'RUNNING' then return { 'DENIED', found[1] or '' } end

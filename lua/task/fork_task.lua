@@ -35,9 +35,9 @@ if was[1] then return { 'OK', tonumber(was[1]) } end
 if order ~= '' and redis.call('HGET', source.task, 'order') ~= order then return { 'MISSING' } end
 if now_ms() > before then return { 'EXPIRED' } end
 if redis.call('EXISTS', lease, updates.topic_rows) > 0 then
-  local told = log_head(redis.call('HGET', steering.ids, ''))
+  local steering_head = log_head(redis.call('HGET', steering.ids, ''))
   fields[#fields + 1] = 'inbox'
-  fields[#fields + 1] = string.format('%.0f-%.0f', told.last, told.last_ms)
+  fields[#fields + 1] = string.format('%.0f-%.0f', steering_head.last, steering_head.last_ms)
 end
 redis.call('DEL', journal, children)
 for _, entry in ipairs(copied) do

@@ -286,7 +286,7 @@ class Payloads:
                 problem = _NO_STORE if value.is_elsewhere else _UNREADABLE
                 raise PayloadUnreadable(of, name, problem)
 
-    def told(self, error: BaseException) -> BaseException | None:
+    def loggable(self, error: BaseException) -> BaseException | None:
         """Return an error if its text may be logged: not that of a handler whose payloads are
         sealed.
         """

@@ -2,6 +2,6 @@
 local function flow_is_set(flow)
   local fields = redis.call('HLEN', flow)
   if fields == 0 then return false end
-  local noted = redis.call('HMGET', flow, 'parked', 'passed')
-  return fields > (noted[1] and 1 or 0) + (noted[2] and 1 or 0)
+  local marks = redis.call('HMGET', flow, 'parked', 'passed')
+  return fields > (marks[1] and 1 or 0) + (marks[2] and 1 or 0)
 end

@@ -11,9 +11,9 @@ end
 -- @include record_write
 local function task_new(keys, children, steering, announcement, fields, write, ttl_ms, task_id, now)
   if redis.call('EXISTS', keys.lease, announcement.topic_rows) > 0 then
-    local told = log_head(redis.call('HGET', steering.ids, ''))
+    local steering_head = log_head(redis.call('HGET', steering.ids, ''))
     fields[#fields + 1] = 'inbox'
-    fields[#fields + 1] = string.format('%.0f-%.0f', told.last, told.last_ms)
+    fields[#fields + 1] = string.format('%.0f-%.0f', steering_head.last, steering_head.last_ms)
   end
   redis.call('DEL', keys.journal, children)
   announce(announcement, task_id, now)

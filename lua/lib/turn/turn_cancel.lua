@@ -1,9 +1,9 @@
 -- Cancel the i-th of the known tasks, which waits, and return its version.
 -- @include announce
 -- @include record_write
-local function turn_cancel(tasks, told, others, known, i, fields, write, ttl_ms, now)
+local function turn_cancel(tasks, announcement, others, known, i, fields, write, ttl_ms, now)
   local log, id = {}, known[3 * i - 2]
-  for name, value in pairs(told) do log[name] = value end
+  for name, value in pairs(announcement) do log[name] = value end
   log.topic_rows, log.row_id, log.row = others[3 * i - 1], known[3 * i - 1], known[3 * i]
   announce(log, id, now)
   redis.call('PEXPIRE', others[3 * i], ttl_ms)

@@ -141,11 +141,11 @@ def _all(action: str, chosen: TaskFilters, which: Selection, *, before: str | No
             }
         )
     else:
-        told = [f"{number} {word.value}" for word, number in report.counts.items() if number]
+        counts = [f"{number} {word.value}" for word, number in report.counts.items() if number]
         hint = (
             "" if which.yes or not report.items else "; nothing was changed: repeat it with --yes"
         )
-        print_line(f"{', '.join(told) or 'no task matches'}{hint}")
+        print_line(f"{', '.join(counts) or 'no task matches'}{hint}")
     if any(item.outcome in ("refused", "failed") for item in report.items):
         raise typer.Exit(ExitCode.FAILED)
 

@@ -141,7 +141,7 @@ class PlannerRequest:
 class TaskInbox(SteeringInbox):  # type: ignore[misc]  # penguiflow has no types
     """A task's steering in the form of a planner's inbox. No event is dropped for lack of room.
 
-    ``told`` are the events that the planner has received. A later stretch has them in its
+    ``known`` are the events that earlier stretches received. A later stretch has them in its
     trajectory, and does not receive them again.
     """
 

@@ -239,8 +239,8 @@ class _Reader:
     """A reader of one task's part of the log, which feeds it in order.
 
     Messages wait here while the task's inbox has no room for them, because the inbox itself would
-    drop them. Events that steer the run (CANCEL, PAUSE, ...) do not wait behind them. ``noted`` is
-    the cursor before which everything was fed.
+    drop them. Events that steer the run (CANCEL, PAUSE, ...) do not wait behind them. ``recorded``
+    is the cursor before which everything was fed.
     """
 
     def __init__(

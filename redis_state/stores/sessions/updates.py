@@ -87,8 +87,8 @@ class UpdateStore(SessionLog[StateUpdate]):
         status = _status_of(model) if payloads.seals else None
         if status is None:
             return row_id, payloads.row(row, _CONTENT, field="content")
-        told = cast("dict[str, Any]", model.content)
-        rest = {name: value for name, value in told.items() if name != "status"}
+        content = cast("dict[str, Any]", model.content)
+        rest = {name: value for name, value in content.items() if name != "status"}
         parts, named = payloads.parts(), list(row)
         named[_CONTENT] = {"status": status}
         if rest:

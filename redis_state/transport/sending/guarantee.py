@@ -165,16 +165,16 @@ class Guarantee:
         ]
         if wrong:
             raise ConfigError(f"this server cannot promise guarantee='durable': {wrong[0]}")
-        # A replica that was just promoted, or a server that was just told to keep a file, writes to
-        # one that a restart does not read, until it has the first.
+        # A replica that was just promoted, or a server that has begun to keep a file, writes to one
+        # that a restart does not read, until it has the first.
         info: bytes = await _ask(connection, "INFO", "persistence")
         lines = set(info.split())
         if lines.issuperset(_AT_REST):
             return
         kept = await self._is_kept(connection, address)
         if kept is None:
-            told: bytes = await _ask(connection, *_HISTORY)
-            kept = not lines.issuperset(_FIRST_FILE) and bool(_NEVER_A_REPLICA.search(told))
+            history: bytes = await _ask(connection, *_HISTORY)
+            kept = not lines.issuperset(_FIRST_FILE) and bool(_NEVER_A_REPLICA.search(history))
         if not kept:
             raise BackendUnavailable(address, "the server has not written its first file yet")
 

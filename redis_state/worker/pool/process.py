@@ -30,7 +30,7 @@ from redis_state.worker.pool.heartbeat import Heartbeat, HeartbeatThread
 from redis_state.worker.queue.parked import queue_parked
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.archiving import archive_regularly
-from redis_state.worker.recovery.sweeper import sweep_regularly
+from redis_state.worker.recovery.sweep_loop import sweep_regularly
 from redis_state.worker.runs.config import Handler, RunConfig
 from redis_state.worker.schedules.runner import run_schedules
 from redis_state.worker.tasks.execution.steps import StepPolicy

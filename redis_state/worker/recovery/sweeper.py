@@ -22,13 +22,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import BackendError
@@ -38,13 +37,13 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.keys import WATCH_SHARDS
-from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.queue import Queue, QueueState
 from redis_state.worker.recovery.index_repair import IndexRepair
 from redis_state.worker.recovery.old_claims import OldClaims
 from redis_state.worker.recovery.pause_repair import PauseRepair
 from redis_state.worker.recovery.permits import queue_again
 from redis_state.worker.recovery.queue_history import QueueHistory
+from redis_state.worker.recovery.report import SweepReport
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.messaging.messages import TaskMessages
 from redis_state.worker.tasks.moves import SKEW_MS
@@ -64,8 +63,6 @@ _LONGEST_DELAY_MS = 3_600_000
 _TROUBLE_MS = 30_000
 # Until a terminal task is inspected again that the index did not have as it ended.
 _AGAIN_MS = 1_000
-# Between two rounds of which the first had all hands full.
-_NEXT_S = 0.05
 
 
 _Idle = tuple[WatchClaim, tuple[str, str], TaskStatusView]
@@ -78,35 +75,6 @@ class _Queueable:
     claim: WatchClaim
     task: TaskStatusView
     listed: bool
-
-
-@dataclass(slots=True)
-class SweepReport:
-    """The result of one sweep, in numbers of tasks.
-
-    ``requeued`` tasks waited and were not in the queue. ``released`` ones were picked by a worker
-    that never started them. ``taken_over`` ones were left by a dead worker. ``expired`` ones were
-    paused beyond their deadline. ``failed`` ones had too many workers die with them. ``dropped``
-    ones are terminal or deleted. ``woken`` ones waited for a child that is terminal.
-    ``parent_cancelled`` ones were unfinished when their parent was cancelled. ``escalated`` counts
-    the escalations of pauses.
-    """
-
-    looked: int = 0
-    requeued: int = 0
-    released: int = 0
-    taken_over: int = 0
-    expired: int = 0
-    failed: int = 0
-    dropped: int = 0
-    woken: int = 0
-    parent_cancelled: int = 0
-    escalated: int = 0
-
-    def __iadd__(self, other: SweepReport) -> Self:
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
-        return self
 
 
 class Sweeper:
@@ -388,53 +356,6 @@ class Sweeper:
         watched = self._history is not None and self._history.watches
         task = waiting.task
         return watched and waiting.listed and task.cancelled_with is None and not task.in_turn
-
-
-async def sweep_regularly(
-    store: RedisStateStore,
-    *,
-    queues: Sequence[str],
-    lease_s: float,
-    max_crashes: int = MAX_CRASHES,
-    stats: WorkerStats | None = None,
-    often: bool = False,
-    claiming: Queue | None = None,
-    archiving: bool = False,
-) -> None:
-    """Sweep until cancelled. Any trouble with the servers is survived."""
-    jobs = Queue(store, name=queues[0])
-    history = QueueHistory(store, jobs, picking=often)
-    sweeper = Sweeper(
-        store,
-        jobs,
-        lease_ms=round(lease_s * 1000),
-        max_crashes=max_crashes,
-        queues=queues,
-        often=often,
-        claiming=claiming,
-        history=history,
-        archiving=archiving,
-    )
-    failing = False
-    try:
-        while True:
-            report = SweepReport()
-            try:
-                report = await sweeper.run_once()
-                await history.run_once()
-                failing = False
-            except Exception as error:
-                if not failing:
-                    unknown = None if isinstance(error, BackendError) else error
-                    log.warning("sweeping fails, trying again: %s", error, exc_info=unknown)
-                failing = True
-            if stats is not None:
-                stats.swept.update(asdict(report))
-            pause_s = _NEXT_S if report.looked >= sweeper.full else sweeper.pause_s
-            # Workers that began together need not sweep together.
-            await asyncio.sleep(pause_s * random.uniform(0.75, 1.25))
-    finally:
-        await jobs.aclose()
 
 
 def _claimed_ms(claim: WatchClaim) -> int:

@@ -1,7 +1,8 @@
-"""Which of a handler's errors ends its run: that of the task itself, also in a group."""
+"""What a handler's error means for its run: which one ends it, also in a group, and how."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import cast
 
@@ -11,8 +12,14 @@ from redis_state.errors import (
     PayloadStoreUnavailable,
     PayloadUnreadable,
 )
+from redis_state.models import TaskStatus
+from redis_state.serialization import codec
+from redis_state.serialization.payloads import Payloads
 from redis_state.worker.handler.calls import TaskHandedBack, TaskPaused
+from redis_state.worker.runs.config import RunOutcome
 from redis_state.worker.tasks.execution.inbox import TaskCancelled
+
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class Exited(Exception):
@@ -33,6 +40,31 @@ def cause_of(error: BaseException) -> BaseException:
             if isinstance(leaf, kind):
                 return leaf
     return error
+
+
+def failure_outcome(error: BaseException, task_id: str, payloads: Payloads) -> RunOutcome:
+    """Return the outcome of a run whose handler raised, and log it. PENDING hands the task back."""
+    match error:
+        case TaskCancelled():
+            return TaskStatus.CANCELLED, None, error.reason
+        case NoConnection() | JournalRewound() | PayloadUnreadable() | PayloadStoreUnavailable():
+            # A server was unreachable, or lost something: it is not the handler's failure.
+            log.warning("task %r is handed back: %s", task_id, error)
+            return TaskStatus.PENDING, None, None
+        case TaskHandedBack():
+            log.debug("task %r is handed back by its handler: %s", task_id, error)
+            return TaskStatus.PENDING, None, None
+        case Exited():
+            return TaskStatus.FAILED, None, str(error)
+        case _:
+            kind = type(error).__name__
+            log.warning(
+                "the handler of task %r failed: %s",
+                task_id,
+                kind,
+                exc_info=payloads.loggable(error),
+            )
+            return TaskStatus.FAILED, None, f"{kind}: {codec.text_of(error)}"
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -8,25 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from inspect import isawaitable
 from time import monotonic
 from typing import Any, cast
 
-from redis_state.errors import (
-    BackendError,
-    InvalidTransition,
-    JournalRewound,
-    LeaseLost,
-    NoConnection,
-    PayloadStoreUnavailable,
-    PayloadUnreadable,
-)
+from redis_state.errors import BackendError, InvalidTransition, JournalRewound, LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.worker.handler.calls import TaskHandedBack, TaskPaused
+from redis_state.worker.handler.calls import TaskPaused
 from redis_state.worker.handler.context import TaskContext
 from redis_state.worker.handler.guards import GuardChecks, Spent, TaskStopped, guards_of
 from redis_state.worker.handler.versions import choose, is_served_elsewhere
@@ -34,8 +25,8 @@ from redis_state.worker.observe.stats import RunOutcome as Ended
 from redis_state.worker.queue.job import RunAgain
 from redis_state.worker.queue.parked import ParkedFor, lane_of
 from redis_state.worker.runs.config import AGAIN_S, RunConfig, RunOutcome
-from redis_state.worker.runs.errors import Exited, cause_of
-from redis_state.worker.runs.waiting import done_within, shielded
+from redis_state.worker.runs.errors import Exited, cause_of, failure_outcome
+from redis_state.worker.runs.waiting import done_within, shielded, until_written
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.execution.compensation import AGAIN, Compensations
 from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
@@ -150,7 +141,7 @@ class TaskRun:
             await self._transitions.give_back(self._started, version)
 
         try:
-            await self._until_written(give_back, TaskStatus.PENDING)
+            await until_written(give_back, TaskStatus.PENDING, retry_s=self._config.lease_s)
         except (LeaseLost, InvalidTransition) as moved:
             log.info("task %r moved on meanwhile: %s", self._task_id, moved)
             return
@@ -307,33 +298,7 @@ class TaskRun:
         async def finish() -> None:
             await self._transitions.finish_run(self._started, status, result=result, error=error)
 
-        await self._until_written(finish, status)
-
-    async def _until_written(
-        self, write: Callable[[], Awaitable[None]], status: TaskStatus
-    ) -> None:
-        """Write the run's end. While the server is away this is tried again, for the length of a
-        lease.
-
-        Else all that was done would be done again, and this worker be taken for dead.
-        """
-        clock, again = asyncio.get_running_loop().time, False
-        end = clock() + self._config.lease_s
-        while True:
-            try:
-                await write()
-            except NoConnection:
-                if clock() + AGAIN_S > end:
-                    raise
-                again = True
-                await asyncio.sleep(AGAIN_S)
-            except InvalidTransition as denied:
-                # The first time it was written, and the reply lost.
-                if not again or denied.current != status.value:
-                    raise
-                return
-            else:
-                return
+        await until_written(finish, status, retry_s=self._config.lease_s)
 
     def _ending(self, status: TaskStatus) -> AbstractAsyncContextManager[None]:
         """Resume a parent that waits for this task, if the task ends here."""
@@ -385,36 +350,10 @@ class TaskRun:
             return TaskStatus.FAILED, None, text
         failure = rewound or (error and cause_of(error))
         if failure is not None:
-            return self._failure(failure)
+            return failure_outcome(failure, self._task_id, self._payloads)
         if handling is None or stopped:
             return TaskStatus.CANCELLED, None, "the handler cancelled itself"
         return TaskStatus.COMPLETE, handling.result(), None
-
-    def _failure(self, error: BaseException) -> RunOutcome:
-        match error:
-            case TaskCancelled():
-                return TaskStatus.CANCELLED, None, error.reason
-            case NoConnection() | JournalRewound():
-                # The server was away, or lost something: it is not the handler's failure.
-                log.warning("task %r is handed back: %s", self._task_id, error)
-                return TaskStatus.PENDING, None, None
-            case TaskHandedBack():
-                log.debug("task %r is handed back by its handler: %s", self._task_id, error)
-                return TaskStatus.PENDING, None, None
-            case Exited():
-                return TaskStatus.FAILED, None, str(error)
-            case PayloadUnreadable() | PayloadStoreUnavailable():
-                log.warning("task %r is handed back: %s", self._task_id, error)
-                return TaskStatus.PENDING, None, None
-            case _:
-                told = self._payloads.told(error)
-                log.warning(
-                    "the handler of task %r failed: %s",
-                    self._task_id,
-                    type(error).__name__,
-                    exc_info=told,
-                )
-                return TaskStatus.FAILED, None, f"{type(error).__name__}: {codec.text_of(error)}"
 
     async def _after_pause(self) -> None:
         """Check again for a CANCEL that came too late for the run and too early for the pause.

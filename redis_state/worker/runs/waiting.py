@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
+
+from redis_state.errors import InvalidTransition, NoConnection
+from redis_state.models import TaskStatus
+from redis_state.worker.runs.config import AGAIN_S
 
 
 async def done_within(task: asyncio.Task[Any], limit_s: float) -> None:
@@ -35,3 +39,30 @@ async def shielded(work: Coroutine[Any, Any, None]) -> None:
         if not task.cancelled():
             task.exception()
         raise
+
+
+async def until_written(
+    write: Callable[[], Awaitable[None]], status: TaskStatus, *, retry_s: float
+) -> None:
+    """Write a run's end. While the server is unreachable this is tried again, for ``retry_s``.
+
+    Else all that was done would be done again, and this worker be taken for dead. Errors:
+    NoConnection after that time, and those of the write.
+    """
+    clock, again = asyncio.get_running_loop().time, False
+    end = clock() + retry_s
+    while True:
+        try:
+            await write()
+        except NoConnection:
+            if clock() + AGAIN_S > end:
+                raise
+            again = True
+            await asyncio.sleep(AGAIN_S)
+        except InvalidTransition as denied:
+            # The first time it was written, and the reply lost.
+            if not again or denied.current != status.value:
+                raise
+            return
+        else:
+            return

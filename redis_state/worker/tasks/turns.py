@@ -185,8 +185,8 @@ class InTurn:
             update_type=UpdateType.STATUS_CHANGE,
             content={"status": TaskStatus.CANCELLED.value, "reason": _replaced(by)},
         )
-        told: Announcement = announcement(self.store, update)
-        return told.row_id, told.row
+        announced: Announcement = announcement(self.store, update)
+        return announced.row_id, announced.row
 
     def _note_cancelled(self, session_id: str, cancelled: Sequence[Any], write: str) -> None:
         """Write what was cancelled into the index. What fails here is repaired by a sweeper."""

@@ -17,7 +17,7 @@ from redis_state.errors import InvalidField, InvalidTransition, LeaseLost
 from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import ChildTask, Handler, TaskClient, TaskContext
-from redis_state.worker.recovery.sweeper import SweepReport
+from redis_state.worker.recovery.report import SweepReport
 from redis_state.worker.tasks.child_requests import SpawnRequest
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.moves import watch_entry

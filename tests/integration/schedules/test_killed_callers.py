@@ -83,7 +83,7 @@ async def test_two_backfills_of_which_one_is_killed_submit_each_occurrence_once(
         assert json.loads(out) == [[task, "exists"] for task in wanted]
     assert Counter(task for task, _ in recorded(tmp_path, "fired")) == Counter(wanted)
     found = await trails(store)
-    moves = {task: [told.status for told in trail] for task, trail in found.items()}
+    moves = {task: [update.status for update in trail] for task, trail in found.items()}
     assert moves == {task: ["PENDING", "RUNNING", "COMPLETE"] for task in wanted}
 
 
@@ -129,6 +129,6 @@ async def test_what_a_killed_caller_submitted_for_later_begins_once_and_not_befo
         found = await trails(store)
     due_ms = dict(zip(_KINDS, times if len(times) > 1 else times * len(_KINDS), strict=True))
     for task, at_ms in due_ms.items():
-        assert [told.status for told in found[task]] == ["PENDING", "RUNNING", "COMPLETE"]
+        assert [update.status for update in found[task]] == ["PENDING", "RUNNING", "COMPLETE"]
         assert found[task][1].at_ms >= at_ms
     assert sorted(task for task, _ in recorded(tmp_path, "fired")) == sorted(_KINDS)

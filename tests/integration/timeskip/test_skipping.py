@@ -68,23 +68,23 @@ async def open_pool(request: pytest.FixtureRequest) -> AsyncIterator[OpenPool]:
         await asyncio.to_thread(server.stop)
 
 
-class Noting:
-    """Notes what handlers did, and when by the pool's clock."""
+class Recorder:
+    """Records what handlers did, and when by the pool's clock."""
 
     def __init__(self) -> None:
-        self.noted: list[tuple[str, datetime]] = []
+        self.records: list[tuple[str, datetime]] = []
         self.pool: Pool | None = None
 
-    async def note(self, what: str) -> None:
+    async def record(self, what: str) -> None:
         assert self.pool is not None
-        self.noted.append((what, await self.pool.now()))
+        self.records.append((what, await self.pool.now()))
 
     def what(self) -> list[str]:
-        return [what for what, _ in self.noted]
+        return [what for what, _ in self.records]
 
     def after(self, start: datetime) -> list[tuple[str, int]]:
-        """List what was noted, each with the whole hours since a moment."""
-        return [(what, (at - start) // HOUR) for what, at in self.noted]
+        """List what was recorded, each with the whole hours since a moment."""
+        return [(what, (at - start) // HOUR) for what, at in self.records]
 
 
 async def test_a_sleep_of_days_ends_when_they_are_skipped_and_not_before(
@@ -118,44 +118,44 @@ async def test_ids_and_names_may_be_odd(open_pool: OpenPool) -> None:
 
 
 async def test_a_loop_of_sleeps_ends_in_one_skip_and_stops_at_each(open_pool: OpenPool) -> None:
-    noting = Noting()
+    recorder = Recorder()
 
     async def loop(ctx: TaskContext) -> int:
         for hour in range(10):
-            await ctx.step(f"note {hour}", noting.note, str(hour))
+            await ctx.step(f"note {hour}", recorder.record, str(hour))
             await ctx.sleep(HOUR)
         return 10
 
-    noting.pool = pool = await open_pool({"loop": loop})
+    recorder.pool = pool = await open_pool({"loop": loop})
     task = await pool.client.submit("loop", None, session_id="s")
     start = await pool.now()
     await pool.skip(10 * HOUR + timedelta(minutes=1))
     assert await pool.client.result("s", task) == 10
-    assert noting.after(start) == [(str(hour), hour) for hour in range(10)]
+    assert recorder.after(start) == [(str(hour), hour) for hour in range(10)]
     assert timedelta(0) <= await pool.now() - start - 10 * HOUR < HOUR
 
 
 async def test_children_sleep_too_and_all_end_in_the_order_of_their_times(
     open_pool: OpenPool,
 ) -> None:
-    noting = Noting()
+    recorder = Recorder()
 
     async def child(ctx: TaskContext) -> str:
         await ctx.sleep(ctx.input * HOUR)
-        await ctx.step("note", noting.note, f"child {ctx.input}")
+        await ctx.step("note", recorder.record, f"child {ctx.input}")
         return str(ctx.input)
 
     async def parent(ctx: TaskContext) -> list[str]:
         children = [await ctx.spawn("child", hours) for hours in (5, 2, 9)]
         ended = [await ctx.join(one) for one in children]
-        await ctx.step("note", noting.note, "parent")
+        await ctx.step("note", recorder.record, "parent")
         await ctx.sleep(DAY)
         return ended
 
-    noting.pool = pool = await open_pool({"child": child, "parent": parent})
+    recorder.pool = pool = await open_pool({"child": child, "parent": parent})
     task = await pool.client.submit("parent", None, session_id="s")
     await pool.skip(10 * HOUR)
-    assert noting.what() == ["child 2", "child 5", "child 9", "parent"]
+    assert recorder.what() == ["child 2", "child 5", "child 9", "parent"]
     assert await pool.result("s", task) == ["5", "2", "9"]
 
 
@@ -199,21 +199,21 @@ async def test_a_pause_escalates_at_its_times(open_pool: OpenPool) -> None:
 
 
 async def test_delayed_tasks_begin_at_their_times(open_pool: OpenPool) -> None:
-    noting = Noting()
+    recorder = Recorder()
 
     async def work(ctx: TaskContext) -> None:
-        await noting.note(ctx.input)
+        await recorder.record(ctx.input)
 
-    noting.pool = pool = await open_pool({"work": work})
+    recorder.pool = pool = await open_pool({"work": work})
     start = await pool.now()
     submit = partial(pool.client.submit, "work", session_id="s")
     await submit("late", delay=timedelta(days=30))
     await submit("soon", at=start + 5 * HOUR + timedelta(minutes=1))
     await submit("keyed", delay=8 * HOUR + timedelta(minutes=1), key="k")
     await pool.skip(DAY)
-    assert noting.after(start) == [("soon", 5), ("keyed", 8)]
+    assert recorder.after(start) == [("soon", 5), ("keyed", 8)]
     await pool.skip(timedelta(days=30))
-    assert noting.what() == ["soon", "keyed", "late"]
+    assert recorder.what() == ["soon", "keyed", "late"]
 
 
 @pytest.mark.parametrize(
@@ -252,14 +252,14 @@ async def test_an_hourly_schedule_fires_each_hour_of_a_day(
 
 
 async def test_an_interval_fires_by_its_policy(open_pool: OpenPool) -> None:
-    noting = Noting()
+    recorder = Recorder()
 
     async def work(ctx: TaskContext) -> None:
-        await noting.note(ctx.input)
+        await recorder.record(ctx.input)
         if ctx.input == "slow":
             await ctx.sleep(timedelta(minutes=150))
 
-    noting.pool = pool = await open_pool({"work": work})
+    recorder.pool = pool = await open_pool({"work": work})
     overlaps: dict[str, Overlap] = {"fast": "allow", "slow": "skip"}
     for name, overlap in overlaps.items():
         schedule = Schedule(
@@ -268,7 +268,7 @@ async def test_an_interval_fires_by_its_policy(open_pool: OpenPool) -> None:
         )  # fmt: skip
         await pool.client.schedules.save(schedule)
     await pool.skip(timedelta(hours=9))
-    assert noting.what().count("fast") == 9
+    assert recorder.what().count("fast") == 9
     # The first run notes a task's begin again when it resumes: of three each, two are skipped.
     view = await pool.client.schedules.get("slow")
     assert view.fired == 3
@@ -276,36 +276,36 @@ async def test_an_interval_fires_by_its_policy(open_pool: OpenPool) -> None:
 
 
 async def test_a_rate_lets_as_many_go_as_it_says(open_pool: OpenPool) -> None:
-    noting = Noting()
+    recorder = Recorder()
 
     async def call(ctx: TaskContext) -> None:
         await ctx.take("model", Rate(2, HOUR))
-        await noting.note(ctx.input)
+        await recorder.record(ctx.input)
 
-    noting.pool = pool = await open_pool({"call": call})
+    recorder.pool = pool = await open_pool({"call": call})
     start = await pool.now()
     tasks = [await pool.client.submit("call", str(n), session_id=f"s{n}") for n in range(6)]
     await pool.skip(timedelta(minutes=1))
-    assert len(noting.noted) == 2
+    assert len(recorder.records) == 2
     await pool.skip(timedelta(hours=3))
-    assert len(noting.noted) == 6
-    assert [hours for _, hours in noting.after(start)] == [0, 0, 0, 1, 1, 2]
+    assert len(recorder.records) == 6
+    assert [hours for _, hours in recorder.after(start)] == [0, 0, 0, 1, 1, 2]
     assert len(tasks) == 6
 
 
 async def test_the_rate_of_a_key_lets_as_many_begin_as_it_says(open_pool: OpenPool) -> None:
-    noting = Noting()
+    recorder = Recorder()
 
     async def work(ctx: TaskContext) -> None:
-        await noting.note(ctx.input)
+        await recorder.record(ctx.input)
 
-    noting.pool = pool = await open_pool({"work": work})
+    recorder.pool = pool = await open_pool({"work": work})
     await pool.client.queues.limit("tasks", rate=Rate(1, HOUR))
     start = await pool.now()
     for n in range(4):
         await pool.client.submit("work", str(n), session_id="s", key="k")
     await pool.skip(timedelta(hours=3, minutes=1))
-    assert noting.after(start) == [(str(n), n) for n in range(4)]
+    assert recorder.after(start) == [(str(n), n) for n in range(4)]
 
 
 async def test_a_step_is_retried_without_waiting(open_pool: OpenPool) -> None:

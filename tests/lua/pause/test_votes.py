@@ -70,7 +70,7 @@ async def seats_of(scripts: Scripts, token: str) -> dict[str, str]:
     }
 
 
-async def told(scripts: Scripts, keys: Keys) -> list[str]:
+async def published(scripts: Scripts, keys: Keys) -> list[str]:
     rows = [row_id for _, row_id in await rows_of(scripts, keys.updates("s"))]
     return [row_id for row_id in rows if not row_id.startswith(("started", "opened", "paused"))]
 
@@ -93,7 +93,7 @@ async def test_the_second_of_two_approvals_decides_in_the_step_that_takes_it(
     note = codec.decode((await entries_of(scripts, task))["pause:x#1"])
     assert [one for _, one in note.pop("votes")] == [["ann", "yes"], ["cid", "yes"]]
     assert note == {"by": 1}
-    assert await told(scripts, keys) == ["voted-call of ann", "resumed-call of cid"]
+    assert await published(scripts, keys) == ["voted-call of ann", "resumed-call of cid"]
     # The votes of those who are not told, once more; and one that comes too late.
     for actor in ("ann", "cid"):
         assert await vote(scripts, keys, pair, actor) == ok(b"PENDING", 1)
@@ -104,7 +104,7 @@ async def test_the_second_of_two_approvals_decides_in_the_step_that_takes_it(
     assert await vote(scripts, keys, pair, "ben", claim="call of cid") == taken
     assert await vote(scripts, keys, pair, "ann", claim="another") == taken
     assert await vote(scripts, keys, pair, "cid", answer="other") == taken
-    assert await told(scripts, keys) == ["voted-call of ann", "resumed-call of cid"]
+    assert await published(scripts, keys) == ["voted-call of ann", "resumed-call of cid"]
     assert all(0 < life <= 2 * HOUR for life in await lives(scripts, token, task.journal))
 
 
@@ -120,7 +120,7 @@ async def test_another_vote_of_an_actor_is_refused(scripts: Scripts, keys: Keys)
     assert again == Reply(ReplyCode.COUNTED, [1, 0])
     assert await vote(scripts, keys, pair, "eve") == no(ReplyCode.REFUSED, b"")
     assert await seats_of(scripts, token) == {"ann": "approved", "ben": "open"}
-    assert await told(scripts, keys) == ["voted-call of ann"]
+    assert await published(scripts, keys) == ["voted-call of ann"]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ async def test_forty_votes_at_once_give_one_decision(scripts: Scripts, keys: Key
     note = codec.decode((await entries_of(scripts, task))["pause:x#1"])
     assert sorted(one[0] for _, one in note["votes"]) == sorted(voted)
     assert [at for at, _ in note["votes"]] == sorted(at for at, _ in note["votes"])
-    rows = await told(scripts, keys)
+    rows = await published(scripts, keys)
     assert len(rows) == 7
     assert rows[-1].startswith("resumed")
 
@@ -225,7 +225,7 @@ async def test_a_seat_is_handed_on_once(scripts: Scripts, keys: Keys) -> None:
     assert await delegate(scripts, keys, pair, "eve", "fay") == no(ReplyCode.REFUSED, voted, b"")
     assert await vote(scripts, keys, pair, "ben") == ok(b"PENDING", 1)
     assert (await delegate(scripts, keys, pair, "ben", "fay")).word is ReplyCode.TAKEN
-    assert await told(scripts, keys) == [
+    assert await published(scripts, keys) == [
         "delegated-ann-dan\nx",
         "delegated-dan\nx-eve",
         "voted-call of eve",
@@ -249,7 +249,7 @@ async def test_a_pause_escalates_once_and_not_before_its_time(scripts: Scripts, 
     assert 0 < early.facts[0] <= HOUR // 2
     replies = await asyncio.gather(*(escalate(scripts, keys, *pair, "lead") for _ in range(10)))
     assert sorted(replies, key=lambda reply: reply.word) == [ok(1)] + [no(ReplyCode.STALE, 1)] * 9
-    assert await told(scripts, keys) == ["escalated-0"]
+    assert await published(scripts, keys) == ["escalated-0"]
     assert await seat(scripts, token, "lead") == "open"
     for actor in ("ann", "ben"):
         # With four seats a second rejection leaves enough.

@@ -85,15 +85,15 @@ async def test_a_parked_job_is_found_by_workers_of_its_lane_only(
 
 
 async def test_each_claim_tells_when_a_job_was_last_parked(scripts: Scripts, keys: Keys) -> None:
-    async def told() -> bytes:
+    async def claimed() -> bytes:
         reply = await scripts.claim_jobs(keys.queue("q"), limit=1, life_ms=HOUR)
         return bytes(reply.facts[2])
 
-    assert await told() == b""
+    assert await claimed() == b""
     await parked(scripts, keys, "a")
-    first = await told()
+    first = await claimed()
     await parked(scripts, keys, "b")
-    assert int(await told()) > int(first) > 0
+    assert int(await claimed()) > int(first) > 0
 
 
 async def test_parked_jobs_keep_their_places(scripts: Scripts, keys: Keys) -> None:
@@ -218,20 +218,20 @@ async def test_what_is_parked_is_counted_by_lane_and_lives(scripts: Scripts, key
 async def test_a_claim_of_parked_jobs_leaves_another_mark_and_no_limit(
     scripts: Scripts, keys: Keys
 ) -> None:
-    async def told() -> tuple[int, bytes]:
+    async def claimed() -> tuple[int, bytes]:
         limited, mark, *_ = (
             await scripts.claim_jobs(keys.queue("q"), limit=1, life_ms=HOUR)
         ).facts[1:]
         return limited, mark
 
-    assert await told() == (0, b"")
+    assert await claimed() == (0, b"")
     await parked(scripts, keys, "t")
-    limited, mark = await told()
+    limited, mark = await claimed()
     assert (limited, bool(mark)) == (0, True)
     # A server whose history goes back to here says again what a worker had seen before it claimed.
     reply = await scripts.claim_parked(keys.queue("q"), limit=9, life_ms=HOUR, lanes=[ONE])
     assert len(reply.facts) == 6
-    assert await told() == (0, reply.facts[1])
+    assert await claimed() == (0, reply.facts[1])
     assert reply.facts[1] != mark
 
 

@@ -11,6 +11,7 @@ from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskT
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
+from redis_state.worker.recovery.report import SweepReport
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.new_tasks import NewTasks
@@ -18,7 +19,7 @@ from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.pause_model import PauseOptions, PauseRequest, pause_token
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
-from tests.support.processes.pools import SESSION, arq_key, queue_of, queued
+from tests.support.processes.pools import SESSION, arq_key, key_of_queue, queue_of, queued
 from tests.support.scripts import clock_ms, clock_passes
 
 MARK_MS = 310_000
@@ -188,3 +189,42 @@ async def decided(store: RedisStateStore) -> str:
 async def decide(store: RedisStateStore, token: str, *, actor: str = "ann") -> None:
     """Approve, and queue nothing."""
     await TaskPauses(store).decide(token, approved=True, value=None, actor=actor)
+
+
+async def sweep(store: RedisStateStore, task: str, **options: Any) -> SweepReport:
+    """Look at a task now, and once more: the second time nothing may change."""
+    await make_due(store, watch_entry(SESSION, task))
+    sweeper = sweeper_of(store, **options)
+    report = await sweeper.run_once()
+    assert report.looked == 1
+    after = await seen(store, task)
+    await make_due(store, watch_entry(SESSION, task))
+    again = await sweeper.run_once()
+    # Only an entry that two looks in a row have found to be over is taken out.
+    status = await store.tasks.look(SESSION, task)
+    over = status is None or status.status.is_terminal or not status.ours
+    assert again == SweepReport(looked=int(after["watched"]), dropped=after["watched"] and over)
+    watched = after["watched"] and not again.dropped
+    assert await seen(store, task) == after | {"watched": watched}
+    return report
+
+
+async def status_of(store: RedisStateStore, task: str) -> str | None:
+    """Return the status of a task; None if it is gone."""
+    state = await store.tasks.load(SESSION, task)
+    return None if state is None else state.status.value
+
+
+async def payload_gone(store: RedisStateStore) -> str:
+    """Submit and queue a task, and remove its job's payload."""
+    task = await submitted(store)
+    await queued_as(store, task)
+    await send(store, "DEL", arq_key(store, "job", task))
+    return task
+
+
+async def all_flushed(store: RedisStateStore) -> str:
+    """Submit and queue a task, and remove the queue with its job's payload."""
+    task = await payload_gone(store)
+    await send(store, "DEL", key_of_queue(store.settings))
+    return task

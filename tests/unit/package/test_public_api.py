@@ -161,7 +161,7 @@ def test_an_error_says_what_to_do_by_its_branch() -> None:
 
 
 def test_every_public_method_of_the_store_is_documented() -> None:
-    public = [name for name in vars(redis_state.RedisStateStore) if not name.startswith("_")]
+    public = [name for name in dir(redis_state.RedisStateStore) if not name.startswith("_")]
     undocumented = [
         name for name in public if not inspect.getdoc(getattr(redis_state.RedisStateStore, name))
     ]

@@ -283,8 +283,8 @@ class Compensations:
         except BaseException as error:
             if isinstance(error, GeneratorExit):
                 raise
-            told = self._payloads.told(error)
-            log.warning("%r of task %r failed", place, self._keys.task_id, exc_info=told)
+            loggable = self._payloads.loggable(error)
+            log.warning("%r of task %r failed", place, self._keys.task_id, exc_info=loggable)
             return type(error).__name__
         return None
 

@@ -133,9 +133,9 @@ class TaskMessages:
             status = denied.current
             raise RequestUnanswered(to.task_id, to.name, status, request_id=message_id) from None
         find = partial(self._reply, to, message_id)
-        told_by = {"notice": "reply", "request": message_id}
+        notice = {"notice": "reply", "request": message_id}
         found = await until_found(
-            self._store, to.session_id, to.task_id, find, told_by=told_by, wait_s=timeout_s
+            self._store, to.session_id, to.task_id, find, notice=notice, wait_s=timeout_s
         )
         if found is None:
             raise await self._no_reply(to, message_id)

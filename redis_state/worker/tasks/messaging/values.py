@@ -134,9 +134,9 @@ class Values:
         if found is None and wait is not None:
             find = lambda: self.find(session_id, task_id, key)  # noqa: E731
             wait_s = limits.patience("wait", wait)
-            told_by = {"notice": "value", "key": key}
+            notice = {"notice": "value", "key": key}
             found = await until_found(
-                self._store, session_id, task_id, find, told_by=told_by, wait_s=wait_s
+                self._store, session_id, task_id, find, notice=notice, wait_s=wait_s
             )
         if found is None:
             return default
@@ -154,13 +154,13 @@ async def until_found(
     task_id: str,
     find: Callable[[], Awaitable[R | None]],
     *,
-    told_by: dict[str, Any],
+    notice: dict[str, Any],
     wait_s: float,
 ) -> R | None:
     """Return what ``find`` returns as soon as a task's run has written it.
 
     None if the task is terminal without it, or after ``wait_s``. It is looked for again after each
-    notification that has what ``told_by`` has, each change of the task's status, and every few
+    notification that has what ``notice`` has, each change of the task's status, and every few
     seconds. Errors: TaskUnknown, also once the task is deleted.
     """
     ends = monotonic() + wait_s
@@ -179,19 +179,21 @@ async def until_found(
         with suppress(CursorGap, TimeoutError):
             async with asyncio.timeout(min(left_s, _LOOK_EVERY_S)):
                 updates = store.watch_updates(session_id, after=cursor, task_id=task_id)
-                await _until_told(updates, told_by)
+                await _until_announced(updates, notice)
                 continue
         await put_back(store, session_id, task_id)
 
 
-async def _until_told(updates: Updates, told_by: dict[str, Any]) -> None:
+async def _until_announced(updates: Updates, notice: dict[str, Any]) -> None:
     async with aclosing(updates):
         async for entry in updates:
             update = entry.value
             if update.update_type is UpdateType.STATUS_CHANGE:
                 return
-            told = update.update_type is UpdateType.NOTIFICATION and _has(update.content, told_by)
-            if told:
+            announced = update.update_type is UpdateType.NOTIFICATION and _has(
+                update.content, notice
+            )
+            if announced:
                 return
 
 

@@ -295,7 +295,7 @@ class KeptPart:
             for name, note in journal.items()
             if (_is_decided(name, note) and _is_before(note, place))
             or name in joined
-            # What the handler's code was, and was told of it.
+            # The version of the handler's code, and the notices about it.
             or name == VERSION
             or name.startswith(PATCH)
             or (name.startswith("took:") and not note[0] and (place is None or note[1] < place))

@@ -179,8 +179,8 @@ async def test_who_was_offline_catches_up_without_a_gap_or_a_repeat(
         assert rows == await people.run(other.evaluate(_ROWS))
         assert len(rows) == len(set(rows)) == 12 * 3
         # The browser says itself that the network is gone.
-        told = ("net::ERR_", "htmx:sse:error")
-        assert [each for each in people.complaints if not any(t in each for t in told)] == []
+        expected = ("net::ERR_", "htmx:sse:error")
+        assert [each for each in people.complaints if not any(t in each for t in expected)] == []
 
 
 def _ends(task_id: str) -> str:

@@ -51,13 +51,13 @@ async def diverged(store: RedisStateStore) -> list[tuple[str, str]]:
 
 
 async def notices(store: RedisStateStore) -> list[Any]:
-    told = [
+    found = [
         update.content
         for update in await updates_of(store, TASK)
         if update.update_type is UpdateType.NOTIFICATION
     ]
-    assert all(notice["notice"] == "handler_changed" for notice in told)
-    return told
+    assert all(notice["notice"] == "handler_changed" for notice in found)
+    return found
 
 
 Change = tuple[tuple[list[str], list[str]], list[tuple[str, str]], list[str]]

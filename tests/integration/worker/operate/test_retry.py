@@ -72,11 +72,11 @@ async def test_a_retry_goes_on_where_the_task_failed(store: RedisStateStore) -> 
         (found,) = (await client.find(status="COMPLETE")).tasks
         assert (found.task_id, found.retries) == (task, 1)
         assert sum((await client.count()).values()) == 1
-    told = await updates_of(store, task)
-    assert [one.content for one in told if "retry" in str(one.content)] == [
+    published = await updates_of(store, task)
+    assert [one.content for one in published if "retry" in str(one.content)] == [
         {"status": "PENDING", "retry": 1, "was": "FAILED"}
     ]
-    assert [one.content["message"] for one in told if one.update_type.value == "PROGRESS"] == [
+    assert [one.content["message"] for one in published if one.update_type.value == "PROGRESS"] == [
         "begun"
     ]
     assert await statuses(store, task) == [
@@ -352,8 +352,8 @@ async def test_a_fork_begins_with_the_journal_up_to_its_step(store: RedisStateSt
             assert view is not None
             assert view.forked_from is not None
             assert view.forked_from.task_id == task
-            told = [one.update_type.value for one in await updates_of(store, forked)]
-            assert told.count("PROGRESS") == 1
+            kinds = [one.update_type.value for one in await updates_of(store, forked)]
+            assert kinds.count("PROGRESS") == 1
             steps = await client.snapshots(SESSION, forked)
             assert [step.version for step in steps] == [1, 2, 3]
         for before in ("d", "b#2", ""):

@@ -183,8 +183,8 @@ async def test_a_replacement_takes_the_place_of_what_waits_and_lets_what_runs_be
         ]
         gone = await client.wait(SESSION, "b", timeout_s=60)
         assert gone.error == "replaced by task 'd'"
-        told = [update.content for update in await updates_of(store, "b")]
-        assert told[-1] == {"status": "CANCELLED", "reason": "replaced by task 'd'"}
+        published = [update.content for update in await updates_of(store, "b")]
+        assert published[-1] == {"status": "CANCELLED", "reason": "replaced by task 'd'"}
         work.let_go.set()
         await client.wait(SESSION, "d", timeout_s=60)
         assert [task.task_id for task in (await client.find(status="CANCELLED")).tasks] == [

@@ -1,0 +1,171 @@
+"""Runs that are handed off, taken over, or left by a server that goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.errors import (
+    BackendUnavailable,
+    LeaseLost,
+)
+from redis_state.models import (
+    TaskStatus,
+)
+from redis_state.testing import eventually
+from redis_state.worker import TaskContext
+from redis_state.worker.tasks.started import StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
+from tests.support.processes.pools import (
+    SESSION,
+    agent,
+    arq_key,
+    client_of,
+    pool,
+    queued,
+    serving,
+    statuses,
+    updates_of,
+)
+from tests.support.samples import admin
+from tests.support.servers.faults import Proxy
+from tests.support.tasks.handlers import (
+    SOON_S,
+    answer,
+    forever,
+    forget_watched,
+    has_begun,
+    is_off_queue,
+)
+from tests.support.tasks.runs import steal
+from tests.support.timing import LONG_S
+
+
+async def test_a_worker_that_stops_hands_its_tasks_over(store: RedisStateStore) -> None:
+    async def steps(ctx: TaskContext) -> Any:
+        await ctx.progress("begun")
+        first = await ctx.step("first", lambda: ctx.worker)
+        if ctx.attempt == 1:
+            await asyncio.Event().wait()
+        return [first, ctx.worker, ctx.attempt]
+
+    async with client_of(store) as client:
+        task = await client.submit("steps", session_id=SESSION)
+        # Neither its lease nor its mark on the job runs out in time: both have to be given back.
+        one = agent(store.settings, {"steps": steps}, lease_s=LONG_S)
+        async with serving(one):
+            await eventually(lambda: has_begun(store, task), "it runs")
+        for epoch in range(3):
+            assert not await admin(store, "EXISTS", arq_key(store, "in-progress", task, epoch))
+        state = await client.get(SESSION, task)
+        assert state is not None
+        assert state.status is TaskStatus.PENDING
+        assert len(await queued(store)) == 1
+        async with serving(agent(store.settings, {"steps": steps})):
+            ended = await client.wait(SESSION, task, timeout_s=60)
+        result: Any = ended.result
+        assert result[2] == 2
+        reported = ["PENDING", "RUNNING", "PENDING", "RUNNING", "COMPLETE"]
+        assert await statuses(store, task) == reported
+
+
+async def test_a_task_that_finishes_while_its_worker_stops_is_finished(
+    store: RedisStateStore,
+) -> None:
+    async def last_words(ctx: TaskContext) -> str:
+        with suppress(asyncio.CancelledError):
+            await forever(ctx)
+        return "done"
+
+    async with client_of(store) as client:
+        task = await client.submit("last_words", session_id=SESSION)
+        async with serving(agent(store.settings, {"last_words": last_words})):
+            await eventually(lambda: has_begun(store, task), "it runs")
+        assert (await client.wait(SESSION, task)).result == "done"
+        await client.drop_queue()
+
+
+async def test_a_run_that_was_taken_over_is_cancelled_and_writes_nothing(
+    store: RedisStateStore,
+) -> None:
+    outcome: list[str] = []
+    let_go = asyncio.Event()
+
+    async def stale(ctx: TaskContext) -> str:
+        await ctx.progress("begun")
+        try:
+            await let_go.wait()
+        except asyncio.CancelledError:
+            for call in (ctx.progress("stale"), ctx.step("stale", int), ctx.pause()):
+                try:
+                    await call
+                except LeaseLost as error:
+                    outcome.append(f"{error.epoch} {error.current}")
+            raise
+        return "stale"
+
+    life = TaskTransitions(store)
+    async with pool(store, {"stale": stale}, lease_s=1.5) as client:
+        task = await client.submit("stale", session_id=SESSION)
+        await eventually(lambda: has_begun(store, task), "it runs")
+        taken = await steal(store, task)
+        await eventually(lambda: len(outcome) == 3, "each of its writes is refused")
+        begun, current = map(int, outcome[0].split())
+        assert outcome == [f"{begun} {current}"] * 3
+        assert begun < current == taken.held.epoch
+        assert not any(entry.startswith(("step:", "pause:")) for entry in taken.journal)
+        await life.finish_run(taken, TaskStatus.COMPLETE, result="the thief's")
+        assert (await client.wait(SESSION, task)).result == "the thief's"
+        reported = [update.update_type.value for update in await updates_of(store, task)]
+        assert reported.count("PROGRESS") == 1
+        assert "CHECKPOINT" not in reported
+        await eventually(lambda: is_off_queue(store), "its job is over")
+    await client.cancel(SESSION, task)
+    await forget_watched(store)
+
+
+async def test_a_task_that_somebody_holds_is_waited_for(store: RedisStateStore) -> None:
+    async with client_of(store) as client:
+        task = await client.submit("answer", session_id=SESSION)
+        life = TaskTransitions(store)
+        held = await life.start(SESSION, task, owner="dead", lease_ms=300, worker="dead")
+        assert isinstance(held, StartedRun)
+        async with serving(agent(store.settings, {"answer": answer})):
+            ended = await client.wait(SESSION, task, timeout_s=60)
+        assert ended.result == 42
+        assert (await statuses(store, task)).count("RUNNING") == 2
+
+
+async def test_a_server_that_was_away_ends_no_task(store: RedisStateStore) -> None:
+    async def cut_off(ctx: TaskContext) -> int:
+        if ctx.attempt == 1:
+            raise BackendUnavailable("redis://somewhere", "away")
+        return ctx.attempt
+
+    async with pool(store, {"cut_off": cut_off}, lease_s=SOON_S) as client:
+        task = await client.submit("cut_off", session_id=SESSION)
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == 2
+
+
+async def test_a_worker_goes_on_after_it_lost_the_server(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        through = settings.model_copy(update={"url": SecretStr(proxy.url)})
+        async with (
+            serving(agent(through, {"answer": answer}, max_tasks=2)),
+            client_of(store) as client,
+        ):
+            for number in range(4):
+                if number:
+                    proxy.cut()
+                tasks = [await client.submit("answer", session_id=SESSION) for _ in range(5)]
+                for task in tasks:
+                    assert (await client.wait(SESSION, task, timeout_s=60)).result == 42

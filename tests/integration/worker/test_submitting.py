@@ -1,0 +1,147 @@
+"""Submitting: what the record, the queue and the watch list have of a task."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.errors import (
+    BackendUnavailable,
+    InvalidField,
+)
+from redis_state.models import (
+    TaskContextSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskType,
+)
+from redis_state.testing import eventually
+from redis_state.worker import TaskClient, TaskContext
+from redis_state.worker.arq.job_format import serialize
+from tests.support.processes.pools import (
+    SESSION,
+    agent,
+    client_of,
+    key_of_queue,
+    pool,
+    queue_of,
+    queued,
+    serving,
+    statuses,
+    watched,
+)
+from tests.support.tasks.handlers import answer, forget_watched, is_idle, is_off_queue
+
+# How long a call waits for the queue's server.
+SHORT = {"connect_timeout_s": 0.5, "call_timeout_s": 1.0}
+
+
+async def test_submitting_a_task_twice_runs_it_once(store: RedisStateStore) -> None:
+    ran: list[int] = []
+
+    async def note(_: TaskContext) -> None:
+        ran.append(1)
+
+    async with client_of(store) as client:
+        calls = [client.submit("note", session_id=SESSION, task_id="one") for _ in range(20)]
+        assert set(await asyncio.gather(*calls)) == {"one"}
+        assert len(await queued(store)) == 1
+        async with serving(agent(store.settings, {"note": note})):
+            await client.wait(SESSION, "one", timeout_s=60)
+            await client.submit("note", session_id=SESSION, task_id="one")
+            await eventually(lambda: is_idle(store), "nothing waits")
+        assert ran == [1]
+        assert await statuses(store, "one") == ["PENDING", "RUNNING", "COMPLETE"]
+
+
+async def test_a_hosts_task_is_not_taken_for_a_workers(store: RedisStateStore) -> None:
+    snapshot = TaskContextSnapshot(session_id=SESSION, task_id="host")
+    state = TaskState("host", SESSION, TaskStatus.PENDING, TaskType.FOREGROUND, 0, snapshot)
+    await store.save_task(state)
+    async with client_of(store) as client:
+        with pytest.raises(InvalidField, match="task_id"):
+            await client.submit("answer", session_id=SESSION, task_id="host")
+    assert await queued(store) == []
+    await forget_watched(store)
+
+
+@pytest.mark.parametrize(
+    ("field", "arguments"),
+    [
+        ("handler", {"handler": "", "session_id": SESSION}),
+        ("session_id", {"handler": "x", "session_id": None}),
+        ("task_id", {"handler": "x", "session_id": SESSION, "task_id": 5}),
+    ],
+)
+async def test_what_cannot_be_submitted_is_refused_by_name(
+    store: RedisStateStore, field: str, arguments: dict[str, Any]
+) -> None:
+    async with client_of(store) as client:
+        with pytest.raises(InvalidField) as caught:
+            await client.submit(**arguments)
+    assert caught.value.field == field
+    assert await watched(store) == 0
+
+
+async def test_ids_of_any_characters_stay_apart(store: RedisStateStore) -> None:
+    ids = ["", "a:b", "a/b", "{x}", "*", "é\n", "\ud800", "x" * 10_000]
+
+    async def name(ctx: TaskContext) -> list[str]:
+        return [ctx.task.session_id, ctx.task.task_id]
+
+    async with pool(store, {"name": name}) as client:
+        for session in ids:
+            task = await client.submit("name", session_id=session, task_id=session[::-1] or "e")
+            ended = await client.wait(session, task, timeout_s=60)
+            assert ended.result == [session, session[::-1] or "e"]
+
+
+async def test_with_the_queue_away_the_task_is_written_and_watched(
+    store: RedisStateStore, settings: Settings, unused_tcp_port: int
+) -> None:
+    away = SecretStr(f"redis://:secret@127.0.0.1:{unused_tcp_port}/0")
+    other = RedisStateStore(settings.model_copy(update={"queue_url": away, **SHORT}))
+    async with other, TaskClient(other, queue=queue_of(settings)) as client:
+        with pytest.raises(BackendUnavailable) as caught:
+            await client.submit("answer", session_id=SESSION, task_id="t")
+        assert "secret" not in str(caught.value)
+        assert str(unused_tcp_port) in str(caught.value)
+    assert await watched(store) == 1
+    async with pool(store, {"answer": answer}) as client:
+        await client.submit("answer", session_id=SESSION, task_id="t")
+        assert (await client.wait(SESSION, "t", timeout_s=60)).result == 42
+
+
+async def test_a_damaged_task_is_failed_and_told(store: RedisStateStore) -> None:
+    async with client_of(store) as client:
+        task = await client.submit("answer", session_id=SESSION)
+        key = store.base.keys.task(SESSION, task)
+        await store.transport.sender.send("HSET", key, "job", b"{", repeatable=True)
+        async with serving(agent(store.settings, {"answer": answer})):
+            ended = await client.wait(SESSION, task, timeout_s=60)
+        assert ended.status is TaskStatus.FAILED
+        assert "cannot be read" in (ended.error or "")
+    await forget_watched(store)
+
+
+@pytest.mark.role("any", why="the names of its jobs are no namespace's")
+async def test_a_job_that_is_not_ours_is_dropped(store: RedisStateStore) -> None:
+    queue = key_of_queue(store.settings)
+    jobs = {
+        "garbage": b"\x80\x04.",
+        "foreign": serialize({"t": 1, "f": "run_task", "a": ["x"], "k": {}, "et": 1}),
+    }
+    for name, job in jobs.items():
+        sender = store.transport.sender
+        await sender.send("SET", f"arq:job:{queue}{name}", job, "PX", 60_000, repeatable=True)
+        await sender.send("ZADD", queue, 1, f"{queue}{name}", repeatable=True)
+    async with pool(store, {"answer": answer}) as client:
+        task = await client.submit("answer", session_id=SESSION)
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
+        await eventually(lambda: is_off_queue(store), "both are gone")
