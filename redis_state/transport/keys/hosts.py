@@ -131,6 +131,12 @@ class HostLayout(KeyLayout):
         """zset: ``<namespace>:<id>``, by name: a thread's checkpoints. Like the thread."""
         return self._key("thread_id", thread_id, "graph-order")
 
+    def graph_puts(self, thread_id: str) -> str:
+        """list: an id, then ``<namespace>:<id>`` of each checkpoint that is put during a pruning of
+        the thread. A minute after the pruning's last step.
+        """
+        return self._key("thread_id", thread_id, "graph-puts")
+
     def graph_run(self, run_id: str) -> str:
         """zset: thread -> expiry in us: where a run of LangGraph has checkpoints.
         `graph_threads_ttl` after its last new thread.
