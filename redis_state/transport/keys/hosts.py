@@ -97,13 +97,15 @@ class HostLayout(KeyLayout):
         return self._key("run_id", run_id, "llama-states")
 
     def framework_checkpoint(self, checkpoint_id: str) -> str:
-        """hash: version, write, order, document, workflow, timestamp: a checkpoint of Microsoft's
-        Agent Framework. `snapshots_ttl` after a save.
+        """hash: version, write, order, document, workflow, timestamp, entry: a checkpoint of
+        Microsoft's Agent Framework. `snapshots_ttl` after a save.
         """
         return self._key("checkpoint_id", checkpoint_id, "framework-checkpoint")
 
     def framework_checkpoints(self, workflow_name: str) -> str:
-        """zset: checkpoint -> expiry in us: checkpoints of a workflow. As long as the newest."""
+        """zset: ``<entry> <checkpoint>`` -> expiry in us: checkpoints of a workflow, and saves that
+        ended half way. As long as the newest.
+        """
         return self._key("workflow_name", workflow_name, "framework-checkpoints")
 
     def framework_messages(self, session_id: str, source_id: str) -> LogKeys:
