@@ -3,6 +3,7 @@
 -- took it for. A repetition writes the same row again.
 -- KEYS thread   hash: r<place> row, b<name> value of a channel; owner, claim, epoch, expires, length
 -- KEYS order    zset: places, by name
+-- KEYS puts     list: an id, then the places that were put during a pruning; absent without one
 -- ARGV mark     of the writer's claim on the thread, '' for none
 -- ARGV listed   flag: the caller has listed the thread lately
 -- ARGV place    of the checkpoint: namespace and id
@@ -47,6 +48,7 @@ end
 for name, value in pairs(given) do kept = kept + 1 - redis.call('HSETNX', thread, 'b' .. name, value) end
 redis.call('HSET', thread, 'r' .. place, row)
 redis.call('ZADD', order, 0, place)
+redis.call('RPUSHX', puts, place)
 redis.call('PEXPIRE', thread, ttl_ms)
 redis.call('PEXPIRE', order, ttl_ms)
 return { 'OK', kept }

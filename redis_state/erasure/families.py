@@ -39,6 +39,7 @@ SESSION: Final[dict[str, tuple[str, str]]] = {
     "group_names": ("group-names", ""),
     "graph_thread": ("graph", "graph threads"),
     "graph_order": ("graph-order", ""),
+    "graph_puts": ("graph-puts", ""),
     "call": ("call", ""),
 }
 # Where a log's rows are counted, rather than its keys.

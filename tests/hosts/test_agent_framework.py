@@ -160,6 +160,73 @@ async def test_a_checkpoint_that_is_saved_while_it_is_deleted_is_listed(
     assert await left(store) == []
 
 
+@pytest.mark.parametrize("there", [False, True], ids=["new", "saved again"])
+@pytest.mark.parametrize("deleted", ["never", "before", "behind", "saved and deleted before"])
+@pytest.mark.parametrize("step", ["save", "zscore", "unlist_member"])
+@pytest.mark.parametrize("ends", ["before", "behind"])
+async def test_a_save_that_is_killed_leaves_what_is_both_listed_and_loaded(
+    store: RedisStateStore,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    there: bool,
+    deleted: str,
+    step: str,
+    ends: str,
+) -> None:
+    """The save ends at its calls, and another process deletes around that call."""
+    storage: Any = RedisStateCheckpointStorage(store)
+    of = storage._of
+    places = {"save": of.records, "unlist_member": of.scripts}
+    place = places.get(step, of.scripts.transport.commands)
+    call, reached = getattr(place, step), False
+    if there:
+        await storage.save(checkpoint_of("c"))
+
+    class Killed(Exception):
+        pass
+
+    async def die(*args: Any, **more: Any) -> Any:
+        nonlocal reached
+        monkeypatch.undo()
+        reached = True
+        if deleted == "saved and deleted before":
+            await storage.save(checkpoint_of("c"))
+        if deleted.endswith("before"):
+            await storage.delete("c")
+        if ends == "behind":
+            await call(*args, **more)
+        if deleted == "behind":
+            await storage.delete("c")
+        raise Killed
+
+    def begin(*args: Any, **more: Any) -> Any:
+        return asyncio.ensure_future(die(*args, **more))
+
+    monkeypatch.setattr(place, step, begin)
+    saved = True
+    try:
+        await storage.save(checkpoint_of("c", iteration_count=2))
+    except Killed:
+        saved = False
+    # Only a save over another one removes the other's entry.
+    assert reached or (step in ("zscore", "unlist_member") and not there)
+    monkeypatch.undo()
+    assert not reached or not saved
+    await _assert_listed_as_loaded(storage)
+
+
+async def _assert_listed_as_loaded(storage: Any) -> None:
+    listed = await storage.list_checkpoint_ids(workflow_name="w")
+    try:
+        await storage.load("c")
+    except errors.WorkflowCheckpointException:
+        assert listed == []
+    else:
+        assert listed == ["c"]
+        assert await storage.delete("c")
+        assert await storage.list_checkpoint_ids(workflow_name="w") == []
+
+
 async def test_what_could_not_be_loaded_is_not_saved(store: RedisStateStore) -> None:
     storage: Any = RedisStateCheckpointStorage(store)
     with pytest.raises(errors.WorkflowCheckpointException):

@@ -30,10 +30,10 @@ from tests.support.scripts import (
     close,
     decide,
     delegate,
+    drop_checkpoints,
     escalate,
     finish,
     graph_keys,
-    graph_listed,
     graph_listing,
     group_keys,
     job_payload,
@@ -661,7 +661,9 @@ CALLS: dict[str, Call] = {
     "read_checkpoints": lambda s, k: s.read_checkpoints(
         graph_keys(k, SESSION), most_bytes=100, places=[b"%:", b"%:1"]
     ),
-    "read_bases": lambda s, k: s.read_bases(graph_keys(k, SESSION), names=[b"%:i1 c"]),
+    "read_bases": lambda s, k: s.read_bases(
+        graph_keys(k, SESSION), most_bytes=100, names=[b"%:i1 c"]
+    ),
     "page_checkpoints": lambda s, k: s.page_checkpoints(
         graph_keys(k, SESSION), high=b"(%;", low=b"[%:", size=10, most_bytes=100
     ),
@@ -674,14 +676,10 @@ CALLS: dict[str, Call] = {
     "list_graph_namespaces": lambda s, k: s.list_graph_namespaces(
         graph_keys(k, SESSION), after=b"", size=10
     ),
-    "drop_checkpoints": lambda s, k: s.drop_checkpoints(
-        graph_keys(k, SESSION),
-        mark=None,
-        namespace="%:",
-        listed=graph_listed(b"%:1"),
-        places=[b"%:1"],
-        names=[b"%:i1 c"],
+    "watch_graph_puts": lambda s, k: s.watch_graph_puts(
+        graph_keys(k, SESSION), watch="w", ttl_ms=HOUR
     ),
+    "drop_checkpoints": lambda s, k: drop_checkpoints(s, k, b"%:1", thread=SESSION),
     "delete_graph_thread": lambda s, k: s.delete_graph_thread(graph_keys(k, SESSION), mark=None),
     "enter_listing": lambda s, k: s.enter_listing(graph_listing(k), entry=SESSION, ttl_ms=HOUR),
     "read_listing": lambda s, k: s.read_listing(graph_listing(k), start=b"-", size=10),

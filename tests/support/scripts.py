@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 import uuid
 from collections import Counter
@@ -171,14 +170,42 @@ def snapshot_keys(keys: Keys, task: str = "t") -> SnapshotKeys:
 GRAPH_ROW = b"\x93\xc0\xa0\x91\xa4i1 c" + b"document" + b"\x00\x00\x00\x09"
 
 
-def graph_listed(*places: bytes) -> str:
-    """Return what names the checkpoints of a namespace."""
-    return hashlib.sha1(b"\n".join(places), usedforsecurity=False).hexdigest()
-
-
 def graph_keys(keys: Keys, thread: str = "h") -> GraphKeys:
     """Name the keys of a thread of LangGraph."""
-    return GraphKeys(keys.graph_thread(thread), keys.graph_order(thread))
+    return GraphKeys(keys.graph_thread(thread), keys.graph_order(thread), keys.graph_puts(thread))
+
+
+async def watch_graph_puts(scripts: Scripts, keys: Keys) -> Reply:
+    """Have the puts of a thread listed under the id ``w``."""
+    return await scripts.watch_graph_puts(graph_keys(keys), watch="w", ttl_ms=HOUR)
+
+
+def drop_checkpoints(
+    scripts: Scripts,
+    keys: Keys,
+    *places: bytes,
+    thread: str = "h",
+    needed: Mapping[bytes, bytes] | None = None,
+    names: Sequence[bytes] = (b"%:i1 c",),
+    known: int = 1,
+    seen: tuple[int, bytes] = (1, b"w"),
+    forks: bool = True,
+    claim: Fence | None = None,
+) -> Awaitable[Reply]:
+    """Drop checkpoints of a thread, whose puts are listed. Of some the needed parent is given."""
+    return scripts.drop_checkpoints(
+        graph_keys(keys, thread),
+        mark=claim,
+        namespace="%:",
+        watch=b"w",
+        seen=seen[0],
+        last=seen[1],
+        known=known,
+        forks=forks,
+        ttl_ms=HOUR,
+        places=[part for place in places for part in (place, (needed or {}).get(place, b""))],
+        names=names,
+    )
 
 
 def adk_keys(keys: Keys, session: str = "h", user: str = "u") -> AdkKeys:

@@ -13,12 +13,13 @@ from typing import Any
 
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField
+from redis_state.primitives.record import new_write_id
 from redis_state.scripts import raw
 from redis_state.serialization.fields import text
 from redis_state.stores.base import ms
 
 _PAGE = 100
-_NAMES = ("workflow", "timestamp")
+_NAMES = ("workflow", "timestamp", "entry")
 
 _theirs: Any = import_module("agent_framework")
 _encoding: Any = import_module("agent_framework._workflows._checkpoint_encoding")
@@ -43,7 +44,9 @@ class RedisStateCheckpointStorage:
     async def save(self, checkpoint: Any) -> str:
         """Save a checkpoint, whole, in place of one with its id, and return its id.
 
-        It is listed before and after: what is saved is found, though another deletes it meanwhile.
+        Each save has its own entry in the list, which comes first and is named by what is saved. So
+        what is loaded is listed, and what is listed is loaded, though another deletes it meanwhile
+        and wherever this call ends.
         Errors: WorkflowCheckpointException for a type that could not be loaded; nothing was saved
         then.
         """
@@ -55,18 +58,19 @@ class RedisStateCheckpointStorage:
             raise InvalidField("timestamp", "an ISO 8601 time is needed") from None
         encoded = _encoding.encode_checkpoint_value(checkpoint.to_dict())
         _encoding.decode_checkpoint_value(encoded, allowed_types=self._allowed)
-        index = self._of.keys.framework_checkpoints(workflow)
-        listed = self._of.note_first(index, given, ttl_ms=self._ttl_ms)
+        index, entry = self._of.keys.framework_checkpoints(workflow), new_write_id()
+        key = self._of.keys.framework_checkpoint(given)
+        before = self._of.fetch(key, ("workflow", "entry"))
+        listed = self._of.note_first(index, f"{entry} {given}", ttl_ms=self._ttl_ms)
         fields = {
             "workflow": workflow.encode("utf-8", "surrogatepass"),
             "timestamp": stamp.encode(),
             "document": self._of.payloads.write(encoded, field="checkpoint"),
+            "entry": entry.encode(),
         }
-        key = self._of.keys.framework_checkpoint(given)
         await self._of.records.save(key, fields, ttl_ms=self._ttl_ms)
         await listed
-        # A delete that began before the save may have taken it out of the list.
-        await self._of.scripts.note_member(index, member=given, ttl_ms=self._ttl_ms)
+        await self._unlist(given, *await before)
         return given
 
     async def load(self, checkpoint_id: str) -> Any:
@@ -78,7 +82,7 @@ class RedisStateCheckpointStorage:
         return found
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[Any]:
-        """List a workflow's checkpoints in the order of their first save, read in pages of 100."""
+        """List a workflow's checkpoints in the order of their last save, read in pages of 100."""
         found: list[Any] = []
         async for names in self._pages(workflow_name):
             read = [await self._read(name) for name in names]
@@ -103,24 +107,26 @@ class RedisStateCheckpointStorage:
     async def delete(self, checkpoint_id: str) -> bool:
         """Delete a checkpoint; return whether there was one.
 
-        One that is saved meanwhile stays and is listed once its save has returned, wherever this
-        call ends.
+        One that is saved meanwhile stays and is listed, wherever either call ends.
         """
         key = self._of.keys.framework_checkpoint(text("checkpoint_id", checkpoint_id))
-        workflow = await self._of.scripts.transport.commands.hget(key, "workflow")
-        if workflow is None:
-            return False
-        index = self._of.keys.framework_checkpoints(workflow.decode("utf-8", "surrogatepass"))
-        member = raw(checkpoint_id)
-        expiry = await self._of.scripts.transport.commands.zscore(index, member)
+        before = await self._of.fetch(key, ("workflow", "entry"))
         deleted = await self._of.records.delete(key)
-        # Last: what a crash leaves is a name without a checkpoint, which every list leaves out.
-        # A name that a save has listed again meanwhile stays.
-        if expiry is not None:
-            await self._of.scripts.unlist_member(index, member=checkpoint_id, expiry=expiry)
-        if await self._of.scripts.transport.commands.hget(key, "workflow") == workflow:
-            await self._of.scripts.note_member(index, member=checkpoint_id, ttl_ms=self._ttl_ms)
+        # Last: a crash leaves an entry that no checkpoint names. Lists leave it out.
+        await self._unlist(checkpoint_id, *before)
         return deleted
+
+    async def _unlist(
+        self, checkpoint_id: str, workflow: bytes | None, entry: bytes | None
+    ) -> None:
+        """Remove the entry of a save that another one replaced, or that is deleted."""
+        if workflow is None or entry is None:
+            return
+        index = self._of.keys.framework_checkpoints(workflow.decode("utf-8", "surrogatepass"))
+        member = f"{entry.decode()} {checkpoint_id}"
+        expiry = await self._of.scripts.transport.commands.zscore(index, raw(member))
+        if expiry is not None:
+            await self._of.scripts.unlist_member(index, member=member, expiry=expiry)
 
     async def _read(self, checkpoint_id: str) -> Any:
         found = await self._of.records.load(self._of.keys.framework_checkpoint(checkpoint_id))
@@ -147,8 +153,13 @@ class RedisStateCheckpointStorage:
     async def _stamped_pages(self, workflow_name: str) -> AsyncGenerator[list[tuple[float, str]]]:
         index = self._of.keys.framework_checkpoints(text("workflow_name", workflow_name))
         name_of = workflow_name.encode("utf-8", "surrogatepass")
-        async for names in self._of.records.pages(index, size=_PAGE):
-            keys = [self._of.keys.framework_checkpoint(name) for name in names]
+        async for members in self._of.records.pages(index, size=_PAGE):
+            entries = [member.partition(" ") for member in members]
+            keys = [self._of.keys.framework_checkpoint(name) for _, _, name in entries]
             asked = [self._of.fetch(key, _NAMES) for key in keys]
-            found = [(name, await flat) for name, flat in zip(names, asked, strict=True)]
-            yield [(float(stamp), name) for name, (of, stamp) in found if of == name_of]
+            found = [(each, await flat) for each, flat in zip(entries, asked, strict=True)]
+            yield [
+                (float(stamp), name)
+                for (entry, _, name), (of, stamp, named) in found
+                if of == name_of and named == entry.encode()
+            ]

@@ -100,7 +100,7 @@ class Checkpoints:
                 claim=self._claims.held(thread_id),
             )
             if kept is None:
-                newest.forget(thread_id, scope, written)
+                newest.forget_thread(thread_id)
                 continue
             if kept == 0:
                 for channel, value in written.items():
@@ -135,7 +135,10 @@ class Checkpoints:
         target = target_of(config)
         async for found in self._threads.read(target.thread_id, [target.place]):
             read = self._reader(target.thread_id, remembers=target.checkpoint_id is None)
-            return None if found is None else read(found)
+            if found is not None:
+                return read(found)
+        if target.checkpoint_id is None:
+            self._threads.newest.forget_thread(target.thread_id)
         return None
 
     async def list(

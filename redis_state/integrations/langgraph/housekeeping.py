@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from redis_state.errors import InvalidField
 from redis_state.integrations.langgraph import tails
 from redis_state.integrations.langgraph.claims import ThreadClaims
 from redis_state.integrations.langgraph.places import split_place, thread_of
-from redis_state.integrations.langgraph.rows import Head, Rows, read_head
+from redis_state.integrations.langgraph.pruning import Pruning
+from redis_state.integrations.langgraph.rows import Rows, read_head
 from redis_state.integrations.langgraph.threads import Threads
 
-# Checkpoints that one step drops.
-_STEP = 200
 _WHOLE = 20
-_DELTAS = "counters_since_delta_snapshot"
-
-Row = tuple[bytes, bytes]
 
 
 class Housekeeping:
@@ -27,18 +22,22 @@ class Housekeeping:
         self._threads = threads
         self._rows = rows
         self._claims = claims
+        self._pruning = Pruning(threads, rows, claims)
 
     async def delete_thread(self, thread_id: str) -> None:
         """Delete a thread."""
         thread_id = thread_of(thread_id, "thread_id")
-        await self._threads.delete(thread_id, claim=self._claims.held(thread_id))
+        try:
+            await self._threads.delete(thread_id, claim=self._claims.held(thread_id))
+        finally:
+            self._threads.newest.forget_thread(thread_id)
 
     async def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of runs."""
         runs = {thread_of(run_id, "run_ids") for run_id in _listed("run_ids", run_ids)}
         threads = {thread for run in sorted(runs) for thread in await self._threads.runs(run)}
         for thread_id in sorted(threads):
-            await self._drop(thread_id, lambda rows, _: self._of_runs(rows, runs))
+            await self._pruning.delete_runs(thread_id, runs)
 
     async def prune(self, thread_ids: Sequence[str], *, strategy: str) -> None:
         """Drop all checkpoints of threads, or all but the newest of each namespace."""
@@ -49,7 +48,7 @@ class Housekeeping:
             if strategy == "delete":
                 await self.delete_thread(thread_id)
             else:
-                await self._drop(thread_id, self._older)
+                await self._pruning.keep_latest(thread_id)
 
     async def copy_thread(self, source: str, target: str) -> None:
         """Copy all checkpoints and writes of a thread."""
@@ -111,100 +110,6 @@ class Housekeeping:
                 await self._threads.put(
                     target, found.place, found.row, values, run=head.run, claim=claim
                 )
-
-    async def _drop(self, thread_id: str, choose: Callable[[list[Row], str], set[bytes]]) -> None:
-        """Drop the checkpoints of a thread that are chosen among those of each namespace."""
-        of = f"thread {thread_id!r}"
-        for newest in await self._threads.namespaces(thread_id):
-            scope = split_place(newest)[0]
-            while True:
-                listed = await self._threads.all_of(thread_id, scope)
-                # A server that evicts keys may have taken the rows.
-                rows = [(place, row) for place, row in listed if row]
-                heads = {place: read_head(row, of=of)[0] for place, row in rows}
-                there = {place for place, _ in listed}
-                if await self._drop_of(thread_id, scope, there, heads, choose(rows, of)):
-                    break
-
-    async def _drop_of(
-        self,
-        thread_id: str,
-        scope: str,
-        there: set[bytes],
-        heads: dict[bytes, Head],
-        chosen: set[bytes],
-    ) -> bool:
-        """Drop checkpoints step by step, the oldest first; return False if others came or went.
-
-        A value is dropped in the step with the last checkpoint that has it.
-        """
-        going = [place for place in heads if place in chosen]
-        if not going:
-            return True
-        needed = await self._needed(thread_id, scope, heads)
-        last: dict[bytes, bytes | None] = {}
-        for place in (*going, *(place for place in heads if place not in chosen)):
-            for name in needed[place]:
-                last[name] = place if place in chosen else None
-        for first in range(0, len(going), _STEP):
-            places = going[first : first + _STEP]
-            names = [name for place in places for name in needed[place] if last[name] == place]
-            done = await self._threads.drop(
-                thread_id,
-                scope,
-                listed=there,
-                places=places,
-                names=names,
-                claim=self._claims.held(thread_id),
-            )
-            if not done:
-                return False
-            there.difference_update(places)
-        return True
-
-    async def _needed(
-        self, thread_id: str, scope: str, heads: dict[bytes, Head]
-    ) -> dict[bytes, set[bytes]]:
-        """Return the values that checkpoints need: their own, and those that these continue."""
-        needed = {
-            place: {f"{scope}{name}".encode() for name in head.names}
-            for place, head in heads.items()
-        }
-        bases = await self._threads.bases(thread_id, set[bytes]().union(*needed.values()))
-        for names in needed.values():
-            left = list(names)
-            while left:
-                base = bases.get(left.pop())
-                if base is not None and base not in names:
-                    names.add(base)
-                    left.append(base)
-        return needed
-
-    def _of_runs(self, rows: list[Row], runs: set[str]) -> set[bytes]:
-        return {place for place, row in rows if read_head(row, of="thread")[0].run in runs}
-
-    def _older(self, rows: list[Row], of: str) -> set[bytes]:
-        """Choose all but the newest, and the ancestors that its delta channels need."""
-        if not rows:
-            return set()
-        by_place = dict(rows)
-        place, row = rows[-1]
-        metadata: dict[str, Any] = self._rows.read_row(row, of=of)[2]
-        wanted = set(metadata.get(_DELTAS) or ())
-        kept = {place}
-        scope, _ = split_place(place)
-        parent = read_head(row, of=of)[0].parent
-        while parent is not None and wanted:
-            place = f"{scope}{parent}".encode()
-            row = by_place.get(place, b"")
-            if not row:
-                break
-            kept.add(place)
-            head, _, about = self._rows.read_row(row, of=of)
-            # A channel that has no counter there has its snapshot there.
-            wanted &= set(about.get(_DELTAS) or ())
-            parent = head.parent
-        return by_place.keys() - kept
 
 
 def _listed(field: str, given: Sequence[str]) -> Sequence[str]:

@@ -100,6 +100,19 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
         """The store that it writes to."""
         return self._home.store
 
+    async def aclose(self) -> None:
+        """Disconnect, end the thread of calls that block, and forget all values. Safe to repeat.
+
+        A store that was given stays open: it is the caller's.
+        """
+        await super().aclose()
+        self._threads.newest.clear()
+
+    def close(self) -> None:
+        """Wait for running calls, disconnect, end the thread, forget all. Safe to repeat."""
+        super().close()
+        self._threads.newest.clear()
+
     # Ownership
 
     def claim(self, thread_id: str, *, lease_s: float = 30.0) -> ThreadClaim:
@@ -161,7 +174,8 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of runs, in all threads, with values that no other needs.
 
-        Each step drops up to 200 checkpoints. After a crash, call it again.
+        Each step drops up to 200 checkpoints. After a crash, call it again. What the runs put
+        meanwhile stays.
         """
         await self._housekeeping.delete_for_runs(run_ids)
 
@@ -176,7 +190,9 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
         """Drop all checkpoints of threads but the newest of each namespace; or all ("delete").
 
         Ancestors that a delta channel of the newest needs are kept: up to its nearest snapshot.
-        Each step drops up to 200 checkpoints. After a crash, call it again.
+        Each step drops up to 200 checkpoints. After a crash, call it again. What is put meanwhile
+        stays, and so does a checkpoint on which it is put. Errors: LeaseLost, ThreadClaimed;
+        Conflict if puts of an older version of this package meet each of 20 tries.
         """
         await self._housekeeping.prune(thread_ids, strategy=strategy)
 

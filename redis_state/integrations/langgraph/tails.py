@@ -12,10 +12,7 @@ with values that stand alone. So what a process remembers of a thread may be old
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import NamedTuple, TypeAlias
 
 from redis_state.errors import CorruptState
@@ -24,15 +21,13 @@ SIGN = b"\xc1"
 _LENGTH = 2
 _DIGEST = 16
 # What is shorter costs more as a tail.
-_LEAST = 512
+LEAST = 512
 # Tails behind one another at most, also where each must be opened.
 _CHAIN = 16
 _CHAIN_SEALED = 4
-_REMEMBERED_BYTES = 32 * 1024 * 1024
 
 # The serializer's header, the common part's start and length in the base, what stands behind it.
 Parts: TypeAlias = tuple[bytes, int, int, bytes]
-_Key: TypeAlias = tuple[str, str, str]
 
 
 @dataclass(slots=True)
@@ -61,7 +56,7 @@ class Tail(NamedTuple):
 def parts_of(base: StoredValue, data: bytes, *, sealed: bool) -> Parts | None:
     """Return what makes a value of its base; None if too little of it is the same."""
     most = _CHAIN_SEALED if sealed else _CHAIN
-    if base.chain >= most or len(data) < _LEAST or len(base.name) >= 1 << 8 * _LENGTH:
+    if base.chain >= most or len(data) < LEAST or len(base.name) >= 1 << 8 * _LENGTH:
         return None
     start, own = _header(base.data), _header(data)
     before, after = base.data[start:], data[own:]
@@ -95,40 +90,6 @@ def extend(value: bytearray, parts: Parts, *, of: str) -> None:
     value += rest
 
 
-class Newest:
-    """The values of channels that this process put or got last: of the last 32 MiB."""
-
-    def __init__(self) -> None:
-        self._values: OrderedDict[_Key, StoredValue] = OrderedDict()
-        self._bytes = 0
-        # Callers that block have a loop in a thread of its own.
-        self._lock = Lock()
-
-    def of(self, thread_id: str, scope: str, channel: str) -> StoredValue | None:
-        """Return what a channel's next value may continue."""
-        return self._values.get((thread_id, scope, channel))
-
-    def add(self, thread_id: str, scope: str, channel: str, value: StoredValue) -> None:
-        """Remember a value that is stored, in place of the one before."""
-        key = thread_id, scope, channel
-        with self._lock:
-            known = self._values.pop(key, None)
-            self._bytes -= known.size if known else 0
-            if len(value.data) < _LEAST:
-                return
-            self._values[key] = value
-            self._bytes += value.size
-            while self._bytes > _REMEMBERED_BYTES:
-                self._bytes -= self._values.popitem(last=False)[1].size
-
-    def forget(self, thread_id: str, scope: str, channels: Iterable[str]) -> None:
-        """Forget what is not there any more."""
-        with self._lock:
-            for channel in channels:
-                known = self._values.pop((thread_id, scope, channel), None)
-                self._bytes -= known.size if known else 0
-
-
 def _header(data: bytes) -> int:
     """Return how many bytes of MessagePack stand before a value's own."""
     match data[0]:
@@ -145,7 +106,7 @@ def _header(data: bytes) -> int:
 def _common(one: bytes, other: bytes) -> int:
     """Count the bytes with which both begin."""
     most = min(len(one), len(other))
-    if one[: _LEAST // 2] != other[: _LEAST // 2]:
+    if one[: LEAST // 2] != other[: LEAST // 2]:
         return 0
     if other.startswith(one):
         return most

@@ -20,27 +20,28 @@ pruning drops checkpoints from the oldest, with values that none of the others n
 a thread that is longer.
 
 **Races.** Two writers of a thread without claims both succeed, as with other savers. Versions of
-channels are random in part: two branches never give one value's name to two values. A pruning
-names the checkpoints of a namespace: if one came or went since they were listed, nothing is
-dropped, and they are listed again. A put has the values that are new since its parent. If the
-parent is not there, because it expired, was deleted or pruned, or the server's history went back,
-the put has all values. So it is with a value that continues another one: see `tails`.
+channels are random in part: two branches never give one value's name to two values. During a
+pruning each put enters its place in a list. A step reads what was put since the step before, and
+spares it with all values that it needs. So a pruning ends whatever others write. If that list
+expired, or the server's history went back, the checkpoints are listed again. A put has the values
+that are new since its parent. If the parent is not there, because it expired, was deleted or
+pruned, or the server's history went back, the put has all values. So it is with a value that
+continues another one: see `tails`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha1
-from typing import Any
 
 from redis_state.errors import LeaseLost, ThreadClaimed
+from redis_state.integrations.langgraph.lately import Lately
+from redis_state.integrations.langgraph.newest import Newest
 from redis_state.integrations.langgraph.places import split_place
-from redis_state.integrations.langgraph.tails import Newest
+from redis_state.integrations.langgraph.puts import Dropped, PutsSeen
 from redis_state.primitives.lease import HeldLease
+from redis_state.primitives.record import new_write_id
 from redis_state.scripts import (
     Fence,
     GraphKeys,
@@ -55,11 +56,12 @@ from redis_state.transport.keys import GRAPH_SHARDS, graph_shard
 
 # A reply that holds as much is not made longer.
 MOST_BYTES = 4 * 1024 * 1024
-_REMEMBERED = 10_000
 _NAMESPACES = 200
 _THREADS = 100
 _ANCESTORS = 500
 _NAMES = 500
+# How long puts are listed behind the last step of a pruning.
+_WATCH_MS = 60_000
 
 
 @dataclass(slots=True)
@@ -84,7 +86,9 @@ class Threads:
     def keys(self, thread_id: str) -> GraphKeys:
         """Return a thread's keys."""
         keys = self._base.keys
-        return GraphKeys(keys.graph_thread(thread_id), keys.graph_order(thread_id))
+        return GraphKeys(
+            keys.graph_thread(thread_id), keys.graph_order(thread_id), keys.graph_puts(thread_id)
+        )
 
     async def put(
         self,
@@ -248,39 +252,60 @@ class Threads:
         left = list(names)
         while left:
             part, left = left[:_NAMES], left[_NAMES:]
-            reply = await self._base.scripts.read_bases(self.keys(thread_id), names=part)
-            bases = {name: base for name, base in zip(part, reply.facts, strict=True) if base}
+            reply = await self._base.scripts.read_bases(
+                self.keys(thread_id), most_bytes=MOST_BYTES, names=part
+            )
+            left = part[len(reply.facts) :] + left
+            bases = {name: base for name, base in zip(part, reply.facts, strict=False) if base}
             found.update(bases)
             # Those of checkpoints that were dropped.
             left += {base for base in bases.values() if base not in names and base not in found}
         return found
 
+    async def watch_puts(self, thread_id: str) -> PutsSeen:
+        """Begin to list what is put into a thread. List its checkpoints behind this call."""
+        reply = await self._base.scripts.watch_graph_puts(
+            self.keys(thread_id), watch=new_write_id(), ttl_ms=_WATCH_MS
+        )
+        watch, length, last = reply.facts
+        return PutsSeen(watch, int(length), last)
+
     async def drop(
         self,
         thread_id: str,
         scope: str,
+        seen: PutsSeen,
         *,
-        listed: Collection[bytes],
+        known: int,
+        forks: bool,
         places: Sequence[bytes],
         names: Sequence[bytes],
         claim: HeldLease | None,
-    ) -> bool:
-        """Drop checkpoints of a namespace; return False if it has others than the listed by now.
+    ) -> Dropped | None:
+        """Drop checkpoints of a namespace, but none that was put since, and nothing of these.
 
-        Errors: LeaseLost, ThreadClaimed.
+        ``places`` has each with the one that it needs, in turn. ``known`` is how many checkpoints
+        are known of. Returns None, and drops nothing, if the list of puts is not the one that was
+        ``seen``, or does not have all. Errors: LeaseLost, ThreadClaimed.
         """
         reply = await self._base.scripts.drop_checkpoints(
             self.keys(thread_id),
             mark=_fence(claim),
             namespace=scope,
-            listed=sha1(b"\n".join(sorted(listed)), usedforsecurity=False).hexdigest(),
+            watch=seen.watch,
+            seen=seen.length,
+            last=seen.last,
+            known=known,
+            forks=forks,
+            ttl_ms=_WATCH_MS,
             places=places,
             names=names,
         )
         if reply.word is ReplyCode.STALE:
-            return False
+            return None
         _refuse(reply, thread_id, claim)
-        return True
+        _, length, last, puts, parents, kept, needed = reply.facts
+        return Dropped(PutsSeen(seen.watch, int(length), last), puts, parents, kept, needed)
 
     async def delete(self, thread_id: str, *, claim: HeldLease | None) -> None:
         """Delete a thread. Errors: LeaseLost, ThreadClaimed."""
@@ -360,30 +385,6 @@ class Threads:
     def _listing(self, shard: int) -> GraphListing:
         keys = self._base.keys
         return GraphListing(keys.graph_threads(shard), keys.graph_expiries(shard))
-
-
-class Lately:
-    """What this process has listed within an eighth of a lifetime; of the last 10,000."""
-
-    def __init__(self, ttl_ms: int) -> None:
-        self.longer_ms: int = ttl_ms + ttl_ms // 4
-        self._valid_s = ttl_ms / 8000
-        self._until: OrderedDict[Any, float] = OrderedDict()
-
-    def has(self, what: Any) -> bool:
-        """Return whether it is listed still."""
-        return self._until.get(what, 0) > time.monotonic()
-
-    def add(self, what: Any) -> None:
-        """Remember that it was listed now."""
-        self._until[what] = time.monotonic() + self._valid_s
-        self._until.move_to_end(what)
-        if len(self._until) > _REMEMBERED:
-            self._until.popitem(last=False)
-
-    def forget(self, what: Any) -> None:
-        """Forget it: it is not there any more."""
-        self._until.pop(what, None)
 
 
 def _fence(claim: HeldLease | None) -> Fence | None:

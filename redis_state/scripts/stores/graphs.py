@@ -21,10 +21,11 @@ Claim: TypeAlias = Annotated[Fence | None, _mark]
 
 @dataclass(frozen=True, slots=True)
 class GraphKeys:
-    """The keys of a thread, both in its slot."""
+    """The keys of a thread, all in its slot."""
 
     thread: str
     order: str
+    puts: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,9 @@ class GraphScripts(ScriptRunner):
         """OK, then the place and the row of each."""
 
     @script
-    def read_bases(self, keys: GraphKeys, *, names: Sequence[bytes]) -> PendingReply:
+    def read_bases(
+        self, keys: GraphKeys, *, most_bytes: int, names: Sequence[bytes]
+    ) -> PendingReply:
         """OK, then of each the name of the value that it continues, or nothing."""
 
     @script
@@ -106,11 +109,20 @@ class GraphScripts(ScriptRunner):
         *,
         mark: Claim,
         namespace: str,
-        listed: str,
+        watch: bytes,
+        seen: int,
+        last: bytes,
+        known: int,
+        forks: bool,
+        ttl_ms: int,
         places: Sequence[bytes],
         names: Sequence[bytes],
     ) -> PendingReply:
-        """OK dropped | STALE count | LOST epoch | HELD left_ms."""
+        """OK dropped seen last puts parents kept names | STALE | LOST epoch | HELD left_ms."""
+
+    @script
+    def watch_graph_puts(self, keys: GraphKeys, *, watch: str, ttl_ms: int) -> PendingReply:
+        """OK watch length last."""
 
     @script
     def delete_graph_thread(self, keys: GraphKeys, *, mark: Claim) -> PendingReply:

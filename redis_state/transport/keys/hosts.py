@@ -97,13 +97,15 @@ class HostLayout(KeyLayout):
         return self._key("run_id", run_id, "llama-states")
 
     def framework_checkpoint(self, checkpoint_id: str) -> str:
-        """hash: version, write, order, document, workflow, timestamp: a checkpoint of Microsoft's
-        Agent Framework. `snapshots_ttl` after a save.
+        """hash: version, write, order, document, workflow, timestamp, entry: a checkpoint of
+        Microsoft's Agent Framework. `snapshots_ttl` after a save.
         """
         return self._key("checkpoint_id", checkpoint_id, "framework-checkpoint")
 
     def framework_checkpoints(self, workflow_name: str) -> str:
-        """zset: checkpoint -> expiry in us: checkpoints of a workflow. As long as the newest."""
+        """zset: ``<entry> <checkpoint>`` -> expiry in us: checkpoints of a workflow, and saves that
+        ended half way. As long as the newest.
+        """
         return self._key("workflow_name", workflow_name, "framework-checkpoints")
 
     def framework_messages(self, session_id: str, source_id: str) -> LogKeys:
@@ -130,6 +132,12 @@ class HostLayout(KeyLayout):
     def graph_order(self, thread_id: str) -> str:
         """zset: ``<namespace>:<id>``, by name: a thread's checkpoints. Like the thread."""
         return self._key("thread_id", thread_id, "graph-order")
+
+    def graph_puts(self, thread_id: str) -> str:
+        """list: an id, then ``<namespace>:<id>`` of each checkpoint that is put during a pruning of
+        the thread. A minute after the pruning's last step.
+        """
+        return self._key("thread_id", thread_id, "graph-puts")
 
     def graph_run(self, run_id: str) -> str:
         """zset: thread -> expiry in us: where a run of LangGraph has checkpoints.

@@ -31,9 +31,9 @@ from tests.support.scripts import (
     adk_keys,
     append,
     ask,
+    drop_checkpoints,
     fields,
     graph_keys,
-    graph_listed,
     job_payload,
     lives,
     make_stream,
@@ -43,6 +43,7 @@ from tests.support.scripts import (
     snapshot_keys,
     task_keys,
     trace_keys,
+    watch_graph_puts,
 )
 from tests.support.servers.faults import Proxy
 
@@ -155,6 +156,11 @@ def _put_checkpoint(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
         ttl_ms=HOUR,
         values=[b"%:i1 c", b"v"],
     )
+
+
+async def _put_watched_checkpoint(scripts: Scripts, keys: Keys) -> None:
+    await _put_checkpoint(scripts, keys)
+    await watch_graph_puts(scripts, keys)
 
 
 def _look_at_thread(scripts: Scripts, keys: Keys) -> Awaitable[Any]:
@@ -418,15 +424,8 @@ CASES = {
         lambda scripts, keys: ask(scripts, "HGET", keys.graph_item("n", "k"), "value"),
     ),
     "drop_checkpoints": Case(
-        _put_checkpoint,
-        lambda scripts, keys: scripts.drop_checkpoints(
-            graph_keys(keys),
-            mark=None,
-            namespace="%:",
-            listed=graph_listed(b"%:1"),
-            places=[b"%:1"],
-            names=[b"%:i1 c"],
-        ),
+        _put_watched_checkpoint,
+        lambda scripts, keys: drop_checkpoints(scripts, keys, b"%:1"),
         _look_at_thread,
     ),
     "delete_blob": Case(_commit, _delete_blob, _look_at_blob),

@@ -13,12 +13,13 @@ from tests.support.scripts import (
     GRAPH_ROW,
     HOUR,
     ask,
+    drop_checkpoints,
     graph_keys,
-    graph_listed,
     graph_listing,
     lives,
     no,
     ok,
+    watch_graph_puts,
 )
 
 
@@ -122,9 +123,10 @@ async def test_a_value_continues_only_what_is_there_as_its_writer_took_it(
     both = [b"%:i8 c", _tail(b"%:i7 c", b"7", b"8"), b"%:i7 c", b"7"]
     assert await _put(scripts, keys, b"%:3", values=both) == ok(0)
     names = [b"%:i8 c", b"%:i2 c", b"%:i1 c", b"%:i0 c"]
-    assert await scripts.read_bases(graph_keys(keys), names=names) == ok(
-        *(b"%:i7 c", b"%:i1 c", b"", b"")
-    )
+    bases = b"%:i7 c", b"%:i1 c", b"", b""
+    assert await scripts.read_bases(graph_keys(keys), most_bytes=999, names=names) == ok(*bases)
+    # One reply ends behind what exceeds the size.
+    assert await scripts.read_bases(graph_keys(keys), most_bytes=1, names=names) == ok(bases[0])
 
 
 async def test_a_write_is_kept_as_it_came_first_unless_special(
@@ -174,15 +176,8 @@ async def test_a_write_behind_many_costs_as_much_as_behind_a_hundred(
     found = (await _read(scripts, keys, b"%:1", most=10**6)).facts[0][3]
     assert found[1::2] == [v for n in range(399) for v in (b"v%d" % n, b"")] + [b"v399", b"later"]
     assert found[-4:-1] == [b"t399 0 799 c", b"v399", b"t399 -3 800 i"]
-    reply = await scripts.drop_checkpoints(
-        graph_keys(keys),
-        mark=None,
-        namespace="%:",
-        listed=graph_listed(b"%:1"),
-        places=[b"%:1"],
-        names=[b"%:i1 c"],
-    )
-    assert reply == ok(1)
+    await watch_graph_puts(scripts, keys)
+    assert (await drop_checkpoints(scripts, keys, b"%:1")).facts[0] == 1
     assert await ask(scripts, "HKEYS", thread) == []
 
 
@@ -218,14 +213,7 @@ async def test_only_the_last_claim_writes(scripts: Scripts, keys: Keys) -> None:
     assert (await _write(scripts, keys, b"0", b"c", b"v")).word is ReplyCode.HELD
     assert await _put(scripts, keys, claim=new) == ok(0)
     for claim, word in ((old, ReplyCode.LOST), (None, ReplyCode.HELD)):
-        reply = await scripts.drop_checkpoints(
-            graph_keys(keys),
-            mark=claim,
-            namespace="%:",
-            listed=graph_listed(b"%:1"),
-            places=[b"%:1"],
-            names=[],
-        )
+        reply = await drop_checkpoints(scripts, keys, b"%:1", claim=claim)
         assert reply.word is word
         reply = await scripts.delete_graph_thread(graph_keys(keys), mark=claim)
         assert reply.word is word
@@ -242,32 +230,64 @@ async def test_a_claim_outlives_the_deletion_of_its_thread(scripts: Scripts, key
     assert await scripts.delete_graph_thread(graph_keys(keys), mark=None) == ok(1)
 
 
-async def test_checkpoints_are_dropped_only_as_they_were_listed(
+async def test_checkpoints_are_dropped_without_what_was_put_since(
     scripts: Scripts, keys: Keys
 ) -> None:
     for number in range(3):
         await _put(scripts, keys, b"%%:%d" % number)
     await _put(scripts, keys, b"other:1", values=[b"other:i1 c", b"v"])
     await _write(scripts, keys, b"0", b"c", b"v")
-
-    async def drop(*listed: bytes) -> Reply:
-        return await scripts.drop_checkpoints(
-            graph_keys(keys),
-            mark=None,
-            namespace="%:",
-            listed=graph_listed(*listed),
-            places=[b"%:0", b"%:1"],
-            names=[b"%:i1 c"],
+    assert await watch_graph_puts(scripts, keys) == ok(b"w", 1, b"w")
+    old = b"%:0", b"%:1"
+    # Of another list, or of one that was longer, or without a checkpoint that is there.
+    for known, seen in ((3, (1, b"x")), (3, (2, b"w")), (2, (1, b"w"))):
+        assert await drop_checkpoints(scripts, keys, *old, known=known, seen=seen) == no(
+            ReplyCode.STALE
         )
-
-    assert await drop(b"%:0", b"%:1") == no(ReplyCode.STALE, 3)
-    assert await drop(b"%:0", b"%:1", b"%:3") == no(ReplyCode.STALE, 3)
-    assert await drop(b"%:0", b"%:1", b"%:2") == ok(2)
+    await _put(scripts, keys, b"other:2", row=_row(b"1", b"i1 c"), values=[])
+    assert await drop_checkpoints(scripts, keys, *old, known=3) == ok(
+        *(2, 2, b"other:2", [], [], [], [])
+    )
     thread, order = graph_keys(keys).thread, graph_keys(keys).order
     assert sorted(await ask(scripts, "HKEYS", thread)) == [
-        *(b"bother:i1 c", b"r%:2", b"rother:1"),
+        *(b"bother:i1 c", b"r%:2", b"rother:1", b"rother:2"),
     ]
-    assert await ask(scripts, "ZRANGE", order, 0, -1) == [b"%:2", b"other:1"]
+    assert await ask(scripts, "ZRANGE", order, 0, -1) == [b"%:2", b"other:1", b"other:2"]
+
+
+@pytest.mark.parametrize("forks", [True, False])
+async def test_what_is_put_on_a_checkpoint_that_goes_keeps_what_it_needs(
+    scripts: Scripts, keys: Keys, *, forks: bool
+) -> None:
+    """Four ancestors are dropped, and meanwhile one is put on the third, and one is put again."""
+    values = [b"%:i1 c", b"v", b"%:i2 c", _tail(b"%:i1 c", b"v", b"more")]
+    await _put(scripts, keys, b"%:1", row=_row(None, b"i1 c"), values=values)
+    names = b"i3 c", b"i2 c", b"i4 c", b"i5 c"
+    for number, name in enumerate(names, start=2):
+        given = () if name == b"i2 c" else (b"%:" + name, b"v")
+        row = _row(b"%d" % (number - 1), name)
+        await _put(scripts, keys, b"%%:%d" % number, row=row, values=given)
+    assert await watch_graph_puts(scripts, keys) == ok(b"w", 1, b"w")
+    await _put(scripts, keys, b"%:9", row=_row(b"3", b"i2 c"), values=(), parent=b"%:3")
+    await _put(scripts, keys, b"%:4", row=_row(b"3", b"i4 c"), values=(), parent=b"%:3")
+    reply = await drop_checkpoints(
+        *(scripts, keys, b"%:1", b"%:2", b"%:3", b"%:4"),
+        needed={b"%:3": b"%:2"},
+        names=[b"%:i1 c", b"%:i2 c", b"%:i3 c", b"%:i4 c"],
+        known=5,
+        forks=forks,
+    )
+    dropped, seen, last, puts, parents, kept, needed = reply.facts
+    assert (seen, last, puts) == (3, b"%:4", [b"%:9", b"%:4"])
+    assert parents == [b"%:3", b"%:3"]
+    # What is put again stays, whatever is asked for.
+    assert sorted(kept) == ([b"%:2", b"%:3", b"%:4"] if forks else [b"%:4"])
+    assert dropped == (1 if forks else 3)
+    third = [b"%:i3 c"] if forks else []
+    assert sorted(needed) == sorted([b"%:i1 c", b"%:i2 c", b"%:i4 c", *third])
+    fields = await ask(scripts, "HKEYS", graph_keys(keys).thread)
+    stored = [field[1:] for field in fields if field.startswith(b"b")]
+    assert sorted(stored) == sorted([*needed, b"%:i5 c"])
 
 
 async def test_checkpoints_are_listed_the_highest_first(scripts: Scripts, keys: Keys) -> None:

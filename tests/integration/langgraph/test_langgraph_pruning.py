@@ -1,0 +1,229 @@
+"""Pruning and deletions of runs while others write, and what a process remembers of a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("langgraph")
+
+from langgraph.checkpoint.base import empty_checkpoint
+
+from redis_state import Conflict, RedisStateStore, Settings
+from redis_state.integrations.langgraph import RedisSaver
+from redis_state.integrations.langgraph.newest import Newest
+from redis_state.integrations.langgraph.tails import StoredValue
+from redis_state.integrations.langgraph.threads import Threads
+from redis_state.testing import eventually
+from tests.support.graphs import config_of
+from tests.support.processes import children, forkserver
+from tests.support.scripts import ask
+
+WRITERS = "abc"
+
+
+async def grown(saver: RedisSaver, count: int, *, run: str) -> list[str]:
+    """Put a conversation into the thread ``t``; return the ids of its checkpoints."""
+    config, ids, text = config_of("t"), list[str](), list[str]()
+    for number in range(count):
+        checkpoint = empty_checkpoint()
+        text = [*text[: number % 30], f"{number} " * 90]
+        checkpoint["channel_values"] = {"text": text}
+        checkpoint["channel_versions"] = {"text": saver.get_next_version(None, None)}
+        about: Any = {"source": "loop", "step": number, "run_id": run}
+        config = await saver.aput(config, checkpoint, about, checkpoint["channel_versions"])
+        ids.append(checkpoint["id"])
+    return ids
+
+
+@asynccontextmanager
+async def writers(settings: Settings, summaries: list[dict[str, int]]) -> AsyncGenerator[None]:
+    """Run processes that put into the thread ``t`` all the time."""
+    argument = {
+        "url": settings.url.get_secret_value(),
+        "namespace": settings.namespace,
+        "thread": "t",
+    }
+    processes = [
+        await forkserver.start(
+            "-m",
+            "tests.processes.langgraph_steady_writer",
+            json.dumps({**argument, "name": name}),
+            environment={},
+        )
+        for name in WRITERS
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert (await process.stdout.readline()).strip() == b"begun"
+        yield
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            assert process.stdout is not None
+            summaries.append(json.loads(await process.stdout.readline()))
+            assert await process.wait() == 0
+    finally:
+        await asyncio.gather(*map(children.end, processes))
+
+
+async def test_a_pruning_ends_while_processes_write_all_the_time(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    saver = RedisSaver(store)
+    commands, order = store.base.scripts.transport.commands, store.base.keys.graph_order("t")
+
+    async def there() -> set[str]:
+        places = await commands.zrange(order, 0, -1)
+        return {place.decode().partition(":")[2] for place in places}
+
+    old = {*await grown(saver, 450, run="old")}
+    summaries: list[dict[str, int]] = []
+    async with writers(settings, summaries), asyncio.timeout(60):
+        for _ in range(3):
+            before = await there()
+            await saver.aprune(["t"])
+            left = before & await there()
+            # The newest, and those on which the writers put meanwhile.
+            assert len(left) <= 1 + 20 * len(WRITERS)
+            assert not left & old
+            new = await there()
+
+            async def written(new: set[str] = new) -> bool:
+                return len(await there() - new) > 30
+
+            await eventually(written, "others have written on")
+        more = await grown(saver, 5, run="deleted")
+        await saver.adelete_for_runs(["deleted", "a"])
+        assert not {*more} & await there()
+    assert all(each["puts"] > 50 and each["read"] > each["puts"] for each in summaries)
+    await saver.adelete_for_runs(["a"])
+    runs = [each.metadata.get("run_id") async for each in saver.alist(config_of("t"))]
+    assert {*runs} == {"b", "c"}
+    await saver.aprune(["t"])
+    assert len([each async for each in saver.alist(config_of("t"))]) == 1
+
+
+@pytest.mark.parametrize("lost", [1, 100])
+async def test_a_pruning_whose_list_of_puts_is_lost_lists_again(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """As on a server that evicts keys, or whose history goes back."""
+    saver = RedisSaver(store)
+    ids = await grown(saver, 6, run="r")
+    watch, watched = Threads.watch_puts, 0
+
+    async def watch_and_lose(self: Threads, thread_id: str) -> Any:
+        nonlocal watched
+        seen = await watch(self, thread_id)
+        watched += 1
+        if watched <= lost:
+            assert await store.base.scripts.transport.commands.unlink(self.keys(thread_id).puts)
+        return seen
+
+    monkeypatch.setattr(Threads, "watch_puts", watch_and_lose)
+    if lost == 1:
+        await saver.aprune(["t"])
+        assert watched == 2
+    else:
+        with pytest.raises(Conflict, match="thread 't'"):
+            await saver.aprune(["t"])
+    left = [each.checkpoint["id"] async for each in saver.alist(config_of("t"))]
+    assert left == (ids[-1:] if lost == 1 else ids[::-1])
+
+
+async def test_puts_of_an_older_version_are_not_pruned(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a version does not list what it puts."""
+    saver = RedisSaver(store)
+    await grown(saver, 6, run="r")
+    list_all, done = Threads.all_of, False
+
+    async def list_and_put(self: Threads, thread_id: str, scope: str) -> Any:
+        nonlocal done
+        found = await list_all(self, thread_id, scope)
+        if not done:
+            done = True
+            puts, commands = self.keys(thread_id).puts, store.base.scripts.transport.commands
+            (entry,) = await ask(store.base.scripts, "LRANGE", puts, 0, -1)
+            await grown(saver, 1, run="r")
+            assert await commands.unlink(puts)
+            await store.base.scripts.watch_graph_puts(
+                self.keys(thread_id), watch=entry.decode(), ttl_ms=60_000
+            )
+        return found
+
+    monkeypatch.setattr(Threads, "all_of", list_and_put)
+    await saver.aprune(["t"])
+    assert done
+    (left,) = [each async for each in saver.alist(config_of("t"))]
+    assert len(left.checkpoint["channel_values"]["text"]) == 1
+
+
+async def test_a_bases_reply_ends_behind_what_is_large(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = RedisSaver(store)
+    ids = await grown(saver, 40, run="r")
+    replies, read = list[int](), type(store.base.scripts).read_bases
+
+    async def counted(self: Any, *args: Any, **more: Any) -> Any:
+        reply = await read(self, *args, **more)
+        replies.append(len(reply.facts))
+        return reply
+
+    monkeypatch.setattr(type(store.base.scripts), "read_bases", counted)
+    monkeypatch.setattr("redis_state.integrations.langgraph.threads.MOST_BYTES", 2000)
+    await saver.aprune(["t"])
+    assert sum(replies) == 40
+    assert len(replies) > 5
+    (left,) = [each async for each in saver.alist(config_of("t"))]
+    assert left.checkpoint["id"] == ids[-1]
+    assert len(left.checkpoint["channel_values"]["text"]) == 10
+
+
+async def test_nothing_of_a_deleted_thread_stays_in_memory(store: RedisStateStore) -> None:
+    saver = RedisSaver(store)
+    newest = saver._threads.newest
+    for delete in (
+        saver.adelete_thread("t"),
+        saver.adelete_for_runs(["r"]),
+        saver.aprune(["t"], strategy="delete"),
+    ):
+        await grown(saver, 5, run="r")
+        assert newest.of("t", "%:", "text")
+        await delete
+        assert not newest.of("t", "%:", "text")
+    # One that another process has deleted, and one that is closed.
+    await grown(saver, 5, run="r")
+    await RedisSaver(store).adelete_thread("t")
+    assert await saver.aget_tuple(config_of("t")) is None
+    assert not newest.of("t", "%:", "text")
+    await grown(saver, 5, run="r")
+    await saver.aclose()
+    assert not newest.of("t", "%:", "text")
+
+
+async def test_what_is_not_used_is_forgotten_in_time() -> None:
+    newest = Newest(kept_s=0.2)
+
+    def add(channel: str) -> None:
+        newest.add("t", "%:", channel, StoredValue(b"n", b"s", "msgpack", b"d" * 600, 0))
+
+    add("a")
+    await asyncio.sleep(0)
+    add("b")
+    assert newest.of("t", "%:", "b")
+    await eventually(lambda: not newest.held_bytes, "both are forgotten")
+    assert not newest.of("t", "%:", "b")
+    add("c")
+    assert newest.held_bytes == 601
+    await eventually(lambda: not newest.held_bytes, "it is forgotten too")
