@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 import time
@@ -35,6 +36,9 @@ async def paused(context: TaskContext) -> float:
 
 async def main() -> None:
     """Serve until the standard input ends."""
+    # As `AgentWorker.run`, which has a process of its own.
+    gc.collect()
+    gc.freeze()
     settings: Settings = make_settings(sys.argv[1], namespace="pool-bench")
     handlers = {"started": started, "steered": steered, "paused": paused}
     worker = AgentWorker(handlers, settings=settings, queue=QUEUE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import sys
@@ -63,6 +64,9 @@ class Holding:
 
 async def main() -> None:
     """Serve until the standard input ends."""
+    # As `AgentWorker.run`, which has a process of its own.
+    gc.collect()
+    gc.freeze()
     url, lease_s = sys.argv[1], float(sys.argv[2])
     handlers: dict[str, Handler] = {
         "noop": noop,

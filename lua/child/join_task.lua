@@ -30,6 +30,7 @@
 -- Emits the update on channel
 -- @include now_ms
 -- @include journal_fence
+-- @include lease_rest
 -- @include record_write
 -- @include announce
 
@@ -49,6 +50,5 @@ redis.call('HDEL', task, 'crashes')
 for _, field in ipairs(waits) do fields[#fields + 1] = field end
 local version = record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
 redis.call('PEXPIRE', journal, ttl_ms)
-redis.call('HSET', lease, 'owner', '', 'expires', 0)
-redis.call('PEXPIRE', lease, ttl_ms)
+lease_rest(lease, ttl_ms)
 return { 'OK', version }

@@ -2,7 +2,6 @@
 -- the task's lifetime for the wait.
 -- KEYS task                     hash: version, write, order, status, waits_for and the fields given
 -- KEYS tasks                    zset: task_id -> expiry in us
--- KEYS lease                    hash: epoch
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS announcement.topic_rows  list: the task's index in it
@@ -33,7 +32,7 @@ if not was[1] then return { 'MISSING' } end
 if was[3] == write then return { 'OK', tonumber(was[4]) } end
 if was[1] ~= 'PAUSED' or was[2] ~= child.task_id then return { 'DENIED', was[1] } end
 local over, now = redis.call('HGET', child.task, 'finished') ~= '0', now_ms()
-for _, key in ipairs({ task, tasks, lease, journal }) do
+for _, key in ipairs({ task, tasks, journal }) do
   if redis.call('PTTL', key) < ttl_ms then redis.call('PEXPIRE', key, ttl_ms) end
 end
 if not over then

@@ -31,6 +31,7 @@
 -- Emits the update on channel
 -- @include now_ms
 -- @include journal_fence
+-- @include lease_rest
 -- @include record_write
 -- @include announce
 
@@ -55,6 +56,5 @@ end
 local life_ms = left_ms + ttl_ms
 local version = record_write(task, { key = tasks, member = task_id }, write, life_ms, fields)
 redis.call('PEXPIRE', journal, life_ms)
-redis.call('HSET', lease, 'owner', '', 'expires', 0)
-redis.call('PEXPIRE', lease, life_ms)
+lease_rest(lease, life_ms)
 return { 'OK', version }

@@ -12,7 +12,8 @@
 -- @once
 -- @idempotent
 
-if redis.call('HEXISTS', lease, 'epoch') == 1 then
+-- A task that waits may have none: what was said of it before is not a later task's for that.
+if redis.call('HEXISTS', lease, 'epoch') == 1 or tonumber(redis.call('HGET', task, 'attempts') or 0) > 0 then
   redis.call('HINCRBY', lease, 'epoch', 1)
   redis.call('HDEL', lease, 'owner', 'claim')
   redis.call('PEXPIRE', lease, lease_ms)

@@ -60,7 +60,8 @@ class TaskLayout(KeyLayout):
 
     def lease(self, session_id: str, task_id: str) -> str:
         """hash: owner, claim, epoch, expires, length: which worker runs a task. Kept as long as an
-        active task may live: also the last epoch, so that the next one is greater.
+        active task may live: also the last epoch, so that the next one is greater. Five minutes
+        after a run began to wait: then the server's time makes the next one greater.
         """
         return self._key("session_id", session_id, f"lease:{escape('task_id', task_id)}")
 

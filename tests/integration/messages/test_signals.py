@@ -416,7 +416,7 @@ async def test_a_signal_that_the_server_lost_is_sent_again_and_received_once() -
 async def test_a_task_that_expires_while_it_waits_was_given_its_deadline(
     store: RedisStateStore,
 ) -> None:
-    """The task, its journal and its lease live beyond the time for which it waits."""
+    """The task and its journal live beyond the time for which it waits."""
 
     async def handler(ctx: TaskContext) -> Any:
         return await ctx.receive("n", hold_s=0, timeout=timedelta(hours=5))
@@ -425,7 +425,7 @@ async def test_a_task_that_expires_while_it_waits_was_given_its_deadline(
     assert (await run_once(store, handler)).status is TaskStatus.PAUSED
     keys = store.tasks.keys(SESSION, TASK)
     least = store.tasks.ttl_ms("PAUSED") + 4 * 3600 * 1000
-    for key in (keys.task, keys.journal, keys.lease):
+    for key in (keys.task, keys.journal):
         assert int(await store.transport.sender.send("PTTL", key, repeatable=True)) > least
 
 

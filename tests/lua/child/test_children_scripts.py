@@ -166,9 +166,10 @@ async def test_a_child_that_is_gone_wakes_whoever_waits_for_it(
 async def test_a_task_that_waits_lives_on_with_its_child(scripts: Scripts, keys: Keys) -> None:
     task, child = await family(scripts, keys)
     await join(scripts, keys, task, child)
-    kept = (task.task, task.tasks, task.lease, task.journal)
+    kept = (task.task, task.tasks, task.journal)
     assert await wake(scripts, keys, task, child, ttl_ms=9 * HOUR) == no(ReplyCode.HELD)
     assert all(8.9 * HOUR < life <= 9 * HOUR for life in await lives(scripts, *kept))
+    assert 0 < (await lives(scripts, task.lease))[0] <= 300_000
 
 
 async def test_the_pause_before_is_not_what_a_joining_task_waits_for(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from redis_state.scripts import ReplyCode, Scripts, TaskKeys
+from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
 from tests.support.scripts import (
     HOUR,
@@ -26,6 +26,10 @@ from tests.support.scripts import (
 )
 
 
+async def record(scripts: Scripts, task: TaskKeys, mark: bytes) -> Reply:
+    return await scripts.record_entry(task, mark=mark, entry="step:late#1", value=b"1")
+
+
 async def opened(scripts: Scripts, keys: Keys, *, ttl_ms: int = HOUR) -> tuple[TaskKeys, str]:
     task, token = task_keys(keys), token_key(keys)
     await make_task(scripts, task, "PENDING")
@@ -45,8 +49,10 @@ async def test_a_running_task_waits_for_its_pause(scripts: Scripts, keys: Keys) 
     rows = [row_id for _, row_id in await rows_of(scripts, keys.updates("s"))]
     assert rows == ["started-one", f"opened-{token}", f"paused-{token}"]
     # It outlives the pause's deadline by its own life, with what belongs to it.
-    kept = (task.task, task.tasks, task.lease, task.journal)
+    kept = (task.task, task.tasks, task.journal)
     assert all(10.9 * HOUR < life <= 11 * HOUR for life in await lives(scripts, *kept))
+    # Nobody holds it: it stays for what the run still writes.
+    assert 0 < (await lives(scripts, task.lease))[0] <= 300_000
     assert await pause(scripts, keys, task, token_key(keys, "y")) == no(ReplyCode.DENIED, b"PAUSED")
 
 
@@ -98,3 +104,23 @@ async def test_a_run_that_was_taken_over_or_is_over_pauses_nothing(
     mark, later = await mark_of(scripts, task.lease), await epoch_of(scripts, task.lease) + 1
     await ask(scripts, "HINCRBY", task.lease, "epoch", 1)
     assert await pause(scripts, keys, task, token, mark=mark) == no(ReplyCode.LOST, later)
+
+
+async def test_once_the_lease_of_a_waiting_task_is_gone_its_last_run_writes_no_more(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task, token = await opened(scripts, keys)
+    mark, before = await mark_of(scripts, task.lease), await epoch_of(scripts, task.lease)
+    assert await pause(scripts, keys, task, token, mark=mark) == ok(3)
+    assert (await record(scripts, task, mark)).word is ReplyCode.OK
+    await ask(scripts, "PEXPIRE", task.lease, 1)
+    await clock_passes(scripts, await clock_ms(scripts) + 1)
+    assert await lives(scripts, task.lease) == [-2]
+    # A repetition is found by its write, which needs no lease.
+    assert await pause(scripts, keys, task, token, mark=mark) == ok(3)
+    assert await record(scripts, task, mark) == no(ReplyCode.LOST, 0)
+    assert (await decide(scripts, keys, task, token)).word is ReplyCode.OK
+    assert await record(scripts, task, mark) == no(ReplyCode.LOST, 0)
+    assert (await start(scripts, keys, task, owner="two")).word is ReplyCode.OK
+    assert await epoch_of(scripts, task.lease) > before
+    assert (await record(scripts, task, mark)).word is ReplyCode.LOST

@@ -37,3 +37,17 @@ async def test_a_task_that_nobody_ran_leaves_no_lease_and_clearing_again_changes
     assert await scripts.clear_task(task, children=children, lease_ms=HOUR) == ok(0)
     assert await lives(scripts, task.task, task.lease) == [-2, -2]
     assert (await append(scripts, keys.updates("s"), "u", topic="t")).word is ReplyCode.OK
+
+
+async def test_a_task_that_waited_so_long_that_its_lease_went_is_known_as_an_earlier_one(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task, children = task_keys(keys), keys.children("s", "t")
+    await make_task(scripts, task, "PENDING")
+    await start(scripts, keys, task)
+    await ask(scripts, "DEL", task.lease)
+    assert await scripts.clear_task(task, children=children, lease_ms=HOUR) == ok(1)
+    assert 0 < (await lives(scripts, task.lease))[0] <= HOUR
+    assert await scripts.clear_task(task, children=children, lease_ms=HOUR) == ok(0)
+    await make_task(scripts, task, "PENDING")
+    assert (await start(scripts, keys, task)).word is ReplyCode.OK

@@ -24,7 +24,13 @@ from functools import partial
 from typing import NoReturn
 
 from redis_state import limits
-from redis_state.errors import BackendError, CursorGap, InvalidField, LeaseLost
+from redis_state.errors import (
+    BackendError,
+    CursorGap,
+    InvalidField,
+    LeaseLost,
+    RedisStateError,
+)
 from redis_state.models import SteeringEvent, SteeringEventType
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
@@ -35,6 +41,7 @@ from redis_state.worker.tasks.recorded.replay import Lane, Replay, SteeringRow
 log: logging.Logger = logging.getLogger(__name__)
 
 _AGAIN_S = 1.0
+_LONGEST_AGAIN_S = 30.0
 _PATIENCE_S = 300.0
 # A run that ends before, without a checkpoint, need not subscribe.
 _FOLLOW_AFTER_S = 0.05
@@ -278,11 +285,19 @@ class Inbox:
         if self._starting is not None and self._follower is None:
             self._starting.cancel()
             self._follower = asyncio.create_task(self.follow())
+            self._follower.add_done_callback(self._follow_again)
+
+    def _follow_again(self, _: asyncio.Task[None]) -> None:
+        """Follow again if something else than the end of the run has stopped it."""
+        if self._starting is not None:
+            log.warning("steering of task %r was not followed any more", self._task_id)
+            self._follower = None
+            self._follow_now()
 
     async def follow(self) -> None:
         """Receive what arrives from now on, until cancelled."""
         # When the run began: see `catch_up`, which is not called if there was nothing.
-        was_read = True
+        was_read, wait_s = True, _AGAIN_S
         while True:
             entries = self._store.steering.watch(
                 self._session_id,
@@ -295,13 +310,23 @@ class Inbox:
             try:
                 async with aclosing(entries):
                     async for entry in entries:
+                        # Else one that cannot be received would keep all later ones away.
+                        self._after, wait_s = entry.cursor, _AGAIN_S
                         self._receive(entry.value)
-                        self._after = entry.cursor
             except CursorGap as gap:
                 self._resume(gap)
-            except BackendError as error:
+            except RedisStateError as error:
                 log.warning("steering of task %r is not heard: %s", self._task_id, error)
                 await asyncio.sleep(_AGAIN_S)
+            except Exception as error:
+                log.warning(
+                    "steering of task %r is not heard: %s",
+                    self._task_id,
+                    type(error).__name__,
+                    exc_info=self._store.base.payloads.told(error),
+                )
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_AGAIN_S)
 
     def _has_for(self, lane: Lane) -> bool:
         """Return whether `_take` would return something."""

@@ -1,0 +1,87 @@
+"""What stops a run from hearing its steering stops it for a while only, and is told in the log."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore
+from redis_state.models import SteeringEventType, TaskStatus
+from redis_state.settings import make_settings
+from redis_state.testing import eventually
+from redis_state.worker import TaskClient, TaskContext
+from tests.support.processes.pools import SESSION, pool
+from tests.support.servers.faults import run_server, short_directory
+from tests.support.tasks.runs import TASK, make, run_once
+from tests.support.timing import LONG_S
+
+HEARD = SteeringEventType.USER_MESSAGE
+
+
+def following() -> list[asyncio.Task[object]]:
+    """Give the asyncio tasks of this loop that hear steering."""
+    named = ((task, getattr(task.get_coro(), "__qualname__", "")) for task in asyncio.all_tasks())
+    return [task for task, name in named if name == "Inbox.follow"]
+
+
+async def listen(ctx: TaskContext) -> list[str]:
+    await ctx.progress("listens")
+    return [str(event.payload.get("text")) for event in await ctx.inbox.wait()]
+
+
+@pytest.mark.role("any", why="configures a server of its own")
+async def test_steering_is_heard_again_once_the_server_is_as_the_settings_want_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with (
+        short_directory() as directory,
+        run_server(directory, "--appendonly", "yes", "--appendfsync", "always") as url,
+    ):
+        plain = make_settings(url, call_timeout_s=LONG_S)
+        durable = make_settings(url, guarantee="durable", call_timeout_s=LONG_S)
+        async with (
+            RedisStateStore(plain) as operator,
+            RedisStateStore(durable) as store,
+            TaskClient(operator) as client,
+        ):
+            ask = operator.transport.sender.send
+            await make(store)
+            running = asyncio.create_task(run_once(store, listen))
+            await eventually(following, "the run follows its steering")
+            await ask("CONFIG", "SET", "appendfsync", "everysec", repeatable=True)
+            for kind in ("normal", "pubsub"):
+                await ask("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes", repeatable=True)
+
+            def is_told() -> bool:
+                return "cannot promise guarantee='durable'" in caplog.text
+
+            await eventually(is_told, "the run says that it hears nothing", timeout_s=60)
+            await ask("CONFIG", "SET", "appendfsync", "always", repeatable=True)
+            await client.steer(SESSION, TASK, HEARD, {"text": "go on"})
+            async with asyncio.timeout(60):
+                assert (await running).result == ["go on"]
+
+
+async def test_a_task_is_cancelled_although_something_has_stopped_its_follower(
+    store: RedisStateStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped: list[asyncio.Task[object]] = []
+
+    async def careless(ctx: TaskContext) -> None:
+        await ctx.progress("listens")
+        stopped.extend(following())
+        for task in stopped:
+            task.cancel()
+        await asyncio.wait(stopped)
+        await ctx.inbox.wait()
+
+    async with pool(store, {"careless": careless}) as client:
+        task = await client.submit("careless", session_id=SESSION)
+        await eventually(lambda: stopped and stopped[0].cancelled(), "the follower is cancelled")
+        assert await client.cancel(SESSION, task)
+        ended = await client.wait(SESSION, task, timeout_s=60)
+        assert ended.status is TaskStatus.CANCELLED
+    assert "was not followed any more" in caplog.text
