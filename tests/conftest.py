@@ -24,6 +24,7 @@ from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
 from tests.support.hosts import KINDS, Host, open_host
+from tests.support.logs import is_of_the_test
 from tests.support.processes import children, forkserver, nursery
 from tests.support.servers.choice import Admin, TestServer, describe, start_server
 from tests.support.servers.faults import run_server, short_directory
@@ -153,6 +154,14 @@ def every_process_ends_with_its_test(request: pytest.FixtureRequest) -> Iterator
     yield
     left = children.end_all()
     assert not left or request.node.stash[HAS_FAILED], f"left running: {left}"
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Keep what is collected of earlier tests out of a test's records."""
+    caplog.handler.addFilter(is_of_the_test)
+    yield caplog
+    caplog.handler.removeFilter(is_of_the_test)
 
 
 @pytest.fixture(scope="session")

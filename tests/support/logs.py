@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from logging import LogRecord
 
-import pytest
 
-
-def logged(caplog: pytest.LogCaptureFixture) -> list[LogRecord]:
-    """Return the records of a test, without what asyncio says of tasks that are collected.
+def is_of_the_test(record: LogRecord) -> bool:
+    """Return whether a record may be the test's: not what asyncio says of tasks it collects.
 
     They may be another test's: garbage is collected at any time.
     """
-    return [
-        record
-        for record in caplog.records
-        if record.name != "asyncio" or "was never retrieved" not in record.getMessage()
-    ]
+    return record.name != "asyncio" or "was never retrieved" not in record.getMessage()

@@ -30,7 +30,6 @@ from redis_state.telemetry import (
     TaskTelemetrySink,
 )
 from redis_state.testing import eventually
-from tests.support.logs import logged
 from tests.support.processes import children
 from tests.support.servers.faults import run_processes
 
@@ -154,7 +153,7 @@ async def test_an_event_is_logged_without_what_it_carries(
 ) -> None:
     with caplog.at_level(logging.INFO):
         await LoggingSink().emit(event)
-    (record,) = logged(caplog)
+    (record,) = caplog.records
     assert (record.levelname, record.getMessage()) == (level, text)
     fields: dict[str, Any] = getattr(record, "telemetry")  # noqa: B009 - a field of extra
     assert all(f"{name}={value!r}" in text for name, value in fields.items())

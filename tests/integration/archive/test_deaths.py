@@ -50,8 +50,8 @@ POINTS = {
 @pytest.mark.parametrize(
     ("archive_url", "stride"),
     [
-        *(("postgres", 29), pytest.param("postgres", 1, marks=pytest.mark.full)),
-        *(("parquet", 53), pytest.param("parquet", 1, marks=pytest.mark.full)),
+        *(("postgres", 59), pytest.param("postgres", 1, marks=pytest.mark.full)),
+        *(("parquet", 107), pytest.param("parquet", 1, marks=pytest.mark.full)),
     ],
     indirect=["archive_url"],
 )

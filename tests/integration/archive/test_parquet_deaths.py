@@ -14,7 +14,7 @@ from tests.support.sizes import sizes
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
-@pytest.mark.parametrize("stride", sizes(71, 1))
+@pytest.mark.parametrize("stride", sizes(149, 1))
 async def test_who_changes_files_dies_at_each_call(tmp_path: Path, stride: int) -> None:
     arguments = [
         {"folder": str(tmp_path), "stride": stride, "edge": edge, "first": 1 + number * stride // 2}

@@ -19,7 +19,7 @@ from redis_state.models import SteeringEventType, TaskStatus, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import RetryPolicy, StepPolicy, TaskContext, retried
 from tests.support.processes.pools import SESSION, becomes, pool, updates_of
-from tests.support.tasks.runs import TASK, make, run_once, run_to_the_end, take
+from tests.support.tasks.runs import TASK, make, run_once, run_to_the_end, steal
 
 QUICK = RetryPolicy(attempts=4, wait_initial_s=0.001, wait_max_s=0.002, wait_jitter_s=0)
 PATIENT = RetryPolicy(attempts=3, wait_initial_s=3600, wait_max_s=3600, timeout_s=None)
@@ -245,10 +245,10 @@ async def test_a_lost_lease_ends_the_wait_between_two_attempts_at_once(
             ended.append(error)
             raise
 
-    async with pool(store, {"h": handler}, lease_s=0.3) as client:
+    async with pool(store, {"h": handler}, lease_s=1) as client:
         task = await client.submit("h", session_id=SESSION)
         await eventually(lambda: notices(store, task), "the first attempt has failed")
-        taken = await take(store, task)
+        taken = await steal(store, task)
         assert taken.attempts == 2
         await eventually(lambda: ended, "the wait is over")
         assert isinstance(ended[0], (LeaseLost, asyncio.CancelledError))

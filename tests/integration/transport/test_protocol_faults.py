@@ -16,7 +16,6 @@ from redis_state.transport.wire.resp import prepare
 from redis_state.transport.wire.script import Script
 from tests.integration.transport.test_shared_commands import each_of
 from tests.integration.transport.test_subscriber import heard, subscriber_to
-from tests.support.logs import logged
 from tests.support.servers.faults import Proxy, sender_to
 
 EXTRA = b"$8\r\nsomebody\r\n"
@@ -57,7 +56,7 @@ async def test_a_reply_to_no_call_ends_the_connection_and_reaches_nobody(
         assert await echoed(sender, "a", "b", "c") == [b"a", b"b", b"c"]
         assert sender.connections == 2
     # It is the server's fault, and no error of ours.
-    assert [record.levelname for record in logged(caplog)] == ["WARNING"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "somebody" not in caplog.text
 
 

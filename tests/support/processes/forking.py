@@ -1,4 +1,4 @@
-"""The fork server: it imports the packages at its first request, and forks a process for each.
+"""The fork server: it imports the packages when it starts, and forks a process for each request.
 
 ``python -m tests.support.processes.forking <number>`` serves the listening socket of that number
 until its standard input ends. Arguments of pytest may follow: then it imports the tests that they
@@ -64,7 +64,7 @@ def serve(number: int, *collecting: str) -> None:
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, _wake)
     running: dict[int, socket.socket] = {}
-    loaded = False
+    _load(collecting)
     with selectors.DefaultSelector() as selector:
         for each in (0, woken, number):
             selector.register(each, selectors.EVENT_READ)
@@ -76,7 +76,6 @@ def serve(number: int, *collecting: str) -> None:
                 os.read(woken, 1 << 10)
             if number in ready:
                 request, _ = listener.accept()
-                loaded = loaded or _load(collecting)
                 theirs, document = _read(request)
                 pid = os.fork()
                 if pid == 0:
@@ -95,7 +94,7 @@ def serve(number: int, *collecting: str) -> None:
             os.killpg(pid, signal.SIGKILL)
 
 
-def _load(collecting: tuple[str, ...]) -> bool:
+def _load(collecting: tuple[str, ...]) -> None:
     if collecting:
         import pytest  # noqa: PLC0415 - the other processes do without
 
@@ -107,7 +106,6 @@ def _load(collecting: tuple[str, ...]) -> bool:
                 import_module(name)
     gc.collect()
     gc.freeze()
-    return True
 
 
 def _commands() -> list[str]:

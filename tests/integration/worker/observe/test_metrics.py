@@ -29,7 +29,6 @@ from redis_state.worker.observe.stats import RunOutcome, WorkerStats
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.transitions import TaskTransitions
-from tests.support.logs import logged
 from tests.support.processes import children
 from tests.support.processes.pools import (
     SESSION,
@@ -247,7 +246,7 @@ def test_what_goes_wrong_in_a_scrape_is_logged_once_and_dropped(
     collector = WorkerMetrics("w", 1, WorkerStats(["h"]), broken)
     for _ in range(3):
         assert list(collector.collect()) == []
-    assert [record.message for record in logged(caplog)] == [
+    assert [record.message for record in caplog.records] == [
         "telemetry is incomplete: builtins.ZeroDivisionError"
     ]
 

@@ -20,7 +20,6 @@ from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, Handler, TaskClient, TaskContext, WorkerRegistry
 from redis_state.worker.observe.registry import WorkerIdentity, WorkerRecord
 from redis_state.worker.observe.stats import WorkerStats
-from tests.support.logs import logged
 from tests.support.processes.pools import (
     SESSION,
     agent,
@@ -137,7 +136,7 @@ async def test_a_presence_lives_through_an_outage_and_says_nothing_of_it(
             await asyncio.wait({keeping})
             await worker_record.withdraw()
     assert await registry.list() == []
-    assert logged(caplog) == []
+    assert caplog.records == []
 
 
 async def _is_empty(registry: WorkerRegistry) -> bool:
