@@ -256,12 +256,12 @@ def edited(table: Any, edit: FileEdit) -> Any:
     kind = edit.file.kind
     owners = table[OWNERS[kind]].to_pylist()
     if kind == RECORDS:
-        keys = zip(record_keys(table), table["at"].cast(pa.int64()).to_pylist(), strict=True)
+        times: list[int] = table["at"].cast(pa.int64()).to_pylist()
         keep = [
             key not in edit.records
             and not (key[1] in edit.without and key[0] in _OF_SESSION)
             and us >= edit.expired.get(key[0], us)
-            for key, us in keys
+            for key, us in zip(record_keys(table), times, strict=True)
         ]
     elif kind == TASKS:
         born, ended = (table[name].cast(pa.int64()).to_pylist() for name in ("born", "ended_at"))
