@@ -116,6 +116,20 @@ async def test_a_bucket_of_an_s3_compatible_server_is_an_archive(
         await archives[0].write(ArchiveBatch(sessions=[SessionRows("r", None, rows)]))
         report = await archives[1].retain({"updates": moment_of_ms(rows[2].ms)})
         assert report.rows == {"updates": 2}
+        at_us = rows[0].ms * 1000
+        records = [
+            ArchivedRecord(kind, "o", "k", at_us, at_us, b"\0\xff", version=1)
+            for kind in RecordKind
+        ]
+        both = ArchiveBatch(records=records)
+        await asyncio.gather(*(each.write(both) for each in archives))
+        assert (await archives[0].verify(both)).is_whole
+        assert set((await archives[1].status()).records.values()) == {1}
+        report = await archives[2].retain({"trajectories": moment_of_ms(rows[1].ms)})
+        assert report.rows == {"trajectories": 1}
+        await archives[0].forget("o")
+        assert (await archives[1].status()).records == {RecordKind.EVENT: 1}
+        assert await archives[2].rows("r", after=None, count=9) == rows[2:]
     finally:
         running.stop()
 
