@@ -46,6 +46,11 @@ class RecordList:
         self._delay_ms = round(base.settings.call_timeout_s * 1000) + _MARGIN_MS
         self.watch: WatchList = WatchList(base.scripts, keys, key_of=keys.archive_records)
 
+    @property
+    def rest_s(self) -> float:
+        """How long after its last save a record is due, in seconds."""
+        return self._delay_ms / 1000
+
     async def covering(self, entry: bytes, save: Callable[[], Awaitable[T]]) -> T:
         """Put an entry, then save its record; return what that returned. See `WatchList`.
 

@@ -18,6 +18,7 @@ from redis_state.archive.model import (
     moment_of_us,
     rows_digest,
 )
+from redis_state.archive.parquet.counting import counted, records_of_session
 from redis_state.archive.parquet.files.columns import RECORDS, TASKS, UPDATES, digest_of, pc
 from redis_state.archive.parquet.files.reading import FileReader, Place
 from redis_state.archive.parquet.files.writing import key_of, record_key
@@ -66,10 +67,12 @@ def session(reader: FileReader, session_id: str) -> ArchivedSession | None:
     tasks = sum(reader.keys(file, plain, ["session_id"]).num_rows for file in of_tasks)
     lost = [reader.keys(file, plain)["lost"].to_pylist() for file in of_updates]
     last = reader.last(plain)
-    if not tasks and last is None and not any(lost):
+    records = records_of_session(reader, plain)
+    if not tasks and last is None and not any(lost) and not records:
         return None
     updates = sum(each.count(False) for each in lost)
-    return ArchivedSession(session_id, tasks, updates, None if last is None else (last[1], last[0]))
+    place = None if last is None else (last[1], last[0])
+    return ArchivedSession(session_id, tasks, updates, place, records)
 
 
 def rows(
@@ -116,7 +119,7 @@ def status(reader: FileReader) -> ArchiveStatus:
     updates, kinds = 0, Counter[str]()
     for file in reader.files.by_name.values():
         if file.kind == RECORDS:
-            kinds.update(reader.keys(file, None, ["kind"])["kind"].to_pylist())
+            kinds.update(counted(reader, file))
             continue
         columns = ["session_id", "lost"] if file.kind == UPDATES else ["session_id"]
         table = reader.keys(file, None, columns)

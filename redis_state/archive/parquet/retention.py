@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from redis_state.archive.model import RecordKind
+from redis_state.archive.parquet.expiring import RecordExpiry
 from redis_state.archive.parquet.files.columns import (
     ALL_MONTHS,
     SESSIONS,
@@ -26,7 +28,7 @@ from redis_state.archive.parquet.files.reading import FileReader, Place
 from redis_state.archive.parquet.files.writing import FileChanges
 from redis_state.archive.retention import RetentionReport
 
-CLASSES: Final = (TASKS, UPDATES, SESSIONS)
+CLASSES: Final = (TASKS, UPDATES, *(kind.what for kind in RecordKind), SESSIONS)
 # A call reads so many rows at most, or those of one file.
 _MOST = 500_000
 # A file of so many bytes is written again only if such a part of it has expired.
@@ -49,6 +51,8 @@ class Expiry:
         for kind in (TASKS, UPDATES):
             if kind in moments:
                 self._expire(kind, moments[kind])
+        records = RecordExpiry(reader, self.changes, self.report, may_read=self._may_read)
+        records.expire(moments)
         if UPDATES in moments and moments[UPDATES] > reader.files.kept_from.get(UPDATES, 0):
             self.changes.kept_from[UPDATES] = moments[UPDATES]
         if SESSIONS in moments:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from time import monotonic
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +35,7 @@ from redis_state.documents import task_document, update_document
 from redis_state.errors import ArchiveUnavailable, ConfigError, TaskUnknown
 from redis_state.models import TaskStatus
 from redis_state.stores.archive_list import RecordList
+from redis_state.worker.recovery.archive_again import EnlistedRecords, enlist_records
 
 archive: typer.Typer = typer.Typer(
     name="archive",
@@ -41,6 +44,7 @@ archive: typer.Typer = typer.Typer(
 )
 app.add_typer(archive)
 
+_LOOK_S = 0.5
 Session = Annotated[str | None, typer.Option("--session", help="Only this session.")]
 
 
@@ -141,24 +145,29 @@ def show(
 @archive.command(name="run")
 def archive_now(
     backfill: Annotated[
-        bool, typer.Option("--backfill", help="Also tasks that ended before all was archived.")
+        bool, typer.Option("--backfill", help="Also what was there before it was archived.")
     ] = False,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Also what is marked: for a PostgreSQL from a backup."),
+        typer.Option("--again", help="Also what is marked: for an archive from a backup."),
     ] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Archive what waits, and return once nothing of it is due.
 
-    Workers do so by themselves. Status 5 if the archive is away.
+    Workers do so by themselves. With an option it also waits until the records that it finds
+    are due: `call_timeout_s` and five seconds. Status 5 if the archive is away.
     """
 
     async def work() -> dict[str, Any]:
         async with _reading(url) as (store, reader):
             all_ended = backfill or again
             enlisted = await backfill_tasks(store, again=again) if all_ended else 0
+            found = await enlist_records(store, again=again) if all_ended else EnlistedRecords()
+            due_at = monotonic()
+            if found.counts.total():
+                due_at += RecordList(store.base).rest_s + 1
             archiver, total = Archiver(store, reader.archive), ArchiveReport()
             records = RecordArchiver(store, reader.archive)
             copied: Counter[str] = Counter()
@@ -168,8 +177,12 @@ def archive_now(
                 copied += other.copied
                 if report.postponed or other.postponed:
                     raise ArchiveUnavailable("write", "see the log")
-                if not report.looked and not other.looked:
-                    return asdict(total) | copied | {"enlisted": enlisted}
+                if report.looked or other.looked:
+                    continue
+                if monotonic() >= due_at:
+                    counts = asdict(total) | copied | {"enlisted": enlisted}
+                    return counts | {"enlisted_records": found.counts.total()}
+                await asyncio.sleep(_LOOK_S)
 
     found = run(work())
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
@@ -35,6 +36,19 @@ async def archive(archiving: Settings) -> AsyncIterator[Archive]:
     """Give the test's archive, prepared."""
     opened = open_archive(archiving)
     await opened.prepare()
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+async def away(archiving: Settings, tmp_path: Path) -> AsyncIterator[Archive]:
+    """Give an archive of the test's kind that cannot be reached."""
+    url = "postgresql://nobody@127.0.0.1:1/none"
+    if archiving.archive_url is not None and "file:" in archiving.archive_url.get_secret_value():
+        in_the_way = tmp_path / "file"
+        in_the_way.touch()
+        url = (in_the_way / "folder").as_uri()
+    opened = open_archive(archiving.model_copy(update={"archive_url": SecretStr(url)}))
     yield opened
     await opened.aclose()
 

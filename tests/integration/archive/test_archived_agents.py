@@ -16,25 +16,18 @@ from pydantic import SecretStr
 from redis_state import RedisStateStore, Settings
 from redis_state.agents import AgentSession, LlmConfig, SessionStore
 from redis_state.archive.model import RecordKind
-from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.protocol import Archive
 from redis_state.archive.records import RecordArchiver
 from redis_state.erasure import Eraser
 from redis_state.errors import ConfigError, SessionNotFound
 from redis_state.stores.archive_list import RecordList
 from redis_state.transport.keys import WATCH_SHARDS
 from tests.support.agents.sessions import fresh, stepped
-from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archived_records import archive_records, records_due
 from tests.support.tasks.crash_states import send
 
 SESSION = "session"
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def archive_url(postgres: OwnPostgres) -> str:
-    """Give the URL of a PostgreSQL: files keep tasks, updates and sessions."""
-    return postgres.url
 
 
 @pytest.fixture
@@ -56,7 +49,7 @@ async def grown(
 
 
 async def test_a_session_is_copied_whole_and_read_once_it_has_expired(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     sessions = SessionStore(live)
     saved = await grown(sessions)
@@ -87,7 +80,7 @@ async def test_a_session_is_copied_whole_and_read_once_it_has_expired(
 
 
 async def test_a_key_that_is_sealed_stays_sealed_in_the_archive(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     key = SecretStr(Fernet.generate_key().decode())
     sessions = SessionStore(live, protect="encrypt", encryption_key=key)
@@ -105,23 +98,21 @@ async def test_a_key_that_is_sealed_stays_sealed_in_the_archive(
 
 
 async def test_an_archive_that_is_away_keeps_a_session(
-    live: RedisStateStore, archive: PostgresArchive, archiving: Settings
+    live: RedisStateStore, archive: Archive, away: Archive
 ) -> None:
     sessions = SessionStore(live, lifetime=timedelta(hours=2))
     await sessions.create(fresh(SESSION))
-    away = PostgresArchive("postgresql://nobody@127.0.0.1:1/none", namespace=archiving.namespace)
     await records_due(live)
     assert (await RecordArchiver(live, away).run_once()).postponed == 1
     key = live.base.keys.agent_session(SESSION)
     assert await send(live, "PTTL", key) > 399 * DAY_MS
     await archive_records(live, archive)
     assert 0 < await send(live, "PTTL", key) <= 7_200_000
-    await away.aclose()
 
 
 @pytest.mark.role("any", why="it reads the names of all keys")
 async def test_a_session_that_is_erased_goes_from_the_archive_too(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     sessions = SessionStore(live)
     for session_id in (SESSION, "other"):

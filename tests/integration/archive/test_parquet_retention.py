@@ -11,13 +11,15 @@ pytest.importorskip("pyarrow", reason="needs the parquet extra")
 
 from redis_state.archive.model import (
     ArchiveBatch,
+    ArchivedRecord,
     ArchivedRow,
     ArchiveQuery,
+    RecordKind,
     SessionRows,
     moment_of_ms,
 )
 from redis_state.archive.parquet import archive as archives
-from redis_state.archive.parquet import retention
+from redis_state.archive.parquet import expiring, retention
 from redis_state.archive.parquet.archive import ParquetArchive
 from tests.support.tasks.archived_tasks import sample_task
 
@@ -122,3 +124,50 @@ async def test_what_was_erased_and_what_has_expired_is_known_when_the_entries_ha
     assert await other.tasks(ArchiveQuery()) == []
     assert await other.rows("r", after=(1, _BEGIN_MS + 1), count=9) is None
     assert await other.rows("r", after=None, count=9) == rows_of(3)
+
+
+def records_of(at_ms: int, *, count: int = 1) -> list[ArchivedRecord]:
+    """Make records of each class, whose states are of one moment."""
+    return [
+        ArchivedRecord(kind, "o", f"k{at_ms}-{n}", at_ms * 1000, at_ms * 1000, b"1", version=1)
+        for kind in RecordKind
+        for n in range(count)
+    ]
+
+
+async def test_each_class_of_records_expires_by_itself(
+    files: ParquetArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at_ms in (_BEGIN_MS, _BEGIN_MS + 10):
+        await files.write(ArchiveBatch(records=records_of(at_ms)))
+    await files.compact()
+    before = {"events": moment_of_ms(_BEGIN_MS + 10), "artifacts": moment_of_ms(_BEGIN_MS)}
+    for dry_run in (True, False):
+        report = await files.retain(before, dry_run=dry_run)
+        assert report.rows == {"events": 1, "artifacts": 0}
+    counts = dict.fromkeys(RecordKind, 2) | {RecordKind.EVENT: 1}
+    assert (await files.status()).records == counts
+    # All of it has expired: it goes whole, and nothing is read.
+    monkeypatch.setattr(retention, "_MOST", 0)
+    report = await files.retain(dict.fromkeys(files.classes, moment_of_ms(_BEGIN_MS + 11)))
+    assert report.rows == {
+        **dict.fromkeys(files.classes, 0),
+        **{kind.what: count for kind, count in counts.items()},
+    }
+    assert report.partitions["events"] == 1
+    assert (await files.status()).records == {}
+
+
+async def test_a_large_file_of_records_is_written_again_once_a_part_of_it_has_expired(
+    files: ParquetArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiring, "_LARGE", 1)
+    early, late = records_of(_BEGIN_MS), records_of(_BEGIN_MS + 10, count=3)
+    await files.write(ArchiveBatch(records=[*early, *late]))
+    before = moment_of_ms(_BEGIN_MS + 10)
+    report = await files.retain({"trajectories": before})
+    assert (report.rows, len(report.left)) == ({"trajectories": 0}, 1)
+    report = await files.retain({"trajectories": before, "events": before})
+    assert (report.rows, report.left) == ({"trajectories": 1, "events": 1}, {})
+    left = await files.records(RecordKind.TRAJECTORY, "o")
+    assert left == [each for each in late if each.kind is RecordKind.TRAJECTORY]

@@ -15,7 +15,9 @@ import psycopg
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
+from redis_state.archive import open_archive
 from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.protocol import Archive
 from redis_state.archive.records import RecordArchiver
 from redis_state.settings import ArchiveClass
 from redis_state.transport.sending.calls import CallSender
@@ -32,29 +34,20 @@ CLASSES = frozenset(get_args(ArchiveClass))
 # The fault points: what a save sends, and what an archiver does.
 POINTS = {
     *("watch_since", "save_record", "save_session", "claim_due", "hold_record", "mark_record"),
-    *("settle_claim", "postgres"),
+    *("settle_claim", "postgres", "files"),
 }
-
-
-@pytest.fixture
-def archive_url(postgres: OwnPostgres) -> str:
-    """Give the URL of a PostgreSQL: files keep tasks, updates and sessions."""
-    return postgres.url
 
 
 @pytest.mark.timeout(1600)
 @pytest.mark.parametrize("stride", sizes(83, 1))
 async def test_a_process_dies_at_each_round_trip(
-    settings: Settings, postgres: OwnPostgres, stride: int
+    archiving: Settings, archive: Archive, archive_url: str, stride: int
 ) -> None:
-    prepared = PostgresArchive(postgres.url)
-    await prepared.prepare()
-    await prepared.aclose()
     argument = {
-        "url": settings.url.get_secret_value(),
-        "archive": postgres.url,
+        "url": archiving.url.get_secret_value(),
+        "archive": archive_url,
         "classes": sorted(CLASSES),
-        "namespace": settings.namespace,
+        "namespace": archiving.namespace,
         "stride": stride,
     }
     arguments = [
@@ -66,12 +59,13 @@ async def test_a_process_dies_at_each_round_trip(
     assert [death for death in deaths if death["problems"]] == []
     assert all(results for results in found)
     if stride == 1:
-        assert {death["trip"] for death in deaths} >= POINTS
+        away = "files" if isinstance(archive, PostgresArchive) else "postgres"
+        assert {death["trip"] for death in deaths} >= POINTS - {away}
 
 
 @pytest.mark.parametrize("stride", sizes(13, 1))
 async def test_redis_dies_at_each_round_trip(
-    archiving: Settings, postgres: OwnPostgres, monkeypatch: pytest.MonkeyPatch, stride: int
+    archiving: Settings, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
     run = CallSender.run
     at, fired = 1 + stride // 2, Counter[str]()
@@ -89,7 +83,7 @@ async def test_redis_dies_at_each_round_trip(
                     "call_timeout_s": 30.0,
                 }
             )
-            archive = PostgresArchive(postgres.url, namespace=chosen.namespace)
+            archive = open_archive(chosen)
             async with RedisStateStore(chosen) as store:
                 again: list[asyncio.Task[None]] = []
 
@@ -116,7 +110,7 @@ async def test_redis_dies_at_each_round_trip(
         await server.stop()
     assert sum(fired.values()) >= 2
     if stride == 1:
-        assert fired.keys() >= POINTS - {"postgres"}
+        assert fired.keys() >= POINTS - {"postgres", "files"}
 
 
 async def _restart(server: OwnServer) -> None:

@@ -139,7 +139,7 @@ async def test_a_database_of_the_version_before_gets_the_table(postgres: OwnPost
 
 
 async def test_an_erasure_takes_what_a_session_owns_and_nothing_else(
-    archive: PostgresArchive,
+    archive: Archive,
 ) -> None:
     records = [
         replace(record(owner), kind=kind, owner=owner)

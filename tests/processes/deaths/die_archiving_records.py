@@ -41,6 +41,8 @@ class RecordsCase:
         """Archive the rest; tell what is lost, or there twice. Then do all of it."""
         async with RedisStateStore(self.settings) as store:
             archive = open_archive(self.settings)
+            # Who died before the first record was due has not prepared it.
+            await archive.prepare()
             await archive_records(store, archive)
             problems = await problems_of(store, archive)
             await all_of_it(store)

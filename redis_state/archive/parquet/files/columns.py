@@ -280,7 +280,16 @@ def describe(table: Any, kind: str, month: str, bucket: str, *, size: int) -> Da
         ended=_bounds(table, "ended_at") if kind == TASKS else None,
         created=_bounds(table, "created_at") if kind == TASKS else None,
         sessions=_sessions(table, kind) if bucket == NEW else None,
+        classes=classes_in(table) if kind == RECORDS else None,
     )
+
+
+def classes_in(table: Any) -> dict[str, tuple[int, int, int]]:
+    """Count the records of each class, and bound the times of their states, in microseconds."""
+    times = pa.table({"kind": table["kind"], "at": table["at"].cast(pa.int64())})
+    found = times.group_by("kind").aggregate([("at", "count"), ("at", "min"), ("at", "max")])
+    names = ("at_count", "at_min", "at_max")
+    return {each["kind"]: tuple(each[name] for name in names) for each in found.to_pylist()}
 
 
 def _sessions(table: Any, kind: str) -> dict[str, tuple[int, int] | None]:

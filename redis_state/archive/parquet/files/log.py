@@ -38,7 +38,8 @@ class DataFile:
     ``least`` and ``most`` bound the times of its rows: births in microseconds, or milliseconds.
     ``ended`` and ``created`` bound the ends and the creations of its tasks. ``sessions`` are the
     digests of its sessions, each with the number and time of its last row that is not lost; None
-    for a file of a bucket.
+    for a file of a bucket. ``classes`` says of each class of its records how many there are, and
+    from when to when their states are, in microseconds; None for a file without records.
     """
 
     name: str
@@ -52,6 +53,7 @@ class DataFile:
     ended: tuple[int, int] | None
     created: tuple[int, int] | None
     sessions: Mapping[str, tuple[int, int] | None] | None
+    classes: Mapping[str, tuple[int, int, int]] | None = None
 
     @property
     def places(self) -> list[tuple[str, str]]:
@@ -69,6 +71,8 @@ class DataFile:
             made["sessions"] = {
                 key: None if at is None else tuple(at) for key, at in made["sessions"].items()
             }
+        if made.get("classes") is not None:
+            made["classes"] = {name: tuple(held) for name, held in made["classes"].items()}
         return cls(**made)
 
 

@@ -60,6 +60,8 @@ class FileEdit:
     without: set[str] = field(default_factory=set[str])
     # What ended, or was appended, before that moment, in us.
     expired_us: int = 0
+    # The same of records, by their class.
+    expired: dict[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(slots=True)
@@ -254,9 +256,12 @@ def edited(table: Any, edit: FileEdit) -> Any:
     kind = edit.file.kind
     owners = table[OWNERS[kind]].to_pylist()
     if kind == RECORDS:
+        times: list[int] = table["at"].cast(pa.int64()).to_pylist()
         keep = [
-            key not in edit.records and not (key[1] in edit.without and key[0] in _OF_SESSION)
-            for key in record_keys(table)
+            key not in edit.records
+            and not (key[1] in edit.without and key[0] in _OF_SESSION)
+            and us >= edit.expired.get(key[0], us)
+            for key, us in zip(record_keys(table), times, strict=True)
         ]
     elif kind == TASKS:
         born, ended = (table[name].cast(pa.int64()).to_pylist() for name in ("born", "ended_at"))
