@@ -133,7 +133,7 @@ class TokenResolved(Conflict):
     """The token is already resolved: by ``actor``, at ``at_ms``, with ``decision``."""
 
     def __init__(self, *, actor: str, at_ms: int, decision: Any) -> None:
-        super().__init__(f"the token was resolved by {actor} at {_moment(at_ms)}")
+        super().__init__(f"the token was resolved by {actor!r} at {_moment(at_ms)}")
         self.actor = actor
         self.at_ms = at_ms
         self.decision = decision
@@ -144,7 +144,7 @@ class AlreadyVoted(Conflict):
 
     def __init__(self, actor: str, *, at_ms: int, approved: bool) -> None:
         way = "approved" if approved else "rejected"
-        super().__init__(f"{actor} has {way} the pause at {_moment(at_ms)}: a vote stands")
+        super().__init__(f"{actor!r} has {way} the pause at {_moment(at_ms)}: a vote stands")
         self.actor = actor
         self.at_ms = at_ms
         self.approved = approved
@@ -157,8 +157,8 @@ class NotADecider(Conflict):
     """
 
     def __init__(self, actor: str, *, delegated_to: str | None = None) -> None:
-        why = f"the vote was delegated to {delegated_to}" if delegated_to else "others are named"
-        super().__init__(f"{actor} does not decide this pause: {why}")
+        why = f"the vote was delegated to {delegated_to!r}" if delegated_to else "others are named"
+        super().__init__(f"{actor!r} does not decide this pause: {why}")
         self.actor = actor
         self.delegated_to = delegated_to
 
@@ -167,7 +167,7 @@ class DelegationRefused(Conflict):
     """``actor`` cannot hand the vote to ``to``, for ``reason``. Name another one."""
 
     def __init__(self, actor: str, to: str, *, reason: str) -> None:
-        super().__init__(f"{actor} cannot hand the vote to {to}: {reason}")
+        super().__init__(f"{actor!r} cannot hand the vote to {to!r}: {reason}")
         self.actor = actor
         self.to = to
         self.reason = reason

@@ -40,7 +40,7 @@ from redis_state.gateway.durable_streams.route import StreamRoute
 from redis_state.gateway.guard import RequestGuard, check_origins
 from redis_state.gateway.limits import CallerUsage, GatewayLimits
 from redis_state.gateway.openapi import describe
-from redis_state.gateway.paths import hide_parts, read_parts
+from redis_state.gateway.paths import hide_parts, loose_parts, read_parts
 from redis_state.gateway.routes import (
     bulk,
     changes,
@@ -138,7 +138,10 @@ class Gateway(Starlette):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request. What decides a pause is hidden from the server's log."""
-        if scope["type"] == "http" and (keep := _before_link(read_parts(scope) or ())):
+        # A path that is refused may have a link too.
+        if scope["type"] == "http" and (
+            keep := _before_link(read_parts(scope) or loose_parts(scope))
+        ):
             hide_parts(scope, keep=keep)
         await super().__call__(scope, receive, send)
 

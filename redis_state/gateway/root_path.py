@@ -8,6 +8,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redis_state.errors import ConfigError
 
+# A request below one of these would look like one whose root path the proxy has left.
+_OWN = ("/v1", "/console")
+
 
 class AtRootPath:
     """Serve an application below a path, whether the proxy before it cuts the path off or not."""
@@ -39,4 +42,6 @@ def check_root_path(root_path: str) -> str:
         raise ConfigError("root path: write it as in a URL, such as /agents")
     if any(part in ("", ".", "..") for part in root.split("/")[1:]):
         raise ConfigError("root path: no part of it may be empty, or lead upwards")
+    if any(root == own or root.startswith(f"{own}/") for own in _OWN):
+        raise ConfigError("root path: may not begin as the gateway's own paths, /v1 and /console")
     return root

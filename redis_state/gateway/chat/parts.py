@@ -118,6 +118,14 @@ class PauseDecided:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildAwaited:
+    """The task waits for the end of a child task; or, once it has ended, continues."""
+
+    task_id: str
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Halted:
     """The task waits: for a pause if one is open."""
 
@@ -143,6 +151,7 @@ Part: TypeAlias = (
     | StateChanged
     | PauseAsked
     | PauseDecided
+    | ChildAwaited
     | Halted
     | OtherUpdate
 )
@@ -329,6 +338,10 @@ class TaskParts:
         match content:
             case {"pause": str(name), "approved": bool(approved), "actor": str(actor)}:
                 yield from self._decided(name, actor, approved=approved)
+            case {"waits_for": str(child)}:
+                yield ChildAwaited(child, ended=False)
+            case {"child": str(child)}:
+                yield ChildAwaited(child, ended=True)
             case _:
                 pass
         yield OtherUpdate("status_change", content)

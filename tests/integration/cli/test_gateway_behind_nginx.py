@@ -99,7 +99,9 @@ async def test_the_console_streams_and_links_work_below_a_path_whether_it_is_cut
     assert link not in ran.out + ran.err
 
 
-@pytest.mark.parametrize("root_path", ["agents", "/a/../b", "//evil.example.com", "/a?b", "/a\nb"])
+@pytest.mark.parametrize(
+    "root_path", ["agents", "/a/../b", "//evil.example.com", "/a?b", "/a\nb", "/v1", "/console/x"]
+)
 async def test_a_root_path_that_is_none_is_refused(settings: Settings, root_path: str) -> None:
     ran = await cli(settings, "gateway", "--root-path", root_path)
     assert (ran.status, "root path" in ran.err) == (2, True), ran.err

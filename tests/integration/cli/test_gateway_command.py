@@ -98,6 +98,9 @@ async def test_it_serves_with_keys_until_sigterm_and_logs_no_credential(
         odd = await http.get("/v1/sessions/a%2Fb/tasks/%2E%2E", headers={"authorization": key})
         assert odd.status_code == 401
         assert (await http.get(f"/v1/hooks/{link}")).status_code == 404
+        # Nor is a link logged that stands in a path which is none.
+        for more in ("%ff", "x" * 9_000):
+            assert (await http.get(f"/v1/hooks/{link}{more}")).status_code in (400, 404)
         headers = {"authorization": f"Bearer {key}"}
         async with http.stream("GET", "/v1/sessions/s/events", headers=headers) as stream:
             assert stream.status_code == 200

@@ -269,7 +269,7 @@ async def test_a_vote_is_handed_on_and_who_has_none_is_told_so(over: OverHttp) -
     assert (lost.value.actor, lost.value.delegated_to) == ("root", None)
     async with over.caller("ann", "resolve:*") as ann, over.caller("bob", "resolve:*") as bob:
         await ann.delegate(pause_id, "bob")
-        with pytest.raises(errors.NotADecider, match="delegated to bob"):
+        with pytest.raises(errors.NotADecider, match="delegated to 'bob'"):
             await ann.reject(pause_id)
         with pytest.raises(errors.DelegationRefused):
             await bob.delegate(pause_id, "ann")

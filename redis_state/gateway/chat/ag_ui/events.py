@@ -10,6 +10,7 @@ from datetime import UTC
 from typing import Any, Final, TypeAlias
 
 from redis_state.gateway.chat.parts import (
+    ChildAwaited,
     OtherUpdate,
     Part,
     PauseAsked,
@@ -152,6 +153,9 @@ class RunEvents:
             case PauseDecided(pause_id, approved, actor):
                 decided = {"pause_id": pause_id, "approved": approved, "actor": actor}
                 yield self.custom_event("decision", decided)
+            case ChildAwaited(task_id, ended):
+                state = "ended" if ended else "running"
+                yield self.custom_event("child", {"task_id": task_id, "state": state})
             case OtherUpdate(kind, content):
                 yield self.custom_event(kind, content)
             case _:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from redis_state.errors import InvalidField
+from redis_state.errors import InvalidField, TaskUnknown
 from redis_state.gateway.answers import answer
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.bodies import SomeId
@@ -62,6 +62,16 @@ class ChatQuery(BaseModel):
     )
 
 
+class ResumeQuery(ChatQuery):
+    """Which message is streamed."""
+
+    task: SomeId | None = Field(
+        default=None,
+        description="The id of a task of the chat, such as a child task; else the newest one that "
+        "is unfinished.",
+    )
+
+
 async def chat(call: ApiCall) -> Response:
     """Answer the last message of a chat by a task, and stream what it says. The same message again
     is the same task. Approvals in the last message decide pauses, and their task continues.
@@ -83,12 +93,12 @@ async def chat(call: ApiCall) -> Response:
 
 
 async def resume_chat(call: ApiCall) -> Response:
-    """Stream the message that a chat's newest unfinished task writes, from its begin. 204: there is
-    none.
+    """Stream the message that a chat's newest unfinished task writes, from its begin; or that of a
+    given task, also of one that has ended. 204: there is none.
     """
-    query = call.asked(ChatQuery)
+    query = call.asked(ResumeQuery)
     with counted_stream(call) as stack:
-        task = await _newest(call)
+        task = await (_newest(call) if query.task is None else _given_task(call, query.task))
         if task is None:
             return _nothing()
         stream = MessageStream(task, approvals=query.approvals == "tool")
@@ -113,6 +123,13 @@ async def stop_chat(call: ApiCall) -> Response:
 
 def _nothing() -> Response:
     return Response(status_code=NOTHING, headers={"cache-control": "no-store"})
+
+
+async def _given_task(call: ApiCall, task_id: str) -> ChatTask:
+    task = ChatTask(call, call.path["session"], task_id)
+    if await task.state() is None:
+        raise TaskUnknown(task_id)
+    return task
 
 
 async def _newest(call: ApiCall) -> ChatTask | None:
@@ -195,7 +212,7 @@ OPERATIONS = (
         f"{_CHAT}/{{session}}/stream",
         resume_chat,
         "Resume a message of the AI SDK",
-        query=ChatQuery,
+        query=ResumeQuery,
         answers=(204, 404),
         media_type="text/event-stream",
     ),

@@ -7,7 +7,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,23 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 _EARLY, _KEPT = 9, 5
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many play, and for how long. ``every_s``: the time from one kill to the next."""
+
+    clients: int
+    sessions: int
+    kills: int
+    rows: int
+    every_s: float
+    # The longest time that a client may be away; None on a machine that is shared.
+    away_s: float | None = None
+
+
+FULL = Sizes(clients=1_000, sessions=50, kills=12, rows=120, every_s=5, away_s=2)
+REDUCED = Sizes(clients=50, sessions=5, kills=3, rows=60, every_s=0.4)
+
+
 class Gateways:
     """Two processes on ports of their own."""
 
@@ -44,6 +63,7 @@ class Gateways:
     async def kill(self, which: int) -> None:
         process = self.processes[which]
         assert process is not None
+        assert process.returncode is None, "a gateway ended by itself"
         await children.end(process)
 
 
@@ -90,48 +110,51 @@ class Browser:
 
 
 @pytest.mark.parametrize(
-    ("clients", "sessions", "kills", "rows"),
-    [(50, 5, 3, 60), pytest.param(1000, 50, 12, 400, marks=pytest.mark.full)],
+    "sizes",
+    [
+        pytest.param(REDUCED, id="reduced"),
+        pytest.param(FULL, id="full", marks=[pytest.mark.full, pytest.mark.timeout(300)]),
+    ],
 )
-async def test_every_client_has_the_exact_sequence(
-    clients: int, sessions: int, kills: int, rows: int
-) -> None:
+async def test_every_client_has_the_exact_sequence(sizes: Sizes) -> None:
     with short_directory() as directory:
         server = OwnServer(Path(directory), "--appendonly", "yes", "--appendfsync", "always")
         await server.start()
         try:
-            await _play(server, clients, sessions, kills, rows)
+            await _play(server, sizes)
         finally:
             await server.stop()
 
 
-async def _play(server: OwnServer, clients: int, sessions: int, kills: int, rows: int) -> None:
+async def _play(server: OwnServer, sizes: Sizes) -> None:
     gateways = Gateways(server.url)
     await asyncio.gather(gateways.start(0), gateways.start(1))
-    browsers = [Browser(gateways.ports, f"s{n % sessions}") for n in range(clients)]
+    browsers = [Browser(gateways.ports, f"s{n % sizes.sessions}") for n in range(sizes.clients)]
     await eventually(
         lambda: all(b.connections for b in browsers), "all are connected", timeout_s=60
     )
     options: dict[str, Any] = {"url": server.url, "namespace": "n"}
+    killed: list[float] = []
     async with RedisStateStore.from_url(**options) as store:
-
-        async def write(session: int) -> None:
-            for n in range(rows):
-                await store.save_update(_row(f"s{session}", n))
-                await asyncio.sleep(kills * 0.4 / rows)
-
-        writing = [asyncio.create_task(write(session)) for session in range(sessions)]
-        for turn in range(kills):
+        began = time.monotonic()
+        writing = [
+            asyncio.create_task(_write(store, session, began, sizes))
+            for session in range(sizes.sessions)
+        ]
+        for turn in range(sizes.kills):
+            due = began + (turn + 1) * sizes.every_s
+            await eventually(partial(_past, due), "it is time for the next kill")
             before = sum(browser.connections for browser in browsers)
+            killed.append(time.monotonic())
             await gateways.kill(turn % 2)
-            if turn == kills // 2:
+            if turn == sizes.kills // 2:
                 await server.stop()
                 await server.start()
             await gateways.start(turn % 2)
             await eventually(partial(_more, browsers, before), "the clients are back")
         await asyncio.gather(*writing)
         await eventually(
-            lambda: all(browser.seen[-1:] == [rows - 1] for browser in browsers),
+            lambda: all(browser.seen[-1:] == [sizes.rows - 1] for browser in browsers),
             "every client has the newest row",
             timeout_s=60,
         )
@@ -139,14 +162,33 @@ async def _play(server: OwnServer, clients: int, sessions: int, kills: int, rows
         browser.task.cancel()
     await asyncio.wait([browser.task for browser in browsers])
     await asyncio.gather(gateways.kill(0), gateways.kill(1))
-    await _come_back_late(server, browsers, rows)
-    assert {tuple(browser.seen) for browser in browsers} == {tuple(range(rows))}
+    await _come_back_late(server, browsers, sizes.rows)
+    assert {tuple(browser.seen) for browser in browsers} == {tuple(range(sizes.rows))}
     assert sum(browser.resyncs for browser in browsers) == 0
+    _check_absences(browsers, killed, sizes)
+
+
+async def _write(store: RedisStateStore, session: int, began: float, sizes: Sizes) -> None:
+    """Write the rows of a session, spread over all turns."""
+    # Half a turn behind the last kill is left: it falls among rows too.
+    length_s = (sizes.kills + 0.5) * sizes.every_s
+    for n in range(sizes.rows):
+        await asyncio.sleep(began + n * length_s / sizes.rows - time.monotonic())
+        await store.save_update(_row(f"s{session}", n))
+
+
+def _check_absences(browsers: list[Browser], killed: list[float], sizes: Sizes) -> None:
     away = sorted(each for browser in browsers for each in browser.away_s)
-    assert len(away) >= kills
+    # A kill meets about a half of the clients.
+    assert len(away) >= sizes.kills * sizes.clients // 4
+    between = [round(after - before, 2) for before, after in pairwise(killed)]
     places = {"half": len(away) // 2, "99 of 100": len(away) * 99 // 100, "longest": -1}
-    waits = {name: round(away[at], 2) for name, at in places.items()}
-    print(f"away {len(away)} times, in seconds:", waits)  # noqa: T201
+    waits = {name: round(away[at], 3) for name, at in places.items()}
+    print(f"seconds from kill to kill: {between}")  # noqa: T201
+    print(f"away {len(away)} times, in seconds: {waits}")  # noqa: T201
+    if sizes.away_s is not None:
+        assert max(between) <= sizes.every_s * 1.2
+        assert away[-1] <= sizes.away_s
 
 
 async def _come_back_late(server: OwnServer, browsers: list[Browser], rows: int) -> None:
@@ -189,3 +231,7 @@ def _row(session: str, n: int) -> StateUpdate:
 
 def _more(browsers: list[Browser], before: int) -> bool:
     return sum(browser.connections for browser in browsers) > before
+
+
+def _past(moment: float) -> bool:
+    return time.monotonic() >= moment
