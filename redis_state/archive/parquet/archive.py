@@ -40,6 +40,7 @@ from redis_state.archive.parquet.files.writing import (
     delete_files,
     erased_in,
     without,
+    without_records,
     write_files,
 )
 from redis_state.archive.parquet.finding import find_tasks
@@ -184,10 +185,20 @@ class ParquetArchive:
         return await self._read(look)
 
     async def forget_records(self, kind: RecordKind, owner: str, *, before_us: int) -> int:
-        """Erase an owner's records of a kind: there are none of a kind that no session owns."""
-        mark = plain_text(scope_of(kind, owner))
-        await self._run("forget", lambda: self._commit(lambda r: without(r, mark, before_us)))
-        return 0
+        """Erase an owner's records of a kind in one entry of the log; return how many there were.
+
+        Files that have them are written again without, and deleted, as by `forget`.
+        """
+        was: list[int] = []
+        scope = plain_text(scope_of(kind, owner))
+
+        def work(reader: FileReader) -> FileChanges:
+            changes = without_records(reader, kind.value, plain_text(owner), scope, before_us)
+            was.append(sum(len(edit.records) for edit in changes.edits.values()))
+            return changes
+
+        await self._run("forget", lambda: self._commit(work, delete=True))
+        return was[-1]
 
     async def status(self) -> ArchiveStatus:
         """Count what is kept. It reads the sessions' ids of all files."""
