@@ -42,7 +42,7 @@ class Credentials:
 # Gives the credentials of now. redis-py's providers will do, too.
 Provider = Callable[[], Awaitable[Credentials]]
 # What is archived only if it is chosen.
-ArchiveClass: TypeAlias = Literal["trajectories", "agent_sessions"]
+ArchiveClass: TypeAlias = Literal["trajectories", "agent_sessions", "events"]
 
 
 class _Retention(dict[str, timedelta]):
@@ -195,7 +195,7 @@ class Settings(BaseSettings):
     All workers of a pool need it. None: nothing is archived. See the guide to the archive.
     """
     archive_classes: frozenset[ArchiveClass] = frozenset()
-    """What is archived besides tasks and updates: `["trajectories", "agent_sessions"]`.
+    """What is archived besides tasks and updates: `["trajectories", "agent_sessions", "events"]`.
 
     By default nothing. All workers of a namespace need it, and all processes that save what is to
     be archived.

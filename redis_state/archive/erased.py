@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from typing import Final
 
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKind, SessionRows
@@ -14,11 +15,21 @@ OF_SESSIONS: Final = frozenset(
 )
 
 
+def scope_of(kind: RecordKind, owner: str) -> str:
+    """Return the name under which the erasure of an owner's records is marked.
+
+    It is the session, if a session owns them. A trace may have the name of a session.
+    """
+    if kind in OF_SESSIONS:
+        return owner
+    return f"{kind.value}:{sha256(owner.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
 def sessions_in(batch: ArchiveBatch) -> set[str]:
-    """Return the sessions that a batch has something of."""
+    """Return the sessions, and other scopes, that a batch has something of."""
     sessions = {task.session_id for task in batch.tasks}
     sessions |= {rows.session_id for rows in batch.sessions}
-    return sessions | {record.owner for record in batch.records if record.kind in OF_SESSIONS}
+    return sessions | {scope_of(record.kind, record.owner) for record in batch.records}
 
 
 def without_erased(batch: ArchiveBatch, before: Mapping[str, int]) -> ArchiveBatch:
@@ -33,7 +44,7 @@ def without_erased(batch: ArchiveBatch, before: Mapping[str, int]) -> ArchiveBat
 
 
 def _erased_us(record: ArchivedRecord, before: Mapping[str, int]) -> int:
-    return before.get(record.owner, 0) if record.kind in OF_SESSIONS else 0
+    return before.get(scope_of(record.kind, record.owner), 0)
 
 
 def _later(sessions: Sequence[SessionRows], before: Mapping[str, int]) -> Iterable[SessionRows]:

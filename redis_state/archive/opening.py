@@ -21,6 +21,7 @@ _LEAST_S = 2 * 3600
 _LIFETIMES: Mapping[ArchiveClass, str] = {
     "trajectories": "trajectories_ttl",
     "agent_sessions": "agent_sessions_ttl",
+    "events": "events_ttl",
 }
 
 

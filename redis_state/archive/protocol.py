@@ -116,6 +116,19 @@ class Archive(Protocol):
         """
         ...
 
+    async def last_records(
+        self, kind: RecordKind, owners: Sequence[str]
+    ) -> Mapping[str, RecordPlace]:
+        """Return the place of the last record of a kind that each owner has, if it has any."""
+        ...
+
+    async def forget_records(self, kind: RecordKind, owner: str, *, before_us: int) -> int:
+        """Erase an owner's records of a kind that no session owns; return how many there were.
+
+        A mark stays, as `forget` leaves one: `erased` has it under `scope_of` the two.
+        """
+        ...
+
     async def status(self) -> ArchiveStatus:
         """Count what is kept."""
         ...

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 from redis_state.agents.state.session import AgentSession
 from redis_state.agents.storage.session_store import SessionStore
 from redis_state.archive.copying import UpdateCopies
+from redis_state.archive.history import EventHistory, read_history, row_of
 from redis_state.archive.model import (
     ArchivedRecord,
     ArchivedRow,
@@ -75,9 +76,14 @@ def _read_agent_session(store: RedisStateStore, record: ArchivedRecord) -> Any:
     return SessionStore(store).read(record.owner, fields_of(record.data.decode()))
 
 
+def _read_event(store: RedisStateStore, record: ArchivedRecord) -> Any:
+    return store.events.read(row_of(record))
+
+
 _READERS: Mapping[RecordKind, Callable[[RedisStateStore, ArchivedRecord], Any]] = {
     RecordKind.TRAJECTORY: _read_trajectory,
     RecordKind.AGENT_SESSION: _read_agent_session,
+    RecordKind.EVENT: _read_event,
 }
 
 
@@ -262,6 +268,13 @@ class ArchiveReader:
             return None
         return sessions.read(session_id, fields_of(found.data.decode()))
 
+    async def events(self, trace_id: str) -> EventHistory:
+        """Return a trace's audit events, of Redis and the archive, each once, by time.
+
+        All are read. `records` reads those of the archive in pages.
+        """
+        return await read_history(self._store, self.archive, trace_id)
+
     async def records(
         self,
         kind: RecordKind,
@@ -274,8 +287,9 @@ class ArchiveReader:
         """Return archived records of an owner behind a place, the one that was made first first.
 
         The owner of a trajectory is its session, its key is its trace. An agent's session is its
-        own owner, and has no key. ``key`` wants those of one
-        key: a record that was made again is another one. A page shorter than ``limit`` is the last.
+        own owner, and has no key. The owner of an event is its trace, its key is its fingerprint.
+        ``key`` wants those of one key: a record that was made again is another one. A page shorter
+        than ``limit`` is the last.
         """
         found = await self.archive.records(kind, owner, key=key, after=after, limit=limit)
         return [ReadRecord(record, self._value(record)) for record in found]

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from redis_state.archive.erased import scope_of
+from redis_state.archive.events import EventCopies
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKey, RecordKind
 from redis_state.archive.protocol import Archive
 from redis_state.archive.sources import RecordReader
@@ -29,7 +31,7 @@ from redis_state.transport.keys import WATCH_SHARDS
 
 log: logging.Logger = logging.getLogger(__name__)
 
-_HOLD_MS = 120_000
+_HOLD_MS, _KEEP_MS = 120_000, 400 * 86_400_000
 _AGAIN_MS, _TROUBLE_MS = 1_000, 3_600_000
 _FIRST_BACKOFF_MS, _LONGEST_BACKOFF_MS = 2_000, 600_000
 # So many records are read together, and written together so many bytes.
@@ -43,7 +45,8 @@ class RecordReport:
     """The result of one round. ``copied`` counts by class what was archived.
 
     ``postponed`` records wait for the archive; ``refused`` ones it does not take; ``erased`` ones
-    are of before their session was erased, and are not copied.
+    are of before their session was erased, and are not copied. ``missed`` events were trimmed
+    before they were archived.
     """
 
     looked: int = 0
@@ -51,6 +54,7 @@ class RecordReport:
     postponed: int = 0
     refused: int = 0
     erased: int = 0
+    missed: int = 0
 
     def __iadd__(self, other: RecordReport) -> Self:
         self.looked += other.looked
@@ -58,6 +62,7 @@ class RecordReport:
         self.postponed += other.postponed
         self.refused += other.refused
         self.erased += other.erased
+        self.missed += other.missed
         return self
 
     @property
@@ -68,6 +73,7 @@ class RecordReport:
             "postponed": self.postponed,
             "refused": self.refused,
             "erased": self.erased,
+            "missed": self.missed,
         }
 
 
@@ -92,6 +98,7 @@ class RecordArchiver:
         self._limit = limit
         self._list = RecordList(store.base)
         self._reader = RecordReader(store)
+        self._events = EventCopies(store, archive)
         self._failures = 0
         self._prepared = False
 
@@ -128,10 +135,33 @@ class RecordArchiver:
         if not self._prepared:
             await self._archive.prepare()
             self._prepared = True
-        for start in range(0, len(claims), _TOGETHER):
-            found = await self._read(claims[start : start + _TOGETHER], done)
+        traces = {each: trace for each in claims if (trace := _trace_of(each)) is not None}
+        if traces:
+            await self._archive_events(traces, done)
+        records = [each for each in claims if each not in traces]
+        for start in range(0, len(records), _TOGETHER):
+            found = await self._read(records[start : start + _TOGETHER], done)
             for some in _slices(await self._not_erased(found, done)):
                 await self._archive_some(some, done)
+
+    async def _archive_events(self, traces: Mapping[WatchClaim, str], done: _Round) -> None:
+        """Copy the events of traces. A trace that was copied whole is looked at once more."""
+        scopes = {trace: scope_of(RecordKind.EVENT, trace) for trace in traces.values()}
+        marks = await self._archive.erased(sorted(scopes.values()))
+        erased = {trace: marks[scope] for trace, scope in scopes.items() if scope in marks}
+        copied = await self._events.copy(sorted(scopes), erased)
+        done.report.copied.update({RecordKind.EVENT.what: copied.rows} if copied.rows else {})
+        done.report.erased += copied.erased
+        done.report.missed += copied.missed
+        done.report.refused += len(copied.refused)
+        if copied.missed:
+            log.warning("%d events were trimmed before they were archived", copied.missed)
+        for claim, trace in traces.items():
+            whole, refused = trace in copied.whole, trace in copied.refused
+            done.settled[claim.entry] = None if whole else _TROUBLE_MS if refused else _AGAIN_MS
+            await self._events.keep(
+                trace, least_ms=_KEEP_MS // 2 if refused else 0, hold_ms=_KEEP_MS
+            )
 
     async def _read(self, claims: Sequence[WatchClaim], done: _Round) -> list[_DueRecord]:
         async def one(claim: WatchClaim) -> _DueRecord | None:
@@ -241,14 +271,20 @@ class RecordArchiver:
         left = [each for each in claims if done.settled.get(each.entry, 0) is not None]
 
         async def one(claim: WatchClaim) -> None:
-            named = self._named(claim)
-            if named is None or await self._reader.read(*named, whole=False) is None:
+            if not await self._is_kept(claim):
                 done.settled[claim.entry] = None
                 return
             done.settled[claim.entry] = self._backoff_ms()
             done.report.postponed += 1
 
         await asyncio.gather(*map(one, left))
+
+    async def _is_kept(self, claim: WatchClaim) -> bool:
+        """Keep what a claim stands for from expiring; return whether it is there."""
+        trace, named = _trace_of(claim), self._named(claim)
+        if trace is not None:
+            return await self._events.keep(trace, least_ms=_KEEP_MS // 2, hold_ms=_KEEP_MS)
+        return named is not None and await self._reader.read(*named, whole=False) is not None
 
     def _backoff_ms(self) -> int:
         longest = min(_FIRST_BACKOFF_MS << min(self._failures, 16), _LONGEST_BACKOFF_MS)
@@ -263,6 +299,15 @@ class RecordArchiver:
         await self._list.watch.settle(
             (each, settled[each.entry]) for each in claims if each.entry in settled
         )
+
+
+def _trace_of(claim: WatchClaim) -> str | None:
+    """Return the trace whose events a claim stands for, or None."""
+    match record_of_entry(claim.entry):
+        case ("event", str(trace_id), ""):
+            return trace_id
+        case _:
+            return None
 
 
 def _slices(found: Sequence[_DueRecord]) -> Iterable[Sequence[_DueRecord]]:

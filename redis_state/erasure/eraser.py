@@ -11,6 +11,7 @@ from typing import Literal, Self
 from redis_state.archive.model import ArchiveQuery
 from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive
+from redis_state.erasure.archived_events import ArchivedEventErasure
 from redis_state.erasure.families import ALWAYS_KEPT, check_session, long_keys
 from redis_state.erasure.session import Progress, SessionErasure, SessionFindings
 from redis_state.erasure.user import UserErasure
@@ -180,11 +181,19 @@ class Eraser:
         session_id, report = found.session_id, ErasureReport([found.session_id])
         await self._sessions.count(found, report)
         claims = await self._sessions.claims(found, await self._archived(session_id, archive))
+        events = None if archive is None else ArchivedEventErasure(self._store, archive)
+        traces = [] if events is None else await events.traces(session_id)
+        archived = 0
         if policy.dry_run:
             report.claims = len(claims)
             was = None if archive is None else await archive.session(session_id)
+            archived = 0 if events is None else await events.count(traces)
         else:
+            if events is not None:
+                archived += await events.erase(traces)
             await self._sessions.erase(found, claims, report)
+            if events is not None:
+                archived += await events.erase(traces)
             was = None
             if archive is not None:
                 # All that was read before has times of before.
@@ -194,6 +203,8 @@ class Eraser:
             report.archive = {"tasks": was.tasks, "updates": was.updates} | {
                 kind.what: count for kind, count in was.records.items()
             }
+        if archived:
+            report.archive["events"] = archived
         if not policy.dry_run:
             # Without the id, which is to be forgotten.
             log.info(

@@ -26,7 +26,7 @@ from redis_state.scripts import raw, topic_bytes, topic_text
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
-from redis_state.stores.archive_list import agent_session_entry
+from redis_state.stores.archive_list import agent_session_entry, event_entry
 from redis_state.stores.index_walk import listed_under
 from redis_state.stores.sessions.task_status import watch_entry
 from redis_state.stores.task_index import TaskIndex
@@ -200,6 +200,7 @@ class SessionErasure:
         await self._remove_sharded(keys.archive_sessions, [session_entry(session_id)])
         traces = await self._store.trajectories.traces(session_id, limit=1_000_000)
         records = [trajectory_entry(session_id, trace) for trace in traces]
+        records += [event_entry(trace) for trace in traces]
         records.append(agent_session_entry(session_id))
         for key_of in (keys.archive_records, keys.archive_records_since):
             await self._remove_sharded(key_of, records)

@@ -1,7 +1,8 @@
 """Which records are to be archived: a watch list, in shards.
 
-An entry stands for one record, and is written before it. It is due once the save has succeeded or
-failed. A later save puts the entry again, so an archiver that looks meanwhile does not remove it.
+An entry stands for one record, or for one log, and is written before it. It is due once the save
+has succeeded or failed. A later save puts the entry again, so an archiver that looks meanwhile does
+not remove it.
 """
 
 from __future__ import annotations
@@ -102,6 +103,11 @@ def record_list(base: Base, what: ArchiveClass) -> RecordList | None:
 def agent_session_entry(session_id: str) -> bytes:
     """Return the entry of an agent's session."""
     return record_entry("agent_session", session_id, "")
+
+
+def event_entry(trace_id: str) -> bytes:
+    """Return the entry of a trace's audit events."""
+    return record_entry("event", trace_id, "")
 
 
 def record_entry(kind: str, owner: str, key: str) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pydantic import SecretStr
 
 from redis_state import limits
+from redis_state.archive.erased import scope_of
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedPage,
@@ -39,13 +40,14 @@ from redis_state.archive.parquet.files.writing import (
     delete_files,
     erased_in,
     without,
+    without_records,
     write_files,
 )
 from redis_state.archive.parquet.finding import find_tasks
 from redis_state.archive.parquet.retention import CLASSES, Expiry
 from redis_state.archive.retention import RetentionReport, check_classes
 from redis_state.errors import ArchiveUnavailable
-from redis_state.postgres.text import plain_text
+from redis_state.postgres.text import plain_text, text_of
 
 T = TypeVar("T")
 _ATTEMPTS = 3
@@ -166,6 +168,37 @@ class ParquetArchive:
         return await self._read(
             lambda reader: reader.records(kind.value, plain_text(owner), wanted, place, limit)
         )
+
+    async def last_records(
+        self, kind: RecordKind, owners: Sequence[str]
+    ) -> Mapping[str, RecordPlace]:
+        """Return the place of the last record of a kind that each owner has, if it has any."""
+
+        def look(reader: FileReader) -> dict[str, RecordPlace]:
+            found = {each: reader.last_record(kind.value, plain_text(each)) for each in owners}
+            return {
+                each: (place[0], place[1], text_of(place[2]))
+                for each, place in found.items()
+                if place is not None
+            }
+
+        return await self._read(look)
+
+    async def forget_records(self, kind: RecordKind, owner: str, *, before_us: int) -> int:
+        """Erase an owner's records of a kind in one entry of the log; return how many there were.
+
+        Files that have them are written again without, and deleted, as by `forget`.
+        """
+        was: list[int] = []
+        scope = plain_text(scope_of(kind, owner))
+
+        def work(reader: FileReader) -> FileChanges:
+            changes = without_records(reader, kind.value, plain_text(owner), scope, before_us)
+            was.append(sum(len(edit.records) for edit in changes.edits.values()))
+            return changes
+
+        await self._run("forget", lambda: self._commit(work, delete=True))
+        return was[-1]
 
     async def status(self) -> ArchiveStatus:
         """Count what is kept. It reads the sessions' ids of all files."""

@@ -15,6 +15,7 @@ from psycopg.pq import TransactionStatus
 from pydantic import SecretStr
 
 from redis_state import limits
+from redis_state.archive.erased import scope_of
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedPage,
@@ -44,6 +45,7 @@ from redis_state.archive.postgres.rows import (
     row_values,
     task_of,
     task_values,
+    us_of,
 )
 from redis_state.archive.postgres.schema import (
     is_dropped,
@@ -63,7 +65,7 @@ from redis_state.postgres.connection import (
     cut,
     problem,
 )
-from redis_state.postgres.text import id_text, long_ids, plain_text
+from redis_state.postgres.text import id_of, id_text, long_ids, plain_text
 
 _NONE = (0, 0)
 T = TypeVar("T")
@@ -234,6 +236,33 @@ class PostgresArchive:
         async with self._using("read") as connection:
             found = await connection.execute(sqls.RECORDS, [*named, *place, wanted, limit])
             return [record_of(kind, row) for row in await found.fetchall()]
+
+    async def last_records(
+        self, kind: RecordKind, owners: Sequence[str]
+    ) -> Mapping[str, RecordPlace]:
+        """Return the place of the last record of a kind that each owner has, if it has any."""
+        by_text = {id_text(each): each for each in owners}
+        async with self._using("read") as connection:
+            found = await connection.execute(
+                sqls.LAST_RECORDS, [list(by_text), self._namespace, kind.value]
+            )
+            return {
+                by_text[owner]: (us_of(born), n, id_of(key, whole, 1))
+                for owner, born, n, key, whole in await found.fetchall()
+            }
+
+    async def forget_records(self, kind: RecordKind, owner: str, *, before_us: int) -> int:
+        """Erase an owner's records of a kind, in one transaction; return how many there were."""
+
+        async def once() -> int:
+            async with self._using("forget") as connection, connection.transaction():
+                await erasing.mark(connection, self._namespace, scope_of(kind, owner), before_us)
+                done = await connection.execute(
+                    sqls.FORGET_RECORDS, [self._namespace, kind.value, id_text(owner)]
+                )
+                return done.rowcount
+
+        return await _although_in_a_deadlock(once)
 
     async def status(self) -> ArchiveStatus:
         """Count what is kept. It reads all of the namespace's keys."""

@@ -42,7 +42,7 @@ _ROWS: Final = (
     _Rows("updates", "updates", "at"),
     *(
         _Rows(kind.what, "records", "at", kind)
-        for kind in (RecordKind.TRAJECTORY, RecordKind.AGENT_SESSION)
+        for kind in (RecordKind.TRAJECTORY, RecordKind.AGENT_SESSION, RecordKind.EVENT)
     ),
 )
 CLASSES: Final = (*(rows.what for rows in _ROWS), "sessions")

@@ -45,6 +45,16 @@ WHERE namespace = %s AND kind = %s AND owner = %s AND (born, n, key) > (%s, %s, 
     AND key = coalesce(%s::text, key)
 ORDER BY born, n, key LIMIT %s
 """
+LAST_RECORDS: Final = """
+SELECT owner, last.born, last.n, last.key, last.long_ids
+FROM unnest(%s::text[]) AS wanted (owner) CROSS JOIN LATERAL (
+    SELECT born, n, key, long_ids FROM redis_state.records AS kept
+    WHERE kept.namespace = %s AND kept.kind = %s AND kept.owner = wanted.owner
+    ORDER BY born DESC, n DESC, key DESC LIMIT 1) AS last
+"""
+FORGET_RECORDS: Final = """
+DELETE FROM redis_state.records WHERE namespace = %s AND kind = %s AND owner = %s
+"""
 RECORDS_OF_SESSION: Final = """
 SELECT kind, count(*) FROM redis_state.records
 WHERE namespace = %s AND owner = %s AND kind IN ('trajectory', 'agent_session', 'artifact')

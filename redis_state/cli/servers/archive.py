@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from redis_state import RedisStateStore
-from redis_state.archive import ArchivedTask, ArchiveReader
+from redis_state.archive import ArchivedTask, ArchiveReader, EventHistory
 from redis_state.archive.archiver import Archiver, ArchiveReport
 from redis_state.archive.backfill import backfill as backfill_tasks
 from redis_state.archive.records import RecordArchiver
@@ -142,6 +142,33 @@ def show(
     print_table(("at", "update", "content"), rows, none="no updates")
 
 
+@archive.command()
+def events(
+    trace: Annotated[str, typer.Argument(metavar="TRACE")],
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the audit events of a trace, of Redis and the archive, by time.
+
+    It says how many rows of its log neither has.
+    """
+
+    async def look() -> EventHistory:
+        async with _reading(url) as (_, reader):
+            return await reader.events(trace)
+
+    found = run(look())
+    if as_json:
+        print_json({"events": [asdict(each) for each in found.events], "missed": found.missed})
+        return
+    rows = [
+        (each.ts, each.kind, each.node_name or "", brief(each.payload)) for each in found.events
+    ]
+    print_table(("ts", "kind", "node", "payload"), rows, none="no events")
+    if found.missed:
+        print_line(harmless(f"{found.missed} rows are missing"))
+
+
 @archive.command(name="run")
 def archive_now(
     backfill: Annotated[
@@ -175,6 +202,7 @@ def archive_now(
                 report, other = await archiver.run_once(), await records.run_once()
                 total += report
                 copied += other.copied
+                total.missed += other.missed
                 if report.postponed or other.postponed:
                     raise ArchiveUnavailable("write", "see the log")
                 if report.looked or other.looked:

@@ -13,11 +13,14 @@ from redis_state.stores.traces.audit_events import EventStore
 def open_events(base: Base, event_type: type[Any]) -> EventStore:
     """Make the store of audit events that the settings name. No I/O.
 
-    Errors: ConfigError for a URL that cannot be used, and without the extra.
+    Errors: ConfigError for a URL that cannot be used, without the extra, and if events are to be
+    archived too.
     """
     url = base.settings.durable_events
     if url is None:
         return EventStore(base, event_type)
+    if "events" in base.settings.archive_classes:
+        raise ConfigError("archive_classes: events are in `durable_events` already")
     try:
         import_module("psycopg")
     except ImportError:

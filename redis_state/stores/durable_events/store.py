@@ -128,13 +128,13 @@ class DurableEventStore(EventStore):
         Read from Redis first, then from PostgreSQL: an event is in one of them at any time.
         """
         scope = self._scope(trace_id)
-        waiting = await self._log(scope).read_all()
+        waiting = await self.log(scope).read_all()
         kept = await self._kept(scope)
         ids = {row.id for row in kept}
         others = [row for row in waiting if row.id not in ids]
         # Of a store without a delay, what Redis has alone is of before it had PostgreSQL.
         rows = [*kept, *others] if self._delayed else [*others, *kept]
-        return self._in_time(scope, rows)
+        return self.in_time(scope, rows)
 
     async def forget(self, trace_id: str) -> None:
         """Erase a trace's events in PostgreSQL; its log in Redis is the caller's to drop first."""
@@ -260,7 +260,7 @@ class DurableEventStore(EventStore):
         new, appended = 0, False
         try:
             try:
-                new = (await self._log(trace_id).append(rows)).new
+                new = (await self.log(trace_id).append(rows)).new
                 appended = True
                 await listed
             finally:
@@ -301,7 +301,7 @@ class DurableEventStore(EventStore):
         writing, reading = self._link(), self._link()
         timeout_s = self._base.settings.call_timeout_s
         writer = EventWriter(self._table, writing, call_timeout_s=timeout_s)
-        forwarder = Forwarder(self._base, self._table, writing, self._log)
+        forwarder = Forwarder(self._base, self._table, writing, self.log)
         parts = _Parts(writing, reading, writer, forwarder)
         parts.until_loop_ends = _until_loop_ends(parts)
         return parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from redis_state.models import StoredEvent
@@ -13,6 +14,7 @@ from redis_state.primitives.signal import Row
 from redis_state.serialization import codec
 from redis_state.serialization.fields import mapping, number, text
 from redis_state.serialization.rows import pack, unpack
+from redis_state.stores.archive_list import event_entry, record_list
 from redis_state.stores.base import Base, ms
 
 GLOBAL_TRACE = "__global__"
@@ -28,6 +30,7 @@ class EventStore:
         self._type = event_type
         settings = base.settings
         self._bounds: Bounds = Bounds(settings.max_events_per_trace, ms(settings.events_ttl))
+        self._archived = record_list(base, "events")
 
     def save(self, event: StoredEvent) -> Coroutine[Any, Any, bool]:
         """Append an event, unless it is there; return whether it was new.
@@ -35,7 +38,10 @@ class EventStore:
         An event is the same if its trace, time, kind, node and payload are, whatever the order
         of the payload's keys. Errors: InvalidField.
         """
-        return self._log(trace_of(event)).add(write_event(event))
+        trace_id, row = trace_of(event), write_event(event)
+        if self._archived is None:
+            return self.log(trace_id).add(row)
+        return self._archived.covering(event_entry(trace_id), partial(self.log(trace_id).add, row))
 
     async def save_all(self, events: Iterable[StoredEvent]) -> None:
         """Append events, each trace's in the order given, skipping those that are there.
@@ -45,12 +51,19 @@ class EventStore:
         by_trace: dict[str, list[tuple[bytes, bytes]]] = {}
         for event in events:
             by_trace.setdefault(trace_of(event), []).append(write_event(event))
-        appends = [self._log(trace_id).append(rows) for trace_id, rows in by_trace.items()]
+        appends = [self._append_all(trace_id, rows) for trace_id, rows in by_trace.items()]
         if len(appends) == 1:
             # Without a task of its own, so that one trace's events keep the order of the calls.
             await appends[0]
         else:
             await asyncio.gather(*appends)
+
+    async def _append_all(self, trace_id: str, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        if self._archived is None:
+            await self.log(trace_id).append(rows)
+        else:
+            append = partial(self.log(trace_id).append, rows)
+            await self._archived.covering(event_entry(trace_id), append)
 
     async def load(self, trace_id: str | None) -> list[StoredEvent]:
         """Return a trace's events by time, those of one time in the order they were saved.
@@ -58,7 +71,8 @@ class EventStore:
         An event whose time is not a number comes last.
         """
         scope = self._scope(trace_id)
-        return self._in_time(scope, await self._log(scope).read_all())
+        rows = await self.log(scope).read_all()
+        return self.in_time(scope, rows)
 
     async def forget(self, trace_id: str) -> None:
         """Erase what there is of a trace outside of Redis: nothing."""
@@ -82,14 +96,17 @@ class EventStore:
     def _scope(self, trace_id: str | None) -> str:
         return GLOBAL_TRACE if trace_id is None else trace_id
 
-    def _in_time(self, scope: str, rows: Iterable[Row]) -> list[StoredEvent]:
-        events = self._base.read_rows(scope, "event", rows, self._read)
+    def in_time(self, scope: str, rows: Iterable[Row]) -> list[StoredEvent]:
+        """Read rows of a trace, and put the events in the order of their time."""
+        events = self._base.read_rows(scope, "event", rows, self.read)
         return sorted(events, key=lambda event: (math.isnan(event.ts), event.ts))
 
-    def _log(self, trace_id: str) -> Log:
+    def log(self, trace_id: str) -> Log:
+        """Return a trace's log."""
         return Log(self._base.scripts, self._base.keys.events(trace_id), self._bounds)
 
-    def _read(self, row: Row) -> StoredEvent:
+    def read(self, row: Row) -> StoredEvent:
+        """Read a row of a log. Errors: DecodeError, ValueError, and those of the host's type."""
         trace_id, ts, kind, node_name, node_id, payload = unpack(row.data, 6)
         if not isinstance(payload, dict):
             raise codec.DecodeError("an event without a payload")

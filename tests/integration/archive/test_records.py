@@ -12,6 +12,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 import psycopg
 
 from redis_state import Settings
+from redis_state.archive.erased import scope_of
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKey, RecordKind
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.postgres.schema import MIGRATIONS
@@ -83,6 +84,36 @@ async def test_records_are_read_by_page_by_key_and_by_month(archive: Archive) ->
     assert (await archive.status()).records == {RecordKind.TRAJECTORY: 25}
     await archive.forget("session")
     assert (await archive.status()).records == {}
+
+
+async def test_the_last_of_each_owner_is_found_and_rows_of_an_owner_are_erased(
+    archive: Archive,
+) -> None:
+    rows = [
+        replace(record(f"k{n}", n=n % 7, version=0, write=""), kind=RecordKind.EVENT, owner=owner)
+        for owner in ("session", "other", *IDS)
+        for n in range(1, 9)
+    ]
+    of_session = record()
+    assert await put(archive, *rows, of_session) == {}
+    last = await archive.last_records(RecordKind.EVENT, ["session", "none", *IDS])
+    assert last == dict.fromkeys(("session", *IDS), (T + 6, 6, "k6"))
+    assert await archive.last_records(RecordKind.ARTIFACT, ["session"]) == {}
+    erased_us = T + 4
+    assert await archive.forget_records(RecordKind.EVENT, "session", before_us=erased_us) == 8
+    assert await archive.forget_records(RecordKind.EVENT, "session", before_us=T) == 0
+    assert await archive.records(RecordKind.EVENT, "session") == []
+    # Nothing else: not the session of this name, and not another trace.
+    assert await archive.records(RecordKind.TRAJECTORY, "session") == [of_session]
+    assert len(await archive.records(RecordKind.EVENT, "other")) == 8
+    scope = scope_of(RecordKind.EVENT, "session")
+    assert await archive.erased([scope, "session", "other"]) == {scope: erased_us}
+    # What came before is not written again. What came later is.
+    await archive.write(ArchiveBatch(records=rows[:8]))
+    kept = await archive.records(RecordKind.EVENT, "session")
+    assert [each.n for each in kept] == [4, 5, 6]
+    await archive.forget("session")
+    assert len(await archive.records(RecordKind.EVENT, "session")) == 3
 
 
 async def test_owners_and_keys_are_any_text_and_data_any_bytes(archive: Archive) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from redis_state import RedisStateStore
 from redis_state.agents.storage.session_store import SessionStore
+from redis_state.archive.history import archived_events, row_of
 from redis_state.archive.model import RecordKind
 from redis_state.archive.protocol import Archive
 from redis_state.archive.records import RecordArchiver, RecordReport
 from redis_state.archive.sources import RecordReader
-from redis_state.models import Trajectory
+from redis_state.models import StoredEvent, Trajectory
 from redis_state.primitives.record import new_write_id
 from redis_state.stores.archive_list import RecordList
 from tests.support.agents.sessions import fresh
@@ -42,6 +43,9 @@ async def save_records(store: RedisStateStore) -> None:
     if "trajectories" in store.settings.archive_classes:
         for trace in TRACES:
             await store.save_trajectory(trace, SESSION, Trajectory(query=new_write_id()))
+    if "events" in store.settings.archive_classes:
+        for trace in TRACES:
+            await store.save_events([event_of(trace, new_write_id()) for _ in range(2)])
     if "agent_sessions" in store.settings.archive_classes:
         sessions = SessionStore(store)
         found = await sessions.load(SESSION)
@@ -49,6 +53,18 @@ async def save_records(store: RedisStateStore) -> None:
             await sessions.create(fresh(SESSION))
         else:
             await sessions.save(found)
+
+
+def event_of(trace: str, content: str) -> StoredEvent:
+    """Make an audit event that no other equals."""
+    return StoredEvent(
+        trace_id=trace,
+        ts=1.0,
+        kind="node_done",
+        node_name="n",
+        node_id="1",
+        payload={"content": content},
+    )
 
 
 async def problems_of(
@@ -73,6 +89,12 @@ async def problems_of(
             problems.append(f"{kind} {key} is not marked")
         if [each.stamp for each in found] != [stamp]:
             problems.append(f"{kind} {key} differs: {[each.stamp for each in found]}")
+    if "events" in store.settings.archive_classes:
+        for trace in TRACES:
+            rows = await store.events.log(trace).read_all()
+            kept = [row_of(each) for each in await archived_events(archive, trace)]
+            if kept != rows or (complete and len(rows) < 2):
+                problems.append(f"events of {trace} differ: {len(kept)} of {len(rows)}")
     if (await RecordList(store.base).backlog()).oldest_s:
         problems.append("something waits")
     return problems

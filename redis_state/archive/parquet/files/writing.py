@@ -136,6 +136,20 @@ def without(reader: FileReader, session: str, before_us: int | None = None) -> F
     return changes
 
 
+def without_records(
+    reader: FileReader, kind: str, owner: str, scope: str, before_us: int
+) -> FileChanges:
+    """Work out what has no record of a kind of an owner, and a mark under the name of a scope."""
+    changes, digest = FileChanges(), digest_of(scope)
+    if before_us > reader.files.erased.get(digest, -1):
+        changes.erased[digest] = before_us
+    for file in reader.files.having(RECORDS, digest_of(owner)):
+        its = {key for key in record_keys(reader.keys(file, owner)) if key[0] == kind}
+        if its:
+            changes.edit(file).records |= its
+    return changes
+
+
 def record_key(record: ArchivedRecord) -> Record:
     """Return a record's key as the columns have it."""
     owner, key = plain_text(record.owner), plain_text(record.key)

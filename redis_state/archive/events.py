@@ -1,0 +1,220 @@
+"""Copy the audit events of traces: what follows the archive's last row of each log, in pages.
+
+    the last row is there        what follows it is copied
+    it was trimmed               what is kept is copied, and the rows between are counted as missed
+    the log has another history  all that it keeps is copied: what is archived is refused by its
+                                 place, time, number and fingerprint
+    the archive has gone back    its last row is an earlier one, and what Redis still has follows
+
+The place is read from the archive before each copy, and nowhere else. So no page is written before
+all that comes before it: the archive has the beginning of a log, at any crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKind, RecordPlace
+from redis_state.archive.protocol import Archive
+from redis_state.errors import ArchiveUnavailable, CursorGap
+from redis_state.primitives.log import Log, Page
+from redis_state.primitives.signal import Row
+from redis_state.store import RedisStateStore
+
+log: logging.Logger = logging.getLogger(__name__)
+
+# So many traces at once, and of each so many rows: few at first, then as many as make 1 MB.
+_TOGETHER = 8
+_FIRST, _PAGE, _PAGE_BYTES = 16, 500, 1 << 20
+_FEW_TRIES = 3
+
+
+@dataclass(slots=True)
+class CopiedEvents:
+    """What was copied. ``whole`` are the traces of which the archive has all rows.
+
+    ``missed`` counts rows that were trimmed before they were archived. ``refused`` are traces with
+    a row that the archive does not take.
+    """
+
+    rows: int = 0
+    missed: int = 0
+    erased: int = 0
+    whole: set[str] = field(default_factory=set[str])
+    refused: set[str] = field(default_factory=set[str])
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """How far a trace was read. ``after`` is None for a log that is read from its oldest row."""
+
+    after: str | None
+    last: RecordPlace | None
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadEvents:
+    rows: list[Row]
+    missed: int
+    at_end: bool
+
+
+class EventCopies:
+    """Copy the audit events of one store to one archive."""
+
+    def __init__(self, store: RedisStateStore, archive: Archive) -> None:
+        self._store = store
+        self._archive = archive
+
+    async def copy(self, traces: Sequence[str], erased: Mapping[str, int]) -> CopiedEvents:
+        """Copy what follows the last row of each trace, as it is when it is read.
+
+        Rows of before a time at which their trace was ``erased``, in us, are left out. Each page is
+        verified before the next is read. A trace whose page is not there as it was sent is left.
+        Errors: ArchiveUnavailable.
+        """
+        copied = CopiedEvents()
+        last = await self._archive.last_records(RecordKind.EVENT, traces)
+        for start in range(0, len(traces), _TOGETHER):
+            some = traces[start : start + _TOGETHER]
+            begun = await asyncio.gather(*(self._begin(each, last.get(each)) for each in some))
+            await self._copy(dict(zip(some, begun, strict=True)), erased, copied)
+        return copied
+
+    async def keep(self, trace_id: str, *, least_ms: int, hold_ms: int) -> bool:
+        """Keep a trace's log from expiring, if it has any row. 0 lets it expire as it would have.
+
+        Return whether it has one.
+        """
+        scripts, keys = self._store.base.scripts, self._store.events.log(trace_id).keys
+        _, there = await asyncio.gather(
+            scripts.keep_rows(keys, least_ms=least_ms, hold_ms=hold_ms),
+            self._store.transport.commands.exists(keys.rows),
+        )
+        return bool(there)
+
+    async def _begin(self, trace_id: str, last: RecordPlace | None) -> _Left:
+        """Return where to read on: behind the last row, if the log still has that very row."""
+        if last is None:
+            return _Left(None, None)
+        events = self._store.events.log(trace_id)
+        born_us, n, key = last
+        cursor = events.cursor_at(n, born_us // 1000)
+        # Another row may have its place, after a rollback.
+        same = bool(key) and await events.find(_row_id(key)) == cursor
+        return _Left(cursor if same else None, last)
+
+    async def _copy(
+        self, left: Mapping[str, _Left], erased: Mapping[str, int], copied: CopiedEvents
+    ) -> None:
+        count = _FIRST
+        while left:
+            pages = await asyncio.gather(
+                *(_read(self._store.events.log(trace), of, count) for trace, of in left.items())
+            )
+            read = dict(zip(left, pages, strict=True))
+            news: dict[str, list[ArchivedRecord]] = {}
+            for trace_id, page in read.items():
+                since_us = erased.get(trace_id, 0)
+                records = [_record(trace_id, row) for row in page.rows]
+                news[trace_id] = [each for each in records if each.born_us >= since_us]
+                copied.erased += len(records) - len(news[trace_id])
+                if not since_us:
+                    copied.missed += page.missed
+            other = await self._keep(news, copied)
+            following: dict[str, _Left] = {}
+            for trace_id, page in read.items():
+                if trace_id in other:
+                    continue
+                copied.rows += len(news[trace_id])
+                if page.at_end:
+                    copied.whole.add(trace_id)
+                else:
+                    row = page.rows[-1]
+                    following[trace_id] = _Left(row.cursor, _record(trace_id, row).place)
+            left, count = following, _next_count(news)
+
+    async def _keep(
+        self, news: Mapping[str, Sequence[ArchivedRecord]], copied: CopiedEvents
+    ) -> set[str]:
+        """Write and verify; return the traces that are not there as they were sent."""
+        records = [record for rows in news.values() for record in rows]
+        if not records:
+            return set()
+        batch = ArchiveBatch(records=records)
+        try:
+            await self._archive.write(batch)
+        except ArchiveUnavailable as error:
+            if not error.refused:
+                raise
+            if len([rows for rows in news.values() if rows]) == 1:
+                log.error("events cannot be archived: %s", error)  # noqa: TRY400 - it says all
+                copied.refused |= {trace_id for trace_id, rows in news.items() if rows}
+                return set(copied.refused)
+            other: set[str] = set()
+            for trace_id, rows in news.items():
+                other |= await self._keep({trace_id: rows}, copied)
+            return other
+        found = (await self._archive.verify(batch)).records
+        if not found:
+            return set()
+        # A row of this very place and content was sealed again: Redis has what is read.
+        replacing = [
+            replace(record, replaces=found[record.known_by])
+            for record in records
+            if found.get(record.known_by) is not None
+        ]
+        await self._archive.write(ArchiveBatch(records=replacing))
+        found = (await self._archive.verify(batch)).records
+        return {record.owner for record in records if record.known_by in found}
+
+
+async def _read(events: Log, left: _Left, count: int) -> _ReadEvents:
+    """Read a page, and say how many rows before it were trimmed before they were archived."""
+    after, last = left.after, left.last
+    for _ in range(_FEW_TRIES):
+        try:
+            page = await events.read(after=after, count=count)
+        except CursorGap:
+            # Trimmed, or of another history: what is kept is read.
+            after = None
+            continue
+        return _ReadEvents(page.rows, _missed(page, after, last), page.at_end)
+    return _ReadEvents([], 0, at_end=False)
+
+
+def _missed(page: Page, after: str | None, last: RecordPlace | None) -> int:
+    if after is not None or not page.rows:
+        return 0
+    first = page.rows[0]
+    if last is None:
+        return first.n - 1
+    # A log that began again, or that lost rows, has numbers of its own.
+    later = first.n > last[1] and first.ms * 1000 >= last[0]
+    return first.n - 1 - last[1] if later else 0
+
+
+def _record(trace_id: str, row: Row) -> ArchivedRecord:
+    at_us = row.ms * 1000
+    return ArchivedRecord(
+        RecordKind.EVENT,
+        trace_id,
+        row.id.decode("utf-8", "surrogateescape"),
+        born_us=at_us,
+        at_us=at_us,
+        data=row.data,
+        n=row.n,
+    )
+
+
+def _row_id(key: str) -> bytes:
+    return key.encode("utf-8", "surrogateescape")
+
+
+def _next_count(read: Mapping[str, Sequence[ArchivedRecord]]) -> int:
+    """Return how many rows of each trace are read next, by the size of those read last."""
+    sizes = [len(each.data) for rows in read.values() for each in rows]
+    return max(1, min(_PAGE, _PAGE_BYTES * len(sizes) // max(sum(sizes), 1)))
