@@ -30,8 +30,8 @@ from redis_state.settings import make_settings
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import TaskClient
 
-_TASKS, _QUICK = 100_000, 2_000
-_CALLERS, _PAUSE_S, _ALONE_S = 4, 0.02, 20.0
+_TASKS, _QUICK = 100_000, 500
+_CALLERS, _PAUSE_S, _ALONE_S = 4, 0.2, 20.0
 _TOGETHER = 500
 _DEADLINE_S = 3_600.0
 _MIB = 1 << 20
@@ -194,8 +194,9 @@ async def _bytes(server: BenchServer, url: str) -> int:
 
 async def _expire(server: BenchServer) -> None:
     """Have what was archived expire, and wait until the archiver has looked at it once more."""
-    for key in server.redis.scan_iter(match="*plant-s-*", count=1000):
-        server.redis.pexpire(key, 1)
+    for pattern in ("*plant-s-*", "*caller-*"):
+        for key in server.redis.scan_iter(match=pattern, count=1000):
+            server.redis.pexpire(key, 1)
     async with RedisStateStore.from_url(server.url, namespace=NAMESPACE) as store:
         keys = store.base.keys
         lists = [keys.archive_sessions(shard) for shard in range(WATCH_SHARDS)]

@@ -207,7 +207,7 @@ class Eraser:
         return report
 
     async def _archived(self, session_id: str, archive: Archive | None) -> set[bytes]:
-        """Return the names of the objects in the store of claims that the archive names."""
+        """Return the names of the objects in the store of claims that archived tasks name."""
         settings = self._store.settings
         if archive is None or (
             settings.claim_check_url is None and settings.claim_check_store is None
@@ -220,11 +220,6 @@ class Eraser:
                 for value in (*task.record.values(), *task.journal.values()):
                     named |= payloads.claims_in(value)
             query = replace(query, after=tasks[-1].end)
-        after: tuple[int, int] | None = None
-        while rows := await archive.rows(session_id, after=after, count=500, over_gaps=True):
-            for row in rows:
-                named |= payloads.claims_in(row.data)
-            after = rows[-1].n, rows[-1].ms
         return named
 
     async def _ready(self) -> Archive | None:

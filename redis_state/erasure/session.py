@@ -103,8 +103,9 @@ class SessionErasure:
         logs: list[str] = []
         for key in found.keys:
             what = class_of(key.kind)
-            if _is_stream(key):
-                logs.append(key.name)
+            if key.kind in LOGS and key.rest.rpartition(":")[2] not in ("ids", "spare"):
+                if not key.rest.startswith("topic:"):
+                    logs.append(key.name)
             elif key.kind == "artifacts":
                 report.count("artifacts", int(key.rest.startswith("blob:")))
             elif what and key.kind not in LOGS:
@@ -128,8 +129,8 @@ class SessionErasure:
     async def claims(self, found: SessionFindings, archived: Collection[bytes]) -> set[bytes]:
         """Return the names of the objects in the store of claims that the session's tasks name.
 
-        So do rows of its logs, also of tasks that have expired. With ``archived`` ones. Without
-        those of schedules, which give them to tasks of other sessions too.
+        With those of archived tasks. Without those of schedules, which give them to tasks of other
+        sessions too.
         """
         payloads = self._store.base.payloads
         named = set(archived)
@@ -140,22 +141,10 @@ class SessionErasure:
             for values in await self._each(self._commands.hgetall, some):
                 for value in values:
                     named |= payloads.claims_in(value)
-        for key in found.keys:
-            if _is_stream(key):
-                named |= await self._claims_of_log(key.name)
         if named:
             for schedule_id in await self._members(self._keys.schedules()):
                 for value in await self._commands.hgetall(self._keys.schedule(schedule_id)):
                     named -= payloads.claims_in(value)
-        return named
-
-    async def _claims_of_log(self, name: str) -> set[bytes]:
-        named, start = set[bytes](), b"-"
-        while rows := await self._commands.xrange(name, start, "+", count=_TOGETHER):
-            for _, values in rows:
-                for value in values or ():
-                    named |= self._store.base.payloads.claims_in(value)
-            start = b"(" + rows[-1][0]
         return named
 
     async def erase(
@@ -334,12 +323,6 @@ class SessionErasure:
         for start in range(0, len(values), _TOGETHER):
             done += await asyncio.gather(*map(call, values[start : start + _TOGETHER]))
         return done
-
-
-def _is_stream(key: FoundKey) -> bool:
-    """Return whether a key has the rows of a log: others beside it have numbers alone."""
-    beside = key.rest.rpartition(":")[2] in ("ids", "spare") or key.rest.startswith("topic:")
-    return key.kind in LOGS and not beside
 
 
 def _sort(

@@ -102,7 +102,7 @@ class ArchiveUnavailable(BackendError):
 
 
 class ArchiveFileMissing(ArchiveUnavailable):
-    """A data file of the archive is gone, which its log names. What needs no part of it goes on.
+    """A data file of the archive is gone, which its log names. The rest can be used.
 
     ``file`` is its name below the namespace's folder. Restore it, or have the archive count it no
     more: ``redis-state archive drop-missing``.

@@ -78,9 +78,9 @@ def rows(
 ) -> list[ArchivedRow] | None:
     """Return rows behind a place that are kept; None if rows between may be missing.
 
-    What is of before the time from which on rows are kept is not there, nor what is before a row
-    that retention has removed. So of rows of one session the earlier ones never stay when later
-    ones have gone, and what a clock that was ahead had hidden is there again.
+    Left out is what is of before the time from which on rows are kept, and what is before a row
+    that retention has removed. So of one session no earlier rows stay when later ones have gone.
+    What a clock that was ahead had hidden is there again.
     """
     plain = plain_text(session_id)
     since_ms = -(-reader.files.kept_from.get(UPDATES, 0) // 1000)

@@ -30,7 +30,6 @@ from redis_state.worker import TaskContext
 from tests.support.erasure import nothing_is_left
 from tests.support.processes.pools import pool
 from tests.support.tasks.archives import all_due, archive_all
-from tests.support.tasks.crash_states import send
 
 pytestmark = [
     pytest.mark.worker,
@@ -267,24 +266,3 @@ async def test_a_user_is_erased_and_shared_sessions_are_named(
         assert await eraser.sessions_of("ann", shared=True) == []
         assert await eraser.sessions_of("bob") == ["s3"]
     await nothing_is_left(live, "ann")
-
-
-async def test_claims_are_erased_of_tasks_of_which_only_the_log_is_left(
-    claiming: Settings, tmp_path: Path
-) -> None:
-    alone = claiming.model_copy(update={"archive_url": None})
-    async with RedisStateStore(alone) as store:
-        await run(store, mine=("mine", None), other=("other", None))
-        keys = store.tasks.keys("mine", "mine")
-        # Its record and its journal have expired.
-        await send(store, "DEL", keys.task, keys.journal)
-        rows = await send(store, "XRANGE", store.updates.keys("mine").rows, "-", "+")
-        named = {
-            name
-            for _, fields in rows
-            for value in fields
-            for name in store.base.payloads.claims_in(value)
-        }
-        assert named, rows
-        report = await store.forget("mine")
-        assert report.claims == len(named)
