@@ -78,8 +78,8 @@ def rows(
 ) -> list[ArchivedRow] | None:
     """Return rows behind a place that are kept; None if rows between may be missing.
 
-    Left out is what is of before the time from which on rows are kept, and what is before a row
-    that retention has removed. So of one session no earlier rows stay when later ones have gone.
+    Rows of before the time from which on they are kept are left out. So are rows before one that
+    retention has removed. So of one session no earlier rows stay when later ones have gone.
     What a clock that was ahead had hidden is there again.
     """
     plain = plain_text(session_id)
