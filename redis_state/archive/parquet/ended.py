@@ -23,7 +23,7 @@ _KEYS = ["session_id", "task_id", "born", "ended_at", "status", "handler", "trac
 _WHOLE = ["session_id", "task_id", "record", "journal"]
 
 
-class _At(NamedTuple):
+class _EndedAt(NamedTuple):
     """Where a task is: its file, its row group there, and its row in it."""
 
     file: str
@@ -51,15 +51,16 @@ def ended_tasks(reader: FileReader, query: ArchiveQuery) -> list[ArchivedTask]:
             for found in _matching(reader, file, session, query):
                 keys = pa.concat_tables([keys, found]).sort_by(_ORDER).slice(0, query.limit)
     places = [
-        _At(*at) for at in zip(*(keys[name].to_pylist() for name in _At._fields), strict=True)
+        _EndedAt(*at)
+        for at in zip(*(keys[name].to_pylist() for name in _EndedAt._fields), strict=True)
     ]
     named = {file.name: file for file in files}
-    sizes: dict[_At, int] = {}
+    sizes: dict[_EndedAt, int] = {}
     for table, some in _tables(reader, named, places, _WHOLE[2:]):
         each = pc.add(*(pc.binary_length(table[name]) for name in _WHOLE[2:]))
         sizes |= zip(some, each.to_pylist(), strict=True)
     places = places[: fitting(sizes[at] for at in places)]
-    tasks: dict[_At, ArchivedTask] = {}
+    tasks: dict[_EndedAt, ArchivedTask] = {}
     for table, some in _tables(reader, named, places, _WHOLE):
         tasks |= zip(some, tasks_of(table), strict=True)
     return [tasks[at] for at in places]
@@ -79,10 +80,13 @@ def _matching(
 
 
 def _tables(
-    reader: FileReader, named: dict[str, DataFile], places: Sequence[_At], columns: Sequence[str]
-) -> Iterator[tuple[Any, list[_At]]]:
+    reader: FileReader,
+    named: dict[str, DataFile],
+    places: Sequence[_EndedAt],
+    columns: Sequence[str],
+) -> Iterator[tuple[Any, list[_EndedAt]]]:
     """Yield columns of tasks, those of one row group at a time."""
-    wanted: defaultdict[str, defaultdict[int, list[_At]]]
+    wanted: defaultdict[str, defaultdict[int, list[_EndedAt]]]
     wanted = defaultdict(lambda: defaultdict(list))
     for at in places:
         wanted[at.file][at.group].append(at)

@@ -118,8 +118,8 @@ def tasks(
 ) -> None:
     """List archived tasks, the last that ended first."""
 
-    async def look() -> list[_Listed]:
-        found: list[_Listed] = []
+    async def look() -> list[_ShownTask]:
+        found: list[_ShownTask] = []
         async with _reading(url) as (_, reader):
             after: TaskEnd | None = None
             while left := limit - len(found):
@@ -244,16 +244,16 @@ def retain(
         raise typer.Exit(ExitCode.FAILED)
 
 
-class _Listed(NamedTuple):
+class _ShownTask(NamedTuple):
     """What is shown of a task. Its record is not kept: a page of them is bounded in bytes."""
 
     summary: dict[str, Any]
     row: tuple[Any, ...]
 
 
-def _listed(task: ArchivedTask) -> _Listed:
+def _listed(task: ArchivedTask) -> _ShownTask:
     row = task.session_id, task.task_id, coloured(task.status), task.handler, age(task.ended_at)
-    return _Listed(_summary(task), row)
+    return _ShownTask(_summary(task), row)
 
 
 def _summary(task: ArchivedTask) -> dict[str, Any]:
