@@ -15,6 +15,7 @@ from benchmarks.runner import Run
 from benchmarks.server import BenchServer, machine
 from benchmarks.store import (
     archives,
+    archiving,
     cluster,
     graphs,
     growth,
@@ -41,6 +42,7 @@ PARTS: dict[str, Callable[[Run], list[Row]]] = {
     "gateway": measure_gateway,
     "langgraph": graphs.measure_graphs,
     "archives": archives.measure_archives,
+    "archiving": archiving.measure_archiving,
 }
 
 

@@ -1,4 +1,7 @@
-"""A worker in a process of its own: ``python -m benchmarks.tasks.pool <url> <lease_s>``."""
+"""A worker in a process of its own: ``python -m benchmarks.tasks.pool``.
+
+Its arguments are the server's URL, the lease in seconds and, if it archives, the archive's URL.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,8 @@ async def main() -> None:
         "reviewed": reviewed,
         "held": Holding(url),
     }
-    settings = make_settings(url, namespace=NAMESPACE)
+    archive_url = sys.argv[3] if len(sys.argv) > 3 else None
+    settings = make_settings(url, namespace=NAMESPACE, archive_url=archive_url)
     worker = AgentWorker(handlers, settings, max_tasks=SLOTS, lease_s=lease_s)
     serving = asyncio.create_task(worker.serve(handle_signals=False))
     print(json.dumps({"ready": sorted(handlers), "pid": os.getpid()}), flush=True)

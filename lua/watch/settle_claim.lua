@@ -1,7 +1,9 @@
--- Put off or take out the entries that a claim has inspected. Entries that were put again meanwhile stay.
--- A repetition finds the claim's mark gone.
+-- Put off or take out the entries that a claim has inspected. Entries that were put again meanwhile stay,
+-- and since when they wait. A repetition finds the claim's mark gone.
 -- KEYS watch      zset: entry -> when, in ms
 -- KEYS clock      string: when the list was last written, in ms
+-- KEYS since      zset: entry -> since when it waits; another key for a list without it
+-- ARGV dated      flag: with since
 -- ARGV mark       the time that the claim gave its entries
 -- ARGV entries..  entry and delay_ms in turn, which may have a fraction; without a delay the entry
 --   is taken out
@@ -21,6 +23,7 @@ for i = 1, #entries, 2 do
       redis.call('ZADD', watch, string.format('%.2f', now + delay_ms), entry)
     else
       redis.call('ZREM', watch, entry)
+      if dated then redis.call('ZREM', since, entry) end
     end
   end
 end

@@ -23,7 +23,7 @@ from redis_state.archive.copying import UpdateCopies
 from redis_state.archive.model import ArchiveBatch, ArchivedTask
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList, session_of_entry, task_of_entry
-from redis_state.errors import ArchiveUnavailable
+from redis_state.errors import ArchiveUnavailable, NoConnection, RedisStateError, StoreFull
 from redis_state.primitives.watchlist import WatchClaim
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.store import RedisStateStore
@@ -131,9 +131,36 @@ class Archiver:
         if not self._prepared:
             await self._archive.prepare()
             self._prepared = True
-        await self._archive_some(tasks[:_TOGETHER], sessions, settled, report)
+        await self._archive_apart(tasks[:_TOGETHER], sessions, settled, report)
         for start in range(_TOGETHER, len(tasks), _TOGETHER):
-            await self._archive_some(tasks[start : start + _TOGETHER], (), settled, report)
+            await self._archive_apart(tasks[start : start + _TOGETHER], (), settled, report)
+
+    async def _archive_apart(
+        self,
+        tasks: Sequence[WatchClaim],
+        sessions: Sequence[WatchClaim],
+        settled: Settled,
+        report: ArchiveReport,
+    ) -> None:
+        """Archive some, each by itself if the archive refuses them; set aside what it refuses."""
+        try:
+            await self._archive_some(tasks, sessions, settled, report)
+        except ArchiveUnavailable as error:
+            if not error.refused:
+                raise
+            if len(tasks) + len(sessions) > 1:
+                for each in tasks:
+                    await self._archive_apart([each], (), settled, report)
+                for each in sessions:
+                    await self._archive_apart((), [each], settled, report)
+                return
+            log.error("a session's part cannot be archived: %s", error)  # noqa: TRY400 - as below
+            report.refused += 1
+            named = [task[0] for each in tasks if (task := task_of_entry(each.entry))]
+            named += [found for each in sessions if (found := session_of_entry(each.entry))]
+            await self._look(tasks, least_ms=_KEEP_MS // 2, whole=False)
+            await self._keep_rows(named, least_ms=_KEEP_MS // 2)
+            settled |= {each.entry: _TROUBLE_MS for each in (*tasks, *sessions)}
 
     async def _archive_some(
         self,
@@ -177,6 +204,11 @@ class Archiver:
         found: list[_Ended] = []
         for claim, reply in zip(claims, replies, strict=True):
             task = task_of_entry(claim.entry)
+            if isinstance(reply, RedisStateError):
+                log.error("a task cannot be read for the archive: %s", reply)
+                report.refused += 1
+                settled[claim.entry] = _TROUBLE_MS
+                continue
             if task is None or reply is None or reply.word is not ReplyCode.OK:
                 settled[claim.entry] = None
                 continue
@@ -192,14 +224,21 @@ class Archiver:
 
     async def _look(
         self, claims: Sequence[WatchClaim], *, least_ms: int, whole: bool
-    ) -> list[Reply | None]:
-        async def one(claim: WatchClaim) -> Reply | None:
+    ) -> list[Reply | RedisStateError | None]:
+        """Look at tasks. What is wrong with one of them is returned in its place."""
+
+        async def one(claim: WatchClaim) -> Reply | RedisStateError | None:
             task = task_of_entry(claim.entry)
             if task is None:
                 return None
-            return await self._store.base.scripts.read_ended(
-                self._store.tasks.keys(*task), least_ms=least_ms, hold_ms=_KEEP_MS, whole=whole
-            )
+            try:
+                return await self._store.base.scripts.read_ended(
+                    self._store.tasks.keys(*task), least_ms=least_ms, hold_ms=_KEEP_MS, whole=whole
+                )
+            except (NoConnection, StoreFull):
+                raise
+            except RedisStateError as error:
+                return error
 
         return list(await asyncio.gather(*map(one, claims)))
 
@@ -243,7 +282,7 @@ class Archiver:
         same = [
             each
             for each, reply in zip(some, replies, strict=True)
-            if reply is not None
+            if isinstance(reply, Reply)
             and reply.word is ReplyCode.OK
             and reply.text(0) == each.task.stamp
             and other[each.task.key] is not None
@@ -296,6 +335,9 @@ class Archiver:
         kept = {session_of_entry(each.entry) for each in sessions}
         for claim, reply in zip(left, replies, strict=True):
             task = task_of_entry(claim.entry)
+            if isinstance(reply, RedisStateError):
+                settled[claim.entry] = _TROUBLE_MS
+                continue
             if task is None or reply is None or reply.word is not ReplyCode.OK:
                 settled[claim.entry] = None
                 continue
@@ -315,8 +357,6 @@ class Archiver:
         self, tasks: Sequence[WatchClaim], sessions: Sequence[WatchClaim], settled: Settled
     ) -> None:
         """Settle what was decided. What was not is due again when its claim runs out."""
-        over = [each for each in tasks if settled.get(each.entry, 0) is None and each.again]
-        await self._list.strike(each.entry for each in over)
         for watch, claims in ((self._list.tasks, tasks), (self._list.sessions, sessions)):
             await watch.settle(
                 (each, settled[each.entry]) for each in claims if each.entry in settled

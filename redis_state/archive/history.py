@@ -43,9 +43,9 @@ async def archived_events(archive: Archive, trace_id: str) -> list[ArchivedRecor
     while True:
         after = found[-1].place if found else None
         page = await archive.records(RecordKind.EVENT, trace_id, after=after, limit=_PAGE)
-        found += page
-        if len(page) < _PAGE:
+        if not page:
             return found
+        found += page
 
 
 def row_of(record: ArchivedRecord) -> Row:

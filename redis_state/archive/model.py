@@ -57,6 +57,8 @@ class RecordKind(StrEnum):
 RecordKey: TypeAlias = tuple[RecordKind, str, int, int, str]
 # Birth, number, key: where a record stands among those of its kind and owner.
 RecordPlace: TypeAlias = tuple[int, int, str]
+# End, session, task, birth: where a task stands among those that ended, the last first.
+TaskEnd: TypeAlias = tuple[datetime, str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,11 @@ class ArchivedTask:
         return task_place(self.session_id, self.task_id, self.created_at)
 
     @property
+    def end(self) -> TaskEnd:
+        """Return its place in the order of ends, as `ArchiveQuery.after` takes it."""
+        return self.ended_at, self.session_id, self.task_id, self.born_us
+
+    @property
     def stamp(self) -> str:
         """Return which end of the task it is, as the record says it."""
         return f"{self.version} {self.write}"
@@ -290,7 +297,10 @@ class ArchivedSession:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveStatus:
-    """What an archive holds of a namespace. ``records`` counts by kind those that there are."""
+    """What an archive holds of a namespace. ``records`` counts by kind those that there are.
+
+    ``missing`` names data files that are gone, whose content is not counted.
+    """
 
     sessions: int
     tasks: int
@@ -299,11 +309,15 @@ class ArchiveStatus:
     oldest: datetime | None
     newest: datetime | None
     records: Mapping[RecordKind, int] = field(default_factory=dict[RecordKind, int])
+    missing: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveQuery:
-    """Which tasks are wanted, the last that ended first. None wants any."""
+    """Which tasks are wanted, the last that ended first. None wants any.
+
+    ``after`` is the `end` of the task behind which they begin.
+    """
 
     session_id: str | None = None
     task_id: str | None = None
@@ -312,6 +326,7 @@ class ArchiveQuery:
     statuses: Sequence[TaskStatus] = ()
     ended_after: datetime | None = None
     ended_before: datetime | None = None
+    after: TaskEnd | None = None
     limit: int = 100
 
 

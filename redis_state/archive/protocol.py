@@ -70,7 +70,11 @@ class Archive(Protocol):
         ...
 
     async def tasks(self, query: ArchiveQuery) -> list[ArchivedTask]:
-        """Return tasks, the last that ended first. An id that was used again has several."""
+        """Return tasks, the last that ended first. An id that was used again has several.
+
+        There are fewer than the limit where tasks are large, but one if there is one. Those behind
+        the last one follow its `end`; an empty page is the end of all.
+        """
         ...
 
     async def find(self, listing: ArchiveListing) -> ArchivedPage:
@@ -111,8 +115,9 @@ class Archive(Protocol):
     ) -> list[ArchivedRecord]:
         """Return records of an owner behind a place, in the order of their places.
 
-        ``key`` wants those of one key: one for each birth, and for each number of a row. A page
-        that is shorter than ``limit`` is the last.
+        ``key`` wants those of one key: one for each birth, and for each number of a row. There are
+        fewer than ``limit`` where records are large, but one if there is one: an empty page is the
+        end.
         """
         ...
 

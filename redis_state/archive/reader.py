@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from time import monotonic
@@ -23,6 +23,7 @@ from redis_state.archive.model import (
     ArchiveQuery,
     RecordKind,
     RecordPlace,
+    TaskEnd,
     fields_of,
 )
 from redis_state.archive.opening import open_archive
@@ -126,10 +127,14 @@ class ArchiveReader:
 
     async def archived(self, session_id: str, task_id: str) -> ArchivedTask | None:
         """Return the last task of an id as the archive has it, with its journal; or None."""
-        found = await self.archive.tasks(
-            ArchiveQuery(session_id=session_id, task_id=task_id, limit=_PAGE)
-        )
-        return max(found, key=lambda task: task.born_us, default=None)
+        query = ArchiveQuery(session_id=session_id, task_id=task_id, limit=_PAGE)
+        newest: ArchivedTask | None = None
+        while found := await self.archive.tasks(query):
+            for task in found:
+                if newest is None or task.born_us > newest.born_us:
+                    newest = task
+            query = replace(query, after=found[-1].end)
+        return newest
 
     async def soon(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make a call of the archive that must not hold up who asks.
@@ -220,9 +225,14 @@ class ArchiveReader:
         status: Sequence[TaskStatus] = (),
         ended_after: datetime | None = None,
         ended_before: datetime | None = None,
+        after: TaskEnd | None = None,
         limit: int = 100,
     ) -> list[ArchivedTask]:
-        """Find archived tasks, the last that ended first. `state_of` makes a task's state."""
+        """Find archived tasks, the last that ended first. `state_of` makes a task's state.
+
+        A page has 4 MiB of records and journals, or one task. The next one begins ``after`` the
+        ``end`` of its last task; an empty one is the end.
+        """
         return await self.archive.tasks(
             ArchiveQuery(
                 session_id=session_id,
@@ -231,6 +241,7 @@ class ArchiveReader:
                 statuses=tuple(status),
                 ended_after=ended_after,
                 ended_before=ended_before,
+                after=after,
                 limit=limit,
             )
         )
@@ -288,8 +299,8 @@ class ArchiveReader:
 
         The owner of a trajectory is its session, its key is its trace. An agent's session is its
         own owner, and has no key. The owner of an event is its trace, its key is its fingerprint.
-        ``key`` wants those of one key: a record that was made again is another one. A page shorter
-        than ``limit`` is the last.
+        ``key`` wants those of one key: a record that was made again is another one. A page has
+        4 MiB, or one record; an empty one is the end.
         """
         found = await self.archive.records(kind, owner, key=key, after=after, limit=limit)
         return [ReadRecord(record, self._value(record)) for record in found]
@@ -300,9 +311,9 @@ class ArchiveReader:
         while True:
             after = None if last is None else last.place
             found = await self.archive.records(kind, owner, key=key, after=after, limit=_PAGE)
-            last = found[-1] if found else last
-            if len(found) < _PAGE:
+            if not found:
                 return last
+            last = found[-1]
 
     def _value(self, record: ArchivedRecord) -> Any:
         read = _READERS.get(record.kind)

@@ -3,6 +3,8 @@
     a record is there      it is copied at its version, verified and marked
     it is marked           at this version it is archived: its entry is removed
     it is gone             likewise: it was deleted, or never saved
+    its class is unknown   a newer version has put it on the list: its entry stays for that one
+    it cannot be read      it is set aside for an hour, and counted as refused
     the archive is away    what would expire within a day is kept, and the entry is postponed
 
 Every step may be repeated, by any process: the archive knows a record by its birth and its version.
@@ -23,7 +25,7 @@ from redis_state.archive.events import EventCopies
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKey, RecordKind
 from redis_state.archive.protocol import Archive
 from redis_state.archive.sources import RecordReader
-from redis_state.errors import ArchiveUnavailable
+from redis_state.errors import ArchiveUnavailable, NoConnection, RedisStateError, StoreFull
 from redis_state.primitives.watchlist import WatchClaim
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import RecordList, record_of_entry
@@ -33,6 +35,8 @@ log: logging.Logger = logging.getLogger(__name__)
 
 _HOLD_MS, _KEEP_MS = 120_000, 400 * 86_400_000
 _AGAIN_MS, _TROUBLE_MS = 1_000, 3_600_000
+# A newer worker is to find the entries that this version does not know.
+_UNKNOWN_MS = 60_000
 _FIRST_BACKOFF_MS, _LONGEST_BACKOFF_MS = 2_000, 600_000
 # So many records are read together, and written together so many bytes.
 _TOGETHER, _SLICE_BYTES = 16, 4 << 20
@@ -46,7 +50,8 @@ class RecordReport:
 
     ``postponed`` records wait for the archive; ``refused`` ones it does not take; ``erased`` ones
     are of before their session was erased, and are not copied. ``missed`` events were trimmed
-    before they were archived.
+    before they were archived. ``unknown`` ones are of a class that a newer version has, and are
+    left to it.
     """
 
     looked: int = 0
@@ -55,6 +60,7 @@ class RecordReport:
     refused: int = 0
     erased: int = 0
     missed: int = 0
+    unknown: int = 0
 
     def __iadd__(self, other: RecordReport) -> Self:
         self.looked += other.looked
@@ -63,6 +69,7 @@ class RecordReport:
         self.refused += other.refused
         self.erased += other.erased
         self.missed += other.missed
+        self.unknown += other.unknown
         return self
 
     @property
@@ -74,6 +81,7 @@ class RecordReport:
             "refused": self.refused,
             "erased": self.erased,
             "missed": self.missed,
+            "unknown": self.unknown,
         }
 
 
@@ -167,9 +175,15 @@ class RecordArchiver:
         async def one(claim: WatchClaim) -> _DueRecord | None:
             named = self._named(claim)
             if named is None:
-                done.settled[claim.entry] = None
+                done.settled[claim.entry] = self._unknown_ms(claim, done)
                 return None
-            found = await self._reader.read(*named, whole=True)
+            try:
+                found = await self._reader.read(*named, whole=True)
+            except (NoConnection, StoreFull):
+                raise
+            except RedisStateError as error:
+                self._set_aside(claim, named[0], str(error), done)
+                return None
             if found is None:
                 done.settled[claim.entry] = None
                 return None
@@ -178,15 +192,25 @@ class RecordArchiver:
                 record = self._reader.sources[kind].record(owner, key, found)
             except (ValueError, KeyError) as error:
                 # Its text may quote what is stored.
-                log.error("a %s cannot be archived: %s", kind, type(error).__name__)  # noqa: TRY400
-                done.report.refused += 1
-                done.settled[claim.entry] = _TROUBLE_MS
+                self._set_aside(claim, kind, type(error).__name__, done)
                 return None
             done.settled[claim.entry] = _AGAIN_MS
             return _DueRecord(claim, named, record)
 
         found = await asyncio.gather(*map(one, claims))
         return [each for each in found if each is not None]
+
+    def _set_aside(self, claim: WatchClaim, kind: RecordKind, problem: str, done: _Round) -> None:
+        log.error("a %s cannot be archived: %s", kind, problem)
+        done.report.refused += 1
+        done.settled[claim.entry] = _TROUBLE_MS
+
+    def _unknown_ms(self, claim: WatchClaim, done: _Round) -> int | None:
+        """Return when an entry that this version does not know is due; None if it is none."""
+        if record_of_entry(claim.entry) is None:
+            return None
+        done.report.unknown += 1
+        return _UNKNOWN_MS
 
     def _named(self, claim: WatchClaim) -> Named | None:
         found = record_of_entry(claim.entry)
@@ -271,7 +295,19 @@ class RecordArchiver:
         left = [each for each in claims if done.settled.get(each.entry, 0) is not None]
 
         async def one(claim: WatchClaim) -> None:
-            if not await self._is_kept(claim):
+            trace, named = _trace_of(claim), self._named(claim)
+            if trace is None and named is None:
+                done.settled[claim.entry] = self._unknown_ms(claim, done)
+                return
+            try:
+                there = await self._is_kept(trace, named)
+            except (NoConnection, StoreFull):
+                raise
+            except RedisStateError as error:
+                kind = named[0] if named is not None else RecordKind.EVENT
+                self._set_aside(claim, kind, str(error), done)
+                return
+            if not there:
                 done.settled[claim.entry] = None
                 return
             done.settled[claim.entry] = self._backoff_ms()
@@ -279,9 +315,8 @@ class RecordArchiver:
 
         await asyncio.gather(*map(one, left))
 
-    async def _is_kept(self, claim: WatchClaim) -> bool:
+    async def _is_kept(self, trace: str | None, named: Named | None) -> bool:
         """Keep what a claim stands for from expiring; return whether it is there."""
-        trace, named = _trace_of(claim), self._named(claim)
         if trace is not None:
             return await self._events.keep(trace, least_ms=_KEEP_MS // 2, hold_ms=_KEEP_MS)
         return named is not None and await self._reader.read(*named, whole=False) is not None
@@ -294,8 +329,6 @@ class RecordArchiver:
         self, claims: Sequence[WatchClaim], settled: Mapping[bytes, int | None]
     ) -> None:
         """Settle what was decided. What was not is due again when its claim runs out."""
-        over = [each for each in claims if each.again and settled.get(each.entry, 0) is None]
-        await self._list.strike(each.entry for each in over)
         await self._list.watch.settle(
             (each, settled[each.entry]) for each in claims if each.entry in settled
         )

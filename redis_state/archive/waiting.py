@@ -9,7 +9,6 @@ archived nothing is written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from redis_state.primitives.waiting_since import WaitingSince
@@ -37,7 +36,12 @@ class ArchiveList:
         scripts, self._keys = store.base.scripts, store.base.keys
         self._scripts = scripts
         self._since = WaitingSince(scripts, self._keys.archive_since)
-        self.tasks: WatchList = WatchList(scripts, self._keys, key_of=self._keys.archive_watch)
+        self.tasks: WatchList = WatchList(
+            scripts,
+            self._keys,
+            key_of=self._keys.archive_watch,
+            since_of=self._keys.archive_since,
+        )
         self.sessions: WatchList = WatchList(
             scripts, self._keys, key_of=self._keys.archive_sessions
         )
@@ -55,10 +59,6 @@ class ArchiveList:
             ),
             self.tasks.bring_forward(entry, delay_ms=0),
         )
-
-    async def strike(self, entries: Iterable[bytes]) -> None:
-        """Forget since when tasks wait, before their entries are removed."""
-        await self._since.strike(entries)
 
     async def enlist_session(self, session_id: str, *, delay_ms: int) -> None:
         """Put a session on its list, or postpone it there: what it has now is archived.

@@ -57,9 +57,9 @@ class ArchivedEventErasure:
             page = await self._archive.records(
                 RecordKind.TRAJECTORY, session_id, after=after, limit=_PAGE
             )
-            found |= {each.key for each in page}
-            if len(page) < _PAGE:
+            if not page:
                 return found
+            found |= {each.key for each in page}
             after = page[-1].place
 
     async def _of_tasks(self, session_id: str) -> set[str]:
@@ -78,13 +78,13 @@ class ArchivedEventErasure:
         members = await self._store.transport.commands.zrange(index, 0, -1)
         if {topic_text(each) for each in members} - {session_id}:
             return True
-        before = None
+        after = None
         while True:
             tasks = await self._archive.tasks(
-                ArchiveQuery(trace_id=trace_id, ended_before=before, limit=_PAGE)
+                ArchiveQuery(trace_id=trace_id, after=after, limit=_PAGE)
             )
+            if not tasks:
+                return False
             if any(each.session_id != session_id for each in tasks):
                 return True
-            if len(tasks) < _PAGE or tasks[-1].ended_at == before:
-                return False
-            before = tasks[-1].ended_at
+            after = tasks[-1].end

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from redis_state.archive.model import ArchiveQuery
@@ -26,7 +25,7 @@ from redis_state.transport.clock import us_of
 log: logging.Logger = logging.getLogger(__name__)
 
 # Archived tasks that are read at a time, with their journals; and what a moment of them is.
-_PAGE, _MOMENT = 50, timedelta(microseconds=1)
+_PAGE = 50
 
 OnRunning = Literal["refuse", "fence"]
 
@@ -226,29 +225,16 @@ class Eraser:
         ):
             return set()
         payloads, named = self._store.base.payloads, set[bytes]()
-        before: datetime | None = None
-        count = _PAGE
-        while True:
-            # The last that ended first. Those of the last moment are read again with the next page.
-            tasks = await archive.tasks(
-                ArchiveQuery(session_id=session_id, ended_before=before, limit=count)
-            )
+        query = ArchiveQuery(session_id=session_id, limit=_PAGE)
+        while tasks := await archive.tasks(query):
             for task in tasks:
                 for value in (*task.record.values(), *task.journal.values()):
                     named |= payloads.claims_in(value)
-            if len(tasks) < count:
-                return named
-            next_before = _aware(tasks[-1].ended_at) + _MOMENT
-            # More than a page has ended in one moment.
-            count = count * 2 if next_before == before else _PAGE
-            before = next_before
+            query = replace(query, after=tasks[-1].end)
+        return named
 
     async def _ready(self) -> Archive | None:
         if self._archive is not None and not self._prepared:
             await self._archive.prepare()
             self._prepared = True
         return self._archive
-
-
-def _aware(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -59,6 +59,7 @@
         ├── PayloadUnreadable      a payload is encrypted, and this process lacks the key
         ├── PayloadStoreUnavailable    the store of large payloads cannot be used now
         ├── ArchiveUnavailable     the archive cannot be used now
+        │   └── ArchiveFileMissing     one of its data files is gone
         └── CorruptState           the stored data is damaged
             └── PayloadLost            a large payload is gone from its store, or damaged there
 
@@ -72,6 +73,7 @@ No text of an error holds a payload, a token or a password.
 from __future__ import annotations
 
 from redis_state.errors.backend import (
+    ArchiveFileMissing,
     ArchiveUnavailable,
     AuthenticationFailed,
     BackendError,
@@ -144,6 +146,7 @@ from redis_state.errors.outcomes import (
 
 __all__ = [
     "AlreadyVoted",
+    "ArchiveFileMissing",
     "ArchiveUnavailable",
     "AuthenticationFailed",
     "BackendError",

@@ -101,6 +101,18 @@ class ArchiveUnavailable(BackendError):
         self.refused = refused
 
 
+class ArchiveFileMissing(ArchiveUnavailable):
+    """A data file of the archive is gone, which its log names. The rest can be used.
+
+    ``file`` is its name below the namespace's folder. Restore it, or have the archive count it no
+    more: ``redis-state archive drop-missing``.
+    """
+
+    def __init__(self, action: str, file: str) -> None:
+        super().__init__(action, f"its file {file} is missing", refused=True)
+        self.file = file
+
+
 class PayloadLost(CorruptState):
     """A large payload is gone from its store, or is not what was written there.
 

@@ -14,6 +14,7 @@ from redis_state.errors import (
     AuthenticationFailed,
     BackendUnavailable,
     CommandRefused,
+    ConfigError,
     NoConnection,
     OutcomeUnknown,
     StoreFull,
@@ -37,6 +38,7 @@ _AGAIN_S, _LONGEST_S = 0.05, 1.0
 _PASSING = ("08", "40", "57", "53", "25006", "55P03", "XX")
 _FULL = "53100"
 _NO_TABLES = ("42P01", "3F000")
+_NO_RIGHT = "42501"
 # What a server says of a login, and what else is final. The rest of its text may quote the URL.
 _LOGIN = ("password authentication failed", "no password supplied", "no pg_hba.conf entry")
 _FINAL = ("certificate verify failed", "does not match host name", "does not support SSL")
@@ -74,7 +76,8 @@ class PostgresLink:
         """Do some work on the connection, and return what that returns.
 
         Errors: BackendUnavailable if it did not happen by the deadline; OutcomeUnknown if it
-        ``writes`` and may have happened; AuthenticationFailed; StoreFull; CommandRefused.
+        ``writes`` and may have happened; AuthenticationFailed; StoreFull; CommandRefused;
+        ConfigError if the user lacks a right.
         """
         ends = asyncio.get_running_loop().time() + self._timeout_s
         try:
@@ -137,6 +140,11 @@ class PostgresLink:
     def _judge(self, error: psycopg.Error, *, is_new: bool) -> str:
         """Return why a call is repeated. Errors: those of `run` if it is of no use."""
         state = error.sqlstate or ""
+        if state == _NO_RIGHT:
+            raise ConfigError(
+                f"{self.address}: the user lacks a right on the schema {self._schema}: "
+                f"{problem(error)}"
+            ) from None
         if is_new or not state:
             text = str(error)
             for known in (*_LOGIN, *_FINAL, *_KNOWN):

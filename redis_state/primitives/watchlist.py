@@ -69,7 +69,8 @@ def found_over(score: bytes) -> bool:
 class WatchList:
     """A list in shards, so that no one slot carries it all. ``key_of`` names another list's.
 
-    Without one it is the list of tasks, which shares its slots with their index.
+    Without one it is the list of tasks, which shares its slots with their index. ``since_of`` names
+    where its slots have since when entries wait: that goes with an entry, in the same step.
     """
 
     def __init__(
@@ -78,11 +79,13 @@ class WatchList:
         keys: Keys,
         *,
         key_of: Callable[[int], str] | None = None,
+        since_of: Callable[[int], str] | None = None,
         shards: int = WATCH_SHARDS,
     ) -> None:
         self._scripts = scripts
         self._keys = keys
         self._key_of = key_of or keys.watch
+        self._since_of = since_of
         self._of_tasks = key_of is None
         self._shards = shards
 
@@ -205,14 +208,21 @@ class WatchList:
         An entry that was put again since, or claimed by another caller, is left alone. Its writer
         may know something that the claimer has not seen.
         """
-        grouped: defaultdict[tuple[str, bytes], list[tuple[bytes, float | None]]]
+        grouped: defaultdict[tuple[int, bytes], list[tuple[bytes, float | None]]]
         grouped = defaultdict(list)
         for claim, delay_ms in claims:
             settling = _SECOND_LOOK_MS if delay_ms is None and not claim.again else delay_ms
-            grouped[self._shard(claim.entry), claim.mark].append((claim.entry, settling))
+            shard = zlib.crc32(claim.entry) % self._shards
+            grouped[shard, claim.mark].append((claim.entry, settling))
         replies = await asyncio.gather(
             *(
-                self._scripts.settle_claim(shard, mark=mark, entries=entries)
+                self._scripts.settle_claim(
+                    self._key_of(shard),
+                    since=None if self._since_of is None else self._since_of(shard),
+                    dated=self._since_of is not None,
+                    mark=mark,
+                    entries=entries,
+                )
                 for (shard, mark), entries in grouped.items()
             )
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -45,7 +45,12 @@ class RecordList:
         self._scripts, self._keys = base.scripts, keys
         self._since = WaitingSince(base.scripts, keys.archive_records_since)
         self._delay_ms = round(base.settings.call_timeout_s * 1000) + _MARGIN_MS
-        self.watch: WatchList = WatchList(base.scripts, keys, key_of=keys.archive_records)
+        self.watch: WatchList = WatchList(
+            base.scripts,
+            keys,
+            key_of=keys.archive_records,
+            since_of=keys.archive_records_since,
+        )
 
     @property
     def rest_s(self) -> float:
@@ -67,10 +72,6 @@ class RecordList:
                     await asyncio.shield(put())
 
         return await self.watch.covering(entry, lambda _: saved(), delay_ms=self._delay_ms, put=put)
-
-    async def strike(self, entries: Iterable[bytes]) -> None:
-        """Forget since when records wait."""
-        await self._since.strike(entries)
 
     async def backlog(self) -> RecordBacklog:
         """Count what waits. Two reads for each shard."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from redis_state.archive.model import (
@@ -80,19 +81,23 @@ def rows(
 ) -> list[ArchivedRow] | None:
     """Return rows behind a place that are kept; None if rows between may be missing.
 
-    What is of before the time from which on rows are kept is not there, removed by now or not. So
-    of rows of one session the earlier ones never stay when later ones have gone.
+    Rows of before the time from which on they are kept are left out. So are rows before one that
+    retention has removed. So of one session no earlier rows stay when later ones have gone.
+    What a clock that was ahead had hidden is there again.
     """
     plain = plain_text(session_id)
     since_ms = -(-reader.files.kept_from.get(UPDATES, 0) // 1000)
-    found = reader.rows(plain, max(after or (0, 0), (since_ms, 0)), count)
+    # Of one session nothing is read up to the last row that has gone, removed by now or not.
+    gone = max((place for _, ends in reader.ends(plain) for place in ends), default=(0, 0))
+    since = max((since_ms, 0), gone)
+    found = reader.rows(plain, max(after or (0, 0), since), count)
     if after is None or over_gaps:
         return found
     ms, n = after
     if found and found[0].place == (ms, n + 1):
         # Where a `CursorGap` reads on: just before a row that is kept.
         return found
-    return found if ms >= since_ms and reader.some_rows(plain, {after}) else None
+    return found if after >= since and reader.some_rows(plain, {after}) else None
 
 
 def sessions_of(reader: FileReader, attribute: str, value: Any, *, only: bool) -> list[str]:
@@ -113,11 +118,12 @@ def sessions_of(reader: FileReader, attribute: str, value: Any, *, only: bool) -
     return sorted(text_of(each) for each in (found - shared if only else found))
 
 
-def status(reader: FileReader) -> ArchiveStatus:
-    """Count what is kept. It reads the ids of the sessions of all files."""
+def status(reader: FileReader, missing: Collection[str]) -> ArchiveStatus:
+    """Count what is kept, without the files that are missing. It reads the ids of all sessions."""
     sessions: set[str] = set()
     updates, kinds = 0, Counter[str]()
-    for file in reader.files.by_name.values():
+    there = [file for file in reader.files.by_name.values() if file.name not in missing]
+    for file in there:
         if file.kind == RECORDS:
             kinds.update(counted(reader, file))
             continue
@@ -126,14 +132,15 @@ def status(reader: FileReader) -> ArchiveStatus:
         sessions.update(table["session_id"].unique().to_pylist())
         if file.kind == UPDATES:
             updates += table["lost"].to_pylist().count(False)
-    tasks = reader.files.of(TASKS)
+    tasks = [file for file in there if file.kind == TASKS]
     ended = [file.ended for file in tasks if file.ended is not None]
     return ArchiveStatus(
         len(sessions),
         sum(file.rows for file in tasks),
         updates,
-        sum(file.bytes for file in reader.files.by_name.values()),
+        sum(file.bytes for file in there),
         moment_of_us(min(least for least, _ in ended)) if ended else None,
         moment_of_us(max(most for _, most in ended)) if ended else None,
         {RecordKind(kind): count for kind, count in sorted(kinds.items())},
+        tuple(sorted(missing)),
     )

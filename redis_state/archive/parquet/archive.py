@@ -29,9 +29,10 @@ from redis_state.archive.model import (
 )
 from redis_state.archive.parquet import answers
 from redis_state.archive.parquet.calls import ArchiveCall, in_thread
+from redis_state.archive.parquet.ended import ended_tasks
 from redis_state.archive.parquet.files.columns import KINDS, folder_of, pa
 from redis_state.archive.parquet.files.compacting import GRACE, clean, compact
-from redis_state.archive.parquet.files.log import NEW, FileGone, FileLog
+from redis_state.archive.parquet.files.log import NEW, FileGone, FileLog, LogChange
 from redis_state.archive.parquet.files.objects import open_objects
 from redis_state.archive.parquet.files.reading import FileReader
 from redis_state.archive.parquet.files.writing import (
@@ -46,7 +47,7 @@ from redis_state.archive.parquet.files.writing import (
 from redis_state.archive.parquet.finding import find_tasks
 from redis_state.archive.parquet.retention import CLASSES, Expiry
 from redis_state.archive.retention import RetentionReport, check_classes
-from redis_state.errors import ArchiveUnavailable
+from redis_state.errors import ArchiveFileMissing, ArchiveUnavailable
 from redis_state.postgres.text import plain_text, text_of
 
 T = TypeVar("T")
@@ -120,9 +121,12 @@ class ParquetArchive:
         return await self._read(lambda reader: answers.session(reader, session_id))
 
     async def tasks(self, query: ArchiveQuery) -> list[ArchivedTask]:
-        """Return tasks, the last that ended first. An id that was used again has several."""
+        """Return tasks, the last that ended first; of 4 MiB, or the first.
+
+        An id that was used again has several.
+        """
         limits.count("limit", query.limit)
-        return await self._read(lambda reader: reader.tasks(query))
+        return await self._read(lambda reader: ended_tasks(reader, query))
 
     async def find(self, listing: ArchiveListing) -> ArchivedPage:
         """List tasks in the order of their places. See `redis_state.archive.parquet.finding`."""
@@ -159,7 +163,7 @@ class ParquetArchive:
     ) -> list[ArchivedRecord]:
         """Return records of an owner behind a place, in the order of their places.
 
-        ``key`` wants those of one key. A page that is shorter than ``limit`` is the last.
+        ``key`` wants those of one key. A page has 4 MiB, or one record.
         """
         limits.count("limit", limit)
         born_us, n, last = after or (0, -1, "")
@@ -202,7 +206,9 @@ class ParquetArchive:
 
     async def status(self) -> ArchiveStatus:
         """Count what is kept. It reads the sessions' ids of all files."""
-        return await self._read(answers.status)
+        return await self._read(
+            lambda reader: answers.status(reader, self._log.missing()), action="status"
+        )
 
     async def forget(
         self, session_id: str, *, before_us: int | None = None
@@ -248,7 +254,7 @@ class ParquetArchive:
         reports: list[RetentionReport] = []
 
         def work(reader: FileReader) -> FileChanges:
-            expiry = Expiry(reader, before)
+            expiry = Expiry(reader, before, self._log.missing())
             reports.append(expiry.report)
             return FileChanges() if dry_run else expiry.changes
 
@@ -263,6 +269,20 @@ class ParquetArchive:
     async def compact(self) -> int:
         """Make few files of many; return how many there are fewer. Delete what does not count."""
         return await self._run("compact", lambda: self._compact(1), timeout_s=_LONG_S)
+
+    async def drop_missing(self) -> list[str]:
+        """Count files that are missing no more, in one entry of the log; return their names.
+
+        What they had and Redis still has is archived again. A file that comes back is deleted.
+        """
+
+        def once() -> list[str]:
+            while missing := sorted(self._log.missing()):
+                if self._log.commit(LogChange(remove=missing)):
+                    return missing
+            return []
+
+        return await self._run("drop", once, timeout_s=_LONG_S)
 
     def known_files(self) -> dict[str, int]:
         """Count the files of each kind that counted when the log was last read."""
@@ -311,8 +331,8 @@ class ParquetArchive:
     def _reading(self) -> FileReader:
         return FileReader(self._log, self._footers)
 
-    async def _read(self, work: Callable[[FileReader], T]) -> T:
-        return await self._run("read", lambda: work(self._reading()))
+    async def _read(self, work: Callable[[FileReader], T], *, action: str = "read") -> T:
+        return await self._run(action, lambda: work(self._reading()))
 
     def _new_log(self) -> FileLog:
         call = self._call = ArchiveCall()
@@ -321,7 +341,7 @@ class ParquetArchive:
     async def _run(
         self, action: str, work: Callable[[], T], *, timeout_s: float | None = None
     ) -> T:
-        """Run a call in a thread. Errors: ArchiveUnavailable."""
+        """Run a call in a thread. Errors: ArchiveUnavailable; ArchiveFileMissing."""
         limit_s = timeout_s or self._timeout_s
         async with self._lock:
             self._call.begin(limit_s)
@@ -344,14 +364,19 @@ class ParquetArchive:
         self._footers = OrderedDict()
 
     def _attempts(self, action: str, work: Callable[[], T]) -> T:
+        known = ""
         for attempt in range(_ATTEMPTS):
             try:
                 return work()
-            except FileGone:
+            except FileGone as gone:
+                if gone.file == known:
+                    # A log that was read since it was gone names it still.
+                    raise ArchiveFileMissing(action, known) from None
                 # Another process has replaced it since the log was read.
                 self._log.forget_files()
+                known = gone.file
                 if attempt == _ATTEMPTS - 1:
-                    raise ArchiveUnavailable(action, "a file of it has gone") from None
+                    raise ArchiveUnavailable(action, "its files change meanwhile") from None
             except ArchiveUnavailable:
                 raise
             except (ValueError, LookupError, OverflowError, TypeError, pa.ArrowException) as error:

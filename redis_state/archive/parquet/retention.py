@@ -7,7 +7,7 @@ files go. Of each session whose rows go its last place stays: what an archiver c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -41,8 +41,11 @@ _TIME_US: Any = pa.timestamp("us", tz="UTC")
 class Expiry:
     """What one call of `retain` changes, and its report."""
 
-    def __init__(self, reader: FileReader, before: Mapping[str, datetime]) -> None:
+    def __init__(
+        self, reader: FileReader, before: Mapping[str, datetime], missing: Collection[str] = ()
+    ) -> None:
         self.report: RetentionReport = RetentionReport()
+        self._missing = missing
         self.changes: FileChanges = FileChanges()
         self._reader = reader
         self._left = _MOST
@@ -51,9 +54,9 @@ class Expiry:
         for kind in (TASKS, UPDATES):
             if kind in moments:
                 self._expire(kind, moments[kind])
-        records = RecordExpiry(reader, self.changes, self.report, may_read=self._may_read)
+        records = RecordExpiry(reader, self.changes, self.report, may_read=self._is_readable)
         records.expire(moments)
-        if UPDATES in moments and moments[UPDATES] > reader.files.kept_from.get(UPDATES, 0):
+        if UPDATES in moments and moments[UPDATES] != reader.files.kept_from.get(UPDATES):
             self.changes.kept_from[UPDATES] = moments[UPDATES]
         if SESSIONS in moments:
             self._expire_sessions(moments[SESSIONS])
@@ -78,14 +81,14 @@ class Expiry:
     def _goes(self, file: DataFile) -> bool:
         # The rows of tasks need not be read.
         if file.kind == UPDATES:
-            if not self._may_read(file):
+            if not self._is_readable(file):
                 return False
             self._note_last(self._reader.keys(file, None))
         self.changes.gone[file.name] = file
         return True
 
     def _rewrite(self, file: DataFile, before_us: int) -> None:
-        if not self._may_read(file):
+        if not self._is_readable(file):
             return
         if file.kind == TASKS:
             table = self._reader.keys(file, None, ["ended_at"])
@@ -103,6 +106,15 @@ class Expiry:
             self.report.add(file.kind, expired.num_rows)
             if file.kind == UPDATES:
                 self._note_last(expired)
+
+    def _is_missing(self, file: DataFile) -> bool:
+        if file.name not in self._missing:
+            return False
+        self.report.left[file.name] = "is missing"
+        return True
+
+    def _is_readable(self, file: DataFile) -> bool:
+        return not self._is_missing(file) and self._may_read(file)
 
     def _may_read(self, file: DataFile) -> bool:
         """Return whether the call may read a file, by the rows that it has read."""
@@ -123,6 +135,8 @@ class Expiry:
         last = dict(self._last)
         files: defaultdict[str, list[DataFile]] = defaultdict(list)
         for file in self._reader.files.of(SESSIONS):
+            if self._is_missing(file):
+                continue
             table = self._reader.keys(file, None)
             for session, place in zip(table["session_id"].to_pylist(), places(table), strict=True):
                 last[session] = max(last.get(session, place), place)
@@ -148,7 +162,7 @@ class Expiry:
                 file.name: file for place in some for file in self._reader.files.at(kind, place)
             }
             for file in chosen.values():
-                if file.name not in self.changes.gone:
+                if file.name not in self.changes.gone and not self._is_missing(file):
                     table = self._reader.keys(file, None, ["session_id", column])
                     edit = self.changes.edits.get(file.name)
                     if edit is not None:

@@ -171,12 +171,15 @@ class PostgresArchive:
             return await self._session(connection, session_id)
 
     async def tasks(self, query: ArchiveQuery) -> list[ArchivedTask]:
-        """Return tasks, the last that ended first. An id that was used again has several."""
+        """Return tasks, the last that ended first; of 4 MiB, or the first.
+
+        An id that was used again has several.
+        """
         limits.count("limit", query.limit)
         conditions, values = sqls.conditions(self._namespace, query)
-        statement = f"{sqls.TASKS} WHERE {' AND '.join(conditions)} {sqls.NEWEST_FIRST}"
+        statement = sqls.TASKS.format(conditions=" AND ".join(conditions))
         async with self._using("read") as connection:
-            found = await connection.execute(statement.encode(), [*values, query.limit])
+            found = await connection.execute(statement.encode(), [*values, query.limit, PAGE_BYTES])
             return [task_of(row) for row in await found.fetchall()]
 
     async def find(self, listing: ArchiveListing) -> ArchivedPage:
@@ -226,7 +229,7 @@ class PostgresArchive:
     ) -> list[ArchivedRecord]:
         """Return records of an owner behind a place, in the order of their places.
 
-        ``key`` wants those of one key. A page that is shorter than ``limit`` is the last.
+        ``key`` wants those of one key. A page has 4 MiB, or one record.
         """
         limits.count("limit", limit)
         born_us, n, last = after or (0, -1, "")
@@ -234,7 +237,9 @@ class PostgresArchive:
         wanted = None if key is None else id_text(key)
         named = [self._namespace, kind.value, id_text(owner)]
         async with self._using("read") as connection:
-            found = await connection.execute(sqls.RECORDS, [*named, *place, wanted, limit])
+            found = await connection.execute(
+                sqls.RECORDS, [*named, *place, wanted, limit, PAGE_BYTES]
+            )
             return [record_of(kind, row) for row in await found.fetchall()]
 
     async def last_records(

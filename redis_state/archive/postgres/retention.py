@@ -1,7 +1,7 @@
 """Retention in PostgreSQL: expired months are dropped whole, the rest is deleted in pieces.
 
-A month of one namespace may hold another's rows. It is dropped only if it has none, which is known
-while it is locked. What cannot be locked soon is left to a later call.
+A month of one namespace may hold another's rows. It is dropped only if it has none, or no rows at
+all, which is known while it is locked. What cannot be locked soon is left to a later call.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ class Retaining:
         )
         found: Any = await (await self._connection.execute(stays)).fetchone()
         if found[0] is None:
-            # Without rows: a writer may just have made it.
-            return True
+            # Of no rows: deleted in pieces. A writer that has just made it makes it again.
+            return False
         if found[0] or rows.table == "updates":
             # All updates of a month are of before its end.
             return bool(found[0])

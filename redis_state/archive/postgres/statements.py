@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, LiteralString
 
-from redis_state.archive.model import ArchiveQuery
+from redis_state.archive.model import ArchiveQuery, moment_of_us
 from redis_state.archive.postgres.rows import RECORD_COLUMNS, ROW_COLUMNS, TASK_COLUMNS
 from redis_state.postgres.text import id_text
 
@@ -40,10 +40,14 @@ WHERE kept.version < excluded.version OR (kept.version, kept.write) = (%s::bigin
 """.encode()  # noqa: S608 - of the columns above
 
 RECORDS: Final = """
-SELECT owner, key, born, n, version, write, at, data, long_ids FROM redis_state.records
-WHERE namespace = %s AND kind = %s AND owner = %s AND (born, n, key) > (%s, %s, %s)
-    AND key = coalesce(%s::text, key)
-ORDER BY born, n, key LIMIT %s
+SELECT owner, key, born, n, version, write, at, data, long_ids FROM (
+    SELECT *, sum(octet_length(data)) OVER (ORDER BY born, n, key) - octet_length(data) AS before
+    FROM (
+        SELECT owner, key, born, n, version, write, at, data, long_ids FROM redis_state.records
+        WHERE namespace = %s AND kind = %s AND owner = %s AND (born, n, key) > (%s, %s, %s)
+            AND key = coalesce(%s::text, key)
+        ORDER BY born, n, key LIMIT %s) AS counted) AS page
+WHERE before < %s ORDER BY born, n, key
 """
 LAST_RECORDS: Final = """
 SELECT owner, last.born, last.n, last.key, last.long_ids
@@ -97,10 +101,20 @@ SELECT at, n, task_id, row_id, data, long_ids FROM (
 WHERE before < %s ORDER BY at, n
 """
 
-TASKS: Final = """
-SELECT session_id, task_id, long_ids, record::text, journal::text FROM redis_state.tasks
+_NEWEST_FIRST: Final = "ORDER BY ended_at DESC, session_id, task_id, born DESC"
+TASKS: Final = f"""
+SELECT session_id, task_id, long_ids, record, journal FROM (
+    SELECT *, sum(own) OVER ({_NEWEST_FIRST}) - own AS before FROM (
+        SELECT session_id, task_id, long_ids, ended_at, born, record::text, journal::text,
+            octet_length(record::text) + octet_length(journal::text) AS own
+        FROM redis_state.tasks WHERE {{conditions}} {_NEWEST_FIRST} LIMIT %s) AS counted) AS page
+WHERE before < %s {_NEWEST_FIRST}
+"""  # noqa: S608 - of the text above
+# Behind a task in that order.
+_AFTER: Final = """
+(ended_at < %s OR ended_at = %s AND (session_id > %s OR session_id = %s AND (task_id > %s
+    OR task_id = %s AND born < %s)))
 """
-NEWEST_FIRST: Final = "ORDER BY ended_at DESC, session_id, task_id, born DESC LIMIT %s"
 
 SESSION: Final = """
 SELECT
@@ -180,4 +194,10 @@ def conditions(namespace: str, query: ArchiveQuery) -> tuple[list[str], list[Any
         found.append(("ended_at >= %s", query.ended_after))
     if query.ended_before is not None:
         found.append(("ended_at < %s", query.ended_before))
-    return [text for text, _ in found], [value for _, value in found]
+    texts, values = [text for text, _ in found], [value for _, value in found]
+    if query.after is not None:
+        ended_at, session, task, born_us = query.after
+        texts.append(_AFTER)
+        values += [ended_at] * 2 + [id_text(session)] * 2 + [id_text(task)] * 2
+        values.append(moment_of_us(born_us))
+    return texts, values

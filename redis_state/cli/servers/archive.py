@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from time import monotonic
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -16,6 +16,7 @@ from redis_state import RedisStateStore
 from redis_state.archive import ArchivedTask, ArchiveReader, EventHistory
 from redis_state.archive.archiver import Archiver, ArchiveReport
 from redis_state.archive.backfill import backfill as backfill_tasks
+from redis_state.archive.model import TaskEnd
 from redis_state.archive.records import RecordArchiver
 from redis_state.archive.retaining import Retainer
 from redis_state.archive.retention import RetentionReport
@@ -59,7 +60,7 @@ async def _reading(url: str | None) -> AsyncGenerator[tuple[RedisStateStore, Arc
 def status(url: Url = None, as_json: AsJson = False) -> None:
     """Count what is archived, and what waits for it.
 
-    Bytes are those of all namespaces.
+    Bytes are those of all namespaces. Status 1 if data files are missing, which it names.
     """
 
     async def look() -> dict[str, Any]:
@@ -81,7 +82,33 @@ def status(url: Url = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
     else:
-        print_table(("what", "is"), [(name, found[name]) for name in found], none="")
+        rows = [(name, found[name]) for name in found if name != "missing"]
+        print_table(("what", "is"), rows, none="")
+        for name in found["missing"]:
+            print_line(harmless(f"{name} is missing"))
+    if found["missing"]:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+@archive.command(name="drop-missing")
+def drop_missing(url: Url = None, as_json: AsJson = False) -> None:
+    """Count data files that are missing no more. What Redis still has of them is archived again.
+
+    Restore them if you can: a file that comes back later is deleted. Status 0 if there is none.
+    """
+
+    async def work() -> list[str]:
+        async with _reading(url) as (_, reader):
+            drop: Any = getattr(reader.archive, "drop_missing", None)
+            if drop is None:
+                raise ConfigError("archive_url: an archive of Parquet files alone has data files")
+            return list(await drop())
+
+    found = run(work())
+    if as_json:
+        print_json(found)
+    else:
+        print_table(("file",), [(name,) for name in found], none="no file is missing")
 
 
 @archive.command()
@@ -95,20 +122,29 @@ def tasks(
 ) -> None:
     """List archived tasks, the last that ended first."""
 
-    async def look() -> list[ArchivedTask]:
+    async def look() -> list[_ShownTask]:
+        found: list[_ShownTask] = []
         async with _reading(url) as (_, reader):
-            return await reader.find(
-                session_id=session, handler=handler, status=status or (), limit=limit
-            )
+            after: TaskEnd | None = None
+            while left := limit - len(found):
+                page = await reader.find(
+                    session_id=session,
+                    handler=handler,
+                    status=status or (),
+                    after=after,
+                    limit=left,
+                )
+                if not page:
+                    break
+                found += [_listed(task) for task in page]
+                after = page[-1].end
+        return found
 
     found = run(look())
     if as_json:
-        print_json([_summary(task) for task in found])
+        print_json([each.summary for each in found])
         return
-    rows = [
-        (task.session_id, task.task_id, coloured(task.status), task.handler, age(task.ended_at))
-        for task in found
-    ]
+    rows = [each.row for each in found]
     print_table(("session", "task", "status", "handler", "ended"), rows, none="no archived tasks")
 
 
@@ -247,6 +283,18 @@ def retain(
             print_line(harmless(f"{name} {reason}"))
     if found.left:
         raise typer.Exit(ExitCode.FAILED)
+
+
+class _ShownTask(NamedTuple):
+    """What is shown of a task. Its record is not kept: a page of them is bounded in bytes."""
+
+    summary: dict[str, Any]
+    row: tuple[Any, ...]
+
+
+def _listed(task: ArchivedTask) -> _ShownTask:
+    row = task.session_id, task.task_id, coloured(task.status), task.handler, age(task.ended_at)
+    return _ShownTask(_summary(task), row)
 
 
 def _summary(task: ArchivedTask) -> dict[str, Any]:

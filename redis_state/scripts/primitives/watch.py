@@ -92,10 +92,12 @@ class WatchScripts(ScriptRunner):
         self,
         watch: _Watch,
         *,
+        since: str | None = None,
+        dated: bool = False,
         mark: bytes,
         entries: Annotated[Sequence[tuple[bytes, float | None]], _delayed],
     ) -> PendingReply:
-        """OK settled. ``entries`` with their delays; None takes an entry out."""
+        """OK settled. ``entries`` with their delays; None takes an entry out, also of ``since``."""
 
     @script
     def hasten_entries(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from redis.asyncio.connection import SSLConnection
 
+from redis_state.errors import ConfigError
+
 # More kinds of connections than a process has. A context holds the certificates of the system.
 _MAX_CONTEXTS = 16
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_LEGACY = re.compile(rb"^Proc-Type:[^\n]*\bENCRYPTED\b", re.MULTILINE)
 
 _contexts: dict[tuple[Any, ...], ssl.SSLContext] = {}
 
@@ -27,6 +32,7 @@ class TlsConnection(SSLConnection):
     """
 
     def __init__(self, *, ssl_server_name: str | None = None, **options: Any) -> None:
+        refuse_encrypted(options)
         super().__init__(**options)  # pyright: ignore[reportUnknownMemberType] - redis-py's are untyped
         self._server_name = ssl_server_name
         self._tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
@@ -44,6 +50,23 @@ class TlsConnection(SSLConnection):
         if self._server_name is not None:
             arguments["server_hostname"] = self._server_name
         return arguments
+
+
+def refuse_encrypted(options: Mapping[str, Any]) -> None:
+    """Refuse a key that needs a password: OpenSSL would ask for it at the terminal, and wait.
+
+    Errors: ConfigError.
+    """
+    file = options.get("ssl_keyfile") or options.get("ssl_certfile")
+    if file is None or options.get("ssl_password"):
+        return
+    try:
+        found = Path(file).read_bytes()
+    except OSError:
+        # Loading it says what is wrong.
+        return
+    if b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in found or _LEGACY.search(found):
+        raise ConfigError("ssl_keyfile: its key is encrypted; name a file with a key that is not")
 
 
 def _key(options: dict[str, Any]) -> tuple[Any, ...]:

@@ -440,3 +440,30 @@ async def test_an_agent_hears_of_a_cancel_after_events_it_missed_were_dropped(
         async with asyncio.timeout(60):
             await work
         assert agent.recorded == ["asked TASK_STATE_CANCELED", "stopped"]
+
+
+async def test_a_write_that_comes_late_leaves_its_task_on_the_watch_list(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        server_on(settings, lease_s=LEASE_S) as far,
+        server_on(settings, lease_s=LEASE_S) as near,
+    ):
+        tasks, ref = far.owner.tasks, far.ref("t", ME)
+        write, entry, watch = tasks.write, ownership._entry(ref), far.owner._watch
+        late: list[bool] = []
+        assert await create_versioned_task_store(near).get("t", ME) is None
+
+        async def is_out() -> bool:
+            return not await watch.has(entry)
+
+        async def held_up(*given: Any, **named: Any) -> Any:
+            # A sweep finds no task behind the entry, twice.
+            await eventually(is_out, "the entry is taken out")
+            late.append(True)
+            return await write(*given, **named)
+
+        monkeypatch.setattr(tasks, "write", held_up)
+        await save(far, task())
+        assert late
+        assert await watch.has(entry)

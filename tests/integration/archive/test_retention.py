@@ -241,3 +241,23 @@ async def test_sessions_are_found_by_an_attribute(archive: Archive, value: Any) 
     await add("long" * 200, "1", a=1, user=value)
     assert await archive.sessions_of("user", value) == sorted(["long" * 200, "only", "shared"])
     assert await archive.sessions_of("user", value, only=True) == ["long" * 200, "only"]
+
+
+async def test_a_month_that_was_emptied_in_pieces_is_dropped(
+    settings: Settings, postgres: OwnPostgres
+) -> None:
+    archive = PostgresArchive(postgres.url, namespace=f"{settings.namespace}-emptied")
+    await archive.prepare()
+    was = await _partitions(postgres, "updates")
+    await _fill(archive, "s", 2_010, 2_030)
+    made = await _partitions(postgres, "updates") - was
+    assert made
+    async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as link:
+        for name in made:
+            await link.execute(f"DELETE FROM {name}".encode())  # noqa: S608 - of ours
+    await archive.retain({"updates": _NOW - timedelta(days=1_900)})
+    assert not made & await _partitions(postgres, "updates")
+    # What is of such a month is written again all the same.
+    await _fill(archive, "other", 2_010)
+    assert (await _kept(archive, "other"))[1] == 1
+    await archive.aclose()

@@ -21,6 +21,7 @@ from redis_state.errors import (
     AuthenticationFailed,
     BackendUnavailable,
     CommandRefused,
+    ConfigError,
     NoConnection,
     RedisStateError,
 )
@@ -268,3 +269,22 @@ async def test_a_missing_right_names_the_command_that_was_refused(own_url: str) 
             text = await refusal(store, lambda store: store.save_update(make_update("u")))
             assert "in the script append_log" in text
             assert "access a key" in text or "keys" in text
+
+
+@pytest.mark.parametrize("form", ["PKCS8", "TraditionalOpenSSL"])
+async def test_a_key_that_needs_a_password_is_refused_and_nobody_is_asked_for_it(
+    tmp_path: Path, unused_tcp_port: int, form: str
+) -> None:
+    cert, key = certificate(tmp_path, "IP:127.0.0.1")
+    secret: Any = serialization.load_pem_private_key(key.read_bytes(), None)
+    key.write_bytes(
+        secret.private_bytes(
+            serialization.Encoding.PEM,
+            getattr(serialization.PrivateFormat, form),
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    url = f"rediss://127.0.0.1:{unused_tcp_port}/0?ssl_certfile={cert}&ssl_keyfile={key}"
+    async with RedisStateStore.from_url(url) as opened:
+        with pytest.raises(ConfigError, match="ssl_keyfile: its key is encrypted"):
+            await opened.list_tasks("s")

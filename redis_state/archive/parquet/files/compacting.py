@@ -16,12 +16,13 @@ from redis_state.archive.parquet.files.log import NEW, DataFile, FileLog, LogCha
 from redis_state.archive.parquet.files.reading import FileReader
 from redis_state.archive.parquet.files.writing import delete_files, put, split
 
-# New files are merged so many at once at most, or of so many bytes.
+# New files are merged so many at once at most, or of so many bytes in memory.
 _AT_ONCE, _BYTES = 512, 64 << 20
 _LARGE = 16 << 20
 # For so long a reader may still need what counts no more, and a writer what does not count yet.
 GRACE = timedelta(minutes=10)
 _ATTEMPTS = 5
+_Read = tuple[DataFile, Any]
 
 
 def compact(log: FileLog, footers: OrderedDict[str, Any], *, few: int) -> int:
@@ -30,8 +31,10 @@ def compact(log: FileLog, footers: OrderedDict[str, Any], *, few: int) -> int:
     A crash leaves what was committed, and files that do not count.
     """
     before = len(log.files().by_name)
+    # What is missing, and what is large in memory although it is a small file.
+    left = set(log.missing())
     for kind in KINDS:
-        while _step(log, footers, kind, few):
+        while _step(log, footers, kind, few, left):
             pass
     return before - len(log.files().by_name)
 
@@ -53,17 +56,20 @@ def clean(log: FileLog, *, grace: timedelta = GRACE) -> int:
     return len(over)
 
 
-def _step(log: FileLog, footers: OrderedDict[str, Any], kind: str, few: int) -> bool:
-    """Merge some files of a kind; return whether there were any."""
+def _step(
+    log: FileLog, footers: OrderedDict[str, Any], kind: str, few: int, left: set[str]
+) -> bool:
+    """Merge some files of a kind; return whether there were any. ``left`` ones stay as they are."""
     for _ in range(_ATTEMPTS):
         reader = FileReader(log, footers)
-        some = next(_mergeable(reader, kind, few), None)
+        some = next(_mergeable(reader, kind, few, left), None)
         if some is None:
             return False
-        made = _merge(log, reader, some)
+        made = _merge(log, kind, some)
+        names = [file.name for file, _ in some]
         # An entry that touches none of them only takes the number.
-        while not log.commit(LogChange(made, [file.name for file in some])):
-            if not {file.name for file in some} <= log.files().by_name.keys():
+        while not log.commit(LogChange(made, names)):
+            if not set(names) <= log.files().by_name.keys():
                 delete_files(log, [file.name for file in made])
                 break
         else:
@@ -71,28 +77,44 @@ def _step(log: FileLog, footers: OrderedDict[str, Any], kind: str, few: int) -> 
     return False
 
 
-def _mergeable(reader: FileReader, kind: str, few: int) -> Iterator[list[DataFile]]:
+def _mergeable(reader: FileReader, kind: str, few: int, left: set[str]) -> Iterator[list[_Read]]:
+    """Yield files that become one, each with its table."""
     placed: defaultdict[tuple[str, str], list[DataFile]] = defaultdict(list)
     for file in reader.files.of(kind):
-        if file.bucket == NEW or file.bytes < _LARGE:
+        if file.name not in left and (file.bucket == NEW or file.bytes < _LARGE):
             placed[file.month, file.bucket].append(file)
     for (_, bucket), files in sorted(placed.items(), reverse=True):
-        if bucket == NEW or len(files) > few:
-            yield _first(sorted(files, key=lambda file: (file.bytes, file.name)))
+        while bucket == NEW or len(files) > few:
+            some = _first(reader, sorted(files, key=lambda file: (file.bytes, file.name)), left)
+            if len(some) > (bucket != NEW):
+                yield some
+                break
+            files = [file for file in files if file.name not in left]  # noqa: PLW2901
 
 
-def _first(files: Sequence[DataFile]) -> list[DataFile]:
-    some: list[DataFile] = []
+def _first(reader: FileReader, files: Sequence[DataFile], left: set[str]) -> list[_Read]:
+    """Read the first files that have some `_BYTES` in memory together."""
+    some: list[_Read] = []
+    free = _BYTES
     for file in files[:_AT_ONCE]:
-        if len(some) > 1 and sum(each.bytes for each in some) + file.bytes > _BYTES:
+        # A new file has what one call wrote, and must be read whatever its size.
+        table = reader.table_within(file, free if some or file.bucket != NEW else None)
+        if table is None:
+            if not some:
+                left.add(file.name)
+                continue
             break
-        some.append(file)
+        some.append((file, table))
+        free -= table.nbytes
+    if len(some) == 1 and file.bucket != NEW:
+        # No other one fits beside it.
+        left.add(some[0][0].name)
     return some
 
 
-def _merge(log: FileLog, reader: FileReader, some: Sequence[DataFile]) -> list[DataFile]:
-    kind, month, bucket = some[0].kind, some[0].month, some[0].bucket
-    table = pa.concat_tables([reader.table(file) for file in some])
+def _merge(log: FileLog, kind: str, some: Sequence[_Read]) -> list[DataFile]:
+    month, bucket = some[0][0].month, some[0][0].bucket
+    table = pa.concat_tables([table for _, table in some])
     if kind == SESSIONS:
         table = last_of_each(table)
     parts = split(table, kind) if bucket == NEW else {bucket: table}

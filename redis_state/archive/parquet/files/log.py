@@ -28,7 +28,14 @@ _NAME = re.compile(r"/(\d{12})(\.whole)?\.json\Z")
 
 
 class FileGone(Exception):
-    """A file that the log names is not there: another process has replaced it, or it was lost."""
+    """A file that the log names is not there: another process has replaced it, or it was lost.
+
+    ``file`` is its name below the namespace's folder.
+    """
+
+    def __init__(self, file: str) -> None:
+        super().__init__(file)
+        self.file: str = file
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ class LogChange:
     """What an entry says: files that count from now on, and names of those that do not any more.
 
     ``erased`` has digests of sessions that were erased, each with the time, in us. ``kept_from``
-    has the times, in us, from which on rows of a kind are kept.
+    has the times, in us, from which on rows of a kind are kept, as the last retention had it.
     """
 
     add: Sequence[DataFile] = ()
@@ -94,7 +101,8 @@ class LogChange:
 class Files:
     """The files that count after entry ``n``. ``removed`` did until an hour ago at most.
 
-    ``erased`` and ``kept_from`` are those of all entries; of two times the later stands.
+    ``erased`` is that of all entries; of two times the later stands. Of ``kept_from`` the last one
+    stands: a clock that was ahead must not hide what is kept.
     """
 
     n: int
@@ -122,12 +130,9 @@ class Files:
             self.by_name[file.name] = file
             for place in file.places:
                 self.places[place][file.name] = file
-        for known, said in (
-            (self.erased, entry["erased"]),
-            (self.kept_from, entry["kept_from"]),
-        ):
-            for name, us in said.items():
-                known[name] = max(us, known.get(name, us))
+        for name, us in entry["erased"].items():
+            self.erased[name] = max(us, self.erased.get(name, us))
+        self.kept_from |= entry["kept_from"]
         self.n = entry["n"]
 
     def of(self, kind: str) -> list[DataFile]:
@@ -184,6 +189,22 @@ class FileLog:
                 self.was_there = True
                 return self.known
         raise ArchiveUnavailable("read", "its log is not whole")
+
+    def missing(self) -> frozenset[str]:
+        """Return the data files that count and are not there. It lists all objects."""
+        # Listed first: what is added later is no missing file.
+        kinds = {file.kind for file in self.files().by_name.values()}
+        listed = [each for kind in kinds for each in self.objects.names(f"{self.folder}/{kind}")]
+        there = {each.name.removeprefix(f"{self.folder}/") for each in listed}
+        # What another process has replaced meanwhile does not count any more.
+        before = self.files().by_name.keys() - there
+        return frozenset(name for name in before if not self._has(name))
+
+    def _has(self, name: str) -> bool:
+        opened = self.objects.open(f"{self.folder}/{name}")
+        if opened is not None:
+            opened.close()
+        return opened is not None
 
     def forget_files(self) -> None:
         """Read the log from its beginning in the next call."""

@@ -10,8 +10,6 @@ from typing import Any
 from redis_state.archive.model import (
     ArchivedRecord,
     ArchivedRow,
-    ArchivedTask,
-    ArchiveQuery,
 )
 from redis_state.archive.parquet.files.columns import (
     OWNERS,
@@ -27,10 +25,8 @@ from redis_state.archive.parquet.files.columns import (
     pq,
     records_of,
     rows_of,
-    tasks_of,
 )
 from redis_state.archive.parquet.files.log import DataFile, FileGone, FileLog, Files
-from redis_state.postgres.text import plain_text
 
 # A file of so many bytes is read as one.
 _SMALL = 1 << 20
@@ -65,7 +61,15 @@ class FileReader:
 
     def table(self, file: DataFile) -> Any:
         """Return all of a file."""
-        groups = list(self._groups(file, None, SCHEMAS[file.kind].names))
+        return self.table_within(file, None)
+
+    def table_within(self, file: DataFile, most: int | None) -> Any:
+        """Return all of a file; None, and read no more of it, if it has more bytes in memory."""
+        groups: list[Any] = []
+        for group in self._groups(file, None, SCHEMAS[file.kind].names):
+            groups.append(group)
+            if most is not None and sum(each.nbytes for each in groups) > most:
+                return None
         return pa.concat_tables(groups) if groups else SCHEMAS[file.kind].empty_table()
 
     def keys(self, file: DataFile, session: str | None, columns: Sequence[str] = ()) -> Any:
@@ -197,13 +201,17 @@ class FileReader:
     def records(
         self, kind: str, owner: str, key: str | None, after: tuple[int, int, str], limit: int
     ) -> list[ArchivedRecord]:
-        """Return records of an owner behind a place, in the order of their places."""
+        """Return records of an owner behind a place, in their order, of 4 MiB or one record."""
         keys: list[Record] = []
         for file in self.files.having(RECORDS, digest_of(owner)):
             if file.most >= after[0]:
                 keys += record_keys(self.keys(file, owner))
         behind = (each for each in keys if each[0] == kind and each[2:] > after)
         chosen = sorted(each for each in behind if key in (None, each[4]))[:limit]
+        sizes: dict[Record, int] = {}
+        for table, _, named in self._of_records(chosen, [*_KEYS[RECORDS], "data"]):
+            sizes |= zip(named, pc.binary_length(table["data"]).to_pylist(), strict=True)
+        chosen = chosen[: fitting(sizes[each] for each in chosen)]
         found = self.some_records(chosen)
         return [found[each] for each in chosen]
 
@@ -231,30 +239,6 @@ class FileReader:
                     keys = record_keys(table)
                     mask = pa.array([key in chosen for key in keys], pa.bool_())
                     yield table.filter(mask), file, [key for key in keys if key in chosen]
-
-    def tasks(self, query: ArchiveQuery) -> list[ArchivedTask]:
-        """Return tasks, the last that ended first. Files of earlier ends are not read."""
-        session = None if query.session_id is None else plain_text(query.session_id)
-        of = self.files.of(TASKS)
-        files = of if session is None else self.files.having(TASKS, digest_of(session))
-        found: Any = SCHEMAS[TASKS].empty_table()
-        order = [("ended_at", "descending"), ("session_id", "ascending")]
-        order += [("task_id", "ascending"), ("born", "descending")]
-        for file in sorted(files, key=lambda file: file.ended or (0, 0), reverse=True):
-            most = (file.ended or (0, 0))[1]
-            if found.num_rows >= query.limit:
-                last = found["ended_at"].cast(pa.int64())[query.limit - 1].as_py()
-                if most < last:
-                    continue
-            if query.ended_after is not None and most < _us(query.ended_after):
-                continue
-            for table in self._groups(file, session, SCHEMAS[TASKS].names):
-                # What has no value is not equal to one.
-                matching = table.filter(_matches(table, query))
-                if matching.num_rows:
-                    found = pa.concat_tables([found, matching])
-                    found = found.sort_by(order).slice(0, query.limit)
-        return tasks_of(found)
 
     def groups(
         self,
@@ -325,7 +309,7 @@ class FileReader:
         else:
             source = self._log.objects.open(name)
         if source is None:
-            raise FileGone(name)
+            raise FileGone(file.name)
         known = self._footers.get(file.name)
         opened = pq.ParquetFile(source, metadata=known)
         self._keep(file, (file.name,), opened)
@@ -364,27 +348,3 @@ def _grouped(tasks: Iterable[Task]) -> dict[str, set[Task]]:
 
 def _kept(table: Any) -> Any:
     return table.filter(pc.invert(table["lost"]))
-
-
-def _us(at: Any) -> int:
-    return int(pa.scalar(at, pa.timestamp("us", tz="UTC")).cast(pa.int64()).as_py())
-
-
-def _matches(table: Any, query: ArchiveQuery) -> Any:
-    mask: Any = pa.array([True] * table.num_rows)
-    for column, value in (
-        ("task_id", query.task_id),
-        ("handler", query.handler),
-        ("trace_id", query.trace_id),
-    ):
-        if value is not None:
-            mask = pc.and_(mask, pc.equal(table[column], plain_text(value)))
-    if query.statuses:
-        wanted = pa.array([status.value for status in query.statuses])
-        mask = pc.and_(mask, pc.is_in(table["status"], value_set=wanted))
-    ended = table["ended_at"].cast(pa.int64())
-    if query.ended_after is not None:
-        mask = pc.and_(mask, pc.greater_equal(ended, _us(query.ended_after)))
-    if query.ended_before is not None:
-        mask = pc.and_(mask, pc.less(ended, _us(query.ended_before)))
-    return mask

@@ -1,0 +1,216 @@
+"""A pool that works while what has ended is archived: its delays, the archive's rate, the memory.
+
+The worker of the pool archives, as each worker does: in its own event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.driver import Contender, NotMeasured
+from benchmarks.measure import percentile
+from benchmarks.report import Row, missing, row
+from benchmarks.runner import Run
+from benchmarks.server import BenchServer
+from benchmarks.tasks.paused import client_of, worker
+from benchmarks.tasks.planting import SESSION, TASK, Template, plant, sample
+from benchmarks.tasks.pool import NAMESPACE
+from benchmarks.tasks.postgres import BenchPostgres
+from redis_state import RedisStateStore
+from redis_state.archive import Archive, ArchiveReader
+from redis_state.archive.parquet.archive import ParquetArchive
+from redis_state.archive.waiting import ArchiveList
+from redis_state.settings import make_settings
+from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker import TaskClient
+
+_TASKS, _QUICK = 100_000, 500
+_CALLERS, _PAUSE_S, _ALONE_S = 4, 0.2, 20.0
+_TOGETHER = 500
+_DEADLINE_S = 3_600.0
+_MIB = 1 << 20
+
+
+@dataclass
+class _Found:
+    seconds: float = 0.0
+    bytes: int = 0
+    alone: list[float] = field(default_factory=list[float])
+    beside: list[float] = field(default_factory=list[float])
+    # Of Redis: before there were tasks, at the highest, and once the tasks had expired.
+    before: int = 0
+    peak: int = 0
+    after: int = 0
+
+
+def measure_archiving(run: Run) -> list[Row]:
+    """Measure with Parquet files and with PostgreSQL."""
+    count = _QUICK if run.quick else max(_QUICK, round(_TASKS * run.size))
+    rows: list[Row] = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="redis-state-bench-")))
+        rows += _rows("Parquet", _measure(run, folder.as_uri(), count), count)
+        try:
+            postgres = stack.enter_context(BenchPostgres())
+        except NotMeasured as error:
+            return [*rows, missing("archiving: PostgreSQL", str(error))]
+        rows += _rows("PostgreSQL", _measure(run, postgres.url, count), count)
+    return rows
+
+
+def _rows(name: str, found: _Found, count: int) -> list[Row]:
+    alone, beside = (percentile(sorted(took), 0.99) for took in (found.alone, found.beside))
+    kept = f"{found.before / _MIB:.1f} before, {found.peak / _MIB:.1f} at the highest"
+    return [
+        row(
+            f"3 steps while {count:,} tasks are archived, {name}, p99 beside without",
+            beside / alone,
+            "x",
+            bar=(1.2, 1.1),
+            most=True,
+            note=f"{beside * 1000:.1f} ms and {alone * 1000:.1f} ms",
+        ),
+        row(f"tasks archived by the working pool, {name}", count / found.seconds, "tasks/s"),
+        row(f"a task with its updates, {name}", found.bytes / count, "bytes"),
+        row(f"Redis once they have expired, {name}", found.after / _MIB, "MiB", note=kept),
+    ]
+
+
+def _measure(run: Run, url: str, count: int) -> _Found:
+    found, server = _Found(), run.server
+    server.flush()
+    with worker(server):
+        template = asyncio.run(_template(server))
+    # What is planted has the sample's names too.
+    server.flush()
+    with worker(server):
+        run.tell(f"archiving: {count:,} tasks that have ended")
+        server.redis.memory_purge()
+        found.before = _memory(server)
+        plant(server, template, count)
+        asyncio.run(_enlist(server, count))
+        found.peak = _memory(server)
+        run.tell("archiving: the pool without an archiver")
+        asyncio.run(_alone(server, found))
+    with Contender(server.url, "10", url, module="benchmarks.tasks.pool"):
+        run.tell("archiving: the pool with one")
+        asyncio.run(_beside(run, found))
+        found.bytes = asyncio.run(_bytes(server, url))
+        run.tell("archiving: lifetimes end")
+        asyncio.run(_expire(server))
+    server.redis.memory_purge()
+    found.after = _memory(server)
+    return found
+
+
+async def _template(server: BenchServer) -> Template:
+    store, client = client_of(server)
+
+    async def make(session: str, task: str) -> None:
+        await client.submit("three", {"n": 3}, session_id=session, task_id=task)
+        await client.wait(session, task, timeout_s=60)
+
+    async with store, client:
+        return await sample(server, make)
+
+
+async def _enlist(server: BenchServer, count: int) -> None:
+    """Have the tasks wait for an archiver, as the sweeper does."""
+    async with RedisStateStore.from_url(server.url, namespace=NAMESPACE) as store:
+        listed = ArchiveList(store)
+        for first in range(0, count, _TOGETHER):
+            numbers = range(first, min(first + _TOGETHER, count))
+            await asyncio.gather(
+                *(listed.enlist(SESSION.format(n), TASK.format(n)) for n in numbers)
+            )
+
+
+async def _alone(server: BenchServer, found: _Found) -> None:
+    ends = time.monotonic() + _ALONE_S
+
+    async def until() -> bool:
+        return time.monotonic() >= ends
+
+    store, client = client_of(server)
+    async with store, client:
+        await _work(client, found.alone, until)
+
+
+async def _beside(run: Run, found: _Found) -> None:
+    store, client = client_of(run.server)
+    listed, began, looked = ArchiveList(store), time.monotonic(), 0.0
+
+    async def until() -> bool:
+        nonlocal looked
+        if time.monotonic() - looked < 1:
+            return False
+        looked = time.monotonic()
+        found.peak = max(found.peak, _memory(run.server))
+        # The tasks of the callers wait too, but began to later.
+        return (await listed.backlog()).oldest_s < looked - began
+
+    async with store, client:
+        await _work(client, found.beside, until)
+    found.seconds = time.monotonic() - began
+
+
+async def _work(
+    client: TaskClient, took: list[float], until: Callable[[], Awaitable[bool]]
+) -> None:
+    """Have callers submit tasks and wait for them, at a pace, until something is so."""
+    over = asyncio.Event()
+
+    async def calls(caller: int) -> None:
+        session = f"caller-{caller}"
+        while not over.is_set():
+            began = time.monotonic()
+            task = await client.submit("three", {"n": 3}, session_id=session)
+            await client.wait(session, task, timeout_s=60)
+            took.append(time.monotonic() - began)
+            await asyncio.sleep(_PAUSE_S)
+
+    async with asyncio.TaskGroup() as group, asyncio.timeout(_DEADLINE_S):
+        for caller in range(_CALLERS):
+            group.create_task(calls(caller))
+        while not await until():  # noqa: ASYNC110 - it asks the server
+            await asyncio.sleep(0.1)
+        over.set()
+
+
+async def _bytes(server: BenchServer, url: str) -> int:
+    settings = make_settings(server.url, namespace=NAMESPACE, archive_url=url)
+    async with RedisStateStore(settings) as store, ArchiveReader(store) as reader:
+        archive: Archive = reader.archive
+        if isinstance(archive, ParquetArchive):
+            await archive.compact()
+        return (await archive.status()).bytes
+
+
+async def _expire(server: BenchServer) -> None:
+    """Have what was archived expire, and wait until the archiver has looked at it once more."""
+    for pattern in ("*plant-s-*", "*caller-*"):
+        for key in server.redis.scan_iter(match=pattern, count=1000):
+            server.redis.pexpire(key, 1)
+    async with RedisStateStore.from_url(server.url, namespace=NAMESPACE) as store:
+        keys = store.base.keys
+        lists = [keys.archive_sessions(shard) for shard in range(WATCH_SHARDS)]
+        ends = time.monotonic() + _DEADLINE_S
+        while any(server.redis.zcard(key) > _CALLERS for key in lists):
+            if time.monotonic() > ends:
+                raise NotMeasured("the sessions are still listed")
+            for key in lists:
+                listed = server.redis.zrange(key, 0, -1, withscores=True)
+                later = {entry: 1 for entry, score in listed if score % 1 != 0.25}
+                if later:
+                    server.redis.zadd(key, later, xx=True)
+            await asyncio.sleep(1)
+
+
+def _memory(server: BenchServer) -> int:
+    return int(server.redis.info("memory")["used_memory"])

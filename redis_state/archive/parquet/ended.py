@@ -1,0 +1,131 @@
+"""Find archived tasks, the last that ended first: first which they are, then what fits a page."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from redis_state.archive.model import ArchivedTask, ArchiveQuery
+from redis_state.archive.parquet.files.columns import SCHEMAS, TASKS, digest_of, pa, pc, tasks_of
+from redis_state.archive.parquet.files.log import DataFile
+from redis_state.archive.parquet.files.reading import FileReader, fitting
+from redis_state.postgres.text import plain_text
+
+_ORDER = [
+    ("ended_at", "descending"),
+    ("session_id", "ascending"),
+    ("task_id", "ascending"),
+    ("born", "descending"),
+]
+_KEYS = ["session_id", "task_id", "born", "ended_at", "status", "handler", "trace_id"]
+_WHOLE = ["session_id", "task_id", "record", "journal"]
+
+
+class _EndedAt(NamedTuple):
+    """Where a task is: its file, its row group there, and its row in it."""
+
+    file: str
+    group: int
+    row: int
+
+
+def ended_tasks(reader: FileReader, query: ArchiveQuery) -> list[ArchivedTask]:
+    """Return tasks in the order of their ends, of 4 MiB or one task. Of large files one row group
+    at a time is in memory.
+    """
+    session = None if query.session_id is None else plain_text(query.session_id)
+    of = reader.files.of(TASKS)
+    files = of if session is None else reader.files.having(TASKS, digest_of(session))
+    keys = SCHEMAS[TASKS].empty_table().select(_KEYS)
+    for name, kind in (("file", pa.string()), ("group", pa.int64()), ("row", pa.int64())):
+        keys = keys.append_column(name, pa.array([], kind))
+    for file in sorted(files, key=lambda file: file.ended or (0, 0), reverse=True):
+        most = (file.ended or (0, 0))[1]
+        if keys.num_rows >= query.limit:
+            last = keys["ended_at"].cast(pa.int64())[query.limit - 1].as_py()
+            if most < last:
+                continue
+        if query.ended_after is None or most >= _us(query.ended_after):
+            for found in _matching(reader, file, session, query):
+                keys = pa.concat_tables([keys, found]).sort_by(_ORDER).slice(0, query.limit)
+    places = [
+        _EndedAt(*at)
+        for at in zip(*(keys[name].to_pylist() for name in _EndedAt._fields), strict=True)
+    ]
+    named = {file.name: file for file in files}
+    sizes: dict[_EndedAt, int] = {}
+    for table, some in _tables(reader, named, places, _WHOLE[2:]):
+        each = pc.add(*(pc.binary_length(table[name]) for name in _WHOLE[2:]))
+        sizes |= zip(some, each.to_pylist(), strict=True)
+    places = places[: fitting(sizes[at] for at in places)]
+    tasks: dict[_EndedAt, ArchivedTask] = {}
+    for table, some in _tables(reader, named, places, _WHOLE):
+        tasks |= zip(some, tasks_of(table), strict=True)
+    return [tasks[at] for at in places]
+
+
+def _matching(
+    reader: FileReader, file: DataFile, session: str | None, query: ArchiveQuery
+) -> Iterator[Any]:
+    for group, table in reader.groups(file, session, _KEYS):
+        found = table.append_column("file", pa.array([file.name] * table.num_rows, pa.string()))
+        found = found.append_column("group", pa.array([group] * table.num_rows, pa.int64()))
+        found = found.append_column("row", pa.array(range(table.num_rows), pa.int64()))
+        # What has no value is not equal to one.
+        found = found.filter(_mask(table, session, query))
+        if found.num_rows:
+            yield found
+
+
+def _tables(
+    reader: FileReader,
+    named: dict[str, DataFile],
+    places: Sequence[_EndedAt],
+    columns: Sequence[str],
+) -> Iterator[tuple[Any, list[_EndedAt]]]:
+    """Yield columns of tasks, those of one row group at a time."""
+    wanted: defaultdict[str, defaultdict[int, list[_EndedAt]]]
+    wanted = defaultdict(lambda: defaultdict(list))
+    for at in places:
+        wanted[at.file][at.group].append(at)
+    for name, groups in wanted.items():
+        for group, table in reader.groups(named[name], None, columns, only=groups.keys()):
+            some = groups[group]
+            yield table.take(pa.array([at.row for at in some])), some
+
+
+def _mask(table: Any, session: str | None, query: ArchiveQuery) -> Any:
+    mask: Any = pa.array([True] * table.num_rows)
+    for column, value in (
+        ("session_id", session),
+        ("task_id", None if query.task_id is None else plain_text(query.task_id)),
+        ("handler", None if query.handler is None else plain_text(query.handler)),
+        ("trace_id", None if query.trace_id is None else plain_text(query.trace_id)),
+    ):
+        if value is not None:
+            mask = pc.and_(mask, pc.equal(table[column], value))
+    if query.statuses:
+        wanted = pa.array([status.value for status in query.statuses])
+        mask = pc.and_(mask, pc.is_in(table["status"], value_set=wanted))
+    ended = table["ended_at"].cast(pa.int64())
+    if query.ended_after is not None:
+        mask = pc.and_(mask, pc.greater_equal(ended, _us(query.ended_after)))
+    if query.ended_before is not None:
+        mask = pc.and_(mask, pc.less(ended, _us(query.ended_before)))
+    if query.after is not None:
+        at, *ids, born_us = query.after
+        behind = pc.less(table["born"].cast(pa.int64()), born_us)
+        for column, value in zip(("task_id", "session_id"), reversed(ids), strict=True):
+            plain = plain_text(value)
+            behind = pc.or_(
+                pc.greater(table[column], plain), pc.and_(pc.equal(table[column], plain), behind)
+            )
+        same = pc.and_(pc.equal(ended, _us(at)), behind)
+        mask = pc.and_(mask, pc.or_(pc.less(ended, _us(at)), same))
+    return mask
+
+
+def _us(at: datetime) -> int:
+    return int(pa.scalar(at, pa.timestamp("us", tz="UTC")).cast(pa.int64()).as_py())
