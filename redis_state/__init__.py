@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import (
     AlreadyVoted,
+    ArchiveFileMissing,
     ArchiveUnavailable,
     AuthenticationFailed,
     BackendError,
@@ -83,6 +84,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AgentWorker",
     "AlreadyVoted",
+    "ArchiveFileMissing",
     "ArchiveUnavailable",
     "AuthenticationFailed",
     "BackendError",

@@ -8,7 +8,14 @@ import pytest
 
 pytest.importorskip("psycopg", reason="needs the postgres extra")
 
-from redis_state.archive.model import ArchiveBatch, ArchivedRecord, ArchiveQuery, RecordKind
+from redis_state.archive.model import (
+    ArchiveBatch,
+    ArchivedRecord,
+    ArchivedTask,
+    ArchiveQuery,
+    RecordKind,
+    RecordPlace,
+)
 from redis_state.archive.protocol import Archive
 from tests.support.tasks.archived_tasks import sample_task
 
@@ -19,14 +26,15 @@ _LARGE = 3 << 20
 async def test_pages_of_tasks_are_bounded_in_bytes_and_have_each_task_once(
     archive: Archive,
 ) -> None:
-    tasks = []
+    tasks: list[ArchivedTask] = []
     for n in range(9):
         # Three end at a time, in an order that ids decide; one is used again.
         made = sample_task(f"s{n % 2}", f"t{n // 2}", 3, at_ms=_BEGIN_MS + n // 3)
         record = {**made.record, b"result": b"x" * (_LARGE if n % 4 else 10)}
         tasks.append(replace(made, record=record))
     await archive.write(ArchiveBatch(tasks))
-    query, pages = ArchiveQuery(limit=5), []
+    query = ArchiveQuery(limit=5)
+    pages: list[list[ArchivedTask]] = []
     while page := await archive.tasks(query):
         pages.append(page)
         query = replace(query, after=page[-1].end)
@@ -57,7 +65,9 @@ async def test_pages_of_records_are_bounded_in_bytes_and_have_each_record_once(
         for n in range(5)
     ]
     await archive.write(ArchiveBatch(records=records))
-    found, after, pages = [], None, 0
+    found: list[ArchivedRecord] = []
+    after: RecordPlace | None = None
+    pages = 0
     while page := await archive.records(RecordKind.TRAJECTORY, "owner", after=after):
         assert len(page) <= 2
         found += page

@@ -19,6 +19,7 @@ from tests.support.processes import children
 PUBLIC = [
     "AgentWorker",
     "AlreadyVoted",
+    "ArchiveFileMissing",
     "ArchiveUnavailable",
     "AuthenticationFailed",
     "BackendError",

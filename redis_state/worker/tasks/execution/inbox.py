@@ -323,7 +323,7 @@ class Inbox:
                     "steering of task %r is not heard: %s",
                     self._task_id,
                     type(error).__name__,
-                    exc_info=self._store.base.payloads.told(error),
+                    exc_info=self._store.base.payloads.loggable(error),
                 )
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _LONGEST_AGAIN_S)
