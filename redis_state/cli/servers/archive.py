@@ -36,7 +36,6 @@ from redis_state.documents import task_document, update_document
 from redis_state.errors import ArchiveUnavailable, ConfigError, TaskUnknown
 from redis_state.models import TaskStatus
 from redis_state.stores.archive_list import RecordList
-from redis_state.worker.recovery.archive_again import EnlistedRecords, enlist_records
 
 archive: typer.Typer = typer.Typer(
     name="archive",
@@ -225,11 +224,16 @@ def archive_now(
 
     async def work() -> dict[str, Any]:
         async with _reading(url) as (store, reader):
-            all_ended = backfill or again
-            enlisted = await backfill_tasks(store, again=again) if all_ended else 0
-            found = await enlist_records(store, again=again) if all_ended else EnlistedRecords()
+            enlisted, found = 0, Counter[str]()
+            if backfill or again:
+                from redis_state.worker.recovery.archive_again import (  # noqa: PLC0415 - the extra
+                    enlist_records,
+                )
+
+                enlisted = await backfill_tasks(store, again=again)
+                found = (await enlist_records(store, again=again)).counts
             due_at = monotonic()
-            if found.counts.total():
+            if found.total():
                 due_at += RecordList(store.base).rest_s + 1
             archiver, total = Archiver(store, reader.archive), ArchiveReport()
             records = RecordArchiver(store, reader.archive)
@@ -245,7 +249,7 @@ def archive_now(
                     continue
                 if monotonic() >= due_at:
                     counts = asdict(total) | copied | {"enlisted": enlisted}
-                    return counts | {"enlisted_records": found.counts.total()}
+                    return counts | {"enlisted_records": found.total()}
                 await asyncio.sleep(_LOOK_S)
 
     found = run(work())

@@ -106,7 +106,7 @@ async def test_a_pause_is_found_and_approved_by_its_id(
     assert ran.document["task_id"] == task
     assert await served.result(SESSION, task, timeout_s=60) is True
     ran = await cli(settings, "reject", token)
-    stated(ran, 4, "by ann")
+    stated(ran, 4, "by 'ann'")
     assert token not in ran.out + ran.err
     stated(await cli(settings, "approve", f"{SESSION}.nothing"), 3, "token")
     stated(await cli(settings, "tasks", "--paused"), 0, "No open pauses.")

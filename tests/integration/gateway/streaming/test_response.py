@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import websockets
+from websockets.asyncio.client import connect
 
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField, TaskUnknown
@@ -180,7 +181,7 @@ async def test_a_web_socket_has_the_same_events_and_acknowledges_commands(
             events.remove(found[0])
             return found[0]
 
-        async with websockets.connect(f"ws://127.0.0.1:{port}/s?after=0") as socket:
+        async with connect(f"ws://127.0.0.1:{port}/s?after=0") as socket:
             await save(store, 1, "a\nb")
             assert (await next_of(socket, "PROGRESS")).content == {"n": 1, "text": "a\nb"}
             commands: list[tuple[Any, str | None]] = [

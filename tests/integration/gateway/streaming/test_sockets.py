@@ -15,6 +15,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
 import websockets
+from websockets.asyncio.client import connect
 
 from redis_state import RedisStateStore
 from redis_state.gateway import GatewayLimits
@@ -74,7 +75,7 @@ async def joined(
     token = tokens.mint(subject, scopes, ttl=options.pop("ttl", timedelta(minutes=1)))
     headers = {"authorization": f"Bearer {token}"}
     url = f"ws://127.0.0.1:{port}/v1/sessions/{session}/socket?after=0"
-    async with websockets.connect(url, additional_headers=headers, **options) as socket:
+    async with connect(url, additional_headers=headers, **options) as socket:
         yield Socket(socket)
 
 
@@ -147,7 +148,7 @@ async def test_a_socket_is_refused_before_it_opens(served: Served) -> None:
         async def refused(session: str, query: str = "", **headers: str) -> int:
             url = f"ws://127.0.0.1:{port}/v1/sessions/{session}/socket{query}"
             with pytest.raises(websockets.InvalidStatus) as caught:
-                async with websockets.connect(url, additional_headers=headers):
+                async with connect(url, additional_headers=headers):
                     pass
             return caught.value.response.status_code
 
