@@ -190,6 +190,45 @@ async def test_a_bases_reply_ends_behind_what_is_large(
     assert len(left.checkpoint["channel_values"]["text"]) == 10
 
 
+@pytest.mark.parametrize("lost", ["pruned", "deleted", "its runs deleted"])
+async def test_a_copy_into_a_thread_that_loses_checkpoints_has_all_its_values(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """Two checkpoints of one value each, and the target loses what was copied before the rest."""
+    saver = RedisSaver(store)
+    same, config = saver.get_next_version(None, None), config_of("t")
+    for number in range(30):
+        checkpoint, version = empty_checkpoint(), saver.get_next_version(None, None)
+        checkpoint["channel_values"] = {"same": "s" * 600, "own": number}
+        checkpoint["channel_versions"] = {"same": same, "own": version}
+        new: Any = checkpoint["channel_versions"] if number == 0 else {"own": version}
+        config = await saver.aput(config, checkpoint, {"run_id": "r"}, new)
+    wanted = {each.checkpoint["id"]: each async for each in saver.alist(config_of("t"))}
+    if lost == "pruned":
+        await saver.aput(config_of("u"), empty_checkpoint(), {}, {})
+    put, puts = Threads.put, 0
+
+    async def put_then_lose(self: Threads, thread_id: str, *args: Any, **more: Any) -> Any:
+        nonlocal puts
+        done = await put(self, thread_id, *args, **more)
+        puts += 1
+        if puts in (12, 25) and lost == "pruned":
+            await saver.aprune(["u"])
+        elif puts in (12, 25):
+            await (
+                saver.adelete_thread("u") if lost == "deleted" else saver.adelete_for_runs(["r"])
+            )
+        return done
+
+    monkeypatch.setattr(Threads, "put", put_then_lose)
+    await RedisSaver(store).acopy_thread("t", "u")
+    found = [each async for each in saver.alist(config_of("u"))]
+    copied = [each for each in found if each.checkpoint["id"] in wanted]
+    assert len(copied) >= 5
+    for each in copied:
+        assert each.checkpoint == wanted[each.checkpoint["id"]].checkpoint
+
+
 async def test_nothing_of_a_deleted_thread_stays_in_memory(store: RedisStateStore) -> None:
     saver = RedisSaver(store)
     newest = saver._threads.newest
