@@ -230,7 +230,6 @@ async def _assert_listed_as_loaded(storage: Any) -> None:
 async def test_a_checkpoint_that_is_saved_again_while_it_is_listed_is_listed(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The save is whole between the page of entries and the records that these name."""
     storage: Any = RedisStateCheckpointStorage(store)
     for name in ("a", "c"):
         await storage.save(checkpoint_of(name))
@@ -255,8 +254,8 @@ async def test_the_latest_is_another_one_if_it_is_deleted_meanwhile(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage: Any = RedisStateCheckpointStorage(store)
-    for name in ("a", "c"):
-        await storage.save(checkpoint_of(name))
+    await storage.save(checkpoint_of("a"))
+    await storage.save(checkpoint_of("c"))
     load = storage._of.records.load
 
     async def delete_and_load(key: str) -> Any:
@@ -269,8 +268,8 @@ async def test_the_latest_is_another_one_if_it_is_deleted_meanwhile(
 
 
 async def test_what_is_too_large_leaves_nothing(settings: Settings) -> None:
-    small = settings.model_copy(update={"max_payload_bytes": 1024})
-    async with RedisStateStore(small) as store:
+    update = {"max_payload_bytes": 1024}
+    async with RedisStateStore(settings.model_copy(update=update)) as store:
         storage: Any = RedisStateCheckpointStorage(store)
         with pytest.raises(PayloadTooLarge):
             await storage.save(checkpoint_of("c", state={"k": "x" * 2000}))
