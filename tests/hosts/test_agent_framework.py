@@ -11,7 +11,7 @@ from cryptography.fernet import Fernet
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import InvalidField, PayloadUnreadable
+from redis_state.errors import InvalidField, PayloadTooLarge, PayloadUnreadable
 from tests.hosts import real
 from tests.hosts.links import CALLERS, dying_links
 from tests.support.processes import children
@@ -225,6 +225,55 @@ async def _assert_listed_as_loaded(storage: Any) -> None:
         assert listed == ["c"]
         assert await storage.delete("c")
         assert await storage.list_checkpoint_ids(workflow_name="w") == []
+
+
+async def test_a_checkpoint_that_is_saved_again_while_it_is_listed_is_listed(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage: Any = RedisStateCheckpointStorage(store)
+    for name in ("a", "c"):
+        await storage.save(checkpoint_of(name))
+    pages, met = storage._of.records.pages, 0
+
+    async def pages_and_save(*args: Any, **more: Any) -> Any:
+        nonlocal met
+        async for page in pages(*args, **more):
+            await storage.save(checkpoint_of("c", iteration_count=2))
+            met += 1
+            yield page
+
+    monkeypatch.setattr(storage._of.records, "pages", pages_and_save)
+    assert await storage.list_checkpoint_ids(workflow_name="w") == ["a", "c"]
+    listed = await storage.list_checkpoints(workflow_name="w")
+    assert [each.checkpoint_id for each in listed] == ["a", "c"]
+    assert (await storage.get_latest(workflow_name="w")).checkpoint_id == "c"
+    assert met == 3
+
+
+async def test_the_latest_is_another_one_if_it_is_deleted_meanwhile(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage: Any = RedisStateCheckpointStorage(store)
+    await storage.save(checkpoint_of("a"))
+    await storage.save(checkpoint_of("c"))
+    load = storage._of.records.load
+
+    async def delete_and_load(key: str) -> Any:
+        monkeypatch.undo()
+        assert await storage.delete("c")
+        return await load(key)
+
+    monkeypatch.setattr(storage._of.records, "load", delete_and_load)
+    assert (await storage.get_latest(workflow_name="w")).checkpoint_id == "a"
+
+
+async def test_what_is_too_large_leaves_nothing(settings: Settings) -> None:
+    update = {"max_payload_bytes": 1024}
+    async with RedisStateStore(settings.model_copy(update=update)) as store:
+        storage: Any = RedisStateCheckpointStorage(store)
+        with pytest.raises(PayloadTooLarge):
+            await storage.save(checkpoint_of("c", state={"k": "x" * 2000}))
+        assert await left(store) == []
 
 
 async def test_what_could_not_be_loaded_is_not_saved(store: RedisStateStore) -> None:

@@ -59,15 +59,15 @@ class RedisStateCheckpointStorage:
         encoded = _encoding.encode_checkpoint_value(checkpoint.to_dict())
         _encoding.decode_checkpoint_value(encoded, allowed_types=self._allowed)
         index, entry = self._of.keys.framework_checkpoints(workflow), new_write_id()
-        key = self._of.keys.framework_checkpoint(given)
-        before = self._of.fetch(key, ("workflow", "entry"))
-        listed = self._of.note_first(index, f"{entry} {given}", ttl_ms=self._ttl_ms)
         fields = {
             "workflow": workflow.encode("utf-8", "surrogatepass"),
             "timestamp": stamp.encode(),
             "document": self._of.payloads.write(encoded, field="checkpoint"),
             "entry": entry.encode(),
         }
+        key = self._of.keys.framework_checkpoint(given)
+        before = self._of.fetch(key, ("workflow", "entry"))
+        listed = self._of.note_first(index, f"{entry} {given}", ttl_ms=self._ttl_ms)
         await self._of.records.save(key, fields, ttl_ms=self._ttl_ms)
         await listed
         await self._unlist(given, *await before)
@@ -98,11 +98,17 @@ class RedisStateCheckpointStorage:
 
         It reads the timestamps of all, in pages of 100, and one checkpoint.
         """
-        latest: tuple[float, str] | None = None
-        async for stamped in self._stamped(workflow_name):
-            # Of equal ones the first, as in Agent Framework's own storages.
-            latest = stamped if latest is None or stamped[0] > latest[0] else latest
-        return None if latest is None else await self._read(latest[1])
+        while True:
+            latest: tuple[float, str] | None = None
+            async for stamped in self._stamped(workflow_name):
+                # Of equal ones the first, as in Agent Framework's own storages.
+                latest = stamped if latest is None or stamped[0] > latest[0] else latest
+            if latest is None:
+                return None
+            found = await self._read(latest[1])
+            # It may be deleted by now, while others are there.
+            if found is not None:
+                return found
 
     async def delete(self, checkpoint_id: str) -> bool:
         """Delete a checkpoint; return whether there was one.
@@ -153,13 +159,22 @@ class RedisStateCheckpointStorage:
     async def _stamped_pages(self, workflow_name: str) -> AsyncGenerator[list[tuple[float, str]]]:
         index = self._of.keys.framework_checkpoints(text("workflow_name", workflow_name))
         name_of = workflow_name.encode("utf-8", "surrogatepass")
+        listed: set[str] = set()
+        # Those with an entry of a later save: it may be listed behind the last page.
+        elsewhere: dict[str, float] = {}
         async for members in self._of.records.pages(index, size=_PAGE):
             entries = [member.partition(" ") for member in members]
             keys = [self._of.keys.framework_checkpoint(name) for _, _, name in entries]
             asked = [self._of.fetch(key, _NAMES) for key in keys]
             found = [(each, await flat) for each, flat in zip(entries, asked, strict=True)]
-            yield [
-                (float(stamp), name)
-                for (entry, _, name), (of, stamp, named) in found
-                if of == name_of and named == entry.encode()
-            ]
+            page: list[tuple[float, str]] = []
+            for (entry, _, name), (of, stamp, named) in found:
+                if of != name_of:
+                    continue
+                if named == entry.encode():
+                    page.append((float(stamp), name))
+                    listed.add(name)
+                else:
+                    elsewhere[name] = float(stamp)
+            yield page
+        yield [(stamp, name) for name, stamp in elsewhere.items() if name not in listed]

@@ -59,13 +59,19 @@ class Housekeeping:
         for newest in await self._threads.namespaces(source):
             scope = split_place(newest)[0]
             places = [place for place, _ in await self._threads.all_of(source, scope)]
-            copied: set[bytes] = set()
+            # Of each that the target has: its values, and those that these continue.
+            copied: dict[bytes, set[bytes]] = {}
             for first in range(0, len(places), _WHOLE):
                 part = places[first : first + _WHOLE]
                 await self._copy(source, target, scope, part, copied)
 
     async def _copy(
-        self, source: str, target: str, scope: str, places: list[bytes], copied: set[bytes]
+        self,
+        source: str,
+        target: str,
+        scope: str,
+        places: list[bytes],
+        copied: dict[bytes, set[bytes]],
     ) -> None:
         claim = self._claims.held(target)
         async for found in self._threads.read(source, places):
@@ -74,16 +80,23 @@ class Housekeeping:
             of = f"thread {source!r}"
             head = read_head(found.row, of=of)[0]
             names = [f"{scope}{name}".encode() for name in head.names]
+            # What the parent has is left out, so the put needs the parent to be there.
+            parent = f"{scope}{head.parent}".encode() if head.parent else b""
+            known = copied.get(parent)
             left = [name for name in names if name in found.values]
             values: list[bytes] = []
+            whole: set[bytes] = set()
             while left:
                 name = left.pop()
                 data = found.values.get(name)
-                if data is not None and name not in copied:
+                if data is None or name in whole:
+                    continue
+                whole.add(name)
+                if known is None or name not in known:
                     values += name, data
-                    copied.add(name)
-                    if data.startswith(tails.SIGN):
-                        left.append(tails.read(data).base)
+                if data.startswith(tails.SIGN):
+                    left.append(tails.read(data).base)
+            copied[found.place] = whole
             # Writes come first: who reads the checkpoint finds them.
             tasks: dict[str, list[bytes]] = {}
             for line, data in zip(found.writes[::2], found.writes[1::2], strict=True):
@@ -92,12 +105,17 @@ class Housekeeping:
             for task, writes in tasks.items():
                 await self._threads.put_writes(target, found.place, task, writes, claim=claim)
             kept = await self._threads.put(
-                target, found.place, found.row, values, run=head.run, claim=claim
+                target,
+                found.place,
+                found.row,
+                values,
+                parent=b"" if known is None else parent,
+                run=head.run,
+                claim=claim,
             )
             if kept is None:
                 # The target is not what was copied: each value stands alone.
-                copied.difference_update(values[::2])
-                copied.update(name for name in names if name in found.values)
+                copied[found.place] = {name for name in names if name in found.values}
                 values = [
                     part
                     for name in names

@@ -96,7 +96,7 @@ class Pruning:
         *,
         forks: bool,
     ) -> bool:
-        """Drop step by step, the oldest first; return False if the list of puts was lost."""
+        """Drop step by step, the newest first; return False if the list of puts was lost."""
         while places := steps.next():
             done = await self._threads.drop(
                 thread_id,
@@ -113,9 +113,11 @@ class Pruning:
             seen = done.seen
             steps.known.difference_update(set(places).difference(done.kept))
             steps.known.update(done.puts)
+            steps.spare(done.puts)
             steps.keep(done.needed)
             if forks:
-                steps.keep_lineages(done.parents, parent_of)
+                # The script knows the places of one step.
+                steps.keep_lineages((*done.parents, *map(parent_of, done.kept)), parent_of)
         return True
 
     async def _needed(
@@ -183,7 +185,8 @@ class _Steps:
     ) -> None:
         self.known: set[bytes] = known
         self._needed = needed
-        self._left = [place for place in needed if place in chosen]
+        # So none is there without an ancestor that it needs.
+        self._left = [place for place in reversed(needed) if place in chosen]
         self._at = 0
         # What may still be kept.
         self._going = set(self._left)
@@ -208,6 +211,10 @@ class _Steps:
         """Return the values that go with places."""
         last = self._last
         return [name for place in places for name in self._needed[place] if last[name] == place]
+
+    def spare(self, places: Iterable[bytes]) -> None:
+        """Keep places that were put again."""
+        self._going.difference_update(places)
 
     def keep(self, names: Iterable[bytes]) -> None:
         """Keep values, which others need."""

@@ -16,8 +16,8 @@ listing. So no thread is without its entry. A run's index of threads is renewed 
 listing, which a reader removes, or which expires. A crash between `put_writes` and the `put` of its
 checkpoint leaves writes that nobody reads: they go with the thread. A copy writes the oldest
 checkpoints first, so what a crash leaves is a thread that is shorter. The same call completes it. A
-pruning drops checkpoints from the oldest, with values that none of the others needs: a crash leaves
-a thread that is longer.
+pruning drops checkpoints from the newest, with values that none of the others needs: a crash leaves
+a thread that is longer, where each checkpoint has the ancestors that its delta channels need.
 
 **Races.** Two writers of a thread without claims both succeed, as with other savers. Versions of
 channels are random in part: two branches never give one value's name to two values. During a

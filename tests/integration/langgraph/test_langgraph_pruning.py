@@ -190,6 +190,131 @@ async def test_a_bases_reply_ends_behind_what_is_large(
     assert len(left.checkpoint["channel_values"]["text"]) == 10
 
 
+@pytest.mark.parametrize("lost", ["pruned", "deleted", "its runs deleted"])
+async def test_a_copy_into_a_thread_that_loses_checkpoints_has_all_its_values(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """Two checkpoints of one value each, and the target loses what was copied before the rest."""
+    saver = RedisSaver(store)
+    same, config = saver.get_next_version(None, None), config_of("t")
+    for number in range(30):
+        checkpoint, version = empty_checkpoint(), saver.get_next_version(None, None)
+        checkpoint["channel_values"] = {"same": "s" * 600, "own": number}
+        checkpoint["channel_versions"] = {"same": same, "own": version}
+        new: Any = checkpoint["channel_versions"] if number == 0 else {"own": version}
+        config = await saver.aput(config, checkpoint, {"run_id": "r"}, new)
+    wanted = {each.checkpoint["id"]: each async for each in saver.alist(config_of("t"))}
+    if lost == "pruned":
+        await saver.aput(config_of("u"), empty_checkpoint(), {}, {})
+    put, puts = Threads.put, 0
+
+    async def put_then_lose(self: Threads, thread_id: str, *args: Any, **more: Any) -> Any:
+        nonlocal puts
+        done = await put(self, thread_id, *args, **more)
+        puts += 1
+        if puts in (12, 25) and lost == "pruned":
+            await saver.aprune(["u"])
+        elif puts in (12, 25):
+            await (
+                saver.adelete_thread("u") if lost == "deleted" else saver.adelete_for_runs(["r"])
+            )
+        return done
+
+    monkeypatch.setattr(Threads, "put", put_then_lose)
+    await RedisSaver(store).acopy_thread("t", "u")
+    found = [each async for each in saver.alist(config_of("u"))]
+    copied = [each for each in found if each.checkpoint["id"] in wanted]
+    assert len(copied) >= 5
+    for each in copied:
+        assert each.checkpoint == wanted[each.checkpoint["id"]].checkpoint
+
+
+async def with_deltas(saver: RedisSaver) -> list[Any]:
+    """Put 40 checkpoints with a delta channel that has three snapshots; return their configs."""
+    config, configs = config_of("t"), list[Any]()
+    for number in range(40):
+        checkpoint, version = empty_checkpoint(), saver.get_next_version(None, None)
+        about: Any = {"run_id": "r"}
+        if number in (0, 15, 39):
+            checkpoint["channel_values"] = {"log": [number]}
+        else:
+            about["counters_since_delta_snapshot"] = {"log": 1}
+        checkpoint["channel_versions"] = {"log": version}
+        config = await saver.aput(config, checkpoint, about, checkpoint["channel_versions"])
+        await saver.aput_writes(config, [("log", [f"{number}"])], "task")
+        configs.append(config)
+    return configs
+
+
+async def test_between_two_steps_of_a_pruning_each_checkpoint_has_its_delta_history(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash leaves what is there then, and what is forked then stays whole."""
+    saver = RedisSaver(store)
+    configs = await with_deltas(saver)
+    ids = [config["configurable"]["checkpoint_id"] for config in configs]
+
+    async def history(config: Any) -> Any:
+        return await saver.aget_delta_channel_history(config=config, channels=["log"])
+
+    wanted = [await history(config) for config in configs]
+    monkeypatch.setattr("redis_state.integrations.langgraph.pruning._STEP", 10)
+    drop, steps, fork = Threads.drop, 0, list[Any]()
+
+    async def drop_and_look(self: Threads, *args: Any, **more: Any) -> Any:
+        nonlocal steps
+        done = await drop(self, *args, **more)
+        steps += 1
+        async for each in saver.alist(config_of("t")):
+            at = each.checkpoint["id"]
+            if at in ids and "log" not in each.checkpoint["channel_values"]:
+                assert await history(each.config) == wanted[ids.index(at)], ids.index(at)
+        if steps == 1:
+            about: Any = {"counters_since_delta_snapshot": {"log": 1}}
+            fork.append(await saver.aput(configs[25], empty_checkpoint(), about, {}))
+            fork.append(await history(fork[0]))
+        return done
+
+    monkeypatch.setattr(Threads, "drop", drop_and_look)
+    await saver.aprune(["t"])
+    assert steps >= 3
+    assert await history(fork[0]) == fork[1]
+    assert fork[1]["log"]["seed"] == [15]
+    left = {each.checkpoint["id"] async for each in saver.alist(config_of("t"))}
+    assert left & {*ids} == {*ids[15:26], ids[39]}
+
+
+@pytest.mark.parametrize("by", ["pruning", "run"])
+@pytest.mark.parametrize("again", [1, 15, 30])
+async def test_what_is_put_again_meanwhile_stays_in_whichever_step_it_is(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, by: str, again: int
+) -> None:
+    saver = RedisSaver(store)
+    ids = await grown(saver, 40, run="r")
+    found = await saver.aget_tuple(config_of("t", checkpoint_id=ids[again]))
+    assert found is not None
+    monkeypatch.setattr("redis_state.integrations.langgraph.pruning._STEP", 10)
+    drop, put = Threads.drop, False
+
+    async def put_and_drop(self: Threads, *args: Any, **more: Any) -> Any:
+        nonlocal put
+        if not put:
+            put = True
+            config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+            versions = found.checkpoint["channel_versions"]
+            await saver.aput(config, found.checkpoint, found.metadata, versions)
+        return await drop(self, *args, **more)
+
+    monkeypatch.setattr(Threads, "drop", put_and_drop)
+    await (saver.aprune(["t"]) if by == "pruning" else saver.adelete_for_runs(["r"]))
+    left = [each async for each in saver.alist(config_of("t"))]
+    assert [each.checkpoint["id"] for each in left] == [
+        *(ids[-1:] if by == "pruning" else []),
+        ids[again],
+    ]
+    assert left[-1].checkpoint == found.checkpoint
+
+
 async def test_nothing_of_a_deleted_thread_stays_in_memory(store: RedisStateStore) -> None:
     saver = RedisSaver(store)
     newest = saver._threads.newest

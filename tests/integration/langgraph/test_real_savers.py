@@ -144,7 +144,7 @@ async def _opened(  # noqa: PLR0911 - a table
             return await stack.enter_async_context(opened), url
         case "valkey":
             url = request.getfixturevalue("plain").replace("redis://", "valkey://")
-            opened = _class(AWS, "AsyncValkeySaver").from_conn_string(url)
+            opened = _class(AWS, "AsyncValkeySaver").from_conn_string(url, pool_size=64)
             return await stack.enter_async_context(opened), url
         case _:
             endpoint = request.getfixturevalue("dynamodb")
