@@ -28,20 +28,20 @@ async def test_a_token_is_in_no_error_no_text_and_no_log(
     over: OverHttp, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    raised: list[BaseException] = []
+    seen: list[BaseException] = []
     async with HttpTaskClient(over.base_url, SECRET) as http:
         assert SECRET not in repr(http)
         assert SECRET not in repr(vars(http))
         with pytest.raises(errors.AuthenticationFailed) as refused:
             await http.submit("echo", {"my": "payload"}, session_id="s")
-        raised.append(refused.value)
+        seen.append(refused.value)
     over.proxy.cut()
     over.proxy.refuse()
     async with HttpTaskClient(over.base_url, SECRET, timeout_s=2) as http:
         with pytest.raises(errors.BackendUnavailable) as gone:
             await http.submit("echo", {"my": "payload"}, session_id="s")
-        raised.append(gone.value)
-    for error in raised:
+        seen.append(gone.value)
+    for error in seen:
         text = "".join(traceback.format_exception(error))
         assert SECRET not in text
         assert "payload" not in str(error)
