@@ -164,9 +164,10 @@ class ReviewDriver:
                 timeout=limit_s,
                 return_when=asyncio.FIRST_COMPLETED,
             )
+            died = following not in done and dying in done
             if following in done:
                 following.result()
-            elif dying in done:
+            elif died:
                 self._problems.append(dying.result())
             elif not done:
                 unfinished = [review.name for review in self._reviews.values() if not review.ended]
@@ -177,7 +178,7 @@ class ReviewDriver:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return await self._conclude(time.perf_counter() - started)
+        return await self._conclude(time.perf_counter() - started, died=died)
 
     async def _submit(self, review: Review) -> None:
         job = ReviewJob(
@@ -290,7 +291,7 @@ class ReviewDriver:
         else:
             await self._client.reject(review.token, actor="driver")
 
-    async def _conclude(self, seconds: float) -> Outcome:
+    async def _conclude(self, seconds: float, *, died: bool) -> Outcome:
         written: list[str] = []
         cursor: str | None = None
         while True:
@@ -320,8 +321,12 @@ class ReviewDriver:
             self._problems.append("no task was resumed by another process than paused it")
         if self._options.chaos:
             self._problems += takeover_problems(reviews, self._killed)
-        flow, wrong = await self._flow.finish({each.task_id: each.status for each in reviews})
-        self._problems += wrong
+        if died:
+            # What the dead worker held would be waited for until its lease has run out.
+            flow = self._flow.broken_off()
+        else:
+            flow, wrong = await self._flow.finish({each.task_id: each.status for each in reviews})
+            self._problems += wrong
         return Outcome(
             reviews=reviews,
             updates_written=len(written),

@@ -181,11 +181,12 @@ class _Driver:
             done, _ = await asyncio.wait(
                 {watching, dying}, timeout=_LIMIT_S, return_when=asyncio.FIRST_COMPLETED
             )
+            died = watching not in done and dying in done
             if watching in done:
                 watching.result()
             else:
                 late = f"not finished after {_LIMIT_S:g} s"
-                problems.append(dying.result() if dying in done else late)
+                problems.append(dying.result() if died else late)
         finally:
             for task in (watching, dying):
                 task.cancel()
@@ -198,8 +199,12 @@ class _Driver:
             agent.result = state.result if state else None
             problems += agent.problems()
         problems += worker_problems(agents, self._retired, self._killed, chaos=self._chaos)
-        flow, wrong = await self._flow.finish({agent.name: agent.status for agent in agents})
-        problems += wrong
+        if died:
+            # What the dead worker held would be waited for until its lease has run out.
+            flow = self._flow.broken_off()
+        else:
+            flow, wrong = await self._flow.finish({agent.name: agent.status for agent in agents})
+            problems += wrong
         seconds = round(time.perf_counter() - start, 2)
         counts = len(written), len(self._seen)
         return Outcome(agents, *counts, self._retired, self._killed, seconds, flow, problems)

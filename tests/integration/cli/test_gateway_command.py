@@ -19,8 +19,26 @@ from redis_state.testing import eventually
 from tests.support.commands import begin, cli, end
 from tests.support.gateway import SECRET, links, tokens
 from tests.support.processes import children
+from tests.support.processes.forkserver import ForkedProcess
 
+# Of a gateway that starts on a busy machine.
+_START_S = 90
 COMPOSE = Path(__file__).parents[3] / "docker-compose.yml"
+
+
+async def until_it_serves(process: ForkedProcess, http: httpx.AsyncClient, path: str) -> None:
+    """Wait until a gateway answers. Errors: if it ends instead, what it complained of."""
+
+    async def serves() -> bool:
+        if process.returncode is not None:
+            ran = await end(process)
+            raise AssertionError(f"the gateway ended with {ran.status}: {ran.err}")
+        try:
+            return (await http.get(path)).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    await eventually(serves, "the gateway serves", timeout_s=_START_S)
 
 
 @pytest.mark.parametrize(
@@ -83,14 +101,7 @@ async def test_it_serves_with_keys_until_sigterm_and_logs_no_credential(
     link, token = links.mint(f"s:{'0' * 40}", actor="bob"), tokens.mint("bob", ["read:*"])
     key = made.out.strip()
     async with httpx.AsyncClient(base_url=base) as http:
-
-        async def serves() -> bool:
-            try:
-                return (await http.get("/readyz")).status_code == 200
-            except httpx.HTTPError:
-                return False
-
-        await eventually(serves, "the gateway serves")
+        await until_it_serves(process, http, "/readyz")
         for credential in (key, token):
             headers = {"authorization": f"Bearer {credential}"}
             assert (await http.get("/v1/queues", headers=headers)).status_code == 200
@@ -120,14 +131,7 @@ async def test_without_auth_it_serves_this_machine_under_its_own_names(
 ) -> None:
     process = await begin(settings, "gateway", "--port", str(unused_tcp_port))
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{unused_tcp_port}") as http:
-
-        async def serves() -> bool:
-            try:
-                return (await http.get("/healthz")).status_code == 200
-            except httpx.HTTPError:
-                return False
-
-        await eventually(serves, "the gateway serves")
+        await until_it_serves(process, http, "/healthz")
         assert (await http.get("/v1/queues")).status_code == 200
         rebound = await http.get("/v1/queues", headers={"host": "evil.example.com"})
         assert rebound.status_code == 421
@@ -150,14 +154,7 @@ async def test_the_command_of_the_compose_file_serves_the_console(
     assert children.run(probe, capture_output=True).returncode != 0
     process = await begin(settings, *command, "--port", str(unused_tcp_port))
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{unused_tcp_port}") as http:
-
-        async def serves() -> bool:
-            try:
-                return (await http.get("/readyz")).status_code == 200
-            except httpx.HTTPError:
-                return False
-
-        await eventually(serves, "the gateway serves")
+        await until_it_serves(process, http, "/readyz")
         assert children.run(probe).returncode == 0
         assert (await http.get("/console")).status_code in (303, 307)
         headers = {"authorization": f"Bearer {made.out.strip()}"}

@@ -19,7 +19,7 @@ from redis_state.errors import InvalidField
 from redis_state.gateway import AccessScope, Gateway, GatewayLimits, create_gateway
 from redis_state.gateway.durable_streams.frames import event_lines
 from redis_state.testing import eventually
-from tests.support.asgi_servers import serving_asgi
+from tests.support.asgi_servers import PLAIN, serving_asgi
 from tests.support.gateway import BASE, caller, code_of, stranger, tokens
 from tests.support.scripts import ask
 
@@ -341,7 +341,9 @@ async def test_events_come_as_they_are_appended_to_clients_that_read_and_pass_th
     headers = {"authorization": f"Bearer {tokens.mint('ann', ALL)}"}
     async with (
         serving_asgi(app, stop=app.end_streams) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as http,
+        httpx.AsyncClient(
+            verify=PLAIN, base_url=f"http://127.0.0.1:{port}", headers=headers
+        ) as http,
     ):
         offset = await make(http, "s")
         query = {"offset": offset, "live": "sse"}
@@ -375,7 +377,7 @@ async def test_a_client_that_leaves_a_long_poll_is_counted_out(store: RedisState
     headers = {"authorization": f"Bearer {tokens.mint('ann', ALL)}"}
     async with serving_asgi(app, stop=app.end_streams) as port:
         base = f"http://127.0.0.1:{port}"
-        async with httpx.AsyncClient(base_url=base, headers=headers) as http:
+        async with httpx.AsyncClient(verify=PLAIN, base_url=base, headers=headers) as http:
             await make(http, "s")
             poll = asyncio.create_task(
                 http.get(at("s"), params={"offset": "now", "live": "long-poll"})

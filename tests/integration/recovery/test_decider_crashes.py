@@ -44,7 +44,7 @@ STEPS = {
 @pytest.mark.parametrize("edge", ["before", "after"])
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(
-    "stride", [pytest.param(1, marks=pytest.mark.full), 4], ids=["each", "some"]
+    "stride", [pytest.param(1, marks=pytest.mark.full), 8], ids=["each", "some"]
 )
 async def test_who_is_killed_at_a_round_trip_leaves_nothing_half_done(
     settings: Settings, phase: str, edge: str, stride: int

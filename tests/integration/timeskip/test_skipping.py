@@ -36,6 +36,8 @@ from redis_state.worker.schedules.model import Overlap
 pytestmark = pytest.mark.worker
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+# Of a task that a busy machine holds up, time would pass before it ran.
+_PATIENT_S = 60.0
 
 
 def _binaries() -> list[Any]:
@@ -63,7 +65,11 @@ async def open_pool(request: pytest.FixtureRequest) -> AsyncIterator[OpenPool]:
     server = await asyncio.to_thread(partial(embedded.start_embedded, None, binary=request.param))
     try:
         async with open_pools(server.url) as opened:
-            yield opened
+
+            async def open_patient(worker: Any, *, patience_s: float = _PATIENT_S) -> Pool:
+                return await opened(worker, patience_s=patience_s)
+
+            yield open_patient
     finally:
         await asyncio.to_thread(server.stop)
 

@@ -27,7 +27,7 @@ async def _nothing(ctx: TaskContext) -> None: ...
 
 
 async def test_workers_of_other_processes_have_the_same_time() -> None:
-    async with Pool({"nothing": _nothing}) as pool:
+    async with Pool({"nothing": _nothing}, patience_s=60) as pool:
         submit = pool.client.submit
         async with (
             worker_process(pool.settings, "a", program="skipped_worker", queue="far"),
@@ -74,7 +74,7 @@ async def test_time_goes_on_while_a_client_of_the_test_submits() -> None:
         await ctx.sleep(ctx.input * HOUR)
         ran.append(ctx.input)
 
-    async with Pool(AgentWorker({"work": work}, lease_s=3)) as pool:
+    async with Pool(AgentWorker({"work": work}, lease_s=3), patience_s=60) as pool:
 
         async def submit() -> list[str]:
             return [

@@ -18,7 +18,7 @@ from tests.processes.deaths.dying import COUNTED, Death, Dying, die_at_each
 from tests.support.processes.pools import SESSION, agent, client_of, serving, statuses
 
 # How many items are there before, of a batch of three or of a burst.
-_PHASES = {"opens": 0, "adds": 1, "fills": 2, "first": 0, "later": 2}
+PHASES = {"opens": 0, "adds": 1, "fills": 2, "first": 0, "later": 2}
 _BURSTS = ("first", "later")
 # A busy machine is slow from what is there before to the call, which must not open another batch.
 _AFTER = timedelta(seconds=4)
@@ -30,7 +30,7 @@ class Case(Dying):
     async def prepare(self, _: int, /) -> None:
         """Add what is there before."""
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
-            for number in range(_PHASES[self.phase]):
+            for number in range(PHASES[self.phase]):
                 await self._add(client, number)
 
     async def die(self, stated: int, /) -> None:
@@ -38,7 +38,7 @@ class Case(Dying):
         Death(self.at, self.edge, stated).plant()
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
             COUNTED.set(True)
-            await self._add(client, _PHASES[self.phase])
+            await self._add(client, PHASES[self.phase])
             COUNTED.set(False)
 
     async def recover(self, _: int, /) -> list[str]:
@@ -49,7 +49,7 @@ class Case(Dying):
             given.append(ctx.input)
 
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
-            await self._add(client, _PHASES[self.phase])
+            await self._add(client, PHASES[self.phase])
 
             async def ended() -> bool:
                 counts = {status: n for status, n in (await client.count()).items() if n}
@@ -65,7 +65,7 @@ class Case(Dying):
             for task in await store.list_tasks(SESSION):
                 runs = (await statuses(store, task.task_id)).count("RUNNING")
                 problems += [] if runs == 1 else [f"{task.task_id} ran {runs} times"]
-            items = list(range(_PHASES[self.phase] + 1))
+            items = list(range(PHASES[self.phase] + 1))
             if self.phase in _BURSTS:
                 problems += [] if given[-1:] == items[-1:] and len(given) <= 2 else [f"{given}"]
             else:
@@ -84,7 +84,7 @@ class Case(Dying):
 
 def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
     """Die at each round trip of each phase."""
-    return die_at_each(argument, _PHASES, Case)
+    return die_at_each(argument, PHASES, Case)
 
 
 if __name__ == "__main__":

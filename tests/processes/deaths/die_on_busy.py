@@ -18,7 +18,7 @@ from redis_state.worker import TaskClient, TaskContext
 from tests.processes.deaths.dying import COUNTED, Death, Dying, die_at_each
 from tests.support.processes.pools import SESSION, agent, becomes, client_of, serving, statuses
 
-_POLICIES = ("enqueue", "reject", "interrupt", "replace")
+PHASES = ("enqueue", "reject", "interrupt", "replace")
 _LEASE_S = 0.4
 
 
@@ -117,7 +117,7 @@ async def work(_: TaskContext) -> str:
 
 def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
     """Die at each round trip with each policy."""
-    return die_at_each(argument, _POLICIES, Case)
+    return die_at_each(argument, PHASES, Case)
 
 
 if __name__ == "__main__":

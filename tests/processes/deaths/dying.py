@@ -137,9 +137,10 @@ class Dying(ABC):
 def die_at_each(
     argument: dict[str, Any], phases: Iterable[str], case_of: type[Dying]
 ) -> list[dict[str, Any]]:
-    """Die at each round trip of each phase; return what those who came after found.
+    """Die at each ``stride``-th round trip of each phase; return what those who came after found.
 
-    They wait for leases to run out, so some of them do so at once.
+    The phases begin at different ones. Those who come after wait for leases to run out, so some of
+    them do so at once.
     """
     results: list[dict[str, Any]] = []
     recovering: list[tuple[dict[str, Any], int, int]] = []
@@ -149,8 +150,9 @@ def die_at_each(
         _, problems = join(pid, heard)
         results.append(death | {"problems": problems})
 
-    for phase in phases:
-        for at in range(1, 1_000):
+    stride = argument.get("stride", 1)
+    for number, phase in enumerate(phases):
+        for at in range(1 + number % stride, 1_000, stride):
             name = f"{argument['namespace']}-{phase}-{argument['edge']}-{at}"
             settings = Settings(url=SecretStr(argument["url"]), namespace=name)
             case = case_of(settings, phase, argument["edge"], at)

@@ -21,7 +21,7 @@ from redis_state import RedisStateStore
 from redis_state.gateway import GatewayLimits, create_gateway
 from redis_state.testing import eventually
 from tests.support.ag_ui import AgUiClient, run_input
-from tests.support.asgi_servers import serving_asgi
+from tests.support.asgi_servers import PLAIN, serving_asgi
 from tests.support.chats import HANDLERS
 from tests.support.gateway import Served, tokens
 from tests.support.processes.pools import agent, client_of, queue_of, serving
@@ -36,7 +36,9 @@ async def client(chat: Served, *scopes: str) -> AsyncGenerator[AgUiClient]:
     headers = {"authorization": f"Bearer {tokens.mint('ann', scopes or ALL)}"}
     async with (
         serving_asgi(chat.app, stop=chat.app.end_streams) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30) as http,
+        httpx.AsyncClient(
+            verify=PLAIN, base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30
+        ) as http,
     ):
         yield AgUiClient(http)
 

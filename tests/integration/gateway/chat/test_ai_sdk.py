@@ -17,7 +17,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 import httpx
 
 from redis_state.testing import eventually
-from tests.support.asgi_servers import serving_asgi
+from tests.support.asgi_servers import PLAIN, serving_asgi
 from tests.support.event_streams import PATIENCE_S
 from tests.support.gateway import Served, tokens
 from tests.support.scripts import ask
@@ -31,7 +31,9 @@ async def client(chat: Served, *scopes: str) -> AsyncGenerator[httpx.AsyncClient
     headers = {"authorization": f"Bearer {tokens.mint('ann', scopes or ALL)}"}
     async with (
         serving_asgi(chat.app, stop=chat.app.end_streams) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30) as http,
+        httpx.AsyncClient(
+            verify=PLAIN, base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30
+        ) as http,
     ):
         yield http
 

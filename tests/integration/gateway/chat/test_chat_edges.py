@@ -21,7 +21,7 @@ from redis_state.gateway.chat.parts import ShownMessage, TaskParts
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
 from tests.support.ag_ui import AgUiClient, run_input
-from tests.support.asgi_servers import serving_asgi
+from tests.support.asgi_servers import PLAIN, serving_asgi
 from tests.support.chats import HANDLERS
 from tests.support.gateway import Served, at, paused, tokens
 from tests.support.processes.pools import agent, client_of, queue_of, serving
@@ -200,7 +200,9 @@ async def test_clients_that_leave_at_any_moment_leave_nothing_behind(chat: Serve
             state = await chat.client.wait(task.session_id, task.task_id, timeout_s=20)
             assert state.status.value == "COMPLETE"
         headers = {"authorization": f"Bearer {token}"}
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as http:
+        async with httpx.AsyncClient(
+            verify=PLAIN, base_url=f"http://127.0.0.1:{port}", headers=headers
+        ) as http:
             late = await AgUiClient(http).connect("s", "t")
             assert list(late.text().values()) == ["one two"]
 

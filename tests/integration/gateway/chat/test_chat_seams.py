@@ -24,7 +24,7 @@ from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
 from tests.support.ag_ui import AgUiClient, run_input
-from tests.support.asgi_servers import serving_asgi
+from tests.support.asgi_servers import PLAIN, serving_asgi
 from tests.support.gateway import tokens
 from tests.support.processes.pools import agent, client_of, queue_of, serving
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
@@ -86,7 +86,9 @@ async def over_http(store: RedisStateStore, queue: str) -> AsyncGenerator[httpx.
     headers = {"authorization": f"Bearer {tokens.mint('ann', SCOPES)}"}
     async with (
         serving_asgi(app, stop=app.end_streams) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as http,
+        httpx.AsyncClient(
+            verify=PLAIN, base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60
+        ) as http,
     ):
         yield http
     await app.aclose()

@@ -19,7 +19,7 @@ from redis_state import RedisStateStore
 from redis_state.gateway import create_gateway
 from redis_state.worker import TaskContext
 from tests.support.ag_ui import AgUiClient, run_input
-from tests.support.asgi_servers import serving_asgi
+from tests.support.asgi_servers import PLAIN, serving_asgi
 from tests.support.gateway import Served, paused, tokens
 from tests.support.processes.pools import agent, client_of, queue_of, serving
 
@@ -74,7 +74,9 @@ async def served(store: RedisStateStore, **options: Any) -> AsyncGenerator[tuple
         serving(agent(store.settings, HANDLERS)),
         client_of(store) as tasks,
         serving_asgi(app, stop=app.end_streams) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30) as http,
+        httpx.AsyncClient(
+            verify=PLAIN, base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30
+        ) as http,
     ):
         yield Served(app, tasks, store), http
     await app.aclose()

@@ -15,10 +15,10 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import SteeringEventType, TaskStatus, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import OnBusy, TaskContext
+from tests.processes.deaths.die_on_busy import PHASES
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of
 from tests.support.processes.worker_processes import has_begun, stop, worker_process
 from tests.support.servers.faults import run_processes
-from tests.support.sizes import sizes
 
 pytestmark = pytest.mark.slow
 
@@ -153,16 +153,22 @@ async def test_an_interrupted_task_whose_worker_is_killed_does_not_run_again(
     assert moves.index(("a", "RUNNING")) < moves.index(("b", "RUNNING"))
 
 
-@pytest.mark.parametrize("edges", sizes(["before"], ["before", "after"]))
+@pytest.mark.parametrize(
+    ("edges", "stride"),
+    [(["before"], 3), pytest.param(["before", "after"], 1, marks=pytest.mark.full)],
+)
 async def test_a_death_at_any_round_trip_leaves_what_the_policy_says(
-    settings: Settings, edges: list[str]
+    settings: Settings, edges: list[str], stride: int
 ) -> None:
     argument: dict[str, Any] = {
         "url": settings.url.get_secret_value(),
         "namespace": settings.namespace,
+        "stride": stride,
     }
     dying = [argument | {"edge": edge} for edge in edges]
     for results in await run_processes("die_on_busy", dying, timeout_s=300):
-        trips = {each["trip"] for each in results}
-        assert {"index_task", "create_turn_task", "queue_job", "settle_turn"} <= trips
+        assert {each["phase"] for each in results} == set(PHASES)
+        if stride == 1:
+            trips = {each["trip"] for each in results}
+            assert {"index_task", "create_turn_task", "queue_job", "settle_turn"} <= trips
         assert not [each for each in results if each["problems"]]
