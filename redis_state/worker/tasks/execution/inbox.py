@@ -414,7 +414,7 @@ class Inbox:
                 self._open.set()
             case SteeringEventType.PRIORITIZE:
                 priority = event.payload.get("priority")
-                if isinstance(priority, int):
+                if isinstance(priority, int) and not isinstance(priority, bool):
                     self._on_priority(priority)
             case SteeringEventType.APPROVE | SteeringEventType.REJECT if (
                 "resume_token" in event.payload
