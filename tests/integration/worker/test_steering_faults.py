@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -125,5 +127,46 @@ async def test_a_priority_that_is_no_number_is_passed_over(store: RedisStateStor
     async with asyncio.timeout(60):
         ended = await running
     assert (ended.result, ended.priority) == (["go on"], 7)
+    gc.collect()
+    assert not unheard
+
+
+class Stopped(BaseException):
+    """Ends an asyncio task, as no Exception does."""
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (RuntimeError, "is not heard: RuntimeError"),
+        (Stopped, "was not followed any more: Stopped"),
+    ],
+)
+async def test_steering_is_heard_again_after_any_fault_which_is_told_by_its_type(
+    store: RedisStateStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: type[BaseException],
+    told: str,
+) -> None:
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, said: unheard.append(said))
+    watch, faults = store.steering.watch, [fault("secret")]
+
+    async def odd(*args: Any, **options: Any) -> AsyncGenerator[Any]:
+        if faults:
+            raise faults.pop()
+        async with aclosing(watch(*args, **options)) as entries:
+            async for entry in entries:
+                yield entry
+
+    monkeypatch.setattr(store.steering, "watch", odd)
+    await make(store)
+    running = asyncio.create_task(run_once(store, listen))
+    await eventually(lambda: told in caplog.text, "the fault is told")
+    async with TaskClient(store) as client:
+        await client.steer(SESSION, TASK, HEARD, {"text": "go on"})
+    async with asyncio.timeout(60):
+        assert (await running).result == ["go on"]
     gc.collect()
     assert not unheard
