@@ -1,7 +1,7 @@
 -- Make a running task wait for the end of one of its children, and free its worker; not if the child
 -- has ended. A repetition finds its write, and changes nothing.
 -- KEYS task                     hash: version, write, order, status, waits_for, crashes, pause_entry, pause_token,
---   pause_write and the fields given
+--   pause_write, epoch and the fields given
 -- KEYS tasks                    zset: task_id -> expiry in us
 -- KEYS lease                    hash: owner, claim, epoch, expires
 -- KEYS announcement.rows        stream of the session's updates
@@ -50,5 +50,5 @@ redis.call('HDEL', task, 'crashes')
 for _, field in ipairs(waits) do fields[#fields + 1] = field end
 local version = record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
 redis.call('PEXPIRE', journal, ttl_ms)
-lease_rest(lease, ttl_ms)
+lease_rest(lease, ttl_ms, task)
 return { 'OK', version }

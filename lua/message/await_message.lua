@@ -1,7 +1,7 @@
 -- Have a running task wait for messages, and free its worker; not if one is there already.
 -- A repetition finds its write, and changes nothing.
 -- KEYS task                     hash: version, write, order, status, waits_box, waits_until, waits_for, crashes,
---   pause_entry, pause_token, pause_write and the fields given
+--   pause_entry, pause_token, pause_write, epoch and the fields given
 -- KEYS tasks                    zset: task_id -> expiry in us
 -- KEYS lease                    hash: owner, claim, epoch, expires
 -- KEYS announcement.rows        stream of the session's updates
@@ -50,5 +50,5 @@ redis.call('HDEL', task, 'crashes', 'waits_for')
 local life_ms = left_ms + ttl_ms
 local version = record_write(task, { key = tasks, member = task_id }, write, life_ms, fields)
 redis.call('PEXPIRE', journal, life_ms)
-lease_rest(lease, life_ms)
+lease_rest(lease, life_ms, task)
 return { 'OK', version }

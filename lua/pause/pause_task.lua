@@ -1,7 +1,7 @@
 -- Have a running task wait for one of its open pauses, and free its worker; not if that is decided.
 -- A repetition finds its write, and changes nothing.
 -- KEYS task                     hash: version, write, order, status, pause_entry, pause_token, pause_write,
---   crashes, waits_for and the fields given
+--   crashes, waits_for, epoch and the fields given
 -- KEYS tasks                    zset: task_id -> expiry in us
 -- KEYS lease                    hash: owner, claim, epoch, expires
 -- KEYS announcement.rows        stream of the session's updates
@@ -56,5 +56,5 @@ end
 local life_ms = left_ms + ttl_ms
 local version = record_write(task, { key = tasks, member = task_id }, write, life_ms, fields)
 redis.call('PEXPIRE', journal, life_ms)
-lease_rest(lease, life_ms)
+lease_rest(lease, life_ms, task)
 return { 'OK', version }

@@ -1,6 +1,6 @@
 -- Delete a task with its journal and its list of children, and end its lease, once per call: the
 -- worker that runs it can write no more, and no worker can start it.
--- KEYS task      hash
+-- KEYS task      hash: attempts, epoch
 -- KEYS tasks     zset: task_id -> expiry in us
 -- KEYS lease     hash: owner, claim, epoch, expires; its epoch stays, so that the next is greater
 -- KEYS journal   hash: entry -> JSON
@@ -13,7 +13,9 @@
 -- @idempotent
 
 -- A task that waits may have none: what was said of it before is not a later task's for that.
-if redis.call('HEXISTS', lease, 'epoch') == 1 or tonumber(redis.call('HGET', task, 'attempts') or 0) > 0 then
+local was = redis.call('HMGET', task, 'attempts', 'epoch')
+if was[2] then redis.call('HSETNX', lease, 'epoch', was[2]) end
+if redis.call('HEXISTS', lease, 'epoch') == 1 or tonumber(was[1] or 0) > 0 then
   redis.call('HINCRBY', lease, 'epoch', 1)
   redis.call('HDEL', lease, 'owner', 'claim')
   redis.call('PEXPIRE', lease, lease_ms)

@@ -1,6 +1,7 @@
 -- Take a task's lease and set it running, or say why not. A running task whose lease has run out
 -- is taken over, and its holder counted as dead.
--- KEYS task                     hash: version, write, order, status, attempts, crashes, retired and the fields given
+-- KEYS task                     hash: version, write, order, status, attempts, crashes, retired, epoch and the
+--   fields given
 -- KEYS tasks                    zset: task_id -> expiry in us
 -- KEYS lease                    hash: owner, claim, epoch, expires
 -- KEYS announcement.rows        stream of the session's updates
@@ -32,7 +33,7 @@
 -- @include record_write
 -- @include announce
 
-local was = redis.call('HMGET', task, 'status', 'write', 'retired')
+local was = redis.call('HMGET', task, 'status', 'write', 'retired', 'epoch')
 local holder = redis.call('HGET', lease, 'owner') or ''
 local again = was[2] == write or (was[1] == 'RUNNING' and holder == owner)
 if not was[1] then return { 'MISSING' } end
@@ -40,6 +41,8 @@ if was[1] ~= 'PENDING' and was[1] ~= 'RUNNING' then return { 'DENIED', was[1] } 
 local now, retired = now_ms(), tonumber(was[3] or 0)
 -- Its permit may be another's. A mark from before the clock was set back says nothing.
 if holder ~= owner and claimed and claimed <= retired and retired <= now + 60000 then return { 'DENIED', was[1] } end
+-- The lease of a task that waited for long is gone, but not its epoch.
+if was[4] then redis.call('HSETNX', lease, 'epoch', was[4]) end
 local epoch, left_ms = lease_take(lease, owner, lease_ms, ttl_ms, now)
 if not epoch then return { 'HELD', left_ms } end
 if not again then

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from redis_state.errors import SteeringValidationError
 from redis_state.models.tasks import new_id, utc_now
 from redis_state.serialization.codec import canonical, plain, text_of
+from redis_state.serialization.lossy import MAX_INTEGER_BITS
 
 MAX_STEERING_PAYLOAD_BYTES: Final = 16_384
 MAX_STEERING_DEPTH: Final = 6
@@ -196,9 +197,11 @@ def _cancel(payload: dict[str, Any]) -> list[str]:
 
 def _prioritize(payload: dict[str, Any]) -> list[str]:
     priority = payload.get("priority")
-    if isinstance(priority, int) and not isinstance(priority, bool):
-        return []
-    return ["needs an integer priority"]
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        return ["needs an integer priority"]
+    if priority.bit_length() > MAX_INTEGER_BITS:
+        return [f"an integer priority has up to {MAX_INTEGER_BITS} bits"]
+    return []
 
 
 def _pause_or_resume(payload: dict[str, Any]) -> list[str]:

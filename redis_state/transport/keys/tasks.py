@@ -17,8 +17,8 @@ class TaskLayout(KeyLayout):
         """hash: version, write, order, status, document, priority, result, error, progress,
         updated_at, job, queue, attempts, crashes, parent, parent_order, isolate, spent_ms,
         spent_updates, attributes, due, flow_key; interrupts, gathers, items, item_bytes, latest,
-        item:<n>; pause_entry, pause_token, pause_write, waits_for, waits_box, waits_until: one
-        task.
+        item:<n>; pause_entry, pause_token, pause_write, waits_for, waits_box, waits_until,
+        epoch: one task.
         `active_task_ttl`, while paused after the pause's deadline; `finished_task_ttl` once
         terminal; up to an eighth longer after a host's save.
         """
@@ -61,7 +61,7 @@ class TaskLayout(KeyLayout):
     def lease(self, session_id: str, task_id: str) -> str:
         """hash: owner, claim, epoch, expires, length: which worker runs a task. Kept as long as an
         active task may live: also the last epoch, so that the next one is greater. Five minutes
-        after a run began to wait: then the server's time makes the next one greater.
+        after a run began to wait: then the task's record has the last epoch.
         """
         return self._key("session_id", session_id, f"lease:{escape('task_id', task_id)}")
 

@@ -13,7 +13,13 @@ from inspect import isawaitable
 from time import monotonic
 from typing import Any, cast
 
-from redis_state.errors import BackendError, InvalidTransition, JournalRewound, LeaseLost
+from redis_state.errors import (
+    BackendError,
+    InvalidTransition,
+    JournalRewound,
+    LeaseLost,
+    RedisStateError,
+)
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
@@ -387,8 +393,12 @@ class TaskRun:
 
     def _set_priority(self, priority: int) -> None:
         async def save() -> None:
-            with suppress(BackendError, LeaseLost, InvalidTransition):
+            try:
                 await self._transitions.set_priority(self._started, priority)
+            except (BackendError, LeaseLost, InvalidTransition):
+                pass
+            except RedisStateError as error:
+                log.warning("the priority of task %r is not changed: %s", self._task_id, error)
 
         chore = asyncio.create_task(save())
         self._chores.add(chore)

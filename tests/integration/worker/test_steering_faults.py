@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
 
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
-from redis_state.models import SteeringEventType, TaskStatus
+from redis_state.errors import SteeringValidationError
+from redis_state.models import SteeringEvent, SteeringEventType, TaskStatus
 from redis_state.settings import make_settings
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
@@ -85,3 +90,83 @@ async def test_a_task_is_cancelled_although_something_has_stopped_its_follower(
         ended = await client.wait(SESSION, task, timeout_s=60)
         assert ended.status is TaskStatus.CANCELLED
     assert "was not followed any more" in caplog.text
+
+
+async def test_a_priority_that_no_server_takes_is_refused_and_ends_no_process(
+    store: RedisStateStore,
+) -> None:
+    async with TaskClient(store) as client:
+        await make(store)
+        with pytest.raises(SteeringValidationError, match="2048 bits"):
+            # Its text has more digits than Python writes by default.
+            await client.steer(SESSION, TASK, SteeringEventType.PRIORITIZE, {"priority": 10**5000})
+        state = await client.get(SESSION, TASK)
+        assert state is not None
+        assert state.priority == 0
+
+
+async def test_a_priority_that_is_no_number_is_passed_over(store: RedisStateStore) -> None:
+    """The rules are a client's: what another writer stores reaches the run as it is."""
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, said: unheard.append(said))
+
+    async def prioritize(value: object) -> None:
+        kind = SteeringEventType.PRIORITIZE
+        event = SteeringEvent(
+            session_id=SESSION, task_id=TASK, event_type=kind, payload={"priority": value}
+        )
+        await store.save_steering(event)
+
+    await make(store)
+    running = asyncio.create_task(run_once(store, listen))
+    await eventually(following, "the run follows its steering")
+    for value in (True, None, "9", 7):
+        await prioritize(value)
+    async with TaskClient(store) as client:
+        await client.steer(SESSION, TASK, HEARD, {"text": "go on"})
+    async with asyncio.timeout(60):
+        ended = await running
+    assert (ended.result, ended.priority) == (["go on"], 7)
+    gc.collect()
+    assert not unheard
+
+
+class Stopped(BaseException):
+    """Ends an asyncio task, as no Exception does."""
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (RuntimeError, "is not heard: RuntimeError"),
+        (Stopped, "was not followed any more: Stopped"),
+    ],
+)
+async def test_steering_is_heard_again_after_any_fault_which_is_told_by_its_type(
+    store: RedisStateStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: type[BaseException],
+    told: str,
+) -> None:
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, said: unheard.append(said))
+    watch, faults = store.steering.watch, [fault("secret")]
+
+    async def odd(*args: Any, **options: Any) -> AsyncGenerator[Any]:
+        if faults:
+            raise faults.pop()
+        async with aclosing(watch(*args, **options)) as entries:
+            async for entry in entries:
+                yield entry
+
+    monkeypatch.setattr(store.steering, "watch", odd)
+    await make(store)
+    running = asyncio.create_task(run_once(store, listen))
+    await eventually(lambda: told in caplog.text, "the fault is told")
+    async with TaskClient(store) as client:
+        await client.steer(SESSION, TASK, HEARD, {"text": "go on"})
+    async with asyncio.timeout(60):
+        assert (await running).result == ["go on"]
+    gc.collect()
+    assert not unheard

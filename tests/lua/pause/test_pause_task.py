@@ -124,3 +124,26 @@ async def test_once_the_lease_of_a_waiting_task_is_gone_its_last_run_writes_no_m
     assert (await start(scripts, keys, task, owner="two")).word is ReplyCode.OK
     assert await epoch_of(scripts, task.lease) > before
     assert (await record(scripts, task, mark)).word is ReplyCode.LOST
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+async def test_the_epoch_grows_although_the_lease_is_gone_and_the_clock_was_set_back(
+    scripts: Scripts, keys: Keys, *, cleared: bool
+) -> None:
+    task, token = await opened(scripts, keys)
+    # As a clock gave it that was an hour ahead.
+    before = await clock_ms(scripts) + HOUR
+    await ask(scripts, "HSET", task.lease, "epoch", before)
+    mark = await mark_of(scripts, task.lease)
+    assert await pause(scripts, keys, task, token, mark=mark) == ok(3)
+    await ask(scripts, "DEL", task.lease)
+    if cleared:
+        children = keys.children("s", "t")
+        assert await scripts.clear_task(task, children=children, lease_ms=HOUR) == ok(1)
+        await make_task(scripts, task, "PENDING")
+    else:
+        assert (await decide(scripts, keys, task, token)).word is ReplyCode.OK
+    assert (await start(scripts, keys, task, owner="two")).word is ReplyCode.OK
+    assert await epoch_of(scripts, task.lease) == before + 1 + cleared
+    assert (await lives(scripts, task.lease))[0] > HOUR
+    assert (await record(scripts, task, mark)).word is ReplyCode.LOST

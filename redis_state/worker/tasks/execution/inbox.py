@@ -287,12 +287,20 @@ class Inbox:
             self._follower = asyncio.create_task(self.follow())
             self._follower.add_done_callback(self._follow_again)
 
-    def _follow_again(self, _: asyncio.Task[None]) -> None:
+    def _follow_again(self, stopped: asyncio.Task[None]) -> None:
         """Follow again if something else than the end of the run has stopped it."""
-        if self._starting is not None:
-            log.warning("steering of task %r was not followed any more", self._task_id)
-            self._follower = None
+        # Read in any case, or asyncio tells of it with its traceback.
+        error = None if stopped.cancelled() else stopped.exception()
+        if self._starting is None:
+            return
+        cause = "cancelled" if error is None else type(error).__name__
+        log.warning("steering of task %r was not followed any more: %s", self._task_id, cause)
+        self._follower = None
+        if error is None:
             self._follow_now()
+        else:
+            loop = asyncio.get_running_loop()
+            self._starting = loop.call_later(_AGAIN_S, self._follow_now)
 
     async def follow(self) -> None:
         """Receive what arrives from now on, until cancelled."""
@@ -414,7 +422,7 @@ class Inbox:
                 self._open.set()
             case SteeringEventType.PRIORITIZE:
                 priority = event.payload.get("priority")
-                if isinstance(priority, int):
+                if isinstance(priority, int) and not isinstance(priority, bool):
                     self._on_priority(priority)
             case SteeringEventType.APPROVE | SteeringEventType.REJECT if (
                 "resume_token" in event.payload
