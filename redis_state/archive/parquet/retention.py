@@ -129,7 +129,7 @@ class Expiry:
         return True
 
     def _give_back(self, file: DataFile) -> None:
-        """Let the call read more: this file stays, and the next call would begin with it again."""
+        """Count a file as not read. It stays, and the next call would begin with it again."""
         self._left += file.rows
 
     def _note_last(self, table: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,16 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs the parquet extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
+from pydantic import SecretStr
+
 from redis_state import RedisStateStore, Settings
 from redis_state.archive.archiver import Archiver
+from redis_state.archive.backfill import backfill
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRow,
     ArchiveQuery,
+    RecordKind,
     SessionRows,
     moment_of_ms,
 )
@@ -27,7 +32,9 @@ from redis_state.archive.parquet.files.log import DataFile, FileLog
 from redis_state.archive.parquet.files.reading import FileReader
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveFileMissing
+from redis_state.worker.recovery.archive_again import enlist_records
 from tests.support.processes.pools import SESSION
+from tests.support.tasks.archived_records import archive_records, save_records
 from tests.support.tasks.archived_tasks import sample_task
 from tests.support.tasks.archives import all_due, archive_all, ended
 
@@ -114,6 +121,35 @@ async def test_an_archiver_sets_aside_the_sessions_of_a_file_that_is_gone(
     await archive_all(store, archive)
     assert (await archive.status()).tasks == 2
     assert await archive.session(SESSION) is not None
+
+
+@pytest.mark.role("any", why="it reads the names of all keys")
+async def test_what_redis_has_of_a_file_that_is_gone_is_archived_again(
+    settings: Settings, tmp_path: Path
+) -> None:
+    url, classes = SecretStr(tmp_path.as_uri()), frozenset({"trajectories"})
+    chosen = settings.model_copy(update={"archive_url": url, "archive_classes": classes})
+    async with RedisStateStore(chosen) as store:
+        archive = ParquetArchive(tmp_path.as_uri(), namespace="n")
+        await ArchiveList(store).enlist(SESSION, await ended(store))
+        await archive_all(store, archive)
+        await save_records(store)
+        await archive_records(store, archive)
+        was = await archive.records(RecordKind.TRAJECTORY, SESSION)
+        lost = sorted(lose(tmp_path, kind) for kind in ("tasks", "records"))
+        # Of two at once one drops them.
+        other = ParquetArchive(tmp_path.as_uri(), namespace="n")
+        dropped = await asyncio.gather(archive.drop_missing(), other.drop_missing())
+        assert sorted(dropped) == [[], lost]
+        await archive_all(store, archive)
+        assert (await archive.status()).tasks == 0
+        await backfill(store, again=True)
+        await enlist_records(store, again=True)
+        await archive_all(store, archive)
+        await archive_records(store, archive)
+        assert (await archive.status()).tasks == 1
+        found = await archive.records(RecordKind.TRAJECTORY, SESSION)
+        assert [each.stamp for each in found] == [each.stamp for each in was]
 
 
 async def test_rows_that_a_clock_which_was_ahead_had_hidden_are_there_again(

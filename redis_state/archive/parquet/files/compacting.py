@@ -106,7 +106,7 @@ def _first(reader: FileReader, files: Sequence[DataFile], left: set[str]) -> lis
             break
         some.append((file, table))
         free -= table.nbytes
-    if len(some) == 1 and file.bucket != NEW:
+    if len(some) == 1 and some[0][0].bucket != NEW:
         # No other one fits beside it.
         left.add(some[0][0].name)
     return some
