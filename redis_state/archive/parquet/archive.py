@@ -274,7 +274,8 @@ class ParquetArchive:
         """Count files that are missing no more, in one entry of the log; return their names.
 
         A file that comes back is deleted. What of them Redis still has is archived again once it is
-        listed again: see `backfill` and `enlist_records`.
+        listed again: see `backfill` and `enlist_records`. Of updates and events that is what
+        follows the last one: `forget` a session first to have all of it copied.
         """
 
         def once() -> list[str]:

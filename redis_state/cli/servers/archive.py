@@ -95,7 +95,7 @@ def drop_missing(url: Url = None, as_json: AsJson = False) -> None:
     """Count data files that are missing no more.
 
     Restore them if you can: a file that comes back later is deleted. `archive run --again` copies
-    what Redis still has of them. Status 0 if there is none.
+    what Redis still has of them, of updates what follows the last one. Status 0 if there is none.
     """
 
     async def work() -> list[str]:

@@ -36,7 +36,14 @@ from redis_state.worker.recovery.archive_again import enlist_records
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.archived_records import archive_records, save_records
 from tests.support.tasks.archived_tasks import sample_task
-from tests.support.tasks.archives import all_due, archive_all, ended
+from tests.support.tasks.archives import (
+    all_due,
+    archive_all,
+    archived_rows,
+    ended,
+    live_rows,
+    log_of,
+)
 
 _BEGIN_MS = 1_700_000_000_000
 
@@ -150,6 +157,30 @@ async def test_what_redis_has_of_a_file_that_is_gone_is_archived_again(
         assert (await archive.status()).tasks == 1
         found = await archive.records(RecordKind.TRAJECTORY, SESSION)
         assert [each.stamp for each in found] == [each.stamp for each in was]
+
+
+async def test_updates_between_that_are_gone_are_a_gap_until_their_session_is_archived_anew(
+    settings: Settings, store: RedisStateStore, tmp_path: Path
+) -> None:
+    archive = ParquetArchive(tmp_path.as_uri(), namespace="n")
+    for _ in range(3):
+        await ArchiveList(store).enlist(SESSION, await ended(store))
+        await archive_all(store, archive)
+    middle = sorted(archive._log.files().of("updates"), key=lambda file: file.least)[1]
+    (tmp_path / "namespace=n" / middle.name).unlink()
+    assert await archive.drop_missing() == [middle.name]
+    whole = await log_of(store).read_all()
+    # What follows the archive's last row is copied, and no row before it.
+    await backfill(store, again=True)
+    await archive_all(store, archive)
+    rows = await archive.rows(SESSION, after=None, count=99)
+    assert rows is not None
+    assert len(rows) < len(whole)
+    await archive.forget(SESSION)
+    await backfill(store, again=True)
+    await archive_all(store, archive)
+    assert await archived_rows(archive) == await live_rows(store)
+    assert (await archive.status()).tasks == 3
 
 
 async def test_rows_that_a_clock_which_was_ahead_had_hidden_are_there_again(
