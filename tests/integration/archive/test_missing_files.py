@@ -29,6 +29,7 @@ from redis_state.archive.model import (
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files import compacting
 from redis_state.archive.parquet.files.log import DataFile, FileLog
+from redis_state.archive.parquet.files.objects import FolderObjects, ListedObject
 from redis_state.archive.parquet.files.reading import FileReader
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveFileMissing
@@ -197,6 +198,23 @@ async def test_rows_that_a_clock_which_was_ahead_had_hidden_are_there_again(
     assert await files.rows("s", after=None, count=9) == rows_of(4, 5)
     # What has gone is a gap still.
     assert await files.rows("s", after=(2, _BEGIN_MS + 2), count=9) is None
+
+
+async def test_a_listing_that_is_behind_names_no_file_that_counts_no_more(
+    files: ParquetArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await files.write(ArchiveBatch([sample_task("s", "t", 3), sample_task("p", "t", 3)]))
+    listed, names = {each.name for each in files._objects.names("")}, FolderObjects.names
+    # The file is written again, and deleted.
+    await files.forget("p")
+
+    def behind(its: FolderObjects, folder: str, *, after: str = "") -> list[ListedObject]:
+        return [each for each in names(its, folder, after=after) if each.name in listed]
+
+    monkeypatch.setattr(FolderObjects, "names", behind)
+    begun = ParquetArchive(tmp_path.as_uri(), namespace="n")
+    assert [each.session_id for each in await begun.tasks(ArchiveQuery())] == ["s"]
+    assert await begun.drop_missing() == []
 
 
 async def test_a_merge_is_bounded_by_what_it_has_in_memory(
