@@ -273,7 +273,9 @@ class ParquetArchive:
     async def drop_missing(self) -> list[str]:
         """Count files that are missing no more, in one entry of the log; return their names.
 
-        What they had and Redis still has is archived again. A file that comes back is deleted.
+        A file that comes back is deleted. What of them Redis still has is archived again once it is
+        listed again: see `backfill` and `enlist_records`. Of updates and events that is what
+        follows the last one: `forget` a session first to have all of it copied.
         """
 
         def once() -> list[str]:

@@ -25,6 +25,7 @@ class RecordExpiry:
     """What one call of `retain` changes of records.
 
     ``may_read`` says whether the call may read a file: what it may not is left to a later call.
+    ``stays`` is called with a file that was read and stays as it is.
     """
 
     def __init__(
@@ -34,11 +35,13 @@ class RecordExpiry:
         report: RetentionReport,
         *,
         may_read: Callable[[DataFile], bool],
+        stays: Callable[[DataFile], None],
     ) -> None:
         self._reader = reader
         self._changes = changes
         self._report = report
         self._may_read = may_read
+        self._stays = stays
 
     def expire(self, moments: Mapping[str, int]) -> None:
         """Remove of each class that has a moment, in us, what is of before it."""
@@ -58,15 +61,24 @@ class RecordExpiry:
 
     def _expire(self, file: DataFile, before: Mapping[str, int]) -> Mapping[str, int]:
         """Remove what has expired of a file; return how much of each class."""
+        # Of an older entry its classes are read in the file.
+        is_read = file.classes is None
+        if is_read and not self._may_read(file):
+            return {}
         held = classes_of(self._reader, file)
         over = {kind: us for kind, us in before.items() if kind in held and held[kind][1] < us}
         if over and over.keys() == held.keys() and all(held[k][2] < us for k, us in over.items()):
             self._changes.gone[file.name] = file
             return {kind: held[kind][0] for kind in over}
-        if not over or not self._may_read(file):
+        if not over:
+            if is_read:
+                self._stays(file)
+            return {}
+        if not is_read and not self._may_read(file):
             return {}
         found = self._count(file, over)
         if file.bytes >= _LARGE and sum(found.values()) * _PART < file.rows:
+            self._stays(file)
             self._report.left[file.name] = f"is written again once 1/{_PART} of it has expired"
             return {}
         self._changes.edit(file).expired.update(over)

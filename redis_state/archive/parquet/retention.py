@@ -29,7 +29,7 @@ from redis_state.archive.parquet.files.writing import FileChanges
 from redis_state.archive.retention import RetentionReport
 
 CLASSES: Final = (TASKS, UPDATES, *(kind.what for kind in RecordKind), SESSIONS)
-# A call reads so many rows at most, or those of one file.
+# A call removes so many rows at most, with those that it writes again, or those of one file.
 _MOST = 500_000
 # A file of so many bytes is written again only if such a part of it has expired.
 _LARGE, _PART = 1 << 20, 8
@@ -54,7 +54,11 @@ class Expiry:
         for kind in (TASKS, UPDATES):
             if kind in moments:
                 self._expire(kind, moments[kind])
-        records = RecordExpiry(reader, self.changes, self.report, may_read=self._is_readable)
+        records = RecordExpiry(
+            *(reader, self.changes, self.report),
+            may_read=self._is_readable,
+            stays=self._give_back,
+        )
         records.expire(moments)
         if UPDATES in moments and moments[UPDATES] != reader.files.kept_from.get(UPDATES):
             self.changes.kept_from[UPDATES] = moments[UPDATES]
@@ -98,8 +102,8 @@ class Expiry:
             mask = pc.less(table["at"].cast(pa.int64()), -(-before_us // 1000))
         expired = table.filter(mask)
         if file.bytes >= _LARGE and expired.num_rows * _PART < file.rows:
-            if expired.num_rows:
-                self.report.left[file.name] = f"is written again once 1/{_PART} of it has expired"
+            self._give_back(file)
+            self.report.left[file.name] = f"is written again once 1/{_PART} of it has expired"
             return
         if expired.num_rows:
             self.changes.edit(file).expired_us = before_us
@@ -123,6 +127,10 @@ class Expiry:
             return False
         self._left -= file.rows
         return True
+
+    def _give_back(self, file: DataFile) -> None:
+        """Count a file as not read. It stays, and the next call would begin with it again."""
+        self._left += file.rows
 
     def _note_last(self, table: Any) -> None:
         kept = table.filter(pc.invert(table["lost"]))

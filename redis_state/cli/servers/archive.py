@@ -91,9 +91,10 @@ def status(url: Url = None, as_json: AsJson = False) -> None:
 
 @archive.command(name="drop-missing")
 def drop_missing(url: Url = None, as_json: AsJson = False) -> None:
-    """Count data files that are missing no more. What Redis still has of them is archived again.
+    """Count data files that are missing no more.
 
-    Restore them if you can: a file that comes back later is deleted. Status 0 if there is none.
+    Restore them if you can: a file that comes back later is deleted. `archive run --again` copies
+    what Redis still has of them, of updates what follows the last one. Status 0 if there is none.
     """
 
     async def work() -> list[str]:
@@ -219,19 +220,21 @@ def archive_now(
     """Archive what waits, and return once nothing of it is due.
 
     Workers do so by themselves. With an option it also waits until the records that it finds
-    are due: `call_timeout_s` and five seconds. Status 5 if the archive is away.
+    are due: `call_timeout_s` and five seconds. It finds no audit events, and names such classes as
+    ``left``. Status 5 if the archive is away.
     """
 
     async def work() -> dict[str, Any]:
         async with _reading(url) as (store, reader):
-            enlisted, found = 0, Counter[str]()
+            enlisted, found, left = 0, Counter[str](), list[str]()
             if backfill or again:
                 from redis_state.worker.recovery.archive_again import (  # noqa: PLC0415 - the extra
                     enlist_records,
                 )
 
                 enlisted = await backfill_tasks(store, again=again)
-                found = (await enlist_records(store, again=again)).counts
+                records_found = await enlist_records(store, again=again)
+                found, left = records_found.counts, sorted(records_found.left)
             due_at = monotonic()
             if found.total():
                 due_at += RecordList(store.base).rest_s + 1
@@ -249,14 +252,18 @@ def archive_now(
                     continue
                 if monotonic() >= due_at:
                     counts = asdict(total) | copied | {"enlisted": enlisted}
-                    return counts | {"enlisted_records": found.total()}
+                    counts |= {"enlisted_records": found.total()}
+                    return counts | {"left": left}
                 await asyncio.sleep(_LOOK_S)
 
     found = run(work())
     if as_json:
         print_json(found)
-    else:
-        print_line(harmless(", ".join(f"{name} {count}" for name, count in found.items())))
+        return
+    left = found.pop("left")
+    print_line(harmless(", ".join(f"{name} {count}" for name, count in found.items())))
+    for name in left:
+        print_line(harmless(f"{name} of before are not looked for"))
 
 
 @archive.command()

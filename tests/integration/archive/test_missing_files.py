@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,24 +13,38 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs the parquet extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
+from pydantic import SecretStr
+
 from redis_state import RedisStateStore, Settings
 from redis_state.archive.archiver import Archiver
+from redis_state.archive.backfill import backfill
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRow,
     ArchiveQuery,
+    RecordKind,
     SessionRows,
     moment_of_ms,
 )
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files import compacting
 from redis_state.archive.parquet.files.log import DataFile, FileLog
+from redis_state.archive.parquet.files.objects import FolderObjects, ListedObject
 from redis_state.archive.parquet.files.reading import FileReader
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveFileMissing
+from redis_state.worker.recovery.archive_again import enlist_records
 from tests.support.processes.pools import SESSION
+from tests.support.tasks.archived_records import archive_records, save_records
 from tests.support.tasks.archived_tasks import sample_task
-from tests.support.tasks.archives import all_due, archive_all, ended
+from tests.support.tasks.archives import (
+    all_due,
+    archive_all,
+    archived_rows,
+    ended,
+    live_rows,
+    log_of,
+)
 
 _BEGIN_MS = 1_700_000_000_000
 
@@ -116,6 +131,59 @@ async def test_an_archiver_sets_aside_the_sessions_of_a_file_that_is_gone(
     assert await archive.session(SESSION) is not None
 
 
+@pytest.mark.role("any", why="it reads the names of all keys")
+async def test_what_redis_has_of_a_file_that_is_gone_is_archived_again(
+    settings: Settings, tmp_path: Path
+) -> None:
+    url, classes = SecretStr(tmp_path.as_uri()), frozenset({"trajectories"})
+    chosen = settings.model_copy(update={"archive_url": url, "archive_classes": classes})
+    async with RedisStateStore(chosen) as store:
+        archive = ParquetArchive(tmp_path.as_uri(), namespace="n")
+        await ArchiveList(store).enlist(SESSION, await ended(store))
+        await archive_all(store, archive)
+        await save_records(store)
+        await archive_records(store, archive)
+        was = await archive.records(RecordKind.TRAJECTORY, SESSION)
+        lost = sorted(lose(tmp_path, kind) for kind in ("tasks", "records"))
+        # Of two at once one drops them.
+        other = ParquetArchive(tmp_path.as_uri(), namespace="n")
+        dropped = await asyncio.gather(archive.drop_missing(), other.drop_missing())
+        assert sorted(dropped) == [[], lost]
+        await archive_all(store, archive)
+        assert (await archive.status()).tasks == 0
+        await backfill(store, again=True)
+        await enlist_records(store, again=True)
+        await archive_all(store, archive)
+        await archive_records(store, archive)
+        assert (await archive.status()).tasks == 1
+        found = await archive.records(RecordKind.TRAJECTORY, SESSION)
+        assert [each.stamp for each in found] == [each.stamp for each in was]
+
+
+async def test_updates_between_that_are_gone_are_a_gap_until_their_session_is_archived_anew(
+    settings: Settings, store: RedisStateStore, tmp_path: Path
+) -> None:
+    archive = ParquetArchive(tmp_path.as_uri(), namespace="n")
+    for _ in range(3):
+        await ArchiveList(store).enlist(SESSION, await ended(store))
+        await archive_all(store, archive)
+    middle = sorted(archive._log.files().of("updates"), key=lambda file: file.least)[1]
+    (tmp_path / "namespace=n" / middle.name).unlink()
+    assert await archive.drop_missing() == [middle.name]
+    whole = await log_of(store).read_all()
+    # What follows the archive's last row is copied, and no row before it.
+    await backfill(store, again=True)
+    await archive_all(store, archive)
+    rows = await archive.rows(SESSION, after=None, count=99)
+    assert rows is not None
+    assert len(rows) < len(whole)
+    await archive.forget(SESSION)
+    await backfill(store, again=True)
+    await archive_all(store, archive)
+    assert await archived_rows(archive) == await live_rows(store)
+    assert (await archive.status()).tasks == 3
+
+
 async def test_rows_that_a_clock_which_was_ahead_had_hidden_are_there_again(
     files: ParquetArchive,
 ) -> None:
@@ -130,6 +198,23 @@ async def test_rows_that_a_clock_which_was_ahead_had_hidden_are_there_again(
     assert await files.rows("s", after=None, count=9) == rows_of(4, 5)
     # What has gone is a gap still.
     assert await files.rows("s", after=(2, _BEGIN_MS + 2), count=9) is None
+
+
+async def test_a_listing_that_is_behind_names_no_file_that_counts_no_more(
+    files: ParquetArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await files.write(ArchiveBatch([sample_task("s", "t", 3), sample_task("p", "t", 3)]))
+    listed, names = {each.name for each in files._objects.names("")}, FolderObjects.names
+    # The file is written again, and deleted.
+    await files.forget("p")
+
+    def behind(its: FolderObjects, folder: str, *, after: str = "") -> list[ListedObject]:
+        return [each for each in names(its, folder, after=after) if each.name in listed]
+
+    monkeypatch.setattr(FolderObjects, "names", behind)
+    begun = ParquetArchive(tmp_path.as_uri(), namespace="n")
+    assert [each.session_id for each in await begun.tasks(ArchiveQuery())] == ["s"]
+    assert await begun.drop_missing() == []
 
 
 async def test_a_merge_is_bounded_by_what_it_has_in_memory(

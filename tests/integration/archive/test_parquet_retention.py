@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from redis_state.archive.model import (
 from redis_state.archive.parquet import archive as archives
 from redis_state.archive.parquet import expiring, retention
 from redis_state.archive.parquet.archive import ParquetArchive
+from redis_state.archive.parquet.files import log
+from redis_state.archive.parquet.files.log import LogChange
 from tests.support.tasks.archived_tasks import sample_task
 
 _BEGIN_MS = 1_700_000_000_000
@@ -126,6 +129,27 @@ async def test_what_was_erased_and_what_has_expired_is_known_when_the_entries_ha
     assert await other.rows("r", after=None, count=9) == rows_of(3)
 
 
+async def test_files_that_are_left_keep_no_call_from_those_behind_them(
+    files: ParquetArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (retention, expiring):
+        monkeypatch.setattr(module, "_LARGE", 1)
+    monkeypatch.setattr(retention, "_MOST", 30)
+    # A sixteenth of the first ones has expired by then, of the last one a half.
+    for session in ("a", "b", "c"):
+        await append(files, session, *range(1, 17))
+    await append(files, "d", 1, 2)
+    for part in range(3):
+        early, late = records_of(_BEGIN_MS - part), records_of(_BEGIN_MS + 10 + part, count=16)
+        await files.write(ArchiveBatch(records=[*early, *late]))
+    moment = moment_of_ms(_BEGIN_MS + 2)
+    reports = [await files.retain({"updates": moment, "trajectories": moment}) for _ in range(2)]
+    assert [each.rows["updates"] for each in reports] == [1, 0]
+    # It ends: what it has read and left is no reason to come again.
+    assert not reports[-1].more
+    assert len(reports[-1].left) == 6
+
+
 def records_of(at_ms: int, *, count: int = 1) -> list[ArchivedRecord]:
     """Make records of each class, whose states are of one moment."""
     return [
@@ -171,3 +195,30 @@ async def test_a_large_file_of_records_is_written_again_once_a_part_of_it_has_ex
     assert (report.rows, report.left) == ({"trajectories": 1, "events": 1}, {})
     left = await files.records(RecordKind.TRAJECTORY, "o")
     assert left == [each for each in late if each.kind is RecordKind.TRAJECTORY]
+
+
+async def test_a_missing_file_of_an_older_entry_is_left_and_the_others_expire(
+    files: ParquetArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = log._entry
+
+    def without_classes(n: int, change: LogChange) -> bytes:
+        entry = json.loads(write(n, change))
+        for file in entry["add"]:
+            del file["classes"]
+        return json.dumps(entry).encode()
+
+    monkeypatch.setattr(log, "_entry", without_classes)
+    for at_ms in (_BEGIN_MS, _BEGIN_MS + 1):
+        await files.write(ArchiveBatch(records=records_of(at_ms)))
+    await append(files, "s", 1)
+    first, _ = files._log.files().of("records")
+    (tmp_path / "namespace=n" / first.name).unlink()
+    moment = moment_of_ms(_BEGIN_MS + 2)
+    report = await files.retain({"updates": moment, "events": moment})
+    assert (report.rows, report.left) == (
+        {"updates": 1, "events": 1},
+        {first.name: "is missing"},
+    )
+    assert (await files.status()).records[RecordKind.TRAJECTORY] == 1
+    assert RecordKind.EVENT not in (await files.status()).records

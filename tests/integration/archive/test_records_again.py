@@ -138,10 +138,12 @@ async def test_the_command_copies_them_and_returns_once_they_are_there(
         settings,
         *("archive", "run", "--again", "--json"),
         REDIS_STATE_ARCHIVE_URL=archive_url,
-        REDIS_STATE_ARCHIVE_CLASSES='["trajectories", "agent_sessions"]',
+        REDIS_STATE_ARCHIVE_CLASSES='["trajectories", "agent_sessions", "events"]',
         REDIS_STATE_CALL_TIMEOUT_S="1",
     )
     assert ran.status == 0, ran.err
+    # It says what it does not find.
+    assert ran.document["left"] == ["events"]
     counted = {name: ran.document[name] for name in ("enlisted_records", "trajectories")}
     assert counted == {"enlisted_records": 2, "trajectories": 1}
     assert len(await kept(archive)) == 2

@@ -17,9 +17,8 @@ from tests.support.tasks.crash_states import send
 
 
 @pytest.fixture
-def archiving(archiving: Settings, archive_url: str) -> Settings:
-    if not archive_url.startswith("postgres"):
-        pytest.skip("files have no records of classes")
+def archiving(archiving: Settings) -> Settings:
+    """Give settings that also archive trajectories."""
     return archiving.model_copy(update={"archive_classes": frozenset({"trajectories"})})
 
 

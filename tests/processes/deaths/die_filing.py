@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -19,8 +19,10 @@ from typing import Any, TypeAlias
 
 from redis_state.archive.model import (
     ArchiveBatch,
+    ArchivedRecord,
     ArchivedRow,
     ArchiveQuery,
+    RecordKind,
     SessionRows,
     moment_of_ms,
     rows_digest,
@@ -32,13 +34,16 @@ from tests.support.tasks.archived_tasks import sample_task
 
 # Its types are of little use here.
 reading: Any = import_module("pyarrow.parquet")
-PHASES = ("write", "compact", "retain", "forget")
+# Of files that were compacted a part has expired, so they are written again.
+PHASES = ("write", "compact", "retain", "retain compacted", "forget")
 _SESSIONS = ("a", "b", "c")
 _DAY_MS = 86_400_000
 _BEGIN_MS = 1_700_000_000_000
 _DAYS = 6
-# What there is of each session: its tasks, and the digest of its rows.
-State: TypeAlias = dict[str, tuple[tuple[tuple[str, str], ...], str]]
+_KINDS = (RecordKind.TRAJECTORY, RecordKind.AGENT_SESSION)
+# What there is of each session: its tasks, the digest of its rows, and its records.
+Digests: TypeAlias = tuple[tuple[str, str], ...]
+State: TypeAlias = dict[str, tuple[Digests, str, Digests]]
 
 
 @dataclass
@@ -87,6 +92,8 @@ class FilingCase:
         days = _DAYS if self.phase != "write" else _DAYS // 2
         for day in range(days):
             await archive.write(_batch(day))
+        if self.phase == "retain compacted":
+            await archive.compact()
 
     async def die(self, stated: int) -> None:
         """Die on the way. To return is to survive."""
@@ -126,14 +133,15 @@ class FilingCase:
                     await archive.write(_batch(day))
             case "compact":
                 await archive.compact()
-            case "retain":
+            case "retain" | "retain compacted":
                 before = moment_of_ms(_BEGIN_MS + 3 * _DAY_MS - 1)
                 while (await archive.retain(dict.fromkeys(archive.classes, before))).more:
                     pass
             case _:
                 await archive.forget("b", before_us=(_BEGIN_MS + _DAYS * _DAY_MS) * 1000)
                 # Who read it before writes nothing of it.
-                await archive.write(ArchiveBatch([sample_task("b", "t0", 3, at_ms=_BEGIN_MS)]))
+                late = [sample_task("b", "t0", 3, at_ms=_BEGIN_MS)]
+                await archive.write(ArchiveBatch(late, records=_records("b", 0)))
 
     def _allowed(self) -> list[State]:
         if self.phase == "write":
@@ -142,8 +150,10 @@ class FilingCase:
 
     def _has(self, session: str) -> bool:
         files = self.folder.rglob("*.parquet")
-        tables: list[Any] = [reading.read_table(path, columns=["session_id"]) for path in files]
-        return any(session in table["session_id"].to_pylist() for table in tables)
+        tables: list[Any] = [reading.read_table(path) for path in files]
+        owners = ("session_id", "owner")
+        named = [(table, name) for table in tables for name in owners if name in table.column_names]
+        return any(session in table[name].to_pylist() for table, name in named)
 
 
 def _batch(day: int) -> ArchiveBatch:
@@ -153,7 +163,20 @@ def _batch(day: int) -> ArchiveBatch:
     tasks += [sample_task(session, "t0", 3 + day, at_ms=_BEGIN_MS) for session in _SESSIONS[:1]]
     after = (2 * day, at_ms - _DAY_MS + 1) if day else None
     rows = [ArchivedRow(2 * day + n, at_ms + n - 1, b"%d" % n, "t", b"[1]") for n in (1, 2)]
-    return ArchiveBatch(tasks, [SessionRows(session, after, rows) for session in _SESSIONS])
+    records = [each for session in _SESSIONS for each in _records(session, day)]
+    # A later state of the first one.
+    records += [replace(_records("a", 0)[0], version=1 + day, write=f"w{day}")] if day else []
+    sessions = [SessionRows(session, after, rows) for session in _SESSIONS]
+    return ArchiveBatch(tasks, sessions, records)
+
+
+def _records(session: str, day: int) -> list[ArchivedRecord]:
+    """Make a session's records of a day, one of each class."""
+    at_us = (_BEGIN_MS + day * _DAY_MS) * 1000
+    return [
+        ArchivedRecord(kind, session, f"k{day}", at_us, at_us, b"%d" % day, version=1, write="w")
+        for kind in _KINDS
+    ]
 
 
 def _first(days: int, *, since: int = 0) -> State:
@@ -169,17 +192,24 @@ def _first(days: int, *, since: int = 0) -> State:
         }
         of_session = [each for batch in batches[since:] for each in batch.sessions]
         rows = [row for each in of_session if each.session_id == session for row in each.rows]
-        found[session] = (tuple(sorted(tasks.items())), rows_digest(rows))
+        records = {
+            f"{each.kind} {each.key}": each.stamp
+            for batch in batches
+            for each in batch.records
+            if each.owner == session and int(each.key[1:]) >= since
+        }
+        kept = tuple(sorted(tasks.items())), rows_digest(rows), tuple(sorted(records.items()))
+        found[session] = kept
     return found
 
 
 def _wanted(phase: str) -> State:
     """Return what there is in the end."""
     match phase:
-        case "retain":
+        case "retain" | "retain compacted":
             return _first(_DAYS, since=3)
         case "forget":
-            return {**_first(_DAYS), "b": ((), rows_digest(()))}
+            return {**_first(_DAYS), "b": ((), rows_digest(()), ())}
         case _:
             return _first(_DAYS)
 
@@ -190,7 +220,9 @@ async def _state(archive: archives.ParquetArchive) -> State:
         tasks = await archive.tasks(ArchiveQuery(session_id=session))
         rows = await archive.rows(session, after=None, count=1000)
         digests = sorted((task.task_id, task.digest()) for task in tasks)
-        found[session] = (tuple(digests), rows_digest(rows or ()))
+        records = [each for kind in _KINDS for each in await archive.records(kind, session)]
+        stamps = sorted((f"{each.kind} {each.key}", each.stamp) for each in records)
+        found[session] = (tuple(digests), rows_digest(rows or ()), tuple(stamps))
     return found
 
 

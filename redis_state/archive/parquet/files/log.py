@@ -270,7 +270,9 @@ class FileLog:
         files = Files(-1)
         if whole is not None:
             _apply(files, self._read(self._name(whole, whole=True)))
-        return self._follow(files, [n for n, is_whole in found if not is_whole])
+        followed = self._follow(files, [n for n, is_whole in found if not is_whole])
+        # A listing may be behind: what follows is read by its name.
+        return None if followed is None else self._continued(followed)
 
     def _continued(self, files: Files) -> Files | None:
         """Read the entries that follow, one by one: most often there is none."""
