@@ -14,15 +14,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKind, RecordPlace
 from redis_state.archive.protocol import Archive
-from redis_state.errors import ArchiveUnavailable, CursorGap
+from redis_state.errors import (
+    ArchiveUnavailable,
+    CursorGap,
+    NoConnection,
+    RedisStateError,
+    StoreFull,
+)
 from redis_state.primitives.log import Log, Page
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
+
+T = TypeVar("T")
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -80,8 +89,11 @@ class EventCopies:
         last = await self._archive.last_records(RecordKind.EVENT, traces)
         for start in range(0, len(traces), _TOGETHER):
             some = traces[start : start + _TOGETHER]
-            begun = await asyncio.gather(*(self._begin(each, last.get(each)) for each in some))
-            await self._copy(dict(zip(some, begun, strict=True)), erased, copied)
+            begun = await asyncio.gather(
+                *(_tried(each, self._begin(each, last.get(each)), copied) for each in some)
+            )
+            left = {trace: of for trace, of in zip(some, begun, strict=True) if of is not None}
+            await self._copy(left, erased, copied)
         return copied
 
     async def keep(self, trace_id: str, *, least_ms: int, hold_ms: int) -> bool:
@@ -113,9 +125,12 @@ class EventCopies:
         count = _FIRST
         while left:
             pages = await asyncio.gather(
-                *(_read(self._store.events.log(trace), of, count) for trace, of in left.items())
+                *(
+                    _tried(trace, _read(self._store.events.log(trace), of, count), copied)
+                    for trace, of in left.items()
+                )
             )
-            read = dict(zip(left, pages, strict=True))
+            read = {trace: page for trace, page in zip(left, pages, strict=True) if page}
             news: dict[str, list[ArchivedRecord]] = {}
             for trace_id, page in read.items():
                 since_us = erased.get(trace_id, 0)
@@ -153,7 +168,7 @@ class EventCopies:
             if len([rows for rows in news.values() if rows]) == 1:
                 log.error("events cannot be archived: %s", error)  # noqa: TRY400 - it says all
                 copied.refused |= {trace_id for trace_id, rows in news.items() if rows}
-                return set(copied.refused)
+                return {trace_id for trace_id, rows in news.items() if rows}
             other: set[str] = set()
             for trace_id, rows in news.items():
                 other |= await self._keep({trace_id: rows}, copied)
@@ -170,6 +185,18 @@ class EventCopies:
         await self._archive.write(ArchiveBatch(records=replacing))
         found = (await self._archive.verify(batch)).records
         return {record.owner for record in records if record.known_by in found}
+
+
+async def _tried(trace_id: str, call: Awaitable[T], copied: CopiedEvents) -> T | None:
+    """Await a call about one log. A log that cannot be read is refused, and others go on."""
+    try:
+        return await call
+    except (NoConnection, StoreFull):
+        raise
+    except RedisStateError as error:
+        log.error("events cannot be archived: %s", error)  # noqa: TRY400 - the text says all
+        copied.refused.add(trace_id)
+        return None
 
 
 async def _read(events: Log, left: _Left, count: int) -> _ReadEvents:

@@ -167,9 +167,15 @@ class RecordArchiver:
         for claim, trace in traces.items():
             whole, refused = trace in copied.whole, trace in copied.refused
             done.settled[claim.entry] = None if whole else _TROUBLE_MS if refused else _AGAIN_MS
-            await self._events.keep(
-                trace, least_ms=_KEEP_MS // 2 if refused else 0, hold_ms=_KEEP_MS
-            )
+            try:
+                await self._events.keep(
+                    trace, least_ms=_KEEP_MS // 2 if refused else 0, hold_ms=_KEEP_MS
+                )
+            except (NoConnection, StoreFull):
+                raise
+            except RedisStateError:
+                # A log that cannot be read: that was logged, and it is refused.
+                done.settled[claim.entry] = _TROUBLE_MS
 
     async def _read(self, claims: Sequence[WatchClaim], done: _Round) -> list[_DueRecord]:
         async def one(claim: WatchClaim) -> _DueRecord | None:

@@ -217,6 +217,21 @@ async def test_an_archive_that_is_away_delays_and_nothing_expires(
 
 
 @pytest.mark.role("any", why="it reads the names of all keys")
+async def test_a_log_that_cannot_be_read_is_set_aside_and_others_go_on(
+    live: RedisStateStore, archive: PostgresArchive, caplog: pytest.LogCaptureFixture
+) -> None:
+    for event in made("a", trace="other") + made("b"):
+        await live.save_event(event)
+    keys = live.events.log(TRACE).keys
+    assert await send(live, "DEL", keys.rows) == 1
+    await send(live, "SET", keys.rows, "no log", "EX", 60)
+    await records_due(live)
+    report = await RecordArchiver(live, archive).run_once()
+    assert (report.refused, dict(report.copied)) == (1, {"events": 1})
+    assert await kept(archive, "other") == [(1, "a")]
+    assert [each.levelname for each in caplog.records] == ["ERROR"]
+
+
 async def test_a_session_that_is_erased_takes_the_events_of_its_own_traces_with_it(
     live: RedisStateStore, archive: PostgresArchive, archiving: Settings
 ) -> None:
