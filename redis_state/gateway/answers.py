@@ -127,7 +127,7 @@ def problem_of(error: RedisStateError) -> HttpProblem:
 
 def already_resolved(actor: str, at_ms: int, decision: Any) -> HttpProblem:
     """Make the error of everybody who decides a pause after the first: by whom, when and how."""
-    message = f"the pause was already resolved by {actor}"
+    message = f"the pause was already resolved by {actor!r}"
     facts = {"by": actor, "at": _time(at_ms), "decision": decision}
     return HttpProblem(409, "already_resolved", message, facts=facts)
 
