@@ -188,7 +188,7 @@ class EventCopies:
 
 
 async def _tried(trace_id: str, call: Awaitable[T], copied: CopiedEvents) -> T | None:
-    """Await a call about one log. A log that cannot be read is refused, and others go on."""
+    """Await a call about one log. A log that cannot be read is refused, and the others continue."""
     try:
         return await call
     except (NoConnection, StoreFull):
