@@ -293,6 +293,13 @@ class Archiver:
         named = {each.task.key: other[each.task.key] or "" for each in same}
         await self._archive.write(batch, replaces=named)
         left = (await self._archive.verify(batch)).tasks
+        for session_id, task_id, _ in left:
+            # Another archiver may have written meanwhile. Else the archive changes what it gets.
+            log.warning(
+                "task %r of session %r is not in the archive as it was sent: it is sent again",
+                task_id,
+                session_id,
+            )
         return [each for each in same if each.task.key not in left]
 
     async def _mark(self, ended: _Ended) -> ReplyCode:

@@ -294,6 +294,13 @@ class RecordArchiver:
         )
         await self._archive.write(batch)
         left = (await self._archive.verify(batch)).records
+        for kind, owner, *_ in left:
+            # As with tasks: see `Archiver`.
+            log.warning(
+                "one of the %s of %r is not in the archive as it was sent: it is sent again",
+                kind.what,
+                owner,
+            )
         return [each for each in same if each.record.known_by not in left]
 
     async def _keep(self, claims: Sequence[WatchClaim], done: _Round) -> None:
