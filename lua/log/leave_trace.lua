@@ -9,10 +9,11 @@
 -- KEYS bindings             zset: binding -> expiry in us
 -- KEYS binding_keys..       long: hashes: write; the session's own come first
 -- ARGV session              the session's id
+-- ARGV keeps                flag: what is kept of the trace stays when no session uses it
 -- ARGV own                  int: how many of the bindings are the session's
 -- ARGV read..               long: each binding's name in the index and the write that it was read at, in turn
 -- Returns
---   {'OK', others}  how many sessions still use the trace
+--   {'OK', others}  how many sessions still use the trace; one more if it stays
 -- @include now_us
 -- @include log_drop
 -- @once
@@ -20,7 +21,7 @@
 
 redis.call('ZREM', sessions, session)
 redis.call('ZREMRANGEBYSCORE', sessions, '-inf', string.format('(%.0f', now_us()))
-local others = redis.call('ZCARD', sessions)
+local others = redis.call('ZCARD', sessions) + (keeps and 1 or 0)
 local all = #binding_keys - binding_keys_from + 1
 for i = 0, (others == 0 and all or own) - 1 do
   local binding, at = binding_keys[binding_keys_from + i], read_from + 2 * i

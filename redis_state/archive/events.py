@@ -147,7 +147,7 @@ class EventCopies:
                 copied.rows += len(news[trace_id])
                 if page.at_end:
                     copied.whole.add(trace_id)
-                else:
+                elif page.rows:
                     row = page.rows[-1]
                     following[trace_id] = _Left(row.cursor, _record(trace_id, row).place)
             left, count = following, _next_count(news)
@@ -169,10 +169,8 @@ class EventCopies:
                 log.error("events cannot be archived: %s", error)  # noqa: TRY400 - it says all
                 copied.refused |= {trace_id for trace_id, rows in news.items() if rows}
                 return {trace_id for trace_id, rows in news.items() if rows}
-            other: set[str] = set()
-            for trace_id, rows in news.items():
-                other |= await self._keep({trace_id: rows}, copied)
-            return other
+            refused = [await self._keep({trace: rows}, copied) for trace, rows in news.items()]
+            return set[str]().union(*refused)
         found = (await self._archive.verify(batch)).records
         if not found:
             return set()
@@ -184,7 +182,11 @@ class EventCopies:
         ]
         await self._archive.write(ArchiveBatch(records=replacing))
         found = (await self._archive.verify(batch)).records
-        return {record.owner for record in records if record.known_by in found}
+        other = {record.owner for record in records if record.known_by in found}
+        for trace_id in other:
+            # As with tasks: see `Archiver`.
+            log.warning("events of trace %r are not in the archive as they were sent", trace_id)
+        return other
 
 
 async def _tried(trace_id: str, call: Awaitable[T], copied: CopiedEvents) -> T | None:

@@ -13,6 +13,7 @@ from redis_state.archive.model import ArchiveListing, ArchiveQuery, RecordKind
 from redis_state.archive.protocol import Archive
 from redis_state.scripts import topic_text
 from redis_state.store import RedisStateStore
+from redis_state.stores.traces.audit_events import GLOBAL_TRACE
 from redis_state.transport.clock import us_of
 
 _PAGE, _ALL = 100, 1_000_000
@@ -74,6 +75,8 @@ class ArchivedEventErasure:
                 return found
 
     async def _is_shared(self, trace_id: str, session_id: str) -> bool:
+        if trace_id == GLOBAL_TRACE:
+            return True
         index = self._store.base.keys.trace_sessions(trace_id)
         members = await self._store.transport.commands.zrange(index, 0, -1)
         if {topic_text(each) for each in members} - {session_id}:

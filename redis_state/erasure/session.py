@@ -30,6 +30,7 @@ from redis_state.stores.archive_list import agent_session_entry, event_entry
 from redis_state.stores.index_walk import listed_under
 from redis_state.stores.sessions.task_status import watch_entry
 from redis_state.stores.task_index import TaskIndex
+from redis_state.stores.traces.audit_events import GLOBAL_TRACE
 from redis_state.stores.traces.trajectories import trajectory_entry
 from redis_state.transport.commands import Commands
 from redis_state.transport.key_text import escape, is_digest, unescape
@@ -200,7 +201,9 @@ class SessionErasure:
         await self._remove_sharded(keys.archive_sessions, [session_entry(session_id)])
         traces = await self._store.trajectories.traces(session_id, limit=1_000_000)
         records = [trajectory_entry(session_id, trace) for trace in traces]
-        records += [event_entry(trace) for trace in traces]
+        # Events of a trace that stays wait for the archive.
+        own = [trace for trace in traces if not await self._is_shared(trace, session_id)]
+        records += [event_entry(trace) for trace in own]
         records.append(agent_session_entry(session_id))
         for key_of in (keys.archive_records, keys.archive_records_since):
             await self._remove_sharded(key_of, records)
@@ -279,7 +282,8 @@ class SessionErasure:
         return await self._members(self._keys.jobs_of(session_id))
 
     async def _is_shared(self, trace_id: str, session_id: str) -> bool:
-        return bool(set(await self._members(self._keys.trace_sessions(trace_id))) - {session_id})
+        others = set(await self._members(self._keys.trace_sessions(trace_id))) - {session_id}
+        return bool(others) or trace_id == GLOBAL_TRACE
 
     async def _members(self, index: str) -> list[str]:
         found: list[bytes] = await self._commands.zrange(index, 0, -1)

@@ -439,6 +439,7 @@ CALLS: dict[str, Call] = {
     "leave_trace": lambda scripts, keys: scripts.leave_trace(
         trace_keys(keys, SESSION),
         session="\ud800",
+        keeps=False,
         own=1,
         bindings=[(keys.binding(SESSION, "b"), "b", b"w"), (keys.binding(SESSION, "c"), "c", b"")],
     ),

@@ -92,6 +92,7 @@ class LogScripts(ScriptRunner):
         keys: TraceKeys,
         *,
         session: str,
+        keeps: bool,
         own: int,
         bindings: Annotated[Sequence[tuple[str, str, bytes]], BindingWrites],
     ) -> PendingReply:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from redis_state.scripts import TraceKeys
 from redis_state.stores.base import Base
-from redis_state.stores.traces.audit_events import EventStore
+from redis_state.stores.traces.audit_events import GLOBAL_TRACE, EventStore
 from redis_state.stores.traces.bindings import BindingStore
 from redis_state.stores.traces.trajectories import TrajectoryStore
 
@@ -59,6 +59,8 @@ class TraceStore:
                 bindings=keys.bindings(trace_id),
             ),
             session=session_id,
+            # Its events name no trace, so they are no session's.
+            keeps=trace_id == GLOBAL_TRACE,
             own=own,
             bindings=bindings,
         )

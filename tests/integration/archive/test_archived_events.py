@@ -25,7 +25,7 @@ from redis_state.erasure import Eraser
 from redis_state.errors import ConfigError
 from redis_state.models import StoredEvent, Trajectory
 from redis_state.stores.archive_list import RecordList
-from redis_state.stores.traces.audit_events import write_event
+from redis_state.stores.traces.audit_events import GLOBAL_TRACE, write_event
 from tests.integration.archive.test_any_ids import IDS
 from tests.support.commands import Ran, cli
 from tests.support.servers.postgres import OwnPostgres
@@ -264,6 +264,27 @@ async def test_a_session_that_is_erased_takes_the_events_of_its_own_traces_with_
 
 
 @pytest.mark.role("any", why="it reads the names of all keys, and takes keys back with RESTORE")
+@pytest.mark.parametrize("archives", [False, True], ids=["not-yet-archived", "archived"])
+async def test_events_of_no_trace_and_of_a_shared_one_outlive_a_session_that_names_them(
+    live: RedisStateStore, archive: PostgresArchive, *, archives: bool
+) -> None:
+    shared = event_of(TRACE, "a")
+    for event in (shared, replace(shared, trace_id=None)):
+        await live.save_event(event)
+    for session_id, trace in (("s", GLOBAL_TRACE), ("s", TRACE), ("other", TRACE)):
+        await live.save_trajectory(trace, session_id, Trajectory("q"))
+    if archives:
+        await archive_records(live, archive)
+    async with Eraser(live) as eraser:
+        assert (await eraser.forget("s")).is_complete
+    assert await live.load_history(TRACE) == [shared]
+    assert len(await live.load_history(None)) == 1
+    # What waited still waits: it is archived before it expires.
+    await archive_records(live, archive)
+    for trace in (TRACE, GLOBAL_TRACE):
+        assert await kept(archive, trace) == [(1, "a")]
+
+
 async def test_a_backup_of_before_an_erasure_is_not_archived_again(
     live: RedisStateStore, archive: PostgresArchive
 ) -> None:

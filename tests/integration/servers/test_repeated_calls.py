@@ -475,7 +475,7 @@ CASES = {
     "leave_trace": Case(
         _join_trace,
         lambda scripts, keys: scripts.leave_trace(
-            trace_keys(keys, "t"), session="s", own=0, bindings=[]
+            trace_keys(keys, "t"), session="s", keeps=False, own=0, bindings=[]
         ),
         lambda scripts, keys: ask(scripts, "ZRANGE", trace_keys(keys, "t").sessions, 0, -1),
     ),

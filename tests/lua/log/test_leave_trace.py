@@ -29,10 +29,29 @@ async def fill(scripts: Scripts, keys: Keys, *sessions: str) -> list[Named]:
 
 
 async def leave(
-    scripts: Scripts, keys: Keys, session: str, bindings: Sequence[Named] = (), own: int = 0
+    scripts: Scripts,
+    keys: Keys,
+    session: str,
+    bindings: Sequence[Named] = (),
+    own: int = 0,
+    *,
+    keeps: bool = False,
 ) -> Reply:
     """Take a session out of the trace."""
-    return await scripts.leave_trace(trace_keys(keys), session=session, own=own, bindings=bindings)
+    return await scripts.leave_trace(
+        trace_keys(keys), session=session, keeps=keeps, own=own, bindings=bindings
+    )
+
+
+async def test_a_trace_that_stays_has_its_events_when_no_session_uses_it(
+    scripts: Scripts, keys: Keys
+) -> None:
+    trace, named = trace_keys(keys), await fill(scripts, keys, "one")
+    for _ in range(2):
+        assert await leave(scripts, keys, "one", named, own=1, keeps=True) == ok(1)
+        assert [row for _, row in await rows_of(scripts, trace.events)] == ["a", "b"]
+        assert (await lives(scripts, named[0][0]))[0] == -2
+        assert (await lives(scripts, named[1][0]))[0] > 0
 
 
 async def test_the_last_session_takes_all_with_it_and_numbers_go_on(
