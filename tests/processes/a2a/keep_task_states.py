@@ -161,7 +161,8 @@ async def main(argument: dict[str, Any]) -> Any:
     """Do what the argument says."""
     does = {f.__name__: f for f in (register, record, end, follow, clean, live, begin)}
     options = {"url": argument["url"], "namespace": argument["namespace"]}
-    async with RedisStateStore.from_url(**options) as store:
+    # Links are cut while other processes take the processor.
+    async with RedisStateStore.from_url(**options, call_timeout_s=30.0) as store:
         return await does[argument["does"]](store, argument)
 
 
