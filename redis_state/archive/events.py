@@ -174,7 +174,7 @@ class EventCopies:
         found = (await self._archive.verify(batch)).records
         if not found:
             return set()
-        # A row of this very place and content was sealed again: Redis has what is read.
+        # The archive has the place with other bytes: Redis has what is read.
         replacing = [
             replace(record, replaces=found[record.known_by])
             for record in records

@@ -20,7 +20,7 @@ _KEPT = 40
 
 
 async def main(argument: dict[str, Any]) -> None:
-    """Write and read until told to end."""
+    """Write and read until SIGTERM."""
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     chain: list[tuple[Any, dict[str, Any], dict[str, Any]]] = []

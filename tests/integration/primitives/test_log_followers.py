@@ -114,7 +114,7 @@ class FollowPlay:
     async def clear(self, _: str | None) -> None:
         await self.catch_up()
         for topic in TOPICS:
-            # Begun again at its own last row, a topic's follower would be told of a gap.
+            # Begun again at its own last row, a topic's follower would get a gap.
             await self.end(topic)
             self.cursors[topic] = await self.log.end()
             self.begin(topic)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
-
 
 from redis_state import RedisStateStore
 from redis_state.errors import LeaseLost
@@ -26,7 +23,6 @@ from tests.support.processes.pools import (
 )
 from tests.support.scripts import clock_ms, clock_passes
 from tests.support.tasks.crash_states import (
-    close_queues,
     decide,
     handed_over,
     pause,
@@ -37,12 +33,6 @@ from tests.support.tasks.crash_states import (
     submitted,
     sweep,
 )
-
-
-@pytest.fixture(autouse=True)
-async def _no_queue_stays_open() -> AsyncIterator[None]:
-    yield
-    await close_queues()
 
 
 async def _answer(_: TaskContext) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import pytest
 from pydantic import SecretStr
@@ -41,7 +40,6 @@ from tests.support.servers.nodes import primaries
 from tests.support.sizes import sizes
 from tests.support.tasks.crash_states import (
     all_flushed,
-    close_queues,
     decided,
     entry_in_ms,
     handed_over,
@@ -51,12 +49,6 @@ from tests.support.tasks.crash_states import (
     submitted,
     sweeper_of,
 )
-
-
-@pytest.fixture(autouse=True)
-async def _no_queue_stays_open() -> AsyncIterator[None]:
-    yield
-    await close_queues()
 
 
 async def _answer(_: TaskContext) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import timedelta
 
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
-
 
 from redis_state import RedisStateStore
 from redis_state.errors import TokenResolved
@@ -38,7 +37,6 @@ from tests.support.scripts import clock_ms, clock_passes
 from tests.support.tasks.crash_states import (
     MARK_MS,
     all_flushed,
-    close_queues,
     decide,
     decided,
     entry_in_ms,
@@ -57,13 +55,6 @@ from tests.support.tasks.crash_states import (
     sweep,
     sweeper_of,
 )
-
-
-@pytest.fixture(autouse=True)
-async def _no_queue_stays_open() -> AsyncIterator[None]:
-    yield
-    await close_queues()
-
 
 # Tasks that wait, and are not in the queue
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
-
 
 from redis_state import RedisStateStore
 from redis_state.errors import BackendError
@@ -36,7 +33,6 @@ from tests.support.tasks.crash_states import (
     MARK_MS,
     claimed,
     claims_of,
-    close_queues,
     entry_in_ms,
     forget_entry,
     make_due,
@@ -50,12 +46,6 @@ from tests.support.tasks.crash_states import (
     sweep,
     sweeper_of,
 )
-
-
-@pytest.fixture(autouse=True)
-async def _no_queue_stays_open() -> AsyncIterator[None]:
-    yield
-    await close_queues()
 
 
 async def _answer(_: TaskContext) -> int:
@@ -179,7 +169,7 @@ async def test_what_arqs_own_worker_picked_and_never_started_is_given_to_another
     assert await queued(store) == [f"{SESSION}/{task}:0"]
 
 
-@pytest.mark.parametrize("change", ["picked anew", "another version"])
+@pytest.mark.parametrize("change", ["picked again", "another version"])
 async def test_the_patience_begins_anew_with_each_pick_and_each_version(
     store: RedisStateStore, change: str
 ) -> None:
@@ -191,7 +181,7 @@ async def test_the_patience_begins_anew_with_each_pick_and_each_version(
     mark = arq_key(store, "in-progress", task)
     first = await send(store, "GET", mark)
     await clock_passes(store.base.scripts, await clock_ms(store.base.scripts) + 2_000)
-    if change == "picked anew":
+    if change == "picked again":
         await picked(store, task)
     else:
         assert await TaskTransitions(store).prioritize(SESSION, task, 5)

@@ -52,7 +52,7 @@ async def test_cancel_stops_a_task_at_its_next_checkpoint(store: RedisStateStore
         assert await client.cancel(SESSION, task, reason="enough")
         ended = await client.wait(SESSION, task, timeout_s=60)
         assert (ended.status, ended.error) == (TaskStatus.CANCELLED, "enough")
-        # Whoever cancels has ended the task; its handler learns of it a moment later.
+        # The caller who cancels has ended the task; its handler learns of it a moment later.
         await eventually(lambda: cleaned, "the handler is out of its loop")
         assert cleaned == ["finally"]
         await eventually(lambda: is_idle(store), "the watch list is empty")
@@ -142,7 +142,7 @@ async def test_a_cancel_that_meets_a_pause_is_not_lost(store: RedisStateStore, h
             event_type=SteeringEventType.CANCEL,
             payload={"hard": how == "hard"},
         )
-        # Written by somebody who then finds the task running, and so leaves it to the worker.
+        # Written by a process that then finds the task running, and so leaves it to the worker.
         telling = asyncio.create_task(store.save_steering(event))
         await asyncio.sleep(0)
         try:

@@ -1,4 +1,4 @@
-"""What stops a run from hearing its steering stops it for a while only, and is told in the log."""
+"""A fault stops a run from hearing its steering for a while only, and stands in the log."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Stopped(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "line"),
     [
         (RuntimeError, "is not heard: RuntimeError"),
         (Stopped, "was not followed any more: Stopped"),
@@ -147,7 +147,7 @@ async def test_steering_is_heard_again_after_any_fault_which_is_told_by_its_type
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     fault: type[BaseException],
-    told: str,
+    line: str,
 ) -> None:
     unheard: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, said: unheard.append(said))
@@ -163,7 +163,7 @@ async def test_steering_is_heard_again_after_any_fault_which_is_told_by_its_type
     monkeypatch.setattr(store.steering, "watch", odd)
     await make(store)
     running = asyncio.create_task(run_once(store, listen))
-    await eventually(lambda: told in caplog.text, "the fault is told")
+    await eventually(lambda: line in caplog.text, "the fault is in the log")
     async with TaskClient(store) as client:
         await client.steer(SESSION, TASK, HEARD, {"text": "go on"})
     async with asyncio.timeout(60):
