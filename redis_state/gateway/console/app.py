@@ -10,19 +10,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from redis_state.gateway.auth.principal import Authenticator
-from redis_state.gateway.console import (
-    find,
-    inbox,
-    login,
-    overview,
-    pool,
-    session,
-    task,
-)
 from redis_state.gateway.console.assets import NAMES, asset_response
 from redis_state.gateway.console.logins import Logins
 from redis_state.gateway.console.options import ConsoleOptions
 from redis_state.gateway.console.pages import ConsolePage, PageCall, PageRoute
+from redis_state.gateway.console.views import find, inbox, login, overview, pool, session, task
 from redis_state.gateway.limits import CallerUsage
 
 PAGES: tuple[ConsolePage, ...] = (

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
-from redis_state.gateway.console.live import write_message
+from redis_state.gateway.console.views.live import write_message
 from redis_state.gateway.streaming.reading import read_events
 from redis_state.worker import Schedule
 from tests.integration.gateway.console.conftest import LogIn

@@ -10,8 +10,6 @@ from starlette.responses import Response
 
 from redis_state.gateway.answers import HttpProblem
 from redis_state.gateway.auth.principal import Right
-from redis_state.gateway.console.inbox import with_form
-from redis_state.gateway.console.live import stream_part
 from redis_state.gateway.console.operations import (
     CANCEL_TASK,
     FORK_TASK,
@@ -23,7 +21,9 @@ from redis_state.gateway.console.operations import (
 )
 from redis_state.gateway.console.pages import ConsolePage, PageCall, problem_page
 from redis_state.gateway.console.rendering import render
-from redis_state.gateway.console.waterfall import read_waterfall
+from redis_state.gateway.console.views.inbox import with_form
+from redis_state.gateway.console.views.live import stream_part
+from redis_state.gateway.console.views.waterfall import read_waterfall
 from redis_state.gateway.streaming.reading import LiveEvent
 from redis_state.models import SteeringEventType
 from redis_state.serialization import codec

@@ -14,7 +14,6 @@ from starlette.responses import Response
 from redis_state.errors import InvalidField
 from redis_state.gateway.answers import not_found
 from redis_state.gateway.calls import authorise
-from redis_state.gateway.console.live import stream_part
 from redis_state.gateway.console.operations import (
     LIST_SESSIONS,
     READ_SESSION,
@@ -23,6 +22,7 @@ from redis_state.gateway.console.operations import (
 )
 from redis_state.gateway.console.pages import ConsolePage, PageCall
 from redis_state.gateway.console.rendering import render
+from redis_state.gateway.console.views.live import stream_part
 from redis_state.gateway.streaming.events import FrameWriter
 from redis_state.gateway.streaming.reading import LiveEvent, read_events
 from redis_state.models import StateUpdate, UpdateType
