@@ -17,7 +17,7 @@ from redis_state.serialization.rows import as_object
 from tests.chaos.support.gate import all_arrive, open_gate
 from tests.chaos.support.trial import Trial
 from tests.support.processes.pools import SESSION, statuses
-from tests.support.scripts import clock_ms
+from tests.support.scripts.replies import clock_ms
 from tests.support.servers.faults import run_processes
 from tests.support.tasks.crash_states import paused, send
 

@@ -24,7 +24,7 @@ from redis_state.worker.schedules.model import stamp
 from tests.chaos.support.crew import Crew, recorded
 from tests.chaos.support.trial import Trial
 from tests.support.processes.pools import client_of
-from tests.support.scripts import clock_ms
+from tests.support.scripts.replies import clock_ms
 
 _WORKERS = 4
 _SECOND_MS = 1_000

@@ -32,7 +32,7 @@ from tests.chaos.support.crew import (
 from tests.chaos.support.trial import How, Trial
 from tests.processes.workers.killed.chaos_worker import STEPS
 from tests.support.processes.pools import SESSION, client_of
-from tests.support.scripts import clock_ms
+from tests.support.scripts.replies import clock_ms
 
 _WORKERS = 4
 _KILL_EVERY_S = 2.0

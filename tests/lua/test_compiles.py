@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from redis_state.scripts import SCRIPTS, Scripts
-from tests.support.scripts import ask
+from tests.support.scripts.replies import ask
 
 
 @pytest.mark.role("any", why="it loads scripts")

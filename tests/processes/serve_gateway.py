@@ -20,9 +20,9 @@ from redis_state.gateway import create_gateway
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing.pool import Pool
 from redis_state.worker import AgentWorker
-from tests.support.asgi_servers import serving_asgi
-from tests.support.gateway import HANDLERS, tokens
-from tests.support.http_gateway import EVERYTHING, url_of
+from tests.support.http.asgi_servers import serving_asgi
+from tests.support.http.gateway import HANDLERS, tokens
+from tests.support.http.http_gateway import EVERYTHING, url_of
 from tests.support.servers.faults import Proxy
 
 # A row beyond these is gone: a client that comes late hears of it.

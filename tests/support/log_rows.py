@@ -5,7 +5,7 @@ from __future__ import annotations
 from redis_state.primitives.log import Bounds, Log
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR
+from tests.support.scripts.replies import HOUR
 
 TOPICS = [None, "", "a", "b"]
 

@@ -27,7 +27,7 @@ from starlette.routing import Mount, Route
 from redis_state import RedisStateStore
 from redis_state.gateway import BrowserTokens, GatewayLimits, create_gateway
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
-from tests.support.chats import HANDLERS
+from tests.support.chat.chats import HANDLERS
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / "build" / "chat-clients"

@@ -28,7 +28,7 @@ from tests.chaos.support.power import compiler, power
 from tests.chaos.support.server import Server
 from tests.chaos.support.trial import Trial
 from tests.support.processes.pools import SESSION, client_of
-from tests.support.scripts import clock_ms
+from tests.support.scripts.replies import clock_ms
 from tests.support.servers.faults import short_directory
 
 _WORKERS = 2

@@ -34,7 +34,7 @@ from redis_state.stores.a2a.task_model import Ref, VersionedTask
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 from tests.support.a2a.tasks import FAILED, WAITING, WORKING, caller, server_on, task
-from tests.support.scripts import ask, clock_ms, clock_passes, outcome
+from tests.support.scripts.replies import ask, clock_ms, clock_passes, outcome
 from tests.support.servers.faults import Proxy
 
 ME = caller()

@@ -18,7 +18,8 @@ from redis_state import Settings
 from redis_state.integrations.a2a import A2ABackend, RedisTaskStore, create_task_store
 from redis_state.scripts import Scripts
 from tests.support.a2a.tasks import SUBMITTED, WORKING, caller, needs_rules_of_1_2, server_on, task
-from tests.support.scripts import ask, explore
+from tests.support.scripts.models import explore
+from tests.support.scripts.replies import ask
 
 ME = caller()
 

@@ -41,7 +41,7 @@ from tests.support.a2a.tasks import (
     server_on,
     task,
 )
-from tests.support.scripts import clock_ms, clock_passes
+from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.servers.faults import Proxy
 
 ME = caller()

@@ -45,7 +45,7 @@ from tests.support.a2a.tasks import (
     server_on,
     task,
 )
-from tests.support.scripts import clock_ms, lives
+from tests.support.scripts.replies import clock_ms, lives
 from tests.support.servers.faults import Proxy
 from tests.support.servers.rollback import rolling_back
 

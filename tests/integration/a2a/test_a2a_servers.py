@@ -27,7 +27,7 @@ from tests.support.a2a.servers import (
     replica,
     state_of,
 )
-from tests.support.scripts import clock_ms
+from tests.support.scripts.replies import clock_ms
 
 LEASE_S = 3.0
 WORKING = "WORKING"

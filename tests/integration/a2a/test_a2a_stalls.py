@@ -56,7 +56,7 @@ from tests.support.a2a.tasks import (
     server_on,
     task,
 )
-from tests.support.scripts import ask, clock_ms, clock_passes
+from tests.support.scripts.replies import ask, clock_ms, clock_passes
 from tests.support.servers.faults import Proxy, run_server, sender_to, short_directory
 
 ME = caller()

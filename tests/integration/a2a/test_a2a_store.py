@@ -37,7 +37,7 @@ from tests.support.a2a.tasks import (
     server_on,
     task,
 )
-from tests.support.scripts import ask, lives
+from tests.support.scripts.replies import ask, lives
 
 ME = caller()
 OTHERS = [caller("bob"), caller("ann", tenant="x"), caller("", tenant="ann")]

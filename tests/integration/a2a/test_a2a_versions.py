@@ -51,7 +51,7 @@ from tests.support.a2a.tasks import (
     stated,
     task,
 )
-from tests.support.scripts import lives
+from tests.support.scripts.replies import lives
 from tests.support.servers.faults import Proxy, begin_processes, run_processes
 from tests.support.servers.rollback import rolling_back
 from tests.support.sizes import sizes

@@ -37,7 +37,7 @@ from redis_state.transport.keys import a2a_keys, manager_scope
 from tests.processes.a2a.keep_task_states import chunk, name_of, status
 from tests.support.a2a.rows import write
 from tests.support.processes import children
-from tests.support.scripts import ask, clock_ms, clock_passes, lives, outcome
+from tests.support.scripts.replies import ask, clock_ms, clock_passes, lives, outcome
 from tests.support.servers.rollback import rolling_back
 
 MESSAGE: dict[str, Any] = {"kind": "message", "messageId": "m", "role": "agent", "parts": []}

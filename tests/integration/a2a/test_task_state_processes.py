@@ -19,7 +19,7 @@ from redis_state.integrations.embabel.task_state_manager import (
 )
 from redis_state.testing import eventually
 from tests.processes.a2a.keep_task_states import chunk, name_of, status
-from tests.support.scripts import outcome
+from tests.support.scripts.replies import outcome
 from tests.support.servers.faults import Proxy, begin_processes, run_processes, start_process
 
 PROCESSES = "keep_task_states"

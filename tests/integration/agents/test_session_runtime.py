@@ -19,7 +19,7 @@ from redis_state.errors import LeaseLost, SessionBusy, SessionConflict, SessionN
 from redis_state.primitives.lease import Leases
 from redis_state.testing import eventually
 from tests.support.agents.sessions import fresh
-from tests.support.scripts import lives
+from tests.support.scripts.replies import lives
 
 
 class RecordingRuntime:

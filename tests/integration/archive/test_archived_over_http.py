@@ -17,10 +17,10 @@ from redis_state import RedisStateStore
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.errors import ArchiveUnavailable, InvalidField, PayloadLost
 from redis_state.gateway import create_gateway
+from tests.support.browser.console import Browser, keys_for
 from tests.support.commands import Ran, cli
-from tests.support.console import Browser, keys_for
-from tests.support.gateway import at, code_of
-from tests.support.http_gateway import OverHttp, over_http
+from tests.support.http.gateway import at, code_of
+from tests.support.http.http_gateway import OverHttp, over_http
 from tests.support.processes.pools import SESSION, queue_of
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archives import archive_and_expire

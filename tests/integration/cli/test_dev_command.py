@@ -16,8 +16,8 @@ from redis_state import RedisStateStore, Settings
 from redis_state.cli.servers.dev import DevOptions, dev_server
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
+from tests.support.browser.console import Browser, Page
 from tests.support.commands import begin
-from tests.support.console import Browser, Page
 from tests.support.processes.forkserver import ForkedProcess
 
 _POOL = """

@@ -17,9 +17,9 @@ pytest.importorskip("uvicorn", reason="needs the gateway extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
+from tests.support.browser.console import Browser
 from tests.support.commands import begin, cli, end
-from tests.support.console import Browser
-from tests.support.gateway import SECRET, links
+from tests.support.http.gateway import SECRET, links
 from tests.support.servers.nginx import nginx
 
 ROOT = "/agents"

@@ -17,7 +17,7 @@ pytest.importorskip("uvicorn", reason="needs the gateway extra")
 from redis_state import Settings
 from redis_state.testing import eventually
 from tests.support.commands import begin, cli, end
-from tests.support.gateway import SECRET, links, tokens
+from tests.support.http.gateway import SECRET, links, tokens
 from tests.support.processes import children
 from tests.support.processes.forkserver import ForkedProcess
 

@@ -21,7 +21,10 @@ from redis_state.stores.base import Base
 from redis_state.transport.keys import Keys
 from redis_state.worker.tasks.recorded.journal import Journals, StepNote, read_step, steps_of
 from redis_state.worker.tasks.recorded.replay import Replay
-from tests.support.scripts import HOUR, ask, explore, make_task, saying, task_keys
+from tests.support.scripts.keys import saying, task_keys
+from tests.support.scripts.models import explore
+from tests.support.scripts.replies import HOUR, ask
+from tests.support.scripts.tasks import make_task
 
 ENTRIES = [f"step:{name}#1" for name in ("a", "b", "a/b")]
 INLINE = 20

@@ -10,7 +10,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state import RedisStateStore
-from tests.support.gateway import Served, gateway_of
+from tests.support.http.gateway import Served, gateway_of
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from redis_state.models import StateUpdate, UpdateType
 from redis_state.serialization import codec
 from redis_state.testing import eventually
 from tests.integration.gateway.streaming.test_events_over_http import Reader, mint
-from tests.support.gateway import Served, at, code_of, ends, links, of_pause, paused, stranger
+from tests.support.http.gateway import Served, at, code_of, ends, links, of_pause, paused, stranger
 
 
 async def test_a_token_of_another_session_is_cut_wherever_it_was_copied_to(served: Served) -> None:

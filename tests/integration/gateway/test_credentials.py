@@ -40,7 +40,7 @@ from redis_state.gateway import (
     make_api_key,
 )
 from redis_state.gateway.auth.jwt import Jwks
-from tests.support.gateway import SECRET, Served, links, paused, stranger, tokens
+from tests.support.http.gateway import SECRET, Served, links, paused, stranger, tokens
 
 OTHER = "another secret of the tests, also 32 bytes"
 PAST = datetime(2020, 1, 1, tzinfo=UTC)

@@ -26,7 +26,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.gateway import GatewayLimits, Public, create_gateway
 from redis_state.gateway.app import OPERATIONS
 from redis_state.gateway.openapi import describe
-from tests.support.gateway import BASE, links
+from tests.support.http.gateway import BASE, links
 from tests.support.servers.choice import Admin
 from tests.support.sizes import sizes
 

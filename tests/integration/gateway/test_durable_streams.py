@@ -19,9 +19,9 @@ from redis_state.errors import InvalidField
 from redis_state.gateway import AccessScope, Gateway, GatewayLimits, create_gateway
 from redis_state.gateway.durable_streams.frames import event_lines
 from redis_state.testing import eventually
-from tests.support.asgi_servers import PLAIN, serving_asgi
-from tests.support.gateway import BASE, caller, code_of, stranger, tokens
-from tests.support.scripts import ask
+from tests.support.http.asgi_servers import PLAIN, serving_asgi
+from tests.support.http.gateway import BASE, caller, code_of, stranger, tokens
+from tests.support.scripts.replies import ask
 
 TEXT = {"content-type": "text/plain"}
 ALL = ("read:*", "write:*")

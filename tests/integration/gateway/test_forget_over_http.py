@@ -10,7 +10,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from tests.support.erasure import nothing_is_left
-from tests.support.gateway import Served, paused
+from tests.support.http.gateway import Served, paused
 
 pytestmark = pytest.mark.role("any", why="it reads the names of all keys")
 SESSION = "to-be-erased"

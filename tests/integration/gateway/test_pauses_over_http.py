@@ -13,7 +13,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 pytest.importorskip("jsonschema", reason="needs the forms extra")
 
 from redis_state.testing import eventually
-from tests.support.gateway import Served, at, code_of, ends, links, of_pause, paused, stranger
+from tests.support.http.gateway import Served, at, code_of, ends, links, of_pause, paused, stranger
 
 TOKEN = re.compile(r"\bs\.[A-Za-z0-9_-]{32}")
 

@@ -14,7 +14,16 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state.gateway import GatewayLimits, create_gateway
-from tests.support.gateway import Served, caller, ends, links, of_pause, paused, stranger, tokens
+from tests.support.http.gateway import (
+    Served,
+    caller,
+    ends,
+    links,
+    of_pause,
+    paused,
+    stranger,
+    tokens,
+)
 
 MARK = "mark-of-the-other-session"
 ROLES: dict[str, tuple[str, ...]] = {

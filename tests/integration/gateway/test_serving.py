@@ -21,7 +21,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.errors import ConfigError, InvalidField
 from redis_state.gateway import AnyOf, GatewayLimits, Loopback, create_gateway
 from redis_state.gateway.runtime import PerLoop
-from tests.support.gateway import Served, at, caller, links, paused, stranger, tokens
+from tests.support.http.gateway import Served, at, caller, links, paused, stranger, tokens
 
 
 async def test_mounted_in_fastapi_it_works_without_its_lifespan(served: Served) -> None:

@@ -14,7 +14,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 
 
 from redis_state.testing import eventually
-from tests.support.gateway import Served, at, code_of, ends, paused
+from tests.support.http.gateway import Served, at, code_of, ends, paused
 
 ODD_IDS = [
     *("a/b", "..", ".", "", "é\N{SNOWMAN}", "a b", "%2F", "a%", "?x=1#y", "a:b", "s\u0085"),

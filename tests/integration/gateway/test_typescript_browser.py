@@ -21,9 +21,9 @@ from starlette.staticfiles import StaticFiles
 
 from redis_state import RedisStateStore
 from redis_state.models import StateUpdate, UpdateType
-from tests.support.asgi_servers import serving_asgi
-from tests.support.chromium import CHROMIUM, Chromium, People, chromium_started
-from tests.support.gateway import Served, ends, gateway_of, paused, tokens
+from tests.support.browser.chromium import CHROMIUM, Chromium, People, chromium_started
+from tests.support.http.asgi_servers import serving_asgi
+from tests.support.http.gateway import Served, ends, gateway_of, paused, tokens
 from tests.support.servers.faults import Proxy
 
 CLIENT = Path(__file__).parents[3] / "clients" / "typescript"

@@ -10,7 +10,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state import RedisStateStore
-from tests.support.http_gateway import OverHttp, over_http
+from tests.support.http.http_gateway import OverHttp, over_http
 
 
 @pytest.fixture

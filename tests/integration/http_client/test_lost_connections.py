@@ -20,9 +20,9 @@ from redis_state.http_client.server_events import EventReader, ServerEvent
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.testing import eventually
-from tests.support.asgi_servers import serving_asgi
-from tests.support.gateway import paused, tokens
-from tests.support.http_gateway import EVERYTHING, OverHttp, over_http, url_of
+from tests.support.http.asgi_servers import serving_asgi
+from tests.support.http.gateway import paused, tokens
+from tests.support.http.http_gateway import EVERYTHING, OverHttp, over_http, url_of
 from tests.support.processes.pools import queue_of
 from tests.support.servers.faults import Proxy
 from tests.support.servers.ports import free_port

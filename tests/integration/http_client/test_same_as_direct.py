@@ -21,8 +21,8 @@ from redis_state.models import SteeringEventType, TaskState, TaskStatus
 from redis_state.models.attributes import AttributeValue
 from redis_state.stores.sessions.tasks import NO_CONTEXT
 from redis_state.worker import OpenPause, Rate, Schedule
-from tests.support.gateway import paused
-from tests.support.http_gateway import OverHttp, over_http
+from tests.support.http.gateway import paused
+from tests.support.http.http_gateway import OverHttp, over_http
 
 HALF = "\ud800"
 Call = Callable[[Any], Awaitable[Any]]

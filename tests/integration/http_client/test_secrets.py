@@ -17,8 +17,8 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state import errors
 from redis_state.http_client import HttpTaskClient
-from tests.support.gateway import tokens
-from tests.support.http_gateway import EVERYTHING, OverHttp
+from tests.support.http.gateway import tokens
+from tests.support.http.http_gateway import EVERYTHING, OverHttp
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
 
 SECRET = "a-secret-token"

@@ -9,7 +9,7 @@ pytest.importorskip("langgraph")
 
 from redis_state import BackendUnavailable, RedisStateStore
 from redis_state.integrations.langgraph import RedisSaver, RedisStore
-from tests.support.graphs import config_of
+from tests.support.agents.graphs import config_of
 
 NOWHERE = config_of("nowhere")
 

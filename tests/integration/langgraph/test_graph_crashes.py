@@ -21,7 +21,7 @@ from redis_state.integrations.langgraph.claims import Run
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import StepPolicy, TaskHandedBack
-from tests.support.graphs import Log, config_of, counting
+from tests.support.agents.graphs import Log, config_of, counting
 from tests.support.processes.pools import SESSION, becomes, pool
 
 

@@ -22,7 +22,7 @@ from redis_state.integrations.langgraph import RedisSaver, graph_handler
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
-from tests.support.graphs import Log, asking, config_of, counting
+from tests.support.agents.graphs import Log, asking, config_of, counting
 from tests.support.processes import children
 from tests.support.processes.pools import (
     SESSION,

@@ -22,12 +22,12 @@ from pydantic import SecretStr
 from redis_state import CorruptState, InvalidField, RedisStateStore, Settings, ThreadClaimed
 from redis_state.integrations.langgraph import RedisSaver, source_of
 from redis_state.testing import eventually
-from tests.support import graph_sources
+from tests.support.agents import graph_sources
+from tests.support.agents.graph_sources import LONG, fill, put
+from tests.support.agents.graphs import adding_deltas, asking, config_of
 from tests.support.commands import begin, cli, end
-from tests.support.graph_sources import LONG, fill, put
-from tests.support.graphs import adding_deltas, asking, config_of
 
-FROM = "tests.support.graph_sources:given"
+FROM = "tests.support.agents.graph_sources:given"
 
 
 async def listed(saver: BaseCheckpointSaver[Any], thread: str) -> list[Any]:
@@ -254,7 +254,7 @@ async def test_what_cannot_be_kept_is_refused(
 async def test_an_import_that_was_killed_is_completed(
     settings: Settings, store: RedisStateStore
 ) -> None:
-    asked = ("langgraph", "import", "--from", "tests.support.graph_sources:long", "--json")
+    asked = ("langgraph", "import", "--from", "tests.support.agents.graph_sources:long", "--json")
     first = await begin(settings, *asked)
     order = store.base.keys.graph_order("long")
 
@@ -280,8 +280,8 @@ async def test_an_import_that_was_killed_is_completed(
         ("nowhere", "MODULE:FACTORY"),
         ("mysql://x", "MODULE:FACTORY"),
         ("sqlite:///not/there", "no file"),
-        ("tests.support.graph_sources:absent", "absent"),
-        ("tests.support.graph_sources:nothing", "object"),
+        ("tests.support.agents.graph_sources:absent", "absent"),
+        ("tests.support.agents.graph_sources:nothing", "object"),
         ("not_there:saver", "not_there"),
     ],
 )

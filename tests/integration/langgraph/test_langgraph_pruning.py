@@ -21,9 +21,9 @@ from redis_state.integrations.langgraph.newest import Newest
 from redis_state.integrations.langgraph.tails import StoredValue
 from redis_state.integrations.langgraph.threads import Threads
 from redis_state.testing import eventually
-from tests.support.graphs import config_of
+from tests.support.agents.graphs import config_of
 from tests.support.processes import children, forkserver
-from tests.support.scripts import ask
+from tests.support.scripts.replies import ask
 
 WRITERS = "abc"
 

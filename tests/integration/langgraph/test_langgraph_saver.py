@@ -31,7 +31,7 @@ from redis_state import (
 from redis_state.integrations.langgraph import RedisSaver
 from redis_state.integrations.langgraph.places import value_name
 from redis_state.testing import eventually
-from tests.support.graphs import adding_deltas, asking, config_of, counting
+from tests.support.agents.graphs import adding_deltas, asking, config_of, counting
 from tests.support.processes import forkserver
 
 ODD = [

@@ -29,10 +29,10 @@ from benchmarks.server import BenchServer, stack_server
 from benchmarks.tasks.postgres import BenchPostgres
 from redis_state import RedisStateStore, Settings
 from redis_state.integrations.langgraph import RedisSaver, source_of
-from tests.support import graph_sources
+from tests.support.agents import graph_sources
+from tests.support.agents.graph_sources import fill, put
+from tests.support.agents.graphs import adding_deltas, asking, config_of, counting
 from tests.support.commands import cli
-from tests.support.graph_sources import fill, put
-from tests.support.graphs import adding_deltas, asking, config_of, counting
 from tests.support.processes import children
 from tests.support.servers.ports import free_port
 

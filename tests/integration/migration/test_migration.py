@@ -21,7 +21,7 @@ from redis_state.transport.keys import Keys
 from redis_state.transport.sending.sender import Sender
 from redis_state.transport.transport import Transport
 from tests.support.samples import update as make_update
-from tests.support.script_samples import CALLS
+from tests.support.script_calls import CALLS
 from tests.support.servers.choice import on_path, wheel_binary
 from tests.support.servers.clusters import running_cluster
 from tests.support.servers.faults import Proxy, run_server, sender_to, short_directory

@@ -37,7 +37,7 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import PENGUIFLOW_SCOPE, a2a_keys
 from redis_state.transport.wire.resp import Argument, PreparedScript
 from tests.processes.a2a.use_a2a_tasks import TASK, artifact, message, reported, serving
-from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, lives
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, lives
 from tests.support.servers.faults import Proxy, run_processes, start_process
 from tests.support.sizes import sizes
 

@@ -25,7 +25,7 @@ from redis_state.errors import LostRace
 from redis_state.integrations.penguiflow import PenguiflowJobStore, create_job_store
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
-from tests.support.scripts import ask, clock_ms, clock_passes
+from tests.support.scripts.replies import ask, clock_ms, clock_passes
 from tests.support.servers.faults import Proxy, run_processes, start_process
 
 NOW = datetime.now(UTC)

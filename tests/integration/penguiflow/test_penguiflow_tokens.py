@@ -20,7 +20,7 @@ from redis_state import ConfigError, CorruptState, InvalidField, Settings
 from redis_state.integrations.penguiflow import PenguiflowTokenStore, create_token_store
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
-from tests.support.scripts import HOUR, ask, lives
+from tests.support.scripts.replies import HOUR, ask, lives
 
 SECRET = "ya29.top-secret-token"
 DAY_MS = 24 * HOUR

@@ -13,7 +13,8 @@ from redis_state.primitives import blob as blob_module
 from redis_state.primitives.blob import CHUNK_BYTES, Blobs, Quota, Strategy, Upload
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, explore, lives, outcome
+from tests.support.scripts.models import explore
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, lives, outcome
 
 WIDE = 10**9
 UTF8 = ("utf-8", "surrogatepass")

@@ -17,7 +17,8 @@ from redis_state.scripts import Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
-from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, explore, fields, outcome
+from tests.support.scripts.models import explore
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, outcome
 from tests.support.servers.faults import Proxy, run_processes
 
 STEPS = st.lists(

@@ -18,7 +18,9 @@ from redis_state.primitives.signal import Row
 from redis_state.scripts import Fence, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.log_rows import TOPICS, log_of, pair
-from tests.support.scripts import HOUR, ask, explore, matching, outcome
+from tests.support.scripts.logs import matching
+from tests.support.scripts.models import explore
+from tests.support.scripts.replies import HOUR, ask, outcome
 from tests.support.servers.faults import run_processes
 
 Step = tuple[str, int, int, str | None]

@@ -21,7 +21,9 @@ from redis_state.transport.keys import Keys
 from redis_state.transport.subscriber import Subscriber, Subscription
 from redis_state.transport.transport import Transport
 from tests.support.log_rows import TOPICS, log_of, pair
-from tests.support.scripts import ask, clock_ms, clock_passes, explore, matching
+from tests.support.scripts.logs import matching
+from tests.support.scripts.models import explore
+from tests.support.scripts.replies import ask, clock_ms, clock_passes
 from tests.support.servers.faults import Proxy, begin_processes
 from tests.support.servers.nodes import ask_each, subscribers
 

@@ -13,7 +13,8 @@ from redis_state.primitives.lease import Leases
 from redis_state.primitives.record import Place, Records
 from redis_state.scripts import Fence, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, explore, outcome
+from tests.support.scripts.models import explore
+from tests.support.scripts.replies import HOUR, ask, outcome
 from tests.support.servers.faults import run_processes
 
 MEMBERS = ["a", "", "\ud800{*}"]

@@ -21,7 +21,7 @@ from redis_state.transport.keys import Keys
 from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.recorded.replay import Lane, Replay
 from tests.support.samples import steering, update
-from tests.support.scripts import HOUR, ask
+from tests.support.scripts.replies import HOUR, ask
 from tests.support.servers.nodes import subscribers
 from tests.support.servers.rollback import Rollback, rolling_back
 

@@ -15,7 +15,8 @@ from redis_state.scripts import Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from redis_state.transport.subscriber import Subscription
-from tests.support.scripts import HOUR, explore
+from tests.support.scripts.models import explore
+from tests.support.scripts.replies import HOUR
 from tests.support.servers.faults import begin_processes
 from tests.support.servers.nodes import ask_each, subscribers
 

@@ -12,7 +12,8 @@ from redis_state.errors import TokenResolved, TokenUnknown
 from redis_state.primitives.token import Tokens
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, clock_ms, clock_passes, explore, outcome
+from tests.support.scripts.models import explore
+from tests.support.scripts.replies import HOUR, clock_ms, clock_passes, outcome
 from tests.support.servers.faults import run_processes
 
 STEPS = st.lists(

@@ -11,7 +11,8 @@ from redis_state.errors import CorruptState, NoConnection, StoreFull
 from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import WATCH_SHARDS, Keys
-from tests.support.scripts import HOUR, ask, clock_ms, explore
+from tests.support.scripts.models import explore
+from tests.support.scripts.replies import HOUR, ask, clock_ms
 from tests.support.servers.faults import run_processes
 
 STEPS = st.lists(

@@ -21,7 +21,7 @@ from tests.support.processes.pools import (
     pool,
     statuses,
 )
-from tests.support.scripts import clock_ms, clock_passes
+from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.tasks.crash_states import (
     decide,
     handed_over,

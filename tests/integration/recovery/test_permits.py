@@ -20,7 +20,7 @@ from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.started import NotStarted, StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, client_of, queue_of
-from tests.support.scripts import clock_ms, clock_passes
+from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.tasks.crash_states import close_queues, make_due, sweeper_of
 
 pytestmark = pytest.mark.worker

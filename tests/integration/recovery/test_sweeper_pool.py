@@ -24,7 +24,7 @@ from tests.support.processes.pools import (
     queued,
     statuses,
 )
-from tests.support.scripts import clock_ms
+from tests.support.scripts.replies import clock_ms
 from tests.support.tasks.crash_states import claims_of, entry_in_ms, send
 
 pytestmark = pytest.mark.slow

@@ -28,7 +28,7 @@ from tests.support.processes.pools import (
     queued,
     statuses,
 )
-from tests.support.scripts import clock_ms, clock_passes
+from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.tasks.crash_states import (
     MARK_MS,
     claimed,

@@ -20,7 +20,7 @@ from tests.chaos.support.crew import Crew, recorded, trails
 from tests.support.processes import children
 from tests.support.processes.pools import SESSION, client_of, queue_of
 from tests.support.processes.worker_processes import stop
-from tests.support.scripts import clock_ms
+from tests.support.scripts.replies import clock_ms
 from tests.support.servers.faults import start_process
 from tests.support.tasks.schedules import hourly
 

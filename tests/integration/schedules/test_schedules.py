@@ -22,7 +22,7 @@ from redis_state.worker.queue.queue import Queue
 from redis_state.worker.schedules.runner import ScheduleRunner
 from redis_state.worker.schedules.submit import HOLD_MS, Submitter
 from tests.support.processes.pools import SESSION, client_of, pool, queue_of, queued
-from tests.support.scripts import ask, clock_ms, lives
+from tests.support.scripts.replies import ask, clock_ms, lives
 from tests.support.tasks.schedules import (
     MINUTE_MS,
     hourly,

@@ -27,7 +27,7 @@ from redis_state.worker import AgentWorker, TaskClient, TaskContext
 from redis_state.worker.arq.cron import cleanup_cron
 from tests.support.processes.pools import SESSION, becomes, open_token, serving
 from tests.support.samples import update as make_update
-from tests.support.script_samples import CALLS
+from tests.support.script_calls import CALLS
 from tests.support.servers.faults import sender_to
 
 pytestmark = pytest.mark.server

@@ -22,8 +22,8 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 from tests.support.a2a.rows import a2a_keys, write
 from tests.support.processes.pools import queue_of
-from tests.support.script_samples import job_keys
-from tests.support.scripts import HOUR, ask, clock_ms
+from tests.support.script_calls.names import job_keys
+from tests.support.scripts.replies import HOUR, ask, clock_ms
 from tests.support.tasks.crash_states import (
     close_queues,
     queued_as,

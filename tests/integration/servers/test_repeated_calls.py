@@ -23,28 +23,13 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import Keys, agent_shard, call_key
 from tests.support.a2a.rows import a2a_keys, create, drop
 from tests.support.agents.sessions import fresh
-from tests.support.script_samples import CALLS, SESSION, job_keys
-from tests.support.scripts import (
-    GRAPH_ROW,
-    HOUR,
-    add_row,
-    adk_keys,
-    append,
-    ask,
-    drop_checkpoints,
-    fields,
-    graph_keys,
-    job_payload,
-    lives,
-    make_stream,
-    make_task,
-    ok,
-    queued_job,
-    snapshot_keys,
-    task_keys,
-    trace_keys,
-    watch_graph_puts,
-)
+from tests.support.script_calls import CALLS
+from tests.support.script_calls.names import SESSION, job_keys
+from tests.support.scripts.graphs import GRAPH_ROW, drop_checkpoints, watch_graph_puts
+from tests.support.scripts.keys import adk_keys, graph_keys, snapshot_keys, task_keys, trace_keys
+from tests.support.scripts.logs import add_row, append, make_stream
+from tests.support.scripts.replies import HOUR, ask, fields, lives, ok
+from tests.support.scripts.tasks import job_payload, make_task, queued_job
 from tests.support.servers.faults import Proxy
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from redis_state import CorruptState, RedisStateStore
 from redis_state.testing import eventually
 from redis_state.worker import FullSnapshot, StepPolicy, StepSnapshot, TaskContext
 from tests.support.processes.pools import SESSION, client_of
-from tests.support.scripts import clock_ms
+from tests.support.scripts.replies import clock_ms
 from tests.support.tasks.runs import TASK, begin_again, parts_left, run_to_the_end
 
 

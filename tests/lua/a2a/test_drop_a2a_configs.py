@@ -3,7 +3,7 @@ from __future__ import annotations
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from tests.support.a2a.rows import a2a_keys
-from tests.support.scripts import HOUR, fields, lives, ok
+from tests.support.scripts.replies import HOUR, fields, lives, ok
 
 
 async def test_one_or_all_go(scripts: Scripts, keys: Keys) -> None:

@@ -8,7 +8,8 @@ from redis_state.errors import CorruptState
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.a2a.rows import a2a_keys, create, drop, indexed, write
-from tests.support.scripts import HOUR, ask, fields, lives, no, ok, rows_of
+from tests.support.scripts.logs import rows_of
+from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok
 
 
 async def test_a_deleted_task_says_so_for_a_while(scripts: Scripts, keys: Keys) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.a2a.rows import SCOPE, a2a_keys, indexed, page, write
-from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, no, ok
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, no, ok
 
 
 def timed(number: int) -> str:

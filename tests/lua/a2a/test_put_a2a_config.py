@@ -3,7 +3,7 @@ from __future__ import annotations
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.a2a.rows import a2a_keys, drop, write
-from tests.support.scripts import HOUR, fields, lives, no, ok
+from tests.support.scripts.replies import HOUR, fields, lives, no, ok
 
 
 async def put(

@@ -6,7 +6,7 @@ from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.key_groups import A2AKeys
 from redis_state.transport.keys import Keys
 from tests.support.a2a.rows import a2a_keys, create, drop, write
-from tests.support.scripts import HOUR, clock_ms, clock_passes, no
+from tests.support.scripts.replies import HOUR, clock_ms, clock_passes, no
 
 
 async def fields_of(scripts: Scripts, task: A2AKeys) -> dict[bytes, Any]:

@@ -8,18 +8,8 @@ import pytest
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.a2a.rows import SCOPE, TIMELESS, a2a_keys, all_keys, create, indexed, write
-from tests.support.scripts import (
-    HOUR,
-    append,
-    ask,
-    clock_ms,
-    clock_passes,
-    fields,
-    lives,
-    no,
-    ok,
-    rows_of,
-)
+from tests.support.scripts.logs import append, rows_of
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, lives, no, ok
 
 
 async def test_a_first_version_is_written_whole(scripts: Scripts, keys: Keys) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 from redis_state.primitives.record import Records
 from redis_state.scripts import AdkKeys, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, adk_keys, ask, fields, lives, no, ok
+from tests.support.scripts.keys import adk_keys
+from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok
 
 
 async def write(scripts: Scripts, keys: AdkKeys, mark: str, **more: Any) -> Reply:

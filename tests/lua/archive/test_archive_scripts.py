@@ -4,7 +4,9 @@ import pytest
 
 from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, append, ask, fields, lives, no, ok, task_keys
+from tests.support.scripts.keys import task_keys
+from tests.support.scripts.logs import append
+from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok
 
 DAY = 24 * HOUR
 

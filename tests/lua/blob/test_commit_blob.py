@@ -9,7 +9,7 @@ import pytest
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.key_groups import BlobKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, fields, lives, no, ok
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, lives, no, ok
 
 WIDE = 10**9
 

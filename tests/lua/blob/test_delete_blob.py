@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, fields, ok
+from tests.support.scripts.replies import HOUR, ask, fields, ok
 
 
 async def test_a_deleted_blob_leaves_nothing(scripts: Scripts, keys: Keys) -> None:

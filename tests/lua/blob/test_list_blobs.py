@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, clock_ms, ok
+from tests.support.scripts.replies import HOUR, ask, clock_ms, ok
 
 
 async def test_what_has_not_expired_is_named_however_many(scripts: Scripts, keys: Keys) -> None:

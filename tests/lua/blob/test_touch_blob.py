@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, ok
+from tests.support.scripts.replies import HOUR, ask, ok
 
 
 async def test_a_used_blob_is_the_last_even_when_the_clock_went_back(

@@ -8,27 +8,11 @@ import pytest
 
 from redis_state.scripts import ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    ask,
-    clock_ms,
-    epoch_of,
-    fields,
-    join,
-    lives,
-    make_task,
-    mark_of,
-    no,
-    ok,
-    open_pause,
-    pause,
-    rows_of,
-    spawn,
-    start,
-    task_keys,
-    token_key,
-    wake,
-)
+from tests.support.scripts.keys import task_keys, token_key
+from tests.support.scripts.logs import rows_of
+from tests.support.scripts.pauses import open_pause, pause
+from tests.support.scripts.replies import HOUR, ask, clock_ms, fields, lives, no, ok
+from tests.support.scripts.tasks import epoch_of, join, make_task, mark_of, spawn, start, wake
 
 
 async def running(scripts: Scripts, keys: Keys) -> TaskKeys:

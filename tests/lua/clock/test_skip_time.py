@@ -3,7 +3,7 @@ from __future__ import annotations
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, clock_ms, ok
+from tests.support.scripts.replies import HOUR, ask, clock_ms, ok
 
 
 async def _gone(scripts: Scripts, key: str) -> bool:

@@ -6,20 +6,10 @@ import pytest
 
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    apply,
-    ask,
-    clock_ms,
-    clock_passes,
-    fields,
-    lives,
-    no,
-    ok,
-    patch_keys,
-    rows_of,
-    saying,
-)
+from tests.support.scripts.groups import apply
+from tests.support.scripts.keys import patch_keys, saying
+from tests.support.scripts.logs import rows_of
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, lives, no, ok
 
 
 async def test_a_patch_is_applied_once_with_all_that_goes_with_it(

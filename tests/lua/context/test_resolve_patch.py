@@ -8,19 +8,10 @@ import pytest
 
 from redis_state.scripts import PatchKeys, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    apply,
-    ask,
-    clock_ms,
-    clock_passes,
-    fields,
-    no,
-    ok,
-    patch_keys,
-    rows_of,
-    saying,
-)
+from tests.support.scripts.groups import apply
+from tests.support.scripts.keys import patch_keys, saying
+from tests.support.scripts.logs import rows_of
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, no, ok
 
 
 @pytest.fixture

@@ -6,7 +6,9 @@ import pytest
 
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, apply, fields, lives, no, ok, patch_keys
+from tests.support.scripts.groups import apply
+from tests.support.scripts.keys import patch_keys
+from tests.support.scripts.replies import HOUR, fields, lives, no, ok
 
 
 @pytest.fixture

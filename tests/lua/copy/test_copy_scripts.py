@@ -4,7 +4,7 @@ import pytest
 
 from redis_state.scripts import CopyKeys, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, fields, lives, no, ok
+from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok
 
 
 @pytest.fixture

@@ -5,19 +5,9 @@ from typing import Any
 
 from redis_state.scripts import GatheringKeys, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    ask,
-    clock_ms,
-    fields,
-    job_payload,
-    lives,
-    no,
-    ok,
-    queued_job,
-    saying,
-    task_keys,
-)
+from tests.support.scripts.keys import saying, task_keys
+from tests.support.scripts.replies import HOUR, ask, clock_ms, fields, lives, no, ok
+from tests.support.scripts.tasks import job_payload, queued_job
 
 
 async def begin(scripts: Scripts, keys: Keys, task: str, **changes: Any) -> Reply:

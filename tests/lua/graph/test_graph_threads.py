@@ -9,18 +9,9 @@ import pytest
 
 from redis_state.scripts import Fence, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    GRAPH_ROW,
-    HOUR,
-    ask,
-    drop_checkpoints,
-    graph_keys,
-    graph_listing,
-    lives,
-    no,
-    ok,
-    watch_graph_puts,
-)
+from tests.support.scripts.graphs import GRAPH_ROW, drop_checkpoints, watch_graph_puts
+from tests.support.scripts.keys import graph_keys, graph_listing
+from tests.support.scripts.replies import HOUR, ask, lives, no, ok
 
 
 async def _put(

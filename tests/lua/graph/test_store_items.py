@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, graph_listing, lives, no, ok
+from tests.support.scripts.keys import graph_listing
+from tests.support.scripts.replies import HOUR, ask, lives, no, ok
 
 
 async def test_an_item_is_put_read_and_refreshed(scripts: Scripts, keys: Keys) -> None:

@@ -8,18 +8,9 @@ import pytest
 
 from redis_state.scripts import GroupKeys, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    ask,
-    close,
-    fields,
-    finish,
-    group_keys,
-    lives,
-    make_group,
-    no,
-    ok,
-)
+from tests.support.scripts.groups import close, finish, make_group
+from tests.support.scripts.keys import group_keys
+from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok
 
 
 @pytest.fixture

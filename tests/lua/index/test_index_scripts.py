@@ -6,7 +6,7 @@ from typing import Any
 
 from redis_state.scripts import IndexedTask, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, lives, no, ok
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, lives, no, ok
 
 LETTERS = "prwcfx"
 ODD = [

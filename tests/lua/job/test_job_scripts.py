@@ -9,7 +9,7 @@ from redis_state.primitives.lease import HeldLease, Leases
 from redis_state.scripts import Fence, Reply, ReplyCode, Scripts
 from redis_state.transport.key_groups import JobKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, fields, lives, no, ok
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, lives, no, ok
 
 SECOND = 1_000_000
 

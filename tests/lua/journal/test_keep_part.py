@@ -4,20 +4,9 @@ import asyncio
 
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    STRANGER,
-    ask,
-    epoch_of,
-    fields,
-    lives,
-    make_task,
-    mark_of,
-    no,
-    ok,
-    start,
-    task_keys,
-)
+from tests.support.scripts.keys import task_keys
+from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok
+from tests.support.scripts.tasks import STRANGER, epoch_of, make_task, mark_of, start
 
 
 async def keep(

@@ -6,19 +6,9 @@ from typing import Any
 
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    STRANGER,
-    ask,
-    clock_ms,
-    epoch_of,
-    lives,
-    make_task,
-    mark_of,
-    no,
-    start,
-    task_keys,
-)
+from tests.support.scripts.keys import task_keys
+from tests.support.scripts.replies import HOUR, ask, clock_ms, lives, no
+from tests.support.scripts.tasks import STRANGER, epoch_of, make_task, mark_of, start
 
 ENTRY = "step:\ud800#1"
 

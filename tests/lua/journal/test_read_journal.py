@@ -3,7 +3,9 @@ from __future__ import annotations
 from redis_state.scripts import Scripts
 from redis_state.scripts.stores.tasks.journal import _SLICE
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, lives, make_task, ok, task_keys
+from tests.support.scripts.keys import task_keys
+from tests.support.scripts.replies import HOUR, ask, lives, ok
+from tests.support.scripts.tasks import make_task
 
 
 async def test_an_empty_journal_has_no_notes(scripts: Scripts, keys: Keys) -> None:

@@ -2,15 +2,7 @@ from __future__ import annotations
 
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    ask,
-    clock_ms,
-    clock_passes,
-    fields,
-    lives,
-    ok,
-)
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, lives, ok
 
 
 async def take(scripts: Scripts, lease: str, owner: str, duration_ms: int = HOUR) -> Reply:

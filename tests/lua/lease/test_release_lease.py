@@ -2,14 +2,8 @@ from __future__ import annotations
 
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    epoch_of,
-    fields,
-    lives,
-    no,
-    ok,
-)
+from tests.support.scripts.replies import HOUR, fields, lives, no, ok
+from tests.support.scripts.tasks import epoch_of
 
 
 async def test_a_released_lease_is_free_and_remembers_its_epoch(

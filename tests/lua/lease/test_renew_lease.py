@@ -2,15 +2,8 @@ from __future__ import annotations
 
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    clock_ms,
-    clock_passes,
-    epoch_of,
-    lives,
-    no,
-    ok,
-)
+from tests.support.scripts.replies import HOUR, clock_ms, clock_passes, lives, no, ok
+from tests.support.scripts.tasks import epoch_of
 
 
 async def test_a_lease_is_prolonged_until_it_is_taken_over(scripts: Scripts, keys: Keys) -> None:

@@ -6,19 +6,9 @@ from redis_state.errors import CommandRefused, CorruptState
 from redis_state.primitives.signal import listening, read_message
 from redis_state.scripts import Fence, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    append,
-    ask,
-    clock_ms,
-    clock_passes,
-    epoch_of,
-    lives,
-    no,
-    ok,
-    rows_of,
-    topic_of,
-)
+from tests.support.scripts.logs import append, rows_of, topic_of
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, lives, no, ok
+from tests.support.scripts.tasks import epoch_of
 from tests.support.servers.nodes import ask_each
 
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, append, ask, end_of, lives, no, ok, rows_of, topic_of
+from tests.support.scripts.logs import append, end_of, rows_of, topic_of
+from tests.support.scripts.replies import HOUR, ask, lives, no, ok
 
 
 async def test_rows_go_and_numbers_go_on(scripts: Scripts, keys: Keys) -> None:

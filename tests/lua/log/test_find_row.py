@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import append, ask, no, ok
+from tests.support.scripts.logs import append
+from tests.support.scripts.replies import ask, no, ok
 
 
 async def test_a_row_is_found_as_long_as_it_is_kept(scripts: Scripts, keys: Keys) -> None:

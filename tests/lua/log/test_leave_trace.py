@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 from redis_state.scripts import Reply, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, append, ask, lives, ok, rows_of, trace_keys
+from tests.support.scripts.keys import trace_keys
+from tests.support.scripts.logs import append, rows_of
+from tests.support.scripts.replies import HOUR, ask, lives, ok
 
 Named = tuple[str, str, bytes]
 

@@ -6,7 +6,7 @@ from typing import Any
 from redis_state.scripts import Scripts
 from redis_state.transport.key_groups import LogKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts import append, rows_of
+from tests.support.scripts.logs import append, rows_of
 
 
 async def pack(scripts: Scripts, log: LogKeys) -> int:

@@ -7,7 +7,8 @@ import pytest
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.key_groups import LogKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts import append, ask, clock_ms, clock_passes, end_of, no, ok, rows_of
+from tests.support.scripts.logs import append, end_of, rows_of
+from tests.support.scripts.replies import ask, clock_ms, clock_passes, no, ok
 
 
 async def read(

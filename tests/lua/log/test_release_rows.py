@@ -3,7 +3,7 @@ from __future__ import annotations
 from redis_state.scripts import LogLimits, ReplyCode, Scripts
 from redis_state.transport.key_groups import LogKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, lives, no, ok
+from tests.support.scripts.replies import HOUR, ask, lives, no, ok
 
 LONG = 1_000 * HOUR
 

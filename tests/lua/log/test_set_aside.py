@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, fields, lives, ok
+from tests.support.scripts.replies import HOUR, fields, lives, ok
 
 
 async def test_a_row_is_kept_once_and_no_more_than_so_many(scripts: Scripts, keys: Keys) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from redis_state.scripts import Scripts
 from redis_state.transport.key_groups import LogKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts import append
+from tests.support.scripts.logs import append
 
 
 async def tail(

@@ -9,22 +9,10 @@ import pytest
 
 from redis_state.scripts import LaneState, Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    STRANGER,
-    ask,
-    epoch_of,
-    fields,
-    lives,
-    make_task,
-    mark_of,
-    no,
-    ok,
-    rows_of,
-    saying,
-    start,
-    task_keys,
-)
+from tests.support.scripts.keys import saying, task_keys
+from tests.support.scripts.logs import rows_of
+from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok
+from tests.support.scripts.tasks import STRANGER, epoch_of, make_task, mark_of, start
 
 BOX = "signal:\N{GRINNING FACE}"
 

@@ -7,28 +7,21 @@ import pytest
 
 from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
+from tests.support.scripts.keys import task_keys, token_key
+from tests.support.scripts.logs import rows_of
+from tests.support.scripts.pauses import decide, open_pause, pause
+from tests.support.scripts.replies import (
     HOUR,
-    STRANGER,
     ask,
     clock_ms,
     clock_passes,
-    decide,
     entries_of,
-    epoch_of,
     fields,
     lives,
-    make_task,
-    mark_of,
     no,
     ok,
-    open_pause,
-    pause,
-    rows_of,
-    start,
-    task_keys,
-    token_key,
 )
+from tests.support.scripts.tasks import STRANGER, epoch_of, make_task, mark_of, start
 
 ROUNDS = 150
 

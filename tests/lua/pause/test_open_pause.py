@@ -4,25 +4,21 @@ import asyncio
 
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
+from tests.support.scripts.keys import task_keys, token_key
+from tests.support.scripts.logs import rows_of
+from tests.support.scripts.pauses import decide, open_pause, pause
+from tests.support.scripts.replies import (
     HOUR,
     ask,
     clock_ms,
     clock_passes,
-    decide,
     entries_of,
     fields,
     lives,
-    make_task,
     no,
     ok,
-    open_pause,
-    pause,
-    rows_of,
-    start,
-    task_keys,
-    token_key,
 )
+from tests.support.scripts.tasks import make_task, start
 
 
 async def opening(scripts: Scripts, token: str) -> int:

@@ -2,15 +2,8 @@ from __future__ import annotations
 
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    ask,
-    clock_ms,
-    clock_passes,
-    lives,
-    ok,
-    pause_list_keys,
-)
+from tests.support.scripts.keys import pause_list_keys
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, lives, ok
 
 
 async def test_a_pause_is_in_both_indexes_until_it_is_taken_off(

@@ -4,26 +4,11 @@ import pytest
 
 from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    ask,
-    clock_ms,
-    clock_passes,
-    decide,
-    epoch_of,
-    fields,
-    lives,
-    make_task,
-    mark_of,
-    no,
-    ok,
-    open_pause,
-    pause,
-    rows_of,
-    start,
-    task_keys,
-    token_key,
-)
+from tests.support.scripts.keys import task_keys, token_key
+from tests.support.scripts.logs import rows_of
+from tests.support.scripts.pauses import decide, open_pause, pause
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, lives, no, ok
+from tests.support.scripts.tasks import epoch_of, make_task, mark_of, start
 
 
 async def record(scripts: Scripts, task: TaskKeys, mark: bytes) -> Reply:

@@ -10,29 +10,21 @@ import pytest
 from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.serialization import codec
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
+from tests.support.scripts.keys import saying, task_keys, token_key
+from tests.support.scripts.logs import rows_of
+from tests.support.scripts.pauses import decide, delegate, escalate, open_pause, pause, seats
+from tests.support.scripts.replies import (
     HOUR,
     ask,
     clock_ms,
     clock_passes,
-    decide,
-    delegate,
     entries_of,
-    escalate,
     fields,
     lives,
-    make_task,
     no,
     ok,
-    open_pause,
-    pause,
-    rows_of,
-    saying,
-    seats,
-    start,
-    task_keys,
-    token_key,
 )
+from tests.support.scripts.tasks import make_task, start
 
 Pair = tuple[TaskKeys, str]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import ask
+from tests.support.scripts.replies import ask
 
 
 async def known(

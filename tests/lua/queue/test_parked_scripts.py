@@ -7,7 +7,8 @@ from typing import Any
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from tests.lua.queue.test_flow_scripts import claim, end, limit, put
-from tests.support.scripts import HOUR, ask, clock_passes, job_payload, lives, ok, queued_job
+from tests.support.scripts.replies import HOUR, ask, clock_passes, lives, ok
+from tests.support.scripts.tasks import job_payload, queued_job
 
 ONE, TWO = "v:h/1;", "v:h/2;"
 

@@ -7,16 +7,8 @@ import pytest
 
 from redis_state.scripts import EndedJob, EndedJobs, Reply, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    ask,
-    clock_ms,
-    clock_passes,
-    job_payload,
-    lives,
-    ok,
-    queued_job,
-)
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, lives, ok
+from tests.support.scripts.tasks import job_payload, queued_job
 
 
 async def put(scripts: Scripts, keys: Keys, task: str, **changes: Any) -> Reply:

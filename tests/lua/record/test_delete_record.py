@@ -4,7 +4,7 @@ import pytest
 
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, lives, ok
+from tests.support.scripts.replies import HOUR, ask, lives, ok
 
 
 @pytest.mark.parametrize("only_if_gone", [False, True])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, fields, lives, ok
+from tests.support.scripts.replies import HOUR, ask, fields, lives, ok
 
 
 async def test_a_record_is_listed_where_it_belongs_and_leaves_the_other_lists(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, lives, ok
+from tests.support.scripts.replies import HOUR, ask, lives, ok
 
 
 async def test_a_member_stays_as_long_as_its_longest_note(scripts: Scripts, keys: Keys) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from redis_state.scripts import Reply, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, clock_ms, lives, ok
+from tests.support.scripts.replies import HOUR, ask, clock_ms, lives, ok
 
 
 async def test_a_token_lives_until_it_expires_or_is_never_there(

@@ -7,7 +7,7 @@ import pytest
 from redis_state.errors import CorruptState
 from redis_state.scripts import Fence, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, fields, lives, no, ok
+from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok
 
 
 async def save(

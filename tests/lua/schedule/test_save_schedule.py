@@ -7,7 +7,7 @@ from redis_state.models.version import Version
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.key_groups import ScheduleKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, clock_ms, fields, lives, no
+from tests.support.scripts.replies import HOUR, ask, clock_ms, fields, lives, no
 
 AHEAD_MS = HOUR
 

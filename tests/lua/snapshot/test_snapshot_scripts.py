@@ -5,7 +5,8 @@ import asyncio
 from redis_state.scripts import Reply, ReplyCode, Scripts, SnapshotKeys
 from redis_state.stores.snapshots import version_name
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, fields, lives, no, ok, snapshot_keys
+from tests.support.scripts.keys import snapshot_keys
+from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok
 
 
 def name(version: int) -> str:

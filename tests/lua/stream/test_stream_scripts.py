@@ -8,7 +8,8 @@ import pytest
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.scripts.stores.streams import StreamLimits
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, add_row, ask, fields, lives, make_stream
+from tests.support.scripts.logs import add_row, make_stream
+from tests.support.scripts.replies import HOUR, ask, fields, lives
 
 FORKED = b'{"path":"o","id":"o","place":"2-2","part":0}'
 

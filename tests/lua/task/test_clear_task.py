@@ -2,7 +2,10 @@ from __future__ import annotations
 
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, append, ask, lives, make_task, ok, start, task_keys
+from tests.support.scripts.keys import task_keys
+from tests.support.scripts.logs import append
+from tests.support.scripts.replies import HOUR, ask, lives, ok
+from tests.support.scripts.tasks import make_task, start
 
 
 async def test_a_task_that_runs_goes_and_its_worker_can_write_no_more(

@@ -2,18 +2,9 @@ from __future__ import annotations
 
 from redis_state.scripts import LogLimits, Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    ask,
-    clock_ms,
-    fields,
-    lives,
-    no,
-    ok,
-    rows_of,
-    saying,
-    task_keys,
-)
+from tests.support.scripts.keys import saying, task_keys
+from tests.support.scripts.logs import rows_of
+from tests.support.scripts.replies import HOUR, ask, clock_ms, fields, lives, no, ok
 
 
 async def create(

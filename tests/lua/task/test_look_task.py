@@ -2,18 +2,9 @@ from __future__ import annotations
 
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    ask,
-    clock_ms,
-    clock_passes,
-    epoch_of,
-    fields,
-    make_task,
-    no,
-    start,
-    task_keys,
-)
+from tests.support.scripts.keys import task_keys
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, no
+from tests.support.scripts.tasks import epoch_of, make_task, start
 
 # In the order of the script's reply.
 NAMES = (

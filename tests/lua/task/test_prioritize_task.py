@@ -4,23 +4,10 @@ import asyncio
 
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    STRANGER,
-    ask,
-    epoch_of,
-    fields,
-    lives,
-    make_task,
-    mark_of,
-    no,
-    ok,
-    open_pause,
-    pause,
-    start,
-    task_keys,
-    token_key,
-)
+from tests.support.scripts.keys import task_keys, token_key
+from tests.support.scripts.pauses import open_pause, pause
+from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok
+from tests.support.scripts.tasks import STRANGER, epoch_of, make_task, mark_of, start
 
 
 async def test_a_priority_is_changed_once_at_its_version_and_under_its_lease(

@@ -2,17 +2,9 @@ from __future__ import annotations
 
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    ask,
-    clock_ms,
-    clock_passes,
-    make_task,
-    no,
-    ok,
-    start,
-    task_keys,
-)
+from tests.support.scripts.keys import task_keys
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, no, ok
+from tests.support.scripts.tasks import make_task, start
 
 
 async def version_of(scripts: Scripts, task: str) -> int:

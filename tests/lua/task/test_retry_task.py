@@ -3,24 +3,10 @@ from __future__ import annotations
 from redis_state.models.version import Version
 from redis_state.scripts import LaneState, Reply, ReplyCode, Scripts, TaskKeys, raw
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    STRANGER,
-    append,
-    ask,
-    clock_ms,
-    epoch_of,
-    fields,
-    lives,
-    make_task,
-    mark_of,
-    no,
-    ok,
-    rows_of,
-    saying,
-    start,
-    task_keys,
-)
+from tests.support.scripts.keys import saying, task_keys
+from tests.support.scripts.logs import append, rows_of
+from tests.support.scripts.replies import HOUR, ask, clock_ms, fields, lives, no, ok
+from tests.support.scripts.tasks import STRANGER, epoch_of, make_task, mark_of, start
 
 
 async def retry(

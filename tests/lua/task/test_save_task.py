@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from redis_state.scripts import TASK_FIELDS, Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, clock_ms, fields, lives, no, ok, task_keys, task_values
+from tests.support.scripts.keys import task_keys
+from tests.support.scripts.replies import HOUR, ask, clock_ms, fields, lives, no, ok
+from tests.support.scripts.tasks import task_values
 
 
 async def save(

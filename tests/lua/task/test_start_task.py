@@ -2,20 +2,10 @@ from __future__ import annotations
 
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    ask,
-    clock_ms,
-    clock_passes,
-    epoch_of,
-    fields,
-    lives,
-    make_task,
-    no,
-    rows_of,
-    start,
-    task_keys,
-)
+from tests.support.scripts.keys import task_keys
+from tests.support.scripts.logs import rows_of
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, lives, no
+from tests.support.scripts.tasks import epoch_of, make_task, start
 
 
 def flat(reply: Reply) -> dict[bytes, bytes]:

@@ -5,23 +5,10 @@ from collections.abc import Sequence
 
 from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    STRANGER,
-    ask,
-    clock_ms,
-    clock_passes,
-    epoch_of,
-    fields,
-    lives,
-    make_task,
-    mark_of,
-    no,
-    rows_of,
-    saying,
-    start,
-    task_keys,
-)
+from tests.support.scripts.keys import saying, task_keys
+from tests.support.scripts.logs import rows_of
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, lives, no
+from tests.support.scripts.tasks import STRANGER, epoch_of, make_task, mark_of, start
 
 
 async def go(

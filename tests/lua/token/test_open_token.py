@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, clock_ms, clock_passes, fields, lives, no, ok
+from tests.support.scripts.replies import HOUR, clock_ms, clock_passes, fields, lives, no, ok
 
 
 async def open_token(scripts: Scripts, key: str, mark: str = "m", ttl_ms: int = HOUR) -> Reply:

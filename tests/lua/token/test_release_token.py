@@ -4,7 +4,7 @@ import asyncio
 
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, fields, lives, no, ok
+from tests.support.scripts.replies import HOUR, fields, lives, no, ok
 
 
 async def resolve(scripts: Scripts, key: str, claim: str) -> Reply:

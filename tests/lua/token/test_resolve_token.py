@@ -3,7 +3,7 @@ from __future__ import annotations
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, clock_ms, clock_passes, fields, lives, no, ok
+from tests.support.scripts.replies import HOUR, clock_ms, clock_passes, fields, lives, no, ok
 
 
 async def resolve(scripts: Scripts, key: str, claim: str, keep_ms: int = HOUR) -> Reply:

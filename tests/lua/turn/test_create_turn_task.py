@@ -6,18 +6,9 @@ from typing import Any
 
 from redis_state.scripts import KnownTask, KnownTasks, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import (
-    HOUR,
-    ask,
-    clock_ms,
-    fields,
-    lives,
-    no,
-    ok,
-    rows_of,
-    saying,
-    task_keys,
-)
+from tests.support.scripts.keys import saying, task_keys
+from tests.support.scripts.logs import rows_of
+from tests.support.scripts.replies import HOUR, ask, clock_ms, fields, lives, no, ok
 
 
 async def create(

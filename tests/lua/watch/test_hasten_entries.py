@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis_state.scripts import Reply, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, clock_ms, clock_passes, ok
+from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, ok
 
 
 async def hasten(

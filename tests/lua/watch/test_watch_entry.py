@@ -4,7 +4,7 @@ from typing import Literal
 
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts import HOUR, ask, clock_ms, ok
+from tests.support.scripts.replies import HOUR, ask, clock_ms, ok
 
 
 async def test_the_later_of_two_times_stands_unless_another_is_wanted(

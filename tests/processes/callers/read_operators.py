@@ -13,7 +13,7 @@ from typing import Any
 
 from redis_state import RedisStateStore
 from redis_state.worker import TaskClient
-from tests.support.scripts import clock_ms
+from tests.support.scripts.replies import clock_ms
 
 # What a killed worker left of a paused task may be found as late as by the sweeper's longest round.
 _DEADLINE_S = 90.0

@@ -17,7 +17,7 @@ from redis_state.scripts import Reply, Scripts
 from redis_state.worker import TaskClient
 from tests.processes.workers.killed.versioned_worker import mark_once
 from tests.support.processes.pools import SESSION
-from tests.support.scripts import clock_ms
+from tests.support.scripts.replies import clock_ms
 
 
 def die_before(number: int, mark: Path) -> None:

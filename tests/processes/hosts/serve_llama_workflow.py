@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from redis_state import RedisStateStore, Settings
 from redis_state.integrations.llama_index import RedisStateWorkflowStore
 from redis_state.testing import eventually
-from tests.support.llama_workflow import Answered, Counting
+from tests.support.agents.llama_workflow import Answered, Counting
 
 server: Any = import_module("llama_agents.server")
 

@@ -16,7 +16,7 @@ from redis_state import Settings
 from redis_state.integrations.langgraph import graph_handler
 from redis_state.worker import AgentWorker
 from tests.chaos.support.notes import note
-from tests.support.graphs import Log
+from tests.support.agents.graphs import Log
 
 SLOW_S = 0.05
 

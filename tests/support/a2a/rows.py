@@ -8,7 +8,7 @@ from redis_state.scripts import Reply, Scripts
 from redis_state.transport.key_groups import A2AKeys
 from redis_state.transport.keys import Keys, a2a_scope
 from redis_state.transport.keys import a2a_keys as keys_of
-from tests.support.scripts import HOUR, ask
+from tests.support.scripts.replies import HOUR, ask
 
 SCOPE = a2a_scope("tenant", "owner")
 TIMELESS = "0" * 31

@@ -10,7 +10,7 @@ from langgraph.types import interrupt
 from redis_state.integrations.langgraph import RedisSaver, graph_handler
 from redis_state.testing.conformance import Errand, HostUnderTest
 from redis_state.worker import Handler
-from tests.support.graphs import Log
+from tests.support.agents.graphs import Log
 
 
 def graph_of(saver: RedisSaver, errand: Errand) -> Any:

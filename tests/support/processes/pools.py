@@ -70,7 +70,7 @@ async def client_of(store: RedisStateStore) -> AsyncGenerator[TaskClient, None]:
         if os.environ.get("REDIS_STATE_TEST_CLIENT") != "http":
             yield client
             return
-        from tests.support.half_http import half_over_http  # noqa: PLC0415 - it imports this
+        from tests.support.http.half_http import half_over_http  # noqa: PLC0415 - it imports this
 
         async with half_over_http(client) as half:
             yield half

@@ -20,7 +20,7 @@ from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.pause_model import PauseOptions, PauseRequest, pause_token
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from tests.support.processes.pools import SESSION, arq_key, key_of_queue, queue_of, queued
-from tests.support.scripts import clock_ms, clock_passes
+from tests.support.scripts.replies import clock_ms, clock_passes
 
 MARK_MS = 310_000
 _queues: list[Queue] = []

@@ -13,7 +13,7 @@ from redis_state.worker import Schedule
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.schedules.runner import ScheduleRunner
 from tests.support.processes.pools import SESSION, queue_of
-from tests.support.scripts import ask
+from tests.support.scripts.replies import ask
 
 MINUTE_MS = 60_000
 

@@ -20,7 +20,7 @@ from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.models.tasks import utc_now
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.worker.tasks.waitpoints.pause_model import token_of
-from tests.support.event_streams import EventParser
+from tests.support.http.event_streams import EventParser
 
 HOSTILE = (
     "a\nevent: end\ndata: {}\n\n",

@@ -23,7 +23,7 @@ from redis_state.scripts import (
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
 from redis_state.transport.wire.resp import PreparedScript
-from tests.support.script_samples import CALLS
+from tests.support.script_calls import CALLS
 
 _TAG = re.compile(r"\{(.*?)\}")
 

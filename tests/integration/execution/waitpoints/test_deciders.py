@@ -32,7 +32,7 @@ from redis_state.worker.tasks.waitpoints.ballots import MAX_DECIDERS
 from redis_state.worker.tasks.waitpoints.deciders import escalate_pause, open_watched, pause_of
 from redis_state.worker.tasks.waitpoints.pause_model import PauseRequest
 from tests.support.processes.pools import SESSION, becomes, open_token, pool, updates_of
-from tests.support.scripts import clock_ms
+from tests.support.scripts.replies import clock_ms
 
 SECRET = "s3cret"
 HOUR = timedelta(hours=1)

@@ -14,7 +14,7 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
 from tests.support.processes.pools import SESSION, becomes, pool
-from tests.support.scripts import clock_ms
+from tests.support.scripts.replies import clock_ms
 
 HOUR = timedelta(hours=1)
 

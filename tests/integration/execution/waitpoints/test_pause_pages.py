@@ -16,7 +16,8 @@ from redis_state.scripts import PauseListKeys
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
 from tests.support.processes.pools import SESSION, client_of, pool
-from tests.support.scripts import ask, clock_ms, fields, pause_list_keys
+from tests.support.scripts.keys import pause_list_keys
+from tests.support.scripts.replies import ask, clock_ms, fields
 from tests.support.servers.nodes import ask_each
 from tests.support.sizes import sizes
 

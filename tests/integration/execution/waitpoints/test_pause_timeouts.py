@@ -27,7 +27,7 @@ from tests.support.processes.pools import (
     statuses,
     updates_of,
 )
-from tests.support.scripts import clock_ms, clock_passes, outcome
+from tests.support.scripts.replies import clock_ms, clock_passes, outcome
 
 SOON_MS = 50
 SOON = timedelta(milliseconds=SOON_MS)

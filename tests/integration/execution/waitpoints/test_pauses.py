@@ -43,7 +43,7 @@ from tests.support.processes.pools import (
     statuses,
     updates_of,
 )
-from tests.support.scripts import clock_ms
+from tests.support.scripts.replies import clock_ms
 from tests.support.servers.faults import run_processes
 from tests.support.servers.nodes import ask_beside, keys_like
 

@@ -11,8 +11,8 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state import RedisStateStore
 from redis_state.gateway import create_gateway
-from tests.support.chats import HANDLERS
-from tests.support.gateway import Served, tokens
+from tests.support.chat.chats import HANDLERS
+from tests.support.http.gateway import Served, tokens
 from tests.support.processes.pools import agent, client_of, queue_of, serving
 
 

@@ -20,10 +20,10 @@ import httpx
 from redis_state import RedisStateStore
 from redis_state.gateway import GatewayLimits, create_gateway
 from redis_state.testing import eventually
-from tests.support.ag_ui import AgUiClient, run_input
-from tests.support.asgi_servers import PLAIN, serving_asgi
-from tests.support.chats import HANDLERS
-from tests.support.gateway import Served, tokens
+from tests.support.chat.ag_ui import AgUiClient, run_input
+from tests.support.chat.chats import HANDLERS
+from tests.support.http.asgi_servers import PLAIN, serving_asgi
+from tests.support.http.gateway import Served, tokens
 from tests.support.processes.pools import agent, client_of, queue_of, serving
 from tests.support.processes.worker_processes import stop, worker_process
 

@@ -17,10 +17,10 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 import httpx
 
 from redis_state.testing import eventually
-from tests.support.asgi_servers import PLAIN, serving_asgi
-from tests.support.event_streams import PATIENCE_S
-from tests.support.gateway import Served, tokens
-from tests.support.scripts import ask
+from tests.support.http.asgi_servers import PLAIN, serving_asgi
+from tests.support.http.event_streams import PATIENCE_S
+from tests.support.http.gateway import Served, tokens
+from tests.support.scripts.replies import ask
 
 ALL = ("read:*", "submit:*", "resolve:*", "steer:*")
 

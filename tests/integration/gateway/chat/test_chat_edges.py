@@ -20,10 +20,10 @@ from redis_state.gateway import Principal, create_gateway
 from redis_state.gateway.chat.parts import ShownMessage, TaskParts
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
-from tests.support.ag_ui import AgUiClient, run_input
-from tests.support.asgi_servers import PLAIN, serving_asgi
-from tests.support.chats import HANDLERS
-from tests.support.gateway import Served, at, paused, tokens
+from tests.support.chat.ag_ui import AgUiClient, run_input
+from tests.support.chat.chats import HANDLERS
+from tests.support.http.asgi_servers import PLAIN, serving_asgi
+from tests.support.http.gateway import Served, at, paused, tokens
 from tests.support.processes.pools import agent, client_of, queue_of, serving
 
 ALL = ("read:*", "submit:*", "resolve:*", "steer:*")

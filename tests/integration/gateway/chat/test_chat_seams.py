@@ -23,9 +23,9 @@ from redis_state.gateway import create_gateway
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
-from tests.support.ag_ui import AgUiClient, run_input
-from tests.support.asgi_servers import PLAIN, serving_asgi
-from tests.support.gateway import tokens
+from tests.support.chat.ag_ui import AgUiClient, run_input
+from tests.support.http.asgi_servers import PLAIN, serving_asgi
+from tests.support.http.gateway import tokens
 from tests.support.processes.pools import agent, client_of, queue_of, serving
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
 from tests.support.servers.rollback import rolling_back

@@ -18,9 +18,9 @@ import httpx
 from redis_state import RedisStateStore
 from redis_state.gateway import create_gateway
 from redis_state.worker import TaskContext
-from tests.support.ag_ui import AgUiClient, run_input
-from tests.support.asgi_servers import PLAIN, serving_asgi
-from tests.support.gateway import Served, paused, tokens
+from tests.support.chat.ag_ui import AgUiClient, run_input
+from tests.support.http.asgi_servers import PLAIN, serving_asgi
+from tests.support.http.gateway import Served, paused, tokens
 from tests.support.processes.pools import agent, client_of, queue_of, serving
 
 SCOPES = ("read:*", "submit:*", "resolve:*", "steer:*")

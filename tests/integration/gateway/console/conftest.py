@@ -8,8 +8,8 @@ from typing import TypeAlias
 import pytest
 
 from redis_state import RedisStateStore
-from tests.support.console import Browser, keys_for
-from tests.support.gateway import Served, gateway_of
+from tests.support.browser.console import Browser, keys_for
+from tests.support.http.gateway import Served, gateway_of
 
 LogIn: TypeAlias = Callable[[str], Awaitable[Browser]]
 

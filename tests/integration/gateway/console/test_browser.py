@@ -22,11 +22,11 @@ from redis_state import RedisStateStore
 from redis_state.gateway import ConsoleOptions, GatewayLimits, create_gateway
 from redis_state.worker import TaskClient
 from tests.integration.gateway.console.conftest import AUTH, KEYS
-from tests.support import gateway as support
-from tests.support.asgi_servers import serving_asgi
-from tests.support.chromium import CHROMIUM, Chromium, People, chromium_started
-from tests.support.gateway import Served, ends, gateway_of, paused
-from tests.support.hostile import BODIES, hostile_handlers, plant
+from tests.support.browser.chromium import CHROMIUM, Chromium, People, chromium_started
+from tests.support.browser.hostile import BODIES, hostile_handlers, plant
+from tests.support.http import gateway as support
+from tests.support.http.asgi_servers import serving_asgi
+from tests.support.http.gateway import Served, ends, gateway_of, paused
 from tests.support.processes.pools import queue_of
 from tests.support.processes.worker_processes import begin, stop, worker_process
 from tests.support.servers.faults import Proxy

@@ -16,10 +16,10 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 from redis_state import RedisStateStore
 from redis_state.gateway import GatewayLimits
 from tests.integration.gateway.console.conftest import AUTH, KEYS
-from tests.support import gateway as support
-from tests.support.console import Browser, Page
-from tests.support.gateway import Served, ends, gateway_of
-from tests.support.hostile import MOST, PLAIN, Planted, evil, hostile_handlers, plant
+from tests.support.browser.console import Browser, Page
+from tests.support.browser.hostile import MOST, PLAIN, Planted, evil, hostile_handlers, plant
+from tests.support.http import gateway as support
+from tests.support.http.gateway import Served, ends, gateway_of
 from tests.support.sizes import sizes
 
 _AT_ONCE = 12

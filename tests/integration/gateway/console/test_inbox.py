@@ -12,7 +12,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 from redis_state.gateway.answers import HttpProblem
 from redis_state.gateway.console.forms import fields_of, read_value
 from tests.integration.gateway.console.conftest import LogIn
-from tests.support.gateway import Served, ends, paused
+from tests.support.http.gateway import Served, ends, paused
 
 
 async def test_two_approve_in_two_tabs_and_the_later_one_learns_who_and_when(

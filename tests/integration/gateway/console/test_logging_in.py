@@ -14,8 +14,8 @@ from redis_state.errors import InvalidField
 from redis_state.gateway import ApiKeys, ConsoleOptions, Loopback, create_gateway, make_api_key
 from redis_state.gateway.console.assets import PINNED, digest
 from tests.integration.gateway.console.conftest import KEYS, LogIn
-from tests.support.console import Browser
-from tests.support.gateway import SECRET, Served, stranger, tokens
+from tests.support.browser.console import Browser
+from tests.support.http.gateway import SECRET, Served, stranger, tokens
 
 
 async def test_a_key_is_exchanged_for_a_cookie_that_scripts_and_other_sites_do_not_get(

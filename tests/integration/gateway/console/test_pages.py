@@ -14,9 +14,9 @@ from redis_state.gateway.console.views.live import write_message
 from redis_state.gateway.streaming.reading import read_events
 from redis_state.worker import Schedule
 from tests.integration.gateway.console.conftest import LogIn
-from tests.support.console import Browser, Form
-from tests.support.event_streams import EventParser
-from tests.support.gateway import Served, ends, paused
+from tests.support.browser.console import Browser, Form
+from tests.support.http.event_streams import EventParser
+from tests.support.http.gateway import Served, ends, paused
 
 ODD_IDS = ["a/b", "..", ".", "é ", "?&=#%00", "\ud800", "{x}"]
 

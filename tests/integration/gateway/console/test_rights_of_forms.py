@@ -11,8 +11,8 @@ from redis_state.gateway.console.app import PAGES
 from redis_state.gateway.console.rendering import write_query
 from redis_state.worker import Schedule
 from tests.integration.gateway.console.conftest import LogIn
-from tests.support.console import Browser, Form, Page
-from tests.support.gateway import Served, ends, paused
+from tests.support.browser.console import Browser, Form, Page
+from tests.support.http.gateway import Served, ends, paused
 
 # What a form names, and what a person fills in. A page that is new fails the tests below.
 _TASK = {"session": "s", "task": "t"}

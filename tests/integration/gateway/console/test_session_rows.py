@@ -14,8 +14,8 @@ pytest.importorskip("jinja2", reason="needs the gateway extra")
 
 from redis_state.models import StateUpdate, UpdateType
 from tests.integration.gateway.console.conftest import LogIn
-from tests.support.console import Page
-from tests.support.gateway import Served, paused
+from tests.support.browser.console import Page
+from tests.support.http.gateway import Served, paused
 
 HOUR = timedelta(hours=1)
 _TOKEN = re.compile(r"\bs\.[A-Za-z0-9_-]{32}")

@@ -14,7 +14,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.models import StateUpdate, UpdateType
-from tests.support.event_streams import Events
+from tests.support.http.event_streams import Events
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
 
 CLIENTS, ROWS = 40, 60

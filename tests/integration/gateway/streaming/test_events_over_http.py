@@ -16,7 +16,7 @@ from redis_state import RedisStateStore
 from redis_state.gateway import GatewayLimits, Principal
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
-from tests.support.gateway import Served, at, ends, gateway_of, paused, tokens
+from tests.support.http.gateway import Served, at, ends, gateway_of, paused, tokens
 
 
 class Reader:

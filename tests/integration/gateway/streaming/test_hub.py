@@ -15,7 +15,7 @@ from redis_state.gateway.streaming.hub import Hub
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.models.tasks import utc_now
 from redis_state.testing import eventually
-from tests.support.event_streams import Event, Events, read_events
+from tests.support.http.event_streams import Event, Events, read_events
 
 SESSION = "s {1}%\n"
 

@@ -15,8 +15,8 @@ from redis_state.gateway.streaming.hub import Hub
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
-from tests.support.event_streams import EventParser
-from tests.support.scripts import explore
+from tests.support.http.event_streams import EventParser
+from tests.support.scripts.models import explore
 from tests.support.servers.nodes import ask_each
 
 KEPT, FRAMES = 12, 6

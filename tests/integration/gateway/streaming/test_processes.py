@@ -18,7 +18,7 @@ import pytest
 from redis_state import RedisStateStore
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
-from tests.support.asgi_servers import SocketClient
+from tests.support.http.asgi_servers import SocketClient
 from tests.support.processes import children
 from tests.support.processes.forkserver import ForkedProcess
 from tests.support.servers.faults import short_directory, start_process

@@ -20,8 +20,8 @@ from redis_state.gateway.streaming.response import EventStream, read_after
 from redis_state.gateway.streaming.websocket import EventSocket
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
-from tests.support.asgi_servers import SocketClient, serving_asgi
-from tests.support.event_streams import EventParser
+from tests.support.http.asgi_servers import SocketClient, serving_asgi
+from tests.support.http.event_streams import EventParser
 
 SLOW, QUICK, ROWS, ROW_BYTES = 20, 2, 600, 1000
 

@@ -8,7 +8,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state import RedisStateStore
 from redis_state.gateway.streaming.hub import Hub
-from tests.support.event_streams import Event, Events
+from tests.support.http.event_streams import Event, Events
 from tests.support.samples import update
 from tests.support.servers.rollback import rolling_back
 

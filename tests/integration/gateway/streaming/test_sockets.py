@@ -20,9 +20,9 @@ from websockets.asyncio.client import connect
 from redis_state import RedisStateStore
 from redis_state.gateway import GatewayLimits
 from redis_state.testing import eventually
-from tests.support.asgi_servers import serving_asgi
-from tests.support.event_streams import EventParser
-from tests.support.gateway import Served, at, ends, gateway_of, paused, tokens
+from tests.support.http.asgi_servers import serving_asgi
+from tests.support.http.event_streams import EventParser
+from tests.support.http.gateway import Served, at, ends, gateway_of, paused, tokens
 
 PATIENCE_S = 10.0
 

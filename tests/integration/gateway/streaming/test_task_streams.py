@@ -11,7 +11,7 @@ from redis_state import RedisStateStore
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.worker import TaskContext
-from tests.support.event_streams import Events, read_events
+from tests.support.http.event_streams import Events, read_events
 from tests.support.processes.pools import SESSION, becomes, pool
 
 pytestmark = pytest.mark.worker

@@ -37,7 +37,7 @@ from redis_state.integrations.penguiflow.sessions import open_session
 from redis_state.scripts import ReplyCode
 from redis_state.testing import eventually
 from tests.support.processes import children
-from tests.support.scripts import clock_ms, clock_passes
+from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.servers.faults import Proxy, start_process
 
 LEASE_S = 0.6

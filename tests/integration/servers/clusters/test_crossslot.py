@@ -18,8 +18,9 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
 from tests.support.processes import children
-from tests.support.script_samples import CALLS
-from tests.support.scripts import append, ask, rows_of
+from tests.support.script_calls import CALLS
+from tests.support.scripts.logs import append, rows_of
+from tests.support.scripts.replies import ask
 from tests.support.servers.choice import on_path, wheel_binary
 from tests.support.servers.ports import free_port
 

@@ -16,7 +16,7 @@ from redis_state.transport.transport import Transport
 from tests.support.samples import event
 from tests.support.samples import task as make_task
 from tests.support.samples import update as make_update
-from tests.support.script_samples import CALLS
+from tests.support.script_calls import CALLS
 from tests.support.servers.faults import sender_to
 from tests.support.servers.monitor import monitored, undeclared
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis_state import RedisStateStore
 from redis_state.primitives.lease import Leases
-from tests.support.scripts import ask, clock_ms
+from tests.support.scripts.replies import ask, clock_ms
 from tests.support.servers.faults import run_server, short_directory
 
 LEASE = "{x}lease"

@@ -17,7 +17,8 @@ from redis_state.scripts import Scripts
 from redis_state.stores.base import Base
 from redis_state.stores.snapshots import SnapshotStore, version_name
 from redis_state.transport.keys import Keys
-from tests.support.scripts import ask, explore, lives
+from tests.support.scripts.models import explore
+from tests.support.scripts.replies import ask, lives
 from tests.support.servers.faults import run_processes
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

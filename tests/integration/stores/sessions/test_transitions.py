@@ -19,7 +19,9 @@ from redis_state.models import (
 )
 from redis_state.scripts import Fence
 from tests.support.hosts import Host
-from tests.support.scripts import epoch_of, fields, lives, outcome, start, task_keys
+from tests.support.scripts.keys import task_keys
+from tests.support.scripts.replies import fields, lives, outcome
+from tests.support.scripts.tasks import epoch_of, start
 from tests.support.servers.faults import run_processes
 from tests.support.sizes import sizes
 

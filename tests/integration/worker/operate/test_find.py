@@ -25,7 +25,7 @@ from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.views.summary import TaskSummary
 from tests.support.processes.pools import SESSION, becomes, client_of, pool
-from tests.support.scripts import HOUR
+from tests.support.scripts.replies import HOUR
 from tests.support.servers.nodes import ask_each
 from tests.support.sizes import sizes
 from tests.support.tasks.crash_states import make_due, send, started, submitted, sweeper_of

@@ -29,7 +29,7 @@ from redis_state.worker.tasks.operate.bulk import BulkItem, BulkOutcome
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, statuses, updates_of
 from tests.support.samples import task as make_task
-from tests.support.scripts import HOUR
+from tests.support.scripts.replies import HOUR
 from tests.support.tasks.crash_states import orphaned, send, started, submitted, sweeper_of
 
 Handler = Callable[[TaskContext], Awaitable[Any]]

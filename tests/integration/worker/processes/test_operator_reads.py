@@ -21,7 +21,7 @@ from redis_state.worker import TaskClient
 from tests.support.processes import children
 from tests.support.processes.pools import client_of, queue_of
 from tests.support.processes.worker_processes import stop, worker_process
-from tests.support.scripts import clock_ms
+from tests.support.scripts.replies import clock_ms
 from tests.support.servers.faults import start_process
 
 pytestmark = pytest.mark.worker

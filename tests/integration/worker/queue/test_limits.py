@@ -22,7 +22,7 @@ from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of, statuses
 from tests.support.processes.worker_processes import stop, worker_process
-from tests.support.scripts import clock_ms
+from tests.support.scripts.replies import clock_ms
 
 pytestmark = pytest.mark.worker
 

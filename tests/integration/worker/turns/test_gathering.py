@@ -19,7 +19,7 @@ from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.gathering import MOST_ITEM_BYTES
 from redis_state.worker.tasks.histories import read_history
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of
-from tests.support.scripts import clock_ms
+from tests.support.scripts.replies import clock_ms
 
 pytestmark = pytest.mark.worker
 

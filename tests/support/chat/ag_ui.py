@@ -13,7 +13,7 @@ import httpx
 from ag_ui.core import Event
 from pydantic import TypeAdapter
 
-from tests.support.event_streams import PATIENCE_S
+from tests.support.http.event_streams import PATIENCE_S
 
 MODELS: TypeAdapter[Any] = TypeAdapter(Event)
 # What opens and what closes, and under which name.

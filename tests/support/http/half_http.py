@@ -14,9 +14,9 @@ from redis_state.gateway import GatewayLimits, create_gateway
 from redis_state.http_client import HttpTaskClient
 from redis_state.transport.keys import is_pause_id
 from redis_state.worker import TaskClient, TaskFilters
-from tests.support.asgi_servers import serving_asgi
-from tests.support.gateway import tokens
-from tests.support.http_gateway import EVERYTHING
+from tests.support.http.asgi_servers import serving_asgi
+from tests.support.http.gateway import tokens
+from tests.support.http.http_gateway import EVERYTHING
 
 _BY_ID = ("approve", "reject", "resolve", "pause", "delegate")
 # What the direct client alone returns whole: tokens, contexts, the input of a schedule.

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from redis_state.worker import Handler, Schedule, TaskContext
-from tests.support.gateway import Served, ends, paused
+from tests.support.http.gateway import Served, ends, paused
 
 # How a payload leaves the place where it was put.
 BREAKOUTS = (

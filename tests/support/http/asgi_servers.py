@@ -13,7 +13,7 @@ import uvicorn
 
 from redis_state.http_client.requests import tls_for
 from redis_state.testing import eventually
-from tests.support.event_streams import PATIENCE_S, Event, EventParser
+from tests.support.http.event_streams import PATIENCE_S, Event, EventParser
 
 # Given as ``verify`` to a client of http://, which else reads all certificate authorities.
 PLAIN: Any = tls_for("http://here")

@@ -10,8 +10,8 @@ from typing import Any
 from redis_state import RedisStateStore
 from redis_state.http_client import HttpTaskClient
 from redis_state.worker import TaskClient
-from tests.support.asgi_servers import serving_asgi
-from tests.support.gateway import Served, gateway_of, tokens
+from tests.support.http.asgi_servers import serving_asgi
+from tests.support.http.gateway import Served, gateway_of, tokens
 from tests.support.servers.faults import Proxy
 
 EVERYTHING = ("admin:*", "submit:*", "read:*", "steer:*", "resolve:*")

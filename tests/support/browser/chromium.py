@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from redis_state.gateway.console.logins import COOKIE
 from redis_state.gateway.console.rendering import write_query
 from redis_state.testing import eventually
-from tests.support.console import Browser
+from tests.support.browser.console import Browser
 
 T = TypeVar("T")
 

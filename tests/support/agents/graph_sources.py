@@ -9,7 +9,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 
-from tests.support.graphs import adding_deltas, asking, config_of, counting
+from tests.support.agents.graphs import adding_deltas, asking, config_of, counting
 
 LONG = 600
 

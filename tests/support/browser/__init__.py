@@ -1,0 +1,1 @@
+"""Pages of the console, with and without a real browser."""

@@ -1,0 +1,1 @@
+"""Chats of the gateway, as their clients see them."""

@@ -1,0 +1,1 @@
+"""Gateways to call, and what tests read from them over HTTP."""

@@ -1,0 +1,1 @@
+"""Calls of the Lua scripts: in short, and one of each."""
