@@ -27,6 +27,9 @@ _LAG_BYTES = 10_000_000
 _FULL_PART = 0.9
 _LAST_WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
 _CERTIFICATE_DAYS = 30
+_REPLY_LIMITS = "client-output-buffer-limit"
+# Some pages of 4 MiB wait at once when the callers of one process read.
+_REPLY_BYTES = 64 * 2**20
 # Enough for the keys of each command.
 _ARGUMENTS = 5
 _SCRIPTS = ("EVAL", "EVALSHA")
@@ -68,6 +71,8 @@ class Examination:
             ("version", self._version),
             ("role", self._role),
             ("memory", self._memory),
+            ("clients", self._clients),
+            ("replies", self._replies),
             ("persistence", self._persistence),
             ("replicas", self._replicas),
             ("guarantee", self._guarantee),
@@ -146,6 +151,33 @@ class Examination:
         elif policy == "noeviction":
             limit = f"{used / most:.0%} of maxmemory" if most else f"{used:,} bytes, no limit"
             yield self._sound("memory", f"noeviction, {limit}")
+
+    async def _clients(self) -> Found:
+        now, most = int(self._said("connected_clients")), int(self._said("maxclients"))
+        if now > most * _FULL_PART:
+            yield self._finding(
+                "clients",
+                f"{now:,} of {most:,} connections are taken",
+                "once all are, a process that starts or reconnects is refused",
+                "CONFIG SET maxclients, and look at CLIENT LIST for who holds them",
+            )
+        else:
+            yield self._sound("clients", f"{now:,} of {most:,} connections")
+
+    async def _replies(self) -> Found:
+        limits = (await self._setting(_REPLY_LIMITS)).split()
+        kind = limits.index("normal")
+        hard, soft = (int(limits[kind + n]) for n in (1, 2))
+        bound = min((limit for limit in (hard, soft) if limit), default=0)
+        if 0 < bound < _REPLY_BYTES:
+            yield self._finding(
+                "replies",
+                f"{_REPLY_LIMITS} of normal clients is {bound:,} bytes",
+                "the server closes the connection of a read with a larger reply, again and again",
+                f"CONFIG SET {_REPLY_LIMITS} 'normal 0 0 0'",
+            )
+        else:
+            yield self._sound("replies", f"{bound:,} bytes wait at most" if bound else "no limit")
 
     async def _persistence(self) -> Found:
         for field in _LAST_WRITES:

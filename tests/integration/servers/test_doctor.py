@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -31,6 +33,8 @@ from tests.support.servers.faults import (
 )
 
 pytestmark = pytest.mark.server
+
+_BUFFERS = "client-output-buffer-limit"
 
 
 @pytest.fixture
@@ -61,7 +65,7 @@ async def test_a_sound_server_has_no_finding_and_an_answer_to_each_question(
     assert {each.state for each in found} == {Verdict.SOUND}
     assert {each.question for each in found} == {
         *("version", "role", "memory", "persistence", "replicas", "clock", "lifetimes"),
-        *("rights", "queue", "jobs", "tasks"),
+        *("rights", "queue", "jobs", "tasks", "clients", "replies"),
     }
 
 
@@ -86,6 +90,7 @@ async def test_a_server_that_cannot_promise_the_class_of_the_settings_is_found(
         ("memory", "CONFIG SET maxmemory {used}", "of maxmemory is used"),
         ("persistence", "CONFIG SET appendonly no", "appendonly is no"),
         ("persistence", "CONFIG SET appendfsync no", "appendfsync is no"),
+        ("replies", f"CONFIG SET {_BUFFERS} 'normal 524288 262144 60'", "262,144 bytes"),
         ("lifetimes", "SET t:v1:stays x", "t:v1:stays"),
         ("role", "REPLICAOF 127.0.0.1 1", "replica"),
     ],
@@ -95,12 +100,24 @@ async def test_each_danger_is_found_with_what_to_do(
 ) -> None:
     memory: bytes = await admin.send("INFO", "memory", repeatable=True)
     used = memory.partition(b"used_memory:")[2].split()[0].decode()
-    await admin.send(*command.format(used=used).split(), repeatable=True)
+    await admin.send(*shlex.split(command.format(used=used)), repeatable=True)
     found = await findings(own_url)
     assert list(found) == [question]
     assert says in found[question].says
     assert found[question].means
     assert found[question].do
+
+
+async def test_a_server_that_soon_takes_no_connection_is_found(own_url: str, admin: Sender) -> None:
+    await admin.send("CONFIG", "SET", "maxclients", "30", repeatable=True)
+    async with AsyncExitStack() as held:
+        for _ in range(27):
+            holder = await held.enter_async_context(sender_to(own_url))
+            await holder.send("PING", repeatable=True)
+        await eventually(lambda: _has_clients(admin, 28), "the server counts them")
+        found = await findings(own_url)
+    assert list(found) == ["clients"]
+    assert " of 30 connections are taken" in found["clients"].says
 
 
 async def test_a_sample_bounds_the_keys_that_are_examined_and_all_is_all(
@@ -133,6 +150,11 @@ async def test_a_sample_bounds_the_keys_that_are_examined_and_all_is_all(
     assert reports[-1] == (every.server, 30_001, 30_001)
     with pytest.raises(InvalidField, match="sample"):
         await examine(settings_of(own_url), sample=0)
+
+
+async def _has_clients(admin: Sender, least: int) -> bool:
+    stated: bytes = await admin.send("INFO", "clients", repeatable=True)
+    return int(stated.partition(b"connected_clients:")[2].split()[0]) >= least
 
 
 async def _called(admin: Sender, command: str) -> int:
@@ -169,7 +191,7 @@ async def test_what_a_user_may_not_ask_is_unknown_and_what_it_lacks_is_named(
     narrow = own_url.replace("unix://", f"unix://{user}:pw@")
     states = {each.question: each.state for each in await examine(settings_of(narrow))}
     unknown = {question for question, state in states.items() if state is Verdict.UNKNOWN}
-    assert unknown == {"persistence", "lifetimes", "tasks"}
+    assert unknown == {"persistence", "replies", "lifetimes", "tasks"}
     assert Verdict.FINDING not in states.values()
     for less, named in (
         (("-hset",), "not use HSET"),
