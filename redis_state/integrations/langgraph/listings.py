@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, TypeAlias
 
@@ -56,9 +56,9 @@ class Listings:
         """Yield checkpoints that match."""
         found = self.pages(config, wanted=wanted, before=before, limit=limit)
         async with aclosing(found) as pages:
-            async for page in pages:
+            async for page, read in pages:
                 for each in page:
-                    yield each
+                    yield read(each)
 
     async def pages(
         self,
@@ -67,11 +67,8 @@ class Listings:
         wanted: Filter,
         before: RunnableConfig | None,
         limit: int | None,
-    ) -> AsyncGenerator[Iterator[CheckpointTuple]]:
-        """Yield checkpoints that match, as they come: each page is unpacked while it is read.
-
-        A page can be read in any thread.
-        """
+    ) -> Pages:
+        """Yield checkpoints that match, as they are found. They can be unpacked in any thread."""
         left = None if limit is None else limits.count("limit", limit, least=0)
         if left == 0:
             return
@@ -81,7 +78,7 @@ class Listings:
         async with aclosing(found) as pages:
             async for page, read in pages:
                 part = page[:left]
-                yield map(read, part)
+                yield part, read
                 left = None if left is None else left - len(part)
                 if left == 0:
                     return

@@ -30,6 +30,7 @@ from redis_state.integrations.langgraph.checkpoints import Checkpoints
 from redis_state.integrations.langgraph.claims import ThreadClaim, ThreadClaims
 from redis_state.integrations.langgraph.housekeeping import Housekeeping
 from redis_state.integrations.langgraph.importing import Importing, ThreadImport
+from redis_state.integrations.langgraph.listings import Page
 from redis_state.integrations.langgraph.reading import Version
 from redis_state.integrations.langgraph.rows import Rows
 from redis_state.integrations.langgraph.sources import ThreadSource
@@ -236,11 +237,18 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
         listings = self._checkpoints.listings
         pages = listings.pages(config, wanted=filter, before=before, limit=limit)
 
-        async def following() -> Iterator[CheckpointTuple] | None:
-            return await anext(pages, None)
+        left = limit
 
-        while (page := self._run(following)) is not None:
-            yield from page
+        async def following() -> Page | None:
+            page = await anext(pages, None)
+            if left is not None and page is not None and len(page[0]) == left:
+                await pages.aclose()
+            return page
+
+        while left != 0 and (page := self._run(following)) is not None:
+            found, read = page
+            left = None if left is None else left - len(found)
+            yield from map(read, found)
 
     def put(
         self,

@@ -38,7 +38,7 @@ from typing import Any
 from redis_state.errors import LeaseLost, ThreadClaimed
 from redis_state.integrations.langgraph.lately import Lately
 from redis_state.integrations.langgraph.newest import Newest
-from redis_state.integrations.langgraph.places import split_place
+from redis_state.integrations.langgraph.places import keys_of, split_place
 from redis_state.integrations.langgraph.puts import Dropped, PutsSeen
 from redis_state.integrations.langgraph.rows import FoundCheckpoint
 from redis_state.primitives.lease import HeldLease
@@ -76,10 +76,7 @@ class Threads:
 
     def keys(self, thread_id: str) -> GraphKeys:
         """Return a thread's keys."""
-        keys = self._base.keys
-        return GraphKeys(
-            keys.graph_thread(thread_id), keys.graph_order(thread_id), keys.graph_puts(thread_id)
-        )
+        return keys_of(self._base.keys, thread_id)
 
     async def put(
         self,
@@ -261,6 +258,7 @@ class Threads:
         seen: PutsSeen,
         *,
         known: int,
+        newest: bytes,
         forks: bool,
         places: Sequence[bytes],
         names: Sequence[bytes],
@@ -269,8 +267,9 @@ class Threads:
         """Drop checkpoints of a namespace, but none that was put since, and nothing of these.
 
         ``places`` has each with the one that it needs, in turn. ``known`` is how many checkpoints
-        are known of. Returns None, and drops nothing, if the list of puts is not the one that was
-        ``seen``, or does not have all. Errors: LeaseLost, ThreadClaimed.
+        are known of, ``newest`` the highest place among them. Returns None, and drops nothing, if
+        the list of puts is not the one that was ``seen``, or does not have all. Errors: LeaseLost,
+        ThreadClaimed.
         """
         reply = await self._base.scripts.drop_checkpoints(
             self.keys(thread_id),
@@ -280,6 +279,7 @@ class Threads:
             seen=seen.length,
             last=seen.last,
             known=known,
+            newest=newest,
             forks=forks,
             ttl_ms=_WATCH_MS,
             places=places,
