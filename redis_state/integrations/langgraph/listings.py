@@ -37,8 +37,8 @@ _WHOLE = 20
 class Listings:
     """The listings of checkpoints, with one serializer.
 
-    Whoever leaves a generator closes it: one that is left to the garbage collector costs the loop
-    a task and a call of the system.
+    Each generator is closed where it is left. One that the garbage collector finds costs the loop a
+    task, and a call of the system.
     """
 
     def __init__(self, threads: Threads, rows: Rows) -> None:

@@ -24,10 +24,10 @@ channels are random in part: two branches never give one value's name to two val
 pruning each put enters its place in a list. A step reads what was put since the step before, and
 spares it with all values that it needs. So a pruning ends whatever others write. If that list
 expired, or the server's history went back, the checkpoints are listed again. So they are if there
-are more of them, or higher ones, than the list has: an older version's puts are in none. A put has the values
-that are new since its parent. If the parent is not there, because it expired, was deleted or
-pruned, or the server's history went back, the put has all values. So it is with a value that
-continues another one: see `tails`.
+are more of them, or higher ones, than the list has: an older version's puts are in none. A put has
+the values that are new since its parent. If the parent is not there, because it expired, was
+deleted or pruned, or the server's history went back, the put has all values. So it is with a value
+that continues another one: see `tails`.
 """
 
 from __future__ import annotations
