@@ -55,7 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--size", type=float, default=1.0, help="a part of the gateway's clients: 0.5 is half"
     )
     parser.add_argument("--strict", action="store_true", help="status 1 when a bar is missed")
-    parser.add_argument("--out", type=Path, help="write latest.json and the plots there")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="write latest.json and the plots there; of some parts their rows in it",
+    )
     asked = parser.parse_args(arguments)
     rows: list[Row] = []
     began = time.monotonic()
@@ -79,17 +83,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(rows))
     print(notes(rows), end="")
     if asked.out is not None:
-        _keep(asked.out, about, rows)
+        _keep(asked.out, about, rows, asked.parts)
     short = missed(rows)
     if short:
         print(f"\n{len(short)} missed: " + "; ".join(short), file=sys.stderr)
     return 1 if short and asked.strict else 0
 
 
-def _keep(folder: Path, about: Mapping[str, object], rows: Sequence[Row]) -> None:
-    path = write(folder, about, rows)
+def _keep(
+    folder: Path, about: Mapping[str, object], rows: Sequence[Row], parts: Sequence[str]
+) -> None:
+    path = write(folder, about, rows, parts)
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     print(f"\nwritten: {shown}", file=sys.stderr)
+    if parts:
+        return
     try:
         from benchmarks.plots import draw  # noqa: PLC0415 - needs the extra `bench`
     except ImportError:

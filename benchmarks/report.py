@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,25 @@ def notes(rows: Sequence[Row]) -> str:
     return "".join(f"  {found.measure}: {found.note}\n" for found in noted)
 
 
-def write(folder: Path, about: Mapping[str, object], rows: Sequence[Row]) -> Path:
-    """Write the findings as ``latest.json``."""
+def write(
+    folder: Path, about: Mapping[str, object], rows: Sequence[Row], parts: Sequence[str] = ()
+) -> Path:
+    """Write the findings as ``latest.json``.
+
+    Those of some ``parts`` take the place of theirs in that file, under an ``about`` of their own.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "latest.json"
-    document = {"about": dict(about), "rows": [asdict(found) for found in rows]}
+    document: dict[str, Any] = {"about": dict(about), "rows": [asdict(found) for found in rows]}
+    if parts and path.is_file():
+        before: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        measured = {found.measure for found in rows}
+        kept = [found for found in before["rows"] if found["measure"] not in measured]
+        document = {
+            "about": before["about"],
+            "parts": {**before.get("parts", {}), **{name: dict(about) for name in parts}},
+            "rows": [*kept, *document["rows"]],
+        }
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return path
 

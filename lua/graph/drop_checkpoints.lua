@@ -10,6 +10,7 @@
 -- ARGV seen       int: how many entries of it the caller knows
 -- ARGV last       the last one of these
 -- ARGV known      int: how many checkpoints of the namespace the caller knows
+-- ARGV newest     the highest place of the namespace that the caller knew
 -- ARGV forks      flag: a checkpoint on which another was put since stays, and so do those that it needs
 -- ARGV ttl_ms     int: how long the list of puts is kept, from now
 -- ARGV places..   of those to be dropped: each, and the place of the one that it needs, '' for none
@@ -30,12 +31,16 @@
 local refused = graph_refusal(thread, mark)
 if refused then return refused end
 if redis.call('LINDEX', puts, 0) ~= watch or redis.call('LINDEX', puts, seen - 1) ~= last then return { 'STALE' } end
-local since, put = redis.call('LRANGE', puts, seen, -1), {}
+local since, put, listed = redis.call('LRANGE', puts, seen, -1), {}, {}
 for _, place in ipairs(since) do
-  if string.sub(place, 1, #namespace) == namespace then put[#put + 1] = place end
+  if string.sub(place, 1, #namespace) == namespace then put[#put + 1], listed[place] = place, true end
 end
 local above = '(' .. string.sub(namespace, 1, -2) .. ';'
 if redis.call('ZLEXCOUNT', order, '[' .. namespace, above) > known + #put then return { 'STALE' } end
+-- What an older version puts is in no list. A drop by another caller can hide it from the count.
+for _, place in ipairs(redis.call('ZRANGEBYLEX', order, '(' .. newest, above)) do
+  if not listed[place] then return { 'STALE' } end
+end
 local needs, needed, parents, kept = {}, {}, {}, {}
 for at = 1, #places, 2 do needs[places[at]] = places[at + 1] end
 local function keep(place)

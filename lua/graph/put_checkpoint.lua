@@ -25,8 +25,9 @@
 local MOST_LINKS = 64
 local refused = graph_refusal(thread, mark)
 if refused then return refused end
-if listed and redis.call('EXISTS', thread) == 0 then return { 'MISSING' } end
-if parent ~= '' and redis.call('HEXISTS', thread, 'r' .. parent) == 0 then return { 'STALE' } end
+local has_parent = parent ~= '' and redis.call('HEXISTS', thread, 'r' .. parent) == 1
+if listed and not has_parent and redis.call('EXISTS', thread) == 0 then return { 'MISSING' } end
+if parent ~= '' and not has_parent then return { 'STALE' } end
 local given, kept = {}, 0
 for at = values_from, #values, 2 do given[values[at]] = values[at + 1] end
 local function stored(name) return redis.call('HGET', thread, 'b' .. name) or given[name] end
@@ -47,7 +48,7 @@ for _, value in pairs(given) do
 end
 for name, value in pairs(given) do kept = kept + 1 - redis.call('HSETNX', thread, 'b' .. name, value) end
 redis.call('HSET', thread, 'r' .. place, row)
-redis.call('ZADD', order, 0, place)
+redis.call('ZADD', order, '0', place)
 redis.call('RPUSHX', puts, place)
 redis.call('PEXPIRE', thread, ttl_ms)
 redis.call('PEXPIRE', order, ttl_ms)

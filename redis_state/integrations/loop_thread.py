@@ -26,6 +26,8 @@ class LoopThread:
         self._name = name
         self._lock: threading.Lock = threading.Lock()
         self._waiting: set[Future[Any]] = set()
+        # A loop refers to its tasks weakly.
+        self._tasks: set[asyncio.Task[None]] = set()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -36,12 +38,19 @@ class LoopThread:
         with self._lock:
             if self._closed:
                 raise ConfigError(f"{self._name} is closed")
-            future = asyncio.run_coroutine_threadsafe(work(), self._loop or self._start())
+            future: Future[T] = Future()
+            (self._loop or self._start()).call_soon_threadsafe(self._begin, work, future)
             self._waiting.add(future)
         try:
             return future.result()
         finally:
             self._waiting.discard(future)
+
+    def _begin(self, work: Work[Any], future: Future[Any]) -> None:
+        """Run a coroutine as a task, with the caller's context."""
+        task = asyncio.create_task(_settle(work, future))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def close(self, last: Work[None]) -> None:
         """Wait for running calls, run ``last`` and end the thread. Safe to repeat.
@@ -66,7 +75,7 @@ class LoopThread:
             # Ending it here could send data on the parent's connection.
             _of_parents.append(self._loop)
         self._lock = threading.Lock()  # another thread may have held it
-        self._waiting = set()
+        self._waiting, self._tasks = set(), set()
         self._thread = self._loop = None
 
     def _start(self) -> asyncio.AbstractEventLoop:
@@ -82,6 +91,22 @@ def _serve(ready: Future[asyncio.AbstractEventLoop]) -> None:
         loop = runner.get_loop()
         loop.call_soon(ready.set_result, loop)
         loop.run_forever()
+
+
+async def _settle(work: Work[Any], future: Future[Any]) -> None:
+    """Give a caller its outcome within the turn in which it is there."""
+    try:
+        result = await work()
+    except asyncio.CancelledError:
+        future.cancel()
+        future.set_running_or_notify_cancel()
+        raise
+    except BaseException as error:
+        future.set_exception(error)
+        if not isinstance(error, Exception):
+            raise
+    else:
+        future.set_result(result)
 
 
 async def _end(last: Work[None]) -> None:

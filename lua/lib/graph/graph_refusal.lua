@@ -5,6 +5,8 @@
 -- @include now_ms
 local function graph_refusal(thread, mark)
   if mark ~= '' then return fence(thread, mark) end
+  local owner = redis.call('HGET', thread, 'owner')
+  if not owner or owner == '' then return nil end
   local left_ms = lease_left(thread, now_ms())
   if left_ms > 0 then return { 'HELD', left_ms } end
   return nil

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -18,33 +17,20 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
-from redis_state import limits
 from redis_state.errors import InvalidField
 from redis_state.integrations.langgraph.claims import ThreadClaims
+from redis_state.integrations.langgraph.listings import Listings
 from redis_state.integrations.langgraph.places import (
-    Target,
     checked_id,
     is_whole,
-    namespace_in,
-    read_value_name,
-    scope_of,
-    split_place,
     target_of,
     value_name,
 )
+from redis_state.integrations.langgraph.reading import config_of, reader_of
 from redis_state.integrations.langgraph.rows import Head, Rows, line_channel
 from redis_state.integrations.langgraph.tails import StoredValue
-from redis_state.integrations.langgraph.threads import FoundCheckpoint, Threads
+from redis_state.integrations.langgraph.threads import Threads
 from redis_state.transport.key_text import escape
-
-Version: TypeAlias = str | int | float
-Filter: TypeAlias = Mapping[str, Any] | None
-
-# Checkpoints that are looked at in one step, and read whole in one.
-_PAGE = 100
-_WHOLE = 20
-# What is larger is unpacked again rather than held for a page.
-_LARGE = 1 << 16
 
 
 class Checkpoints:
@@ -54,6 +40,7 @@ class Checkpoints:
         self._threads = threads
         self._rows = rows
         self._claims = claims
+        self.listings: Listings = Listings(threads, rows)
 
     async def put(
         self,
@@ -106,7 +93,7 @@ class Checkpoints:
                 for channel, value in written.items():
                     newest.add(thread_id, scope, channel, value)
             break
-        return _config(target.thread_id, namespace, id_)
+        return config_of(target.thread_id, namespace, id_)
 
     async def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: str, path: str
@@ -133,34 +120,13 @@ class Checkpoints:
     async def get(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that a config names, or the newest of its namespace, or None."""
         target = target_of(config)
-        async for found in self._threads.read(target.thread_id, [target.place]):
-            read = self._reader(target.thread_id, remembers=target.checkpoint_id is None)
-            if found is not None:
-                return read(found)
+        found = await self._threads.read_one(target.thread_id, target.place)
+        if found is not None:
+            newest = self._threads.newest if target.checkpoint_id is None else None
+            return reader_of(target.thread_id, self._rows, newest)(found)
         if target.checkpoint_id is None:
             self._threads.newest.forget_thread(target.thread_id)
         return None
-
-    async def list(
-        self,
-        config: RunnableConfig | None,
-        *,
-        wanted: Filter,
-        before: RunnableConfig | None,
-        limit: int | None,
-    ) -> AsyncIterator[CheckpointTuple]:
-        """Yield checkpoints that match."""
-        left = None if limit is None else limits.count("limit", limit, least=0)
-        if left == 0:
-            return
-        found = (
-            self._all(wanted, before) if config is None else self._of(config, wanted, before, left)
-        )
-        async for each in found:
-            yield each
-            left = None if left is None else left - 1
-            if left == 0:
-                return
 
     async def delta_history(
         self, config: RunnableConfig, channels: Sequence[str]
@@ -193,203 +159,3 @@ class Checkpoints:
             else DeltaChannelHistory(writes=found[::-1])
             for channel, found in writes.items()
         }
-
-    async def _all(
-        self,
-        wanted: Filter,
-        before: RunnableConfig | None,
-    ) -> AsyncGenerator[CheckpointTuple]:
-        """Yield the checkpoints of all threads; those behind ``before``, if it names a thread."""
-        after: str | None = None
-        if before is not None and "thread_id" in before.get("configurable", {}):
-            after = target_of(before).thread_id
-            first = RunnableConfig(configurable={"thread_id": after})
-            async for found in self._of(first, wanted, before):
-                yield found
-        async for thread_id in self._threads.threads(after):
-            config = RunnableConfig(configurable={"thread_id": thread_id})
-            async for found in self._of(config, wanted, before if after is None else None):
-                yield found
-
-    def _of(
-        self,
-        config: RunnableConfig,
-        wanted: Filter,
-        before: RunnableConfig | None,
-        limit: int | None = None,
-    ) -> AsyncGenerator[CheckpointTuple]:
-        """Return the checkpoints of one thread; of all namespaces the newest first.
-
-        ``limit`` is how many the caller takes at most. It makes the first page.
-        """
-        target = target_of(config)
-        bound = None
-        if before is not None:
-            given = (before.get("configurable") or {}).get("checkpoint_id") or None
-            bound = None if given is None else checked_id("before.checkpoint_id", given)
-        if target.checkpoint_id is not None:
-            return self._one(target, wanted, bound)
-        if target.namespace is not None:
-            scope = scope_of(target.namespace)
-            return self._walk(target.thread_id, scope, wanted, bound, limit)
-        return self._merged(target.thread_id, wanted, bound)
-
-    async def _one(
-        self,
-        target: Target,
-        wanted: Filter,
-        bound: str | None,
-    ) -> AsyncGenerator[CheckpointTuple]:
-        """Yield the checkpoints of one id; in each namespace that has it, if none is named."""
-        id_ = target.checkpoint_id or ""
-        if bound is not None and id_ >= bound:
-            return
-        places = [target.place]
-        if target.namespace is None:
-            newest = await self._threads.namespaces(target.thread_id)
-            places = [f"{split_place(place)[0]}{id_}".encode() for place in newest]
-        async for found in self._threads.read(target.thread_id, places):
-            if found is not None:
-                made = self._tuple(target.thread_id, found)
-                if _matches(made.metadata, wanted):
-                    yield made
-
-    async def _merged(
-        self,
-        thread_id: str,
-        wanted: Filter,
-        bound: str | None,
-    ) -> AsyncGenerator[CheckpointTuple]:
-        """Merge the namespaces of a thread. One is opened once its newest is due."""
-        newest = [split_place(place) for place in await self._threads.namespaces(thread_id)]
-        waiting = sorted(((id_, scope) for scope, id_ in newest))
-        open_: list[tuple[_Falling, int, CheckpointTuple, AsyncGenerator[CheckpointTuple]]] = []
-        opened = 0
-        while waiting or open_:
-            if waiting and (not open_ or waiting[-1][0] >= open_[0][0].id):
-                _, scope = waiting.pop()
-                opened += 1
-                walk, place = self._walk(thread_id, scope, wanted, bound), opened
-            else:
-                _, place, found, walk = heapq.heappop(open_)
-                yield found
-            following = await anext(walk, None)
-            if following is not None:
-                id_ = following.checkpoint["id"]
-                heapq.heappush(open_, (_Falling(id_), place, following, walk))
-
-    async def _walk(
-        self,
-        thread_id: str,
-        scope: str,
-        wanted: Filter,
-        bound: str | None,
-        limit: int | None = None,
-    ) -> AsyncGenerator[CheckpointTuple]:
-        """Yield the checkpoints of a namespace, the newest first."""
-        if wanted:
-            async for found in self._filtered(thread_id, scope, wanted, bound):
-                yield found
-            return
-        size = min(limit or 1, _PAGE)
-        while bound != "":
-            page, bound = await self._threads.whole_page(thread_id, scope, before=bound, size=size)
-            read = self._reader(thread_id)
-            for each in page:
-                yield read(each)
-            # Who wants the first one only is not made wait for others.
-            size = min(size * 4, _PAGE)
-
-    async def _filtered(
-        self, thread_id: str, scope: str, wanted: Filter, bound: str | None
-    ) -> AsyncGenerator[CheckpointTuple]:
-        """Yield the checkpoints of a namespace that match. Only these are read whole."""
-        of = f"thread {thread_id!r}"
-        while page := await self._threads.page(thread_id, scope, before=bound, size=_PAGE):
-            bound = split_place(page[-1][0])[1]
-            places = [
-                place
-                for place, row in page
-                if row and _matches(self._rows.read_row(row, of=of)[2], wanted)
-            ]
-            for first in range(0, len(places), _WHOLE):
-                part = places[first : first + _WHOLE]
-                async for found in self._threads.read(thread_id, part):
-                    if found is not None:
-                        yield self._tuple(thread_id, found)
-
-    def _tuple(self, thread_id: str, found: FoundCheckpoint) -> CheckpointTuple:
-        return self._reader(thread_id)(found)
-
-    def _reader(
-        self, thread_id: str, *, remembers: bool = False
-    ) -> Callable[[FoundCheckpoint], CheckpointTuple]:
-        """Return what reads checkpoints of a thread. A value that several have is unpacked once.
-
-        What is remembered may be continued by values of this process.
-        """
-        of = f"thread {thread_id!r}"
-        rows, loads, newest = self._rows, self._rows.loads, self._threads.newest
-        known: dict[tuple[str, str], tuple[str, Version, tuple[str, bytes] | None]] = {}
-
-        def read(found: FoundCheckpoint) -> CheckpointTuple:
-            head, document, metadata = rows.read_row(found.row, of=of)
-            scope, id_ = split_place(found.place)
-            namespace = namespace_in(scope) if head.namespace is None else head.namespace
-            values: dict[str, Any] = {}
-            versions: dict[str, Version] = {}
-            for name in head.names:
-                part = known.get((scope, name))
-                if part is None:
-                    channel, version = read_value_name(name)
-                    whole, field = f"{scope}{name}".encode(), f"channel_values.{channel}"
-                    value = rows.found_value(whole, found.values, of=of, field=field)
-                    typed = None if value is None else (value.kind, value.data)
-                    part = channel, version, typed
-                    if value is None or value.size <= _LARGE:
-                        known[scope, name] = part
-                    if value is not None and remembers:
-                        newest.add(thread_id, scope, channel, value)
-                channel, version, typed = part
-                versions[channel] = version
-                if typed is not None:
-                    values[channel] = loads(typed)
-            document["id"] = id_
-            document["channel_values"] = values
-            document["channel_versions"] = versions
-            return CheckpointTuple(
-                _config(thread_id, namespace, id_),
-                cast("Checkpoint", document),
-                cast("CheckpointMetadata", metadata),
-                _config(thread_id, namespace, head.parent) if head.parent else None,
-                [write.pending for write in rows.read_writes(found.writes, of=of)],
-            )
-
-        return read
-
-
-class _Falling:
-    """An id that comes first if it is higher."""
-
-    __slots__ = ("id",)
-
-    def __init__(self, id_: str) -> None:
-        self.id = id_
-
-    def __lt__(self, other: _Falling) -> bool:
-        return self.id > other.id
-
-
-def _matches(metadata: Mapping[str, Any], wanted: Filter) -> bool:
-    return all(metadata.get(name) == value for name, value in (wanted or {}).items())
-
-
-def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:
-    # A literal costs less than a call of the type.
-    return {
-        "configurable": {
-            "thread_id": thread_id,
-            "checkpoint_ns": namespace,
-            "checkpoint_id": checkpoint_id,
-        }
-    }

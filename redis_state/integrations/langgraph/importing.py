@@ -29,10 +29,10 @@ from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_ev
 from redis_state.errors import CorruptState
 from redis_state.integrations.langgraph.claims import ThreadClaims
 from redis_state.integrations.langgraph.places import split_place
-from redis_state.integrations.langgraph.rows import Rows
+from redis_state.integrations.langgraph.rows import FoundCheckpoint, Rows
 from redis_state.integrations.langgraph.sources import ThreadSource
 from redis_state.integrations.langgraph.spool import Spool, SpooledCheckpoint
-from redis_state.integrations.langgraph.threads import FoundCheckpoint, Threads
+from redis_state.integrations.langgraph.threads import Threads
 from redis_state.primitives.lease import HeldLease
 
 # Checkpoints that are compared and written together, and bytes of values at most.

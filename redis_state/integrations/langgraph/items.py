@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self, cast
 
@@ -144,22 +145,25 @@ class RedisStore(OnStoreThread, BaseStore):
     async def _search(self, op: SearchOp) -> list[SearchItem]:
         found: list[SearchItem] = []
         skipped = 0
-        async for page in self._pages(op.namespace_prefix):
-            read = await asyncio.gather(
-                *(self._get(namespace, key, refresh=False) for namespace, key, _ in page)
-            )
-            for (namespace, key, stamp), item in zip(page, read, strict=True):
-                if item is None:
-                    await self._base.scripts.leave_listing(
-                        self._listing(_shard(namespace)), entry=_entry(namespace, key), stamp=stamp
-                    )
-                elif matches(item.value, op.filter):
-                    skipped += 1
-                    found += [item] if skipped > op.offset else []
+        async with aclosing(self._pages(op.namespace_prefix)) as pages:
+            async for page in pages:
+                read = await asyncio.gather(
+                    *(self._get(namespace, key, refresh=False) for namespace, key, _ in page)
+                )
+                for (namespace, key, stamp), item in zip(page, read, strict=True):
+                    if item is None:
+                        await self._base.scripts.leave_listing(
+                            self._listing(_shard(namespace)),
+                            entry=_entry(namespace, key),
+                            stamp=stamp,
+                        )
+                    elif matches(item.value, op.filter):
+                        skipped += 1
+                        found += [item] if skipped > op.offset else []
+                    if len(found) == op.limit:
+                        break
                 if len(found) == op.limit:
                     break
-            if len(found) == op.limit:
-                break
         if op.refresh_ttl:
             await asyncio.gather(
                 *(self._get(item.namespace, item.key, refresh=True) for item in found)

@@ -11,10 +11,13 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from redis_state.errors import CorruptState, InvalidField
-from redis_state.transport.key_text import escape, unescape
+from redis_state.scripts import GraphKeys
+from redis_state.transport.key_text import LONGEST_REMEMBERED, escape, unescape
+from redis_state.transport.keys import Keys
 
 # What orders as text orders as bytes, and separates from what stands behind it.
 _ID = re.compile(r"[!-~]{1,200}")
@@ -39,6 +42,19 @@ class Target:
     def place(self) -> bytes:
         """Return the place of the checkpoint; of the newest in its namespace without an id."""
         return (self.scope + (self.checkpoint_id or "")).encode()
+
+
+def keys_of(keys: Keys, thread_id: str) -> GraphKeys:
+    """Return a thread's keys. Those of the last threads are remembered, unless the id is long."""
+    remembered = len(thread_id) <= LONGEST_REMEMBERED
+    return (_keys_of if remembered else _keys_of.__wrapped__)(keys, thread_id)
+
+
+@lru_cache(maxsize=1024)
+def _keys_of(keys: Keys, thread_id: str) -> GraphKeys:
+    return GraphKeys(
+        keys.graph_thread(thread_id), keys.graph_order(thread_id), keys.graph_puts(thread_id)
+    )
 
 
 def target_of(config: Mapping[str, Any] | None) -> Target:

@@ -103,6 +103,7 @@ class Pruning:
                 scope,
                 seen,
                 known=len(steps.known),
+                newest=steps.newest,
                 forks=forks,
                 places=[part for place in places for part in (place, parent_of(place))],
                 names=steps.names(places),
@@ -112,7 +113,7 @@ class Pruning:
                 return False
             seen = done.seen
             steps.known.difference_update(set(places).difference(done.kept))
-            steps.known.update(done.puts)
+            steps.learn(done.puts)
             steps.spare(done.puts)
             steps.keep(done.needed)
             if forks:
@@ -184,6 +185,7 @@ class _Steps:
         self, known: set[bytes], chosen: set[bytes], needed: dict[bytes, set[bytes]]
     ) -> None:
         self.known: set[bytes] = known
+        self.newest: bytes = max(known, default=b"")
         self._needed = needed
         # So none is there without an ancestor that it needs.
         self._left = [place for place in reversed(needed) if place in chosen]
@@ -206,6 +208,11 @@ class _Steps:
                 self._going.discard(place)
                 places.append(place)
         return places
+
+    def learn(self, places: list[bytes]) -> None:
+        """Know what others put."""
+        self.known.update(places)
+        self.newest = max(self.newest, *places) if places else self.newest
 
     def names(self, places: list[bytes]) -> list[bytes]:
         """Return the values that go with places."""

@@ -9,7 +9,7 @@ bytes begin with a carriage return, which no MessagePack array does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -35,6 +35,16 @@ class Head(NamedTuple):
     run: str
     names: list[str]
     namespace: str | None = None
+
+
+@dataclass(slots=True)
+class FoundCheckpoint:
+    """A checkpoint as it was read: its values by their names, and lines and writes in turn."""
+
+    place: bytes
+    row: bytes
+    values: dict[bytes, bytes] = field(repr=False)
+    writes: list[bytes] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,12 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_state import limits
-from redis_state.integrations.langgraph.checkpoints import Checkpoints, Version
+from redis_state.integrations.langgraph.checkpoints import Checkpoints
 from redis_state.integrations.langgraph.claims import ThreadClaim, ThreadClaims
 from redis_state.integrations.langgraph.housekeeping import Housekeeping
 from redis_state.integrations.langgraph.importing import Importing, ThreadImport
+from redis_state.integrations.langgraph.listings import Page
+from redis_state.integrations.langgraph.reading import Version
 from redis_state.integrations.langgraph.rows import Rows
 from redis_state.integrations.langgraph.sources import ThreadSource
 from redis_state.integrations.langgraph.store_thread import OnStoreThread, StoreThread
@@ -145,7 +147,8 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
         ids. Then ``before`` is the config of the last one that the page before yielded. So each
         page costs the same.
         """
-        return self._checkpoints.list(config, wanted=filter, before=before, limit=limit)
+        listings = self._checkpoints.listings
+        return listings.items(config, wanted=filter, before=before, limit=limit)
 
     async def aput(
         self,
@@ -231,13 +234,21 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """Yield checkpoints, as `alist`."""
-        found = self.alist(config, filter=filter, before=before, limit=limit)
+        listings = self._checkpoints.listings
+        pages = listings.pages(config, wanted=filter, before=before, limit=limit)
 
-        async def following() -> CheckpointTuple | None:
-            return await anext(found, None)
+        left = limit
 
-        while (each := self._run(following)) is not None:
-            yield each
+        async def following() -> Page | None:
+            page = await anext(pages, None)
+            if left is not None and page is not None and len(page[0]) == left:
+                await pages.aclose()
+            return page
+
+        while left != 0 and (page := self._run(following)) is not None:
+            found, read = page
+            left = None if left is None else left - len(found)
+            yield from map(read, found)
 
     def put(
         self,

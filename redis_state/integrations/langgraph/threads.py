@@ -23,23 +23,25 @@ a thread that is longer, where each checkpoint has the ancestors that its delta 
 channels are random in part: two branches never give one value's name to two values. During a
 pruning each put enters its place in a list. A step reads what was put since the step before, and
 spares it with all values that it needs. So a pruning ends whatever others write. If that list
-expired, or the server's history went back, the checkpoints are listed again. A put has the values
-that are new since its parent. If the parent is not there, because it expired, was deleted or
-pruned, or the server's history went back, the put has all values. So it is with a value that
-continues another one: see `tails`.
+expired, or the server's history went back, the checkpoints are listed again. So they are if there
+are more of them, or higher ones, than the list has: an older version's puts are in none. A put has
+the values that are new since its parent. If the parent is not there, because it expired, was
+deleted or pruned, or the server's history went back, the put has all values. So it is with a value
+that continues another one: see `tails`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Collection, Sequence
+from typing import Any
 
 from redis_state.errors import LeaseLost, ThreadClaimed
 from redis_state.integrations.langgraph.lately import Lately
 from redis_state.integrations.langgraph.newest import Newest
-from redis_state.integrations.langgraph.places import split_place
+from redis_state.integrations.langgraph.places import keys_of, split_place
 from redis_state.integrations.langgraph.puts import Dropped, PutsSeen
+from redis_state.integrations.langgraph.rows import FoundCheckpoint
 from redis_state.primitives.lease import HeldLease
 from redis_state.primitives.record import new_write_id
 from redis_state.scripts import (
@@ -64,16 +66,6 @@ _NAMES = 500
 _WATCH_MS = 60_000
 
 
-@dataclass(slots=True)
-class FoundCheckpoint:
-    """A checkpoint as it was read: its values by their names, and lines and writes in turn."""
-
-    place: bytes
-    row: bytes
-    values: dict[bytes, bytes] = field(repr=False)
-    writes: list[bytes] = field(repr=False)
-
-
 class Threads:
     """Write and read threads as bytes."""
 
@@ -85,10 +77,7 @@ class Threads:
 
     def keys(self, thread_id: str) -> GraphKeys:
         """Return a thread's keys."""
-        keys = self._base.keys
-        return GraphKeys(
-            keys.graph_thread(thread_id), keys.graph_order(thread_id), keys.graph_puts(thread_id)
-        )
+        return keys_of(self._base.keys, thread_id)
 
     async def put(
         self,
@@ -150,24 +139,22 @@ class Threads:
             if not self._must_list(reply, thread_id, claim):
                 return
 
+    async def read_one(self, thread_id: str, place: bytes) -> FoundCheckpoint | None:
+        """Read a checkpoint whole, None if it is not there."""
+        found = (await self._read(thread_id, [place]))[0]
+        return _found(found, {}) if found else None
+
     async def read(
         self, thread_id: str, places: Sequence[bytes]
-    ) -> AsyncIterator[FoundCheckpoint | None]:
+    ) -> AsyncGenerator[FoundCheckpoint | None]:
         """Read checkpoints whole, None for each that is not there."""
         left = list(places)
         values: dict[bytes, bytes] = {}
         while left:
-            reply = await self._base.scripts.read_checkpoints(
-                self.keys(thread_id), most_bytes=MOST_BYTES, places=left
-            )
-            for found in reply.facts:
-                if not found:
-                    yield None
-                    continue
-                place, row, flat, writes = found
-                values.update(zip(flat[::2], flat[1::2], strict=True))
-                yield FoundCheckpoint(place, row, values, writes)
-            left = left[len(reply.facts) :]
+            facts = await self._read(thread_id, left)
+            for found in facts:
+                yield _found(found, values) if found else None
+            left = left[len(facts) :]
 
     async def whole_page(
         self, thread_id: str, scope: str, *, before: str | None, size: int
@@ -186,12 +173,7 @@ class Threads:
         )
         last, *parts = reply.facts
         values: dict[bytes, bytes] = {}
-        found: list[FoundCheckpoint] = []
-        for part in parts:
-            if part:
-                place, row, flat, writes = part
-                values.update(zip(flat[::2], flat[1::2], strict=True))
-                found.append(FoundCheckpoint(place, row, values, writes))
+        found = [_found(part, values) for part in parts if part]
         return found, split_place(last)[1] if last else ""
 
     async def page(
@@ -277,6 +259,7 @@ class Threads:
         seen: PutsSeen,
         *,
         known: int,
+        newest: bytes,
         forks: bool,
         places: Sequence[bytes],
         names: Sequence[bytes],
@@ -285,8 +268,9 @@ class Threads:
         """Drop checkpoints of a namespace, but none that was put since, and nothing of these.
 
         ``places`` has each with the one that it needs, in turn. ``known`` is how many checkpoints
-        are known of. Returns None, and drops nothing, if the list of puts is not the one that was
-        ``seen``, or does not have all. Errors: LeaseLost, ThreadClaimed.
+        are known of, ``newest`` the highest place among them. Returns None, and drops nothing, if
+        the list of puts is not the one that was ``seen``, or does not have all. Errors: LeaseLost,
+        ThreadClaimed.
         """
         reply = await self._base.scripts.drop_checkpoints(
             self.keys(thread_id),
@@ -296,6 +280,7 @@ class Threads:
             seen=seen.length,
             last=seen.last,
             known=known,
+            newest=newest,
             forks=forks,
             ttl_ms=_WATCH_MS,
             places=places,
@@ -354,6 +339,12 @@ class Threads:
                 return
             start = b"(" + end
 
+    async def _read(self, thread_id: str, places: Sequence[bytes]) -> list[Any]:
+        keys = self.keys(thread_id)
+        return (
+            await self._base.scripts.read_checkpoints(keys, most_bytes=MOST_BYTES, places=places)
+        ).facts
+
     async def _page(
         self, thread_id: str, high: str, low: str, size: int
     ) -> list[tuple[bytes, bytes]]:
@@ -385,6 +376,13 @@ class Threads:
     def _listing(self, shard: int) -> GraphListing:
         keys = self._base.keys
         return GraphListing(keys.graph_threads(shard), keys.graph_expiries(shard))
+
+
+def _found(part: Sequence[Any], values: dict[bytes, bytes]) -> FoundCheckpoint:
+    """Take what a script found, with the values that were found before it."""
+    place, row, flat, writes = part
+    values.update(zip(flat[::2], flat[1::2], strict=True))
+    return FoundCheckpoint(place, row, values, writes)
 
 
 def _fence(claim: HeldLease | None) -> Fence | None:

@@ -113,6 +113,7 @@ class GraphScripts(ScriptRunner):
         seen: int,
         last: bytes,
         known: int,
+        newest: bytes,
         forks: bool,
         ttl_ms: int,
         places: Sequence[bytes],

@@ -246,6 +246,25 @@ async def test_checkpoints_are_dropped_without_what_was_put_since(
     assert await ask(scripts, "ZRANGE", order, 0, -1) == [b"%:2", b"other:1", b"other:2"]
 
 
+async def test_a_put_that_is_not_listed_is_found_beside_another_pruning(
+    scripts: Scripts, keys: Keys
+) -> None:
+    """A put of an older version adds one to the count, and the other pruning takes one away."""
+    for number in range(3):
+        await _put(scripts, keys, b"%%:%d" % number)
+    assert await watch_graph_puts(scripts, keys) == ok(b"w", 1, b"w")
+    assert (await drop_checkpoints(scripts, keys, b"%:1", known=3)).facts[0] == 1
+    await _put(scripts, keys, b"%:3", row=_row(b"2", b"i1 c"), values=[])
+    assert await ask(scripts, "RPOP", graph_keys(keys).puts) == b"%:3"
+    old = await drop_checkpoints(scripts, keys, b"%:0", known=3, newest=b"%:2")
+    assert old == no(ReplyCode.STALE)
+    await _put(scripts, keys, b"%:4", row=_row(b"2", b"i1 c"), values=[])
+    hidden = await drop_checkpoints(scripts, keys, b"%:0", known=4, newest=b"%:2")
+    assert hidden == no(ReplyCode.STALE)
+    known = await drop_checkpoints(scripts, keys, b"%:0", known=3, newest=b"%:3")
+    assert known == ok(1, 2, b"%:4", [b"%:4"], [b"%:2"], [], [b"%:i1 c"])
+
+
 @pytest.mark.parametrize("forks", [True, False])
 async def test_what_is_put_on_a_checkpoint_that_goes_keeps_what_it_needs(
     scripts: Scripts, keys: Keys, *, forks: bool
