@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from pydantic import SecretStr, ValidationError
+from pydantic_settings import SettingsConfigDict
 
 from redis_state.settings import Settings
 
@@ -80,3 +82,26 @@ def test_what_a_person_decides_on_waits_equally_long_wherever_it_waits() -> None
     week = timedelta(days=7)
     lives = (settings.pause_ttl, settings.task_pause_ttl, settings.pending_patch_ttl)
     assert lives == (week, week, week)
+
+
+def test_files_are_read_where_they_are_named(tmp_path: Path) -> None:
+    dotenv, unknown = tmp_path / ".env", tmp_path / "unknown.env"
+    dotenv.write_text("REDIS_STATE_NAMESPACE=of-a-file\n")
+    unknown.write_text("REDIS_STATE_UNKNOWN=x\n")
+    (tmp_path / "REDIS_STATE_CALL_TIMEOUT_S").write_text("2.5")
+    given: dict[str, Any] = {"_env_file": dotenv, "_secrets_dir": tmp_path}
+    settings = Settings(**given)
+    assert (settings.namespace, settings.call_timeout_s) == ("of-a-file", 2.5)
+    with pytest.raises(ValidationError, match="unknown"):
+        Settings(**{**given, "_env_file": unknown})
+
+
+def test_settings_of_a_users_own_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OwnSettings(Settings):
+        model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="OWN_")
+        more: int = 1
+
+    monkeypatch.setenv("OWN_NAMESPACE", "own")
+    monkeypatch.setenv("OWN_MORE", "2")
+    settings = OwnSettings()
+    assert (settings.namespace, settings.more) == ("own", 2)
