@@ -107,7 +107,7 @@ async def test_each_danger_is_found_with_what_to_do(
 async def test_a_default_user_whose_rights_would_drop_writes_at_a_restart_is_found(
     own_url: str, admin: Sender, rule: str
 ) -> None:
-    await admin.send(*"ACL SETUSER op on >pw ~* &* +@all".split(), repeatable=True)
+    await admin.send(*["ACL", "SETUSER", "op", "on", ">pw", "~*", "&*", "+@all"], repeatable=True)
     url = own_url.replace("unix://", "unix://op:pw@")
     await admin.send("ACL", "SETUSER", "default", *rule.split(), repeatable=True)
     found = await findings(url)
