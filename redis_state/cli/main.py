@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from importlib import import_module
 
@@ -27,9 +29,30 @@ MODULES = (
     "servers.forget",
 )
 
+_UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 
 def main() -> None:
     """Run the command line, or say what to install for it."""
+    try:
+        try:
+            _run()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None or error.errno not in _UNWRITTEN:
+            raise
+        # What is still in the buffer would fail again at the end of the process.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(
+            1
+            if error.errno == errno.EPIPE
+            else f"redis-state: the output cannot be written: {error.strerror}"
+        )
+
+
+def _run() -> None:
     try:
         for more in MODULES:
             import_module(f"redis_state.cli.{more}")

@@ -206,6 +206,27 @@ class Examination:
             )
         else:
             yield self._sound("persistence", f"appendonly with appendfsync {sync}")
+        async for found in self._replay():
+            yield found
+
+    async def _replay(self) -> Found:
+        # What a script has written stands in the file as a transaction. Servers before Valkey 9.1.2
+        # and redis/redis#14545 check it against the rights of this user when they start.
+        key = f"{self._settings.namespace}:v1:doctor"
+        writes = (("SET", key, "1"), ("PEXPIREAT", key, "1"), ("XADD", key, "*", "f", "1"))
+        try:
+            said = [await self._ask.dry_run("default", *command) for command in writes]
+        except CommandRefused as error:
+            yield self._unknown("persistence", f"what the user default may do: {error}")
+            return
+        if any(answer != b"OK" for answer in said):
+            yield self._finding(
+                "persistence",
+                "the user default may not write",
+                "many servers check its rights when they read the appendonly file: a restart then "
+                "drops every write of a script, without an error",
+                "ACL SETUSER default off ~* &* +@all, also in the ACL file: off, it cannot log in",
+            )
 
     async def _replicas(self) -> Found:
         count = int(self._said("connected_slaves"))

@@ -311,8 +311,8 @@ class Log:
         log. Close it (``aclose()``, or ``contextlib.aclosing``) when done.
 
         Errors: CursorGap instead of a silent skip; BackendUnavailable if the server is unreachable
-        for ``reconnect_timeout_s``; InvalidField for an invalid cursor, or less patience than a
-        millisecond.
+        for ``reconnect_timeout_s``, or at once if waiting cannot help; InvalidField for an invalid
+        cursor, or less patience than a millisecond.
         """
         return self.follow_as(
             _itself, after=after, topic=topic, reconnect_timeout_s=reconnect_timeout_s
@@ -403,8 +403,8 @@ class _Follower:
             _ = self._log.scripts.transport.sender
             try:
                 page = await self._log.read(after=self._cursor, topic=self._topic, look=self._look)
-            except BackendUnavailable:
-                if loop.time() >= give_up_at:
+            except BackendUnavailable as error:
+                if error.final or loop.time() >= give_up_at:
                     raise
             else:
                 self._look = False

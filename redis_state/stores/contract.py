@@ -198,7 +198,8 @@ class StateStoreContract:
         """Yield every update after a cursor once, in order, and then those to come.
 
         Survive lost connections and server restarts. Errors: CursorGap instead of a silent skip;
-        BackendUnavailable if the server is unreachable for ``reconnect_timeout_s``.
+        BackendUnavailable if the server is unreachable for ``reconnect_timeout_s``, or at once if
+        waiting cannot help.
         """
         return self.updates.watch(
             session_id, after=after, task_id=task_id, reconnect_timeout_s=reconnect_timeout_s

@@ -54,6 +54,10 @@ class Diagnostics:
         """
         return self._send("EVAL", _RIGHTS, 0, *(json.dumps(words) for words in commands))
 
+    def dry_run(self, user: str, *command: Argument) -> asyncio.Future[Any]:
+        """Ask whether a user may run a command, without running it: OK, or why not."""
+        return self._send("ACL", "DRYRUN", user, *command)
+
     def some_keys(self, cursor: Argument, pattern: str, *, count: int = 500) -> asyncio.Future[Any]:
         """Look at about ``count`` keys: the next cursor, and those that match."""
         return self._send("SCAN", cursor, "MATCH", pattern, "COUNT", count)

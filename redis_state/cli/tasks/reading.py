@@ -223,6 +223,9 @@ def tail(
         async with client_of(url) as client:
             if task is not None:
                 await found(client, session, task)
+            else:
+                # A watcher waits for a server that is away. Who looks at the terminal is told.
+                await client.store.update_cursor(session)
             updates = _updates(client, session, task, after, follow=follow)
             async with aclosing(updates):
                 async for cursor, update in updates:

@@ -269,5 +269,24 @@ def test_without_its_extra_a_command_says_what_to_install(
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's full device")
+@pytest.mark.parametrize(
+    "arguments", [("acl", "--json"), ("acl",), ("version",), ("--help",)], ids=" ".join
+)
+def test_a_full_disk_under_the_output_is_one_line(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ran = children.run(
+            [sys.executable, "-m", "redis_state", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+            env=importing(),
+        )
+    assert ran.returncode == 1
+    assert ran.stderr == "redis-state: the output cannot be written: No space left on device\n"
+
+
 def test_what_needs_no_worker_works_without_its_extra() -> None:
     assert without("stamina", "version").stdout.strip() == __version__

@@ -324,6 +324,14 @@ async def test_a_server_that_is_away_is_status_5(
     assert "s3cret" not in ran.out + ran.err
 
 
+async def test_tail_of_a_session_tells_of_a_server_that_is_away(
+    settings: Settings, unused_tcp_port: int
+) -> None:
+    url = f"redis://127.0.0.1:{unused_tcp_port}/0"
+    ran = await cli(settings, "tail", "s", "--url", url, REDIS_STATE_CALL_TIMEOUT_S="0.3")
+    stated(ran, 5, str(unused_tcp_port))
+
+
 async def test_what_a_terminal_would_obey_is_not_printed(
     client: TaskClient, settings: Settings
 ) -> None:

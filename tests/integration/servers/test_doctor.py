@@ -120,6 +120,22 @@ async def test_a_server_that_soon_takes_no_connection_is_found(own_url: str, adm
     assert " of 30 connections are taken" in found["clients"].says
 
 
+@pytest.mark.parametrize("rule", ["reset", "-@write", "resetkeys ~cache:*"])
+async def test_a_default_user_whose_rights_would_drop_writes_at_a_restart_is_found(
+    own_url: str, admin: Sender, rule: str
+) -> None:
+    await admin.send(*["ACL", "SETUSER", "op", "on", ">pw", "~*", "&*", "+@all"], repeatable=True)
+    url = own_url.replace("unix://", "unix://op:pw@")
+    await admin.send("ACL", "SETUSER", "default", *rule.split(), repeatable=True)
+    found = await findings(url)
+    assert list(found) == ["persistence"]
+    assert found["persistence"].says == "the user default may not write"
+    rule, _, _ = found["persistence"].do.partition(",")
+    async with sender_to(url) as operator:
+        await operator.send(*rule.split(), repeatable=True)
+    assert await findings(url) == {}
+
+
 async def test_a_sample_bounds_the_keys_that_are_examined_and_all_is_all(
     own_url: str, admin: Sender
 ) -> None:

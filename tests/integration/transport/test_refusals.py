@@ -76,6 +76,16 @@ async def reported(url: str) -> NoConnection:
     return called.value
 
 
+async def test_a_watcher_does_not_wait_for_what_cannot_change(own_url: str) -> None:
+    async with Proxy(own_url) as proxy:
+        wrong = proxy.url.rpartition("/")[0] + "/9999"
+        async with RedisStateStore.from_url(wrong) as store, spending() as spent:
+            with pytest.raises(BackendUnavailable, match="out of range") as watched:
+                await anext(store.watch_updates("session"))
+    assert watched.value.final
+    assert spent.s < AT_ONCE_S
+
+
 async def test_a_wrong_password_is_an_error_of_its_own(own_url: str) -> None:
     async with sender_to(own_url) as admin:
         await admin.send("CONFIG", "SET", "requirepass", "right", repeatable=True)
