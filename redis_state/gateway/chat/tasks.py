@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeAlias, cast
@@ -18,9 +19,9 @@ from redis_state.errors import (
 from redis_state.gateway.answers import HttpProblem, forbidden
 from redis_state.gateway.auth.principal import Principal, Right
 from redis_state.gateway.calls import ApiCall
-from redis_state.gateway.chat.parts import TaskParts
 from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.rows import TaskRows
+from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import pause_document
 from redis_state.gateway.routes.pauses import decidable_pause, decide
@@ -95,6 +96,14 @@ class ChatTask:
             return {}
         found = cut_tokens(self.session_id, source.task_input)
         return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+    async def kept_until(self, cursor: str, state: Any = None) -> TaskParts:
+        """Read what the rows up to a cursor say. Errors: those of the store."""
+        parts = TaskParts(self.task_id, state)
+        async with aclosing(self.rows.past(cursor)) as past:
+            async for row in past:
+                parts.feed(row.update)
+        return parts
 
     async def asks(self, parts: TaskParts, cursor: str) -> list[dict[str, Any]]:
         """Return the pauses that the task waits for at a row; none if it continued."""

@@ -108,6 +108,15 @@ class BranchResult(ResultShape):
     children: list[BranchResult]
 
 
+class TaskBranchResult(BranchResult):
+    """A task and those that it has spawned.
+
+    One that is ``incomplete`` lacks archived tasks: the archive could not be read.
+    """
+
+    incomplete: bool
+
+
 class TreeResult(ResultShape):
     """The tasks of a session as trees."""
 

@@ -136,7 +136,7 @@ async def test_the_tree_of_a_live_task_has_its_archived_children(
         await archive_and_expire(live, archive, child.task_id)
         async with over.served.caller("ann", "read:*") as ann:
             tree = (await ann.get(at(SESSION, top, "tree"))).json()
-        assert (tree["task_id"], tree["status"]) == (top, "COMPLETE")
+        assert (tree["task_id"], tree["status"], tree["incomplete"]) == (top, "COMPLETE", False)
         assert [each["task_id"] for each in tree["children"]] == [child.task_id]
         for arguments in ((), (top,)):
             (branch,) = (await cli_tree(*arguments)).document
@@ -152,6 +152,14 @@ async def test_the_tree_of_a_live_task_has_its_archived_children(
             tree = await ann.get(at(SESSION, top, "tree"))
         # What Redis has is shown without the archive.
         assert (tree.status_code, tree.json()["children"]) == (200, [])
+        assert tree.json()["incomplete"] is True
+        auth, keys = keys_for(ann="read:*")
+        app = create_gateway(store, auth=auth, console=True)
+        browser = Browser(app)
+        await browser.log_in(keys["ann"])
+        page = await browser.get("/task", session=SESSION, task=top)
+        assert (page.status, "could not be read" in page.text) == (200, True)
+        await app.aclose()
 
 
 async def test_who_may_not_read_a_session_learns_nothing_of_its_archived_tasks(
