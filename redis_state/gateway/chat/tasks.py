@@ -33,6 +33,7 @@ from redis_state.worker.tasks.views.stream import view_task
 # What a handler gets as its input: all that the client sent, or the text of its last message.
 InputForm: TypeAlias = Literal["conversation", "text"]
 _SLEEP = "sleep"
+_DEEPEST = 100
 _NO_INPUT = (TaskUnknown, RetryRefused, CorruptState, PayloadUnreadable, ArchiveUnavailable)
 
 
@@ -80,6 +81,21 @@ class ChatTask:
     async def joined(self) -> EventPlace:
         """Return the place of a client that knows nothing of the task yet."""
         return EventPlace(await self.rows.end(), "~", 0)
+
+    async def is_below(self, handler: str) -> bool:
+        """Return whether it is a task of a handler, or was spawned by one, at any depth.
+
+        False for an unknown task, and for one whose parents are not kept. Errors: those of the
+        store.
+        """
+        task_id, seen = self.task_id, set[str]()
+        while task_id not in seen and len(seen) < _DEEPEST:
+            seen.add(task_id)
+            view = await self.call.client.inspect(self.session_id, task_id)
+            if view is None or view.handler == handler:
+                return view is not None
+            task_id = view.state.context_snapshot.spawned_from_task_id
+        return False
 
     async def state(self) -> TaskState | None:
         """Read it."""

@@ -161,6 +161,15 @@ async def test_a_message_names_the_child_it_waits_for_which_can_be_read_and_appr
         )
         child = named[0]["data"]["task_id"]
         url = "/v1/ai-sdk/clerk/c/stream"
+        for handler, status in (("clerk", 200), ("hand_off", 200), ("in_pieces", 404)):
+            of_handler = f"/v1/ai-sdk/{handler}/c/stream"
+            asked = await http.get(of_handler, params={"task": child})
+            assert (asked.status_code, handler) == (status, handler)
+        # Below the chat's task, and not above.
+        (above,) = [
+            each.task_id for each in await tasks.store.list_tasks("c") if each.task_id != child
+        ]
+        assert (await http.get(url, params={"task": above})).status_code == 404
         shown = await http.get(url, params={"task": child})
         kinds = [each["type"] for each in chunks_of(shown.text.split("\n"))]
         assert "tool-approval-request" in kinds
