@@ -193,6 +193,13 @@ class ArchiveReader:
         that were created. Without ``fetch`` large results of those stay in the store of claims, as
         `Sealed`. Errors: PayloadLost with it.
         """
+        found, _ = await self.tasks_or_more(session_id, limit=limit, fetch=fetch)
+        return found
+
+    async def tasks_or_more(
+        self, session_id: str, *, limit: int = 1000, fetch: bool = True
+    ) -> tuple[list[TaskState], bool]:
+        """Return what `tasks` returns, and whether the archive may have more than ``limit``."""
         live = {state.task_id: state for state in await self._store.list_tasks(session_id)}
         newest = [task async for task in self._tasks_of(session_id, limit)]
         found = [
@@ -201,7 +208,8 @@ class ArchiveReader:
             if task.task_id not in live
         ]
         found += [(state.created_at, state) for state in live.values()]
-        return [state for _, state in sorted(found, key=lambda each: each[0].timestamp())]
+        found.sort(key=lambda each: each[0].timestamp())
+        return [state for _, state in found], len(newest) >= limit
 
     async def _tasks_of(self, session_id: str, limit: int) -> AsyncGenerator[ArchivedTask]:
         """Yield the archived tasks of a session, the newest first, of each id the last."""

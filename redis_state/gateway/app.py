@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,8 +39,8 @@ from redis_state.gateway.durable_streams.feeds import StreamFeeds
 from redis_state.gateway.durable_streams.route import StreamRoute
 from redis_state.gateway.guard import RequestGuard, check_origins
 from redis_state.gateway.limits import CallerUsage, GatewayLimits
+from redis_state.gateway.masking import masked_scope
 from redis_state.gateway.openapi import describe
-from redis_state.gateway.paths import hide_parts, loose_parts, read_parts
 from redis_state.gateway.routes import (
     bulk,
     changes,
@@ -80,7 +80,6 @@ OPERATIONS: tuple[Operation, ...] = (
 VisibleTo: TypeAlias = Callable[[Principal, StateUpdate], StateUpdate | None]
 
 _ALLOWED = ("authorization", "content-type", "idempotency-key", "last-event-id")
-_HOOKS = ["v1", "hooks"]
 _NOBODY = Principal("anonymous")
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
@@ -137,12 +136,9 @@ class Gateway(Starlette):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request. What decides a pause is hidden from the server's log."""
-        # A path that is refused may have a link too.
-        if scope["type"] == "http" and (
-            keep := _before_link(read_parts(scope) or loose_parts(scope))
-        ):
-            hide_parts(scope, keep=keep)
+        """Serve a request. Tokens in its path and its query are hidden from the server's log."""
+        if scope["type"] in ("http", "websocket"):
+            scope = masked_scope(scope)
         await super().__call__(scope, receive, send)
 
     async def admit(self, request: HTTPConnection, operation: Operation) -> Principal:
@@ -287,19 +283,6 @@ def create_gateway(
         visible=visible,
         console=(ConsoleOptions() if console else None) if isinstance(console, bool) else console,
     )
-
-
-def _before_link(parts: Sequence[str]) -> int:
-    """Return how many parts of a path come before a link that decides a pause; 0 without one.
-
-    Also of one that leads nowhere, as a proxy sends it that leaves a slash or a path of its own.
-    The link is valid elsewhere.
-    """
-    if "hooks" not in parts or "v1" not in parts:
-        return 0
-    begin = parts.index("v1")
-    named = [place for place in range(begin, len(parts)) if parts[place]][: len(_HOOKS)]
-    return named[-1] + 1 if [parts[place] for place in named] == _HOOKS else 0
 
 
 def _cors(origins: list[str]) -> list[Middleware]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, Final, cast
 from urllib.parse import quote
 
 from redis_state.serialization import codec
@@ -27,7 +27,7 @@ _ENDING = (
     r"\.(?=[A-Za-z0-9_-]{0,31}[a-z])(?=[A-Za-z0-9_-]{0,31}[A-Z])"
     r"[A-Za-z0-9_-]{32}(?![A-Za-z0-9_-])"
 )
-_FOREIGN = re.compile(_ENDING)
+FOREIGN: Final = re.compile(_ENDING)
 _FOREIGN_BYTES = re.compile(_ENDING.encode())
 
 
@@ -52,7 +52,7 @@ def _pattern(session_id: str) -> re.Pattern[str]:
 def _cut(value: Any, own: Callable[[str, str], str], *, is_id: bool = False) -> Any:
     if isinstance(value, str):
         text = own(CUT, value)
-        return text if is_id else _FOREIGN.sub(f".{CUT}", text)
+        return text if is_id else FOREIGN.sub(f".{CUT}", text)
     if isinstance(value, list):
         return [_cut(each, own) for each in cast("Any", value)]
     if isinstance(value, dict):

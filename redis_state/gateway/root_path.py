@@ -7,9 +7,10 @@ from urllib.parse import quote, unquote
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redis_state.errors import ConfigError
+from redis_state.gateway.app import OPERATIONS
 
 # A request below one of these would look like one whose root path the proxy has left.
-_OWN = ("/v1", "/console")
+_OWN = frozenset({"console", *(each.path.split("/")[1] for each in OPERATIONS)})
 
 
 class AtRootPath:
@@ -23,7 +24,7 @@ class AtRootPath:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         if self._root and scope["type"] in ("http", "websocket"):
-            # In the server's own dict: its log has to show the path that `hide_parts` leaves.
+            # In the server's own dict: its log has to show the path that `masked_scope` leaves.
             scope["root_path"] = self._root
             path: str = scope["path"]
             if path != self._root and not path.startswith(f"{self._root}/"):
@@ -42,6 +43,8 @@ def check_root_path(root_path: str) -> str:
         raise ConfigError("root path: write it as in a URL, such as /agents")
     if any(part in ("", ".", "..") for part in root.split("/")[1:]):
         raise ConfigError("root path: no part of it may be empty, or lead upwards")
-    if any(root == own or root.startswith(f"{own}/") for own in _OWN):
-        raise ConfigError("root path: may not begin as the gateway's own paths, /v1 and /console")
+    if (first := root.partition("/")[2].partition("/")[0]) in _OWN:
+        raise ConfigError(
+            f"root path: may not begin with /{first}, which is the gateway's own path"
+        )
     return root

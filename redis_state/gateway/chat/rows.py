@@ -36,6 +36,15 @@ class StreamNotice:
     name: str
     data: dict[str, Any] = field(repr=False)
 
+    @property
+    def kept_until(self) -> str | None:
+        """Up to where what was read before is valid, if the server has lost what followed."""
+        match self.name, self.data:
+            case "resync", {"reason": reason, "resume_after": str(cursor)} if reason != "trimmed":
+                return cursor
+            case _:
+                return None
+
 
 Heard: TypeAlias = TaskRow | StreamNotice | bytes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeAlias, cast
@@ -18,9 +19,9 @@ from redis_state.errors import (
 from redis_state.gateway.answers import HttpProblem, forbidden
 from redis_state.gateway.auth.principal import Principal, Right
 from redis_state.gateway.calls import ApiCall
-from redis_state.gateway.chat.parts import TaskParts
 from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.rows import TaskRows
+from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import pause_document
 from redis_state.gateway.routes.pauses import decidable_pause, decide
@@ -32,6 +33,7 @@ from redis_state.worker.tasks.views.stream import view_task
 # What a handler gets as its input: all that the client sent, or the text of its last message.
 InputForm: TypeAlias = Literal["conversation", "text"]
 _SLEEP = "sleep"
+_DEEPEST = 100
 _NO_INPUT = (TaskUnknown, RetryRefused, CorruptState, PayloadUnreadable, ArchiveUnavailable)
 
 
@@ -80,6 +82,21 @@ class ChatTask:
         """Return the place of a client that knows nothing of the task yet."""
         return EventPlace(await self.rows.end(), "~", 0)
 
+    async def is_below(self, handler: str) -> bool:
+        """Return whether it is a task of a handler, or was spawned by one, at any depth.
+
+        False for an unknown task, and for one whose parents are not kept. Errors: those of the
+        store.
+        """
+        task_id, seen = self.task_id, set[str]()
+        while task_id not in seen and len(seen) < _DEEPEST:
+            seen.add(task_id)
+            view = await self.call.client.inspect(self.session_id, task_id)
+            if view is None or view.handler == handler:
+                return view is not None
+            task_id = view.state.context_snapshot.spawned_from_task_id
+        return False
+
     async def state(self) -> TaskState | None:
         """Read it."""
         return await self.call.client.get(self.session_id, self.task_id)
@@ -95,6 +112,14 @@ class ChatTask:
             return {}
         found = cut_tokens(self.session_id, source.task_input)
         return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+    async def kept_until(self, cursor: str, state: Any = None) -> TaskParts:
+        """Read what the rows up to a cursor say. Errors: those of the store."""
+        parts = TaskParts(self.task_id, state)
+        async with aclosing(self.rows.past(cursor)) as past:
+            async for row in past:
+                parts.feed(row.update)
+        return parts
 
     async def asks(self, parts: TaskParts, cursor: str) -> list[dict[str, Any]]:
         """Return the pauses that the task waits for at a row; none if it continued."""

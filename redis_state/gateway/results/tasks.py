@@ -82,7 +82,7 @@ class SummaryResult(ResultShape):
 class TasksResult(ResultShape):
     """A page of tasks. ``cursor`` is null at the end; a short page may have one.
 
-    One that is ``incomplete`` lacks archived tasks: the archive could not be read.
+    One that is ``incomplete`` lacks archived tasks: the archive cannot be read, or has too many.
     """
 
     tasks: list[SummaryResult]
@@ -108,10 +108,23 @@ class BranchResult(ResultShape):
     children: list[BranchResult]
 
 
+class TaskBranchResult(BranchResult):
+    """A task and those that it has spawned.
+
+    One that is ``incomplete`` lacks archived tasks: the archive cannot be read, or has too many.
+    """
+
+    incomplete: bool
+
+
 class TreeResult(ResultShape):
-    """The tasks of a session as trees."""
+    """The tasks of a session as trees.
+
+    What is ``incomplete`` lacks archived tasks: the archive cannot be read, or has too many.
+    """
 
     trees: list[BranchResult]
+    incomplete: bool
 
 
 class StepResult(ResultShape):

@@ -2,7 +2,7 @@
 
 The URL is signed, for one pause, and expires. GET shows a page and changes nothing, because mail
 scanners open links. POST decides: the page's form, or JSON of another program. The URL is the right
-to decide, so it stands in no log of this process: see `redis_state.gateway.paths.hide_parts`.
+to decide, so it stands in no log of this process: see `redis_state.gateway.masking`.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from redis_state.gateway.bodies import ForgetQuery, PageQuery
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.documents import branch_document, session_document
 from redis_state.gateway.results import ErasureResult, SessionResult, SessionsResult, TreeResult
+from redis_state.worker.tasks.views.branches import tasks_of_session
 
 # For tasks that run to notice that they are cancelled. Then they lose their leases.
 _LONGEST_WAIT_S = 10.0
@@ -47,8 +48,8 @@ async def read_session(call: ApiCall) -> Response:
 
 
 async def read_trees(call: ApiCall) -> Response:
-    """Read the tasks of a session as trees: which task spawned which."""
-    tasks = await call.store.list_tasks(call.path["session"])
+    """Read the tasks of a session as trees: which task spawned which. Archived ones too."""
+    tasks, incomplete = await tasks_of_session(call.store, call.path["session"])
     if not tasks:
         raise not_found()
     known = {task.task_id for task in tasks}
@@ -57,7 +58,8 @@ async def read_trees(call: ApiCall) -> Response:
         for task in tasks
         if task.context_snapshot.spawned_from_task_id not in known - {task.task_id}
     ]
-    return answer({"trees": [branch_document(root, tasks) for root in roots]})
+    trees = [branch_document(root, tasks) for root in roots]
+    return answer({"trees": trees, "incomplete": incomplete})
 
 
 async def forget_session(call: ApiCall) -> Response:

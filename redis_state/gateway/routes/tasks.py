@@ -32,10 +32,10 @@ from redis_state.gateway.documents import (
     view_document,
 )
 from redis_state.gateway.results import (
-    BranchResult,
     FullStepResult,
     StepsResult,
     SubmittedResult,
+    TaskBranchResult,
     TaskResult,
     TasksResult,
     TimelineResult,
@@ -115,8 +115,8 @@ async def read_task(call: ApiCall) -> Response:
 async def read_tree(call: ApiCall) -> Response:
     """Read a task and those that it has spawned."""
     view = await _found(call)
-    tasks = await tasks_of_branch(call.store, view.state, archived=view.archived)
-    return answer(branch_document(view.state, tasks))
+    tasks, incomplete = await tasks_of_branch(call.store, view.state, archived=view.archived)
+    return answer(branch_document(view.state, tasks) | {"incomplete": incomplete})
 
 
 async def read_timeline(call: ApiCall) -> Response:
@@ -255,7 +255,7 @@ OPERATIONS = (
         key="The task's id: a repeated call returns the same task.",
     ),
     _read(_TASK, read_task, "Read a task", TaskResult),
-    _read(f"{_TASK}/tree", read_tree, "Read a task and its children", BranchResult),
+    _read(f"{_TASK}/tree", read_tree, "Read a task and its children", TaskBranchResult),
     _read(
         f"{_TASK}/timeline",
         read_timeline,

@@ -136,8 +136,12 @@ async def test_the_tree_of_a_live_task_has_its_archived_children(
         await archive_and_expire(live, archive, child.task_id)
         async with over.served.caller("ann", "read:*") as ann:
             tree = (await ann.get(at(SESSION, top, "tree"))).json()
-        assert (tree["task_id"], tree["status"]) == (top, "COMPLETE")
+            trees = (await ann.get(f"/v1/sessions/{SESSION}/tree")).json()
+        assert (tree["task_id"], tree["status"], tree["incomplete"]) == (top, "COMPLETE", False)
         assert [each["task_id"] for each in tree["children"]] == [child.task_id]
+        assert [each["task_id"] for each in trees["trees"]] == [top]
+        assert [each["task_id"] for each in trees["trees"][0]["children"]] == [child.task_id]
+        assert trees["incomplete"] is False
         for arguments in ((), (top,)):
             (branch,) = (await cli_tree(*arguments)).document
             assert branch["task_id"] == top
@@ -150,8 +154,19 @@ async def test_the_tree_of_a_live_task_has_its_archived_children(
     async with RedisStateStore(away) as store, over_http(store) as over:
         async with over.served.caller("ann", "read:*") as ann:
             tree = await ann.get(at(SESSION, top, "tree"))
+            trees = (await ann.get(f"/v1/sessions/{SESSION}/tree")).json()
         # What Redis has is shown without the archive.
         assert (tree.status_code, tree.json()["children"]) == (200, [])
+        assert tree.json()["incomplete"] is True
+        assert ([each["children"] for each in trees["trees"]], trees["incomplete"]) == ([[]], True)
+        auth, keys = keys_for(ann="read:*")
+        app = create_gateway(store, auth=auth, console=True)
+        browser = Browser(app)
+        await browser.log_in(keys["ann"])
+        for path, more in (("/task", {"task": top}), ("/session", {})):
+            page = await browser.get(path, session=SESSION, **more)
+            assert (page.status, "could not be read" in page.text) == (200, True)
+        await app.aclose()
 
 
 async def test_who_may_not_read_a_session_learns_nothing_of_its_archived_tasks(

@@ -100,7 +100,8 @@ async def test_the_console_streams_and_links_work_below_a_path_whether_it_is_cut
 
 
 @pytest.mark.parametrize(
-    "root_path", ["agents", "/a/../b", "//evil.example.com", "/a?b", "/a\nb", "/v1", "/console/x"]
+    "root_path",
+    ["agents", "/a/../b", "//evil.example.com", "/a?b", "/a\nb", "/v1", "/console/x", "/metrics"],
 )
 async def test_a_root_path_that_is_none_is_refused(settings: Settings, root_path: str) -> None:
     ran = await cli(settings, "gateway", "--root-path", root_path)

@@ -389,7 +389,8 @@ async def test_no_credential_stands_in_a_log(
         await http.get("/v1/queues")
         await http.get(f"/v1/hooks/{link}")
         await http.post(f"/v1/hooks/{link}", json={"approved": True})
-    assert seen
+        await http.get(f"/agents/v1/agents/v1/Hooks//{link}", params={"next": link})
+    assert len(seen) > 3
     for text in [*seen, caplog.text]:
         assert token not in text
         assert link not in text

@@ -15,13 +15,10 @@ from redis_state.gateway.chat.parts import (
     Part,
     PauseAsked,
     PauseDecided,
-    ShownCall,
-    ShownMessage,
     StateChanged,
     StateGiven,
     StepBegan,
     StepEnded,
-    TaskParts,
     TextAdded,
     TextBegan,
     TextDropped,
@@ -30,6 +27,8 @@ from redis_state.gateway.chat.parts import (
     ToolCalled,
     ToolReturned,
 )
+from redis_state.gateway.chat.shown import ShownCall, ShownMessage
+from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 
@@ -64,8 +63,17 @@ class RunEvents:
 
     def joined(self) -> list[AgUiEvent]:
         """Open a run for a client that may have nothing, or a part of it."""
-        opened = [*self.started(), self._messages()]
-        if self._parts.has_state:
+        return [*self.started(), *self._whole()]
+
+    def went_back(self, kept: TaskParts) -> list[AgUiEvent]:
+        """Replace what the client has by what is kept, after the server has lost rows."""
+        closed = self.write(self._parts.close())
+        self._parts.go_back(kept)
+        return [*closed, *self._whole()]
+
+    def _whole(self) -> list[AgUiEvent]:
+        opened = [self._messages()]
+        if self._parts.has_state or self._has_state:
             opened.append({"type": "STATE_SNAPSHOT", "snapshot": self._parts.state})
         if self._parts.step is not None:
             opened.append({"type": "STEP_STARTED", "stepName": self._parts.step})

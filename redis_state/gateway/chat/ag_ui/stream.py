@@ -13,9 +13,9 @@ from typing import Any
 
 from redis_state.errors import RedisStateError
 from redis_state.gateway.chat.ag_ui.events import AgUiEvent, RunEvents, at_ms
-from redis_state.gateway.chat.parts import TaskParts
 from redis_state.gateway.chat.places import EventPlace, Within
 from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
+from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.gateway.chat.tasks import ChatTask
 from redis_state.gateway.streaming import events
 from redis_state.models import TaskState
@@ -47,7 +47,11 @@ class RunStream:
             closed = await self._begin(parts, run, place, rest)
             if closed and not rest:
                 return
-            yield first + b"".join(rest)
+            opening = first + b"".join(rest)
+            # An open stream does not hold what it has sent.
+            rest.clear()
+            yield opening
+            del opening
             if closed:
                 return
             try:
@@ -109,8 +113,12 @@ class RunStream:
                 case StreamNotice(name="end"):
                     ended = self._ended(run, await self.task.state())
                     yield b"".join(_write(ended, cursor, "!"))
-                case StreamNotice(name=name, data=data):
-                    yield _event(run.custom_event(name, data))
+                case StreamNotice(name=name, data=data, kept_until=until):
+                    told = [run.custom_event(name, data)]
+                    if until is not None:
+                        told += run.went_back(await self.task.kept_until(until, self.state))
+                    # Without ids: who connects again behind a lost row is to join.
+                    yield b"".join(map(_event, told))
                 case _:
                     yield heard
 

@@ -6,7 +6,7 @@ https://ai-sdk.dev/docs/ai-sdk-ui/stream-protocol
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from redis_state.gateway.chat.parts import (
@@ -17,7 +17,6 @@ from redis_state.gateway.chat.parts import (
     PauseDecided,
     StateChanged,
     StateGiven,
-    TaskParts,
     TextAdded,
     TextBegan,
     TextDropped,
@@ -25,12 +24,14 @@ from redis_state.gateway.chat.parts import (
     ToolCalled,
     ToolReturned,
 )
+from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.models import TaskStatus
 
 Chunk: TypeAlias = dict[str, Any]
 
 # What a status says, a chat shows by itself.
 _UNTOLD = frozenset({"status_change"})
+_DELTAS = ("text-delta", "reasoning-delta")
 
 
 class MessageChunks:
@@ -121,6 +122,36 @@ class MessageChunks:
             yield _returned(part.pause_id, decided)
         else:
             yield {"type": "tool-output-denied", "toolCallId": part.pause_id}
+
+
+class JoinedChunks:
+    """Chunks in which the deltas of a text that follow one another are one."""
+
+    def __init__(self) -> None:
+        # Each with its deltas, which are joined once: their number may be that of the rows.
+        self._said: list[tuple[Chunk, list[str]]] = []
+
+    def add(self, chunks: Iterable[Chunk]) -> None:
+        """Add chunks."""
+        for each in chunks:
+            if each["type"] not in _DELTAS:
+                self._said.append((each, []))
+                continue
+            last, deltas = self._said[-1] if self._said else ({}, [])
+            if (last.get("type"), last.get("id")) == (each["type"], each["id"]):
+                deltas.append(each["delta"])
+            else:
+                self._said.append((each, [each["delta"]]))
+
+    def drop(self, ids: Collection[str]) -> None:
+        """Leave out the chunks of texts."""
+        self._said = [(each, deltas) for each, deltas in self._said if each.get("id") not in ids]
+
+    def chunks(self) -> list[Chunk]:
+        """Return the chunks."""
+        return [
+            {**each, "delta": "".join(deltas)} if deltas else each for each, deltas in self._said
+        ]
 
 
 def _called(call_id: str, tool: str, arguments: Any) -> list[Chunk]:

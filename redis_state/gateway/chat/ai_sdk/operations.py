@@ -67,8 +67,8 @@ class ResumeQuery(ChatQuery):
 
     task: SomeId | None = Field(
         default=None,
-        description="The id of a task of the chat, such as a child task; else the newest one that "
-        "is unfinished.",
+        description="The id of a task of the chat's handler, or of one below such a task; else the "
+        "newest one that is unfinished.",
     )
 
 
@@ -127,7 +127,7 @@ def _nothing() -> Response:
 
 async def _given_task(call: ApiCall, task_id: str) -> ChatTask:
     task = ChatTask(call, call.path["session"], task_id)
-    if await task.state() is None:
+    if not await task.is_below(call.path["handler"]):
         raise TaskUnknown(task_id)
     return task
 

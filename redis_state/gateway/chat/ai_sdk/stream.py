@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from redis_state.errors import RedisStateError
-from redis_state.gateway.chat.ai_sdk.chunks import Chunk, MessageChunks
-from redis_state.gateway.chat.parts import Part, PauseDecided, TaskParts, TextDropped
+from redis_state.gateway.chat.ai_sdk.chunks import Chunk, JoinedChunks, MessageChunks
+from redis_state.gateway.chat.parts import Part, PauseDecided, TextDropped
 from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
+from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.gateway.chat.tasks import ChatTask
 from redis_state.models import TaskState
 from redis_state.serialization import codec
 
 DONE: Final = b"data: [DONE]\n\n"
-_DELTAS = ("text-delta", "reasoning-delta")
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class MessageStream:
 
         Errors: those of the store, before the first chunk.
         """
-        parts = TaskParts(self.task.task_id)
+        parts = TaskParts(self.task.task_id, keeps_texts=False)
         message = MessageChunks(parts, self.task.task_id, approvals=self.approvals)
         chunks: list[Chunk] = []
         if not is_new:
@@ -46,7 +46,11 @@ class MessageStream:
         async with aclosing(coming):
             await anext(coming, b"")
             halted = place.within == "~" and bool(await self.task.asks(parts, place.cursor))
-            yield _write([*chunks, *message.halted()]) + DONE if halted else _write(chunks)
+            opening = _write([*chunks, *message.halted()]) + DONE if halted else _write(chunks)
+            # An open stream does not hold what it has sent.
+            chunks = []
+            yield opening
+            del opening
             if halted:
                 return
             try:
@@ -60,21 +64,20 @@ class MessageStream:
         self, parts: TaskParts, message: MessageChunks, place: EventPlace
     ) -> list[Chunk]:
         """Write the rows up to a place, without texts that were replaced since."""
-        chunks: list[Chunk] = []
+        said = JoinedChunks()
         async with aclosing(self.task.rows.past(place.cursor)) as past:
             async for row in past:
-                said: Sequence[Part] = parts.feed(row.update)
+                read: Sequence[Part] = parts.feed(row.update)
                 if any(
-                    isinstance(part, PauseDecided) and part.pause_id in self.since for part in said
+                    isinstance(part, PauseDecided) and part.pause_id in self.since for part in read
                 ):
-                    chunks = []
-                for part in said:
-                    if isinstance(part, TextDropped):
-                        chunks = [each for each in chunks if each.get("id") != part.text_id]
-                kept = [part for part in said if not isinstance(part, TextDropped)]
-                dropped = {part.text_id for part in said if isinstance(part, TextDropped)}
-                chunks += [each for each in message.write(kept) if each.get("id") not in dropped]
-        return _joined(chunks)
+                    said = JoinedChunks()
+                kept = [part for part in read if not isinstance(part, TextDropped)]
+                dropped = {part.text_id for part in read if isinstance(part, TextDropped)}
+                if dropped:
+                    said.drop(dropped)
+                said.add(each for each in message.write(kept) if each.get("id") not in dropped)
+        return said.chunks()
 
     async def _live(
         self, parts: TaskParts, message: MessageChunks, coming: AsyncGenerator[Heard]
@@ -90,8 +93,11 @@ class MessageStream:
                         yield chunk
                 case StreamNotice(name="end"):
                     yield _write(self._ended(message, await self.task.state())) + DONE
-                case StreamNotice(name=name, data=data):
-                    yield _write([{"type": f"data-{name}", "data": data, "transient": True}])
+                case StreamNotice(name=name, data=data, kept_until=cursor):
+                    told: list[Chunk] = [{"type": f"data-{name}", "data": data, "transient": True}]
+                    if cursor is not None:
+                        told += message.write(parts.go_back(await self.task.kept_until(cursor)))
+                    yield _write(told)
                 case _:
                     yield heard
 
@@ -100,18 +106,6 @@ class MessageStream:
             return message.ended(None, None, None)
         result, error = self.task.end_of(state)
         return message.ended(state.status, result, error)
-
-
-def _joined(chunks: Sequence[Chunk]) -> list[Chunk]:
-    """Join the deltas of a text that follow one another."""
-    joined: list[Chunk] = []
-    for each in chunks:
-        last = joined[-1] if joined else {"type": "", "id": ""}
-        if each["type"] in _DELTAS and (last["type"], last.get("id")) == (each["type"], each["id"]):
-            joined[-1] = {**last, "delta": last["delta"] + each["delta"]}
-        else:
-            joined.append(each)
-    return joined
 
 
 def _write(chunks: Sequence[Chunk]) -> bytes:

@@ -52,6 +52,7 @@ async def show_session(call: PageCall) -> Response:
         session=path["session"],
         counts=counts["counts"],
         trees=trees["trees"],
+        incomplete=trees["incomplete"],
         kinds=_KINDS,
         types=_types(call),
         **await _rows(call, path["session"]),

@@ -14,25 +14,42 @@ from redis_state.worker.tasks.children import ChildTasks
 
 async def tasks_of_branch(
     store: RedisStateStore, top: TaskState, *, archived: bool
-) -> list[TaskState]:
-    """Return the tasks of a session in the order of their creation, with those below one of them.
+) -> tuple[list[TaskState], bool]:
+    """Return the tasks of a session in the order of their creation, with those below one of them,
+    and whether archived ones are missing.
 
     The archive is read if the top is ``archived``, or if a child's name is all that Redis has of
-    it. Large results stay in the store of claims. Errors: ArchiveUnavailable for an archived top;
-    below a live one archived tasks are left out then.
+    it. Large results stay in the store of claims. Of many archived tasks the newest are read.
+    Errors: ArchiveUnavailable for an archived top; below a live one archived tasks are missing
+    then.
     """
     session_id = top.session_id
     if not archived:
         live = await store.list_tasks(session_id)
         if store.settings.archive_url is None or not await _misses(store, top, live):
-            return live
+            return live, False
+    return await _with_archived(store, session_id, needed=archived)
+
+
+async def tasks_of_session(store: RedisStateStore, session_id: str) -> tuple[list[TaskState], bool]:
+    """Return the tasks of a session in the order of their creation, also those of the archive, and
+    whether archived ones are missing: the archive cannot be read, or has too many.
+    """
+    if store.settings.archive_url is None:
+        return await store.list_tasks(session_id), False
+    return await _with_archived(store, session_id)
+
+
+async def _with_archived(
+    store: RedisStateStore, session_id: str, *, needed: bool = False
+) -> tuple[list[TaskState], bool]:
     reader = store.archive
     try:
-        return await reader.soon(lambda: reader.tasks(session_id, fetch=False))
+        return await reader.soon(lambda: reader.tasks_or_more(session_id, fetch=False))
     except ArchiveUnavailable:
-        if archived:
+        if needed:
             raise
-        return await store.list_tasks(session_id)
+        return await store.list_tasks(session_id), True
 
 
 async def _misses(store: RedisStateStore, top: TaskState, live: Iterable[TaskState]) -> bool:

@@ -17,7 +17,9 @@ import httpx
 
 from redis_state import RedisStateStore
 from redis_state.gateway import Principal, create_gateway
-from redis_state.gateway.chat.parts import ShownMessage, TaskParts
+from redis_state.gateway.chat.ai_sdk.chunks import JoinedChunks
+from redis_state.gateway.chat.shown import ShownMessage
+from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
 from tests.support.chat.ag_ui import AgUiClient, run_input
@@ -219,6 +221,28 @@ def test_a_long_text_costs_its_length_to_read() -> None:
     (shown,) = parts.shown.values()
     assert isinstance(shown, ShownMessage)
     assert shown.text == "x" * 2_000_000
+
+
+def test_a_long_message_costs_its_length_to_resume() -> None:
+    said, began = JoinedChunks(), time.process_time()
+    for _ in range(10_000):
+        said.add([{"type": "text-delta", "id": "a", "delta": "x" * 1_000}])
+    (chunk,) = said.chunks()
+    # To join the text at each row copies 50 GB.
+    assert time.process_time() - began < 1.5
+    assert chunk == {"type": "text-delta", "id": "a", "delta": "x" * 10_000_000}
+
+
+def test_a_message_that_keeps_no_texts_holds_what_they_are_called_alone() -> None:
+    parts = TaskParts("t", keeps_texts=False)
+    for number in range(1, 1_001):
+        content = {"text": "x" * 200, "text_id": "a", "generation": "g", "part": number}
+        parts.feed(
+            StateUpdate(session_id="s", task_id="t", update_type=UpdateType.RESULT, content=content)
+        )
+    (shown,) = parts.shown.values()
+    assert isinstance(shown, ShownMessage)
+    assert (shown.size, shown.text) == (200_000, "")
 
 
 def _sent(chat_id: str, message: str = "m1") -> dict[str, Any]:

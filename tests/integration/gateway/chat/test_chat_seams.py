@@ -161,6 +161,15 @@ async def test_a_message_names_the_child_it_waits_for_which_can_be_read_and_appr
         )
         child = named[0]["data"]["task_id"]
         url = "/v1/ai-sdk/clerk/c/stream"
+        for handler, status in (("clerk", 200), ("hand_off", 200), ("in_pieces", 404)):
+            of_handler = f"/v1/ai-sdk/{handler}/c/stream"
+            asked = await http.get(of_handler, params={"task": child})
+            assert (asked.status_code, handler) == (status, handler)
+        # Below the chat's task, and not above.
+        (above,) = [
+            each.task_id for each in await tasks.store.list_tasks("c") if each.task_id != child
+        ]
+        assert (await http.get(url, params={"task": above})).status_code == 404
         shown = await http.get(url, params={"task": child})
         kinds = [each["type"] for each in chunks_of(shown.text.split("\n"))]
         assert "tool-approval-request" in kinds
@@ -279,3 +288,50 @@ async def test_a_stop_while_a_tool_runs_ends_the_message_behind_the_tool(
         chunks = chunks_of(answer.text.split("\n"))
         assert chunks[-1] == {"type": "abort"}
         assert not [each for each in chunks if each["type"] == "text-delta"]
+
+
+@pytest.mark.parametrize("part", [2, 4], ids=["written again", "continued"])
+async def test_lost_pieces_of_a_text_that_continues_are_replaced_for_who_is_connected(
+    part: int,
+) -> None:
+    async with rolling_back() as server, RedisStateStore.from_url(server.url) as store:
+
+        async def write(text: str, number: int, **more: Any) -> None:
+            content = {"text": text, "text_id": "a", "generation": "g", "part": number, **more}
+            await store.save_update(
+                StateUpdate(
+                    session_id="s", task_id="t", update_type=UpdateType.RESULT, content=content
+                )
+            )
+
+        async with client_of(store) as tasks, over_http(store, queue_of(store.settings)) as http:
+            await tasks.submit("none", None, session_id="s", task_id="t")
+            await write("kept ", 1)
+            await server.mark()
+            await write("lost ", 2)
+            await write("too ", 3)
+            ann = AgUiClient(http)
+            lines: list[str] = []
+
+            async def resume() -> None:
+                url = "/v1/ai-sdk/none/s/stream"
+                async with http.stream("GET", url, params={"task": "t"}) as answer:
+                    async for line in answer.aiter_lines():
+                        lines.append(line)  # noqa: PERF401 - each is read as it comes
+
+            reading = [asyncio.create_task(ann.connect("s", "t")), asyncio.create_task(resume())]
+            await eventually(lambda: "too " in str(ann.text()), "the run is read")
+            await eventually(lambda: "too " in str(lines), "the message is read")
+            await server.go_back()
+            await write("new", part, end=True)
+            await eventually(lambda: "new" in str(ann.text()), "the run continues")
+            await eventually(lambda: '"new"' in str(lines), "the message continues")
+            await tasks.cancel("s", "t")
+            await asyncio.gather(*reading)
+            late = await AgUiClient(http).connect("s", "t")
+        assert list(ann.text().values()) == list(late.text().values()) == ["kept new"]
+        chunks = chunks_of(lines)
+        dropped = [each["type"] for each in chunks].index("data-dropped")
+        texts = [each["delta"] for each in chunks[dropped:] if each["type"] == "text-delta"]
+        assert "".join(texts) == "kept new"
+        assert chunks[dropped - 1] == {"type": "text-end", "id": chunks[dropped]["data"]["id"]}

@@ -1,0 +1,302 @@
+"""Read what the rows of one task say to a chat. No I/O.
+
+The same rows make the same parts under the same ids, in each process and each time. So a
+protocol's stream can be made again up to any row, and continued behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+from redis_state.gateway.chat.parts import (
+    ChildAwaited,
+    Halted,
+    OtherUpdate,
+    Part,
+    PauseAsked,
+    PauseDecided,
+    StateChanged,
+    StateGiven,
+    StepBegan,
+    StepEnded,
+    TextAdded,
+    TextBegan,
+    TextDropped,
+    TextEnded,
+    TextKind,
+    ToolCalled,
+    ToolReturned,
+)
+from redis_state.gateway.chat.shown import ShownCall, ShownMessage
+from redis_state.models import StateUpdate, TaskStatus, UpdateType
+
+_SLEEP: Final = "sleep"
+_ENDS: Final = frozenset(status.value for status in TaskStatus if status.is_terminal)
+
+
+class TaskParts:
+    """Read the rows of one task in order, each once, and keep what a client that joins needs.
+
+    ``keeps_texts`` is False for a protocol that never gives texts again.
+    """
+
+    def __init__(self, task_id: str, state: Any = None, *, keeps_texts: bool = True) -> None:
+        self.shown: dict[str, ShownMessage | ShownCall] = {}
+        self.state: Any = state
+        self.has_state: bool = False
+        self.step: str | None = None
+        # Whether the task waits for something, by the last row that has a status.
+        self.halted: bool = False
+        self.wrote_text: bool = False
+        # What the rows of all pauses that were opened say, by their ids.
+        self.asked: dict[str, dict[str, Any]] = {}
+        self._keeps_texts = keeps_texts
+        self._task_id = task_id
+        # The generation of each text, and its part read last.
+        self._texts: dict[str, tuple[str, int]] = {}
+        # Names and ids of open pauses, the oldest first.
+        self._asked: list[tuple[str, str]] = []
+
+    @property
+    def open_texts(self) -> list[ShownMessage]:
+        """The texts that have begun and not ended."""
+        return [
+            each for each in self.shown.values() if isinstance(each, ShownMessage) and each.is_open
+        ]
+
+    def feed(self, update: StateUpdate) -> list[Part]:
+        """Read a row; return what it says."""
+        parts = list(self._read(update))
+        for part in parts:
+            self._keep(part)
+        return parts
+
+    def close(self) -> list[Part]:
+        """End what is open, as a run of a protocol ends."""
+        parts = list(self._closing())
+        for part in parts:
+            self._keep(part)
+        return parts
+
+    def go_back(self, kept: TaskParts) -> list[Part]:
+        """Continue from what is kept, after the server has lost rows.
+
+        Return what changes for a client: texts that lost a piece are dropped and given again.
+        """
+        told: list[Part] = []
+        again = [each for each in kept.shown.values() if isinstance(each, ShownMessage)]
+        for each in self.shown.values():
+            if not isinstance(each, ShownMessage):
+                continue
+            left = kept.shown.get(each.text_id)
+            if isinstance(left, ShownMessage) and left.size == each.size:
+                again.remove(left)
+                if each.is_open and not left.is_open:
+                    told.append(TextEnded(each.text_id, each.kind))
+                # A text that the client has as ended begins again with its next piece.
+                left.is_open = left.is_open and each.is_open
+                continue
+            if each.is_open:
+                told.append(TextEnded(each.text_id, each.kind))
+            told.append(TextDropped(each.text_id, each.kind))
+        for each in again:
+            told += [TextBegan(each.text_id, each.kind)]
+            told += [TextAdded(each.text_id, each.kind, each.text)]
+            if not each.is_open:
+                told.append(TextEnded(each.text_id, each.kind))
+        self._become(kept)
+        return told
+
+    def last_text(self, result: Any) -> list[Part]:
+        """Show a task's result, if it is text and the task has written none."""
+        if self.wrote_text or not isinstance(result, str) or not result:
+            return []
+        parts = list(self._whole(f"{self._task_id}:result", "text", result))
+        for part in parts:
+            self._keep(part)
+        return parts
+
+    def _become(self, kept: TaskParts) -> None:
+        self.shown = kept.shown
+        self.state, self.has_state, self.step = kept.state, kept.has_state, kept.step
+        self.halted, self.wrote_text, self.asked = kept.halted, kept.wrote_text, kept.asked
+        self._texts, self._asked = kept._texts, kept._asked
+        if not self._keeps_texts:
+            for each in self.shown.values():
+                if isinstance(each, ShownMessage):
+                    each.forget()
+
+    def _read(self, row: StateUpdate) -> Iterator[Part]:
+        match row.update_type, row.content:
+            case _, {"text": str(), "text_id": str(), "generation": str(), "part": int()}:
+                yield from self._written(row)
+            case UpdateType.THINKING, {"text": str(text)}:
+                yield from self._whole(self._own(row), "reasoning", text)
+            case UpdateType.RESULT, str(text):
+                yield from self._whole(self._own(row), "text", text)
+            case UpdateType.TOOL_CALL, {"tool": str()}:
+                yield from self._tool(row, row.content)
+            case UpdateType.PROGRESS, content:
+                yield from self._progress(row, content)
+            case UpdateType.CHECKPOINT, {"pause": str(), "pause_id": str()}:
+                yield from self._asks(row.content)
+            case UpdateType.STATUS_CHANGE, {"status": str()}:
+                yield from self._moved(row.content)
+            case kind, content:
+                yield from self._other(kind, content)
+
+    def _written(self, row: StateUpdate) -> Iterator[Part]:
+        content: dict[str, Any] = row.content
+        text_id, generation, part = content["text_id"], content["generation"], content["part"]
+        known, last = self._texts.get(text_id, (generation, 0))
+        if known != generation:
+            yield from self._drop(self._part_id(text_id, known))
+            last = 0
+        self._texts[text_id] = generation, max(part, last)
+        if part <= last:
+            return
+        kind: TextKind = "reasoning" if row.update_type is UpdateType.THINKING else "text"
+        part_id, text = self._part_id(text_id, generation), str(content["text"])
+        shown = self.shown.get(part_id)
+        if not isinstance(shown, ShownMessage) or not shown.is_open:
+            if not text:
+                return
+            yield TextBegan(part_id, kind)
+        if text:
+            yield TextAdded(part_id, kind, text)
+        if content.get("end"):
+            yield TextEnded(part_id, kind)
+
+    def _drop(self, part_id: str) -> Iterator[Part]:
+        shown = self.shown.get(part_id)
+        if isinstance(shown, ShownMessage):
+            if shown.is_open:
+                yield TextEnded(part_id, shown.kind)
+            yield TextDropped(part_id, shown.kind)
+
+    def _whole(self, part_id: str, kind: TextKind, text: str) -> Iterator[Part]:
+        if text:
+            yield TextBegan(part_id, kind)
+            yield TextAdded(part_id, kind, text)
+            yield TextEnded(part_id, kind)
+
+    def _tool(self, row: StateUpdate, more: Mapping[str, Any]) -> Iterator[Part]:
+        given = more.get("tool_call_id")
+        call_id = given if isinstance(given, str) and given else self._own(row)
+        if call_id not in self.shown:
+            yield ToolCalled(call_id, more["tool"], more.get("arguments"))
+        known = self.shown.get(call_id)
+        # A call without an id has both in one row, and no result if that is None.
+        returned = "result" in more and (more["result"] is not None or call_id == given)
+        if returned and not (isinstance(known, ShownCall) and known.returned):
+            failed = more.get("outcome") in ("failed", "denied")
+            yield ToolReturned(call_id, more["result"], failed=failed)
+
+    def _progress(self, row: StateUpdate, content: Any) -> Iterator[Part]:
+        match content:
+            case {"graph": "values", "namespace": [], "data": data}:
+                yield StateGiven(data)
+                return
+            case _:
+                pass
+        if row.step_index is not None:
+            match content:
+                case {"message": str(message)} if message:
+                    name = message
+                case _:
+                    name = f"step {row.step_index}"
+            if name != self.step:
+                if self.step is not None:
+                    yield StepEnded(self.step)
+                yield StepBegan(name)
+        yield OtherUpdate("progress", content)
+
+    def _asks(self, content: dict[str, Any]) -> Iterator[Part]:
+        if content.get("reason") == _SLEEP and content.get("payload") is None:
+            return
+        pause_id, name = content["pause_id"], content["pause"]
+        self._asked.append((name, pause_id))
+        self.asked[pause_id] = content
+        yield PauseAsked(pause_id, name, content.get("payload"), content)
+
+    def _other(self, kind: UpdateType, content: Any) -> Iterator[Part]:
+        match content:
+            case {"notice": "value", "key": str(key), "value": value}:
+                yield StateChanged(key, value)
+            case {"pause": str(name), "approved": bool(approved), "actor": str(actor)}:
+                yield from self._decided(name, actor, approved=approved)
+            case _:
+                yield OtherUpdate(kind.value.lower(), content)
+
+    def _moved(self, content: Mapping[str, Any]) -> Iterator[Part]:
+        match content:
+            case {"pause": str(name), "approved": bool(approved), "actor": str(actor)}:
+                yield from self._decided(name, actor, approved=approved)
+            case {"waits_for": str(child)}:
+                yield ChildAwaited(child, ended=False)
+            case {"child": str(child)}:
+                yield ChildAwaited(child, ended=True)
+            case _:
+                pass
+        yield OtherUpdate("status_change", content)
+        status = content["status"]
+        self.halted = False
+        if status == TaskStatus.PAUSED.value:
+            yield Halted()
+        # A run of a protocol may end here. What is open ends by this row, for each reader alike.
+        if status == TaskStatus.PAUSED.value or status in _ENDS:
+            yield from self._closing()
+
+    def _closing(self) -> Iterator[Part]:
+        for each in self.open_texts:
+            yield TextEnded(each.text_id, each.kind)
+        if self.step is not None:
+            yield StepEnded(self.step)
+
+    def _decided(self, name: str, actor: str, *, approved: bool) -> Iterator[Part]:
+        found = next((each for each in self._asked if each[0] == name), None)
+        if found is not None:
+            self._asked.remove(found)
+            yield PauseDecided(found[1], approved, actor)
+
+    def _keep(self, part: Part) -> None:
+        match part:
+            case TextBegan() | TextAdded() | TextEnded() | TextDropped():
+                self._keep_text(part)
+            case ToolCalled(call_id, tool, arguments):
+                self.shown[call_id] = ShownCall(call_id, tool, arguments)
+            case ToolReturned(call_id):
+                called = self.shown.get(call_id)
+                if isinstance(called, ShownCall):
+                    called.returned = part
+            case StateGiven(state):
+                self.state, self.has_state = state, True
+            case StateChanged(key, value):
+                given: object = self.state
+                kept = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+                self.state, self.has_state = {**kept, key: value}, True
+            case StepBegan(name):
+                self.step = name
+            case StepEnded():
+                self.step = None
+            case _:
+                self.halted = self.halted or isinstance(part, Halted)
+
+    def _keep_text(self, part: TextBegan | TextAdded | TextEnded | TextDropped) -> None:
+        if isinstance(part, TextDropped):
+            del self.shown[part.text_id]
+            return
+        text = self.shown.get(part.text_id)
+        if not isinstance(text, ShownMessage):
+            text = self.shown[part.text_id] = ShownMessage(part.text_id, part.kind)
+        text.is_open = not isinstance(part, TextEnded)
+        if isinstance(part, TextAdded):
+            text.add(part.text, keep=self._keeps_texts)
+        self.wrote_text = self.wrote_text or part.kind == "text"
+
+    def _own(self, row: StateUpdate) -> str:
+        return f"{self._task_id}:{row.update_id}"
+
+    def _part_id(self, text_id: str, generation: str) -> str:
+        return f"{self._task_id}:{text_id}:{generation}"
