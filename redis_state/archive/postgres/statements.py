@@ -59,6 +59,23 @@ FROM unnest(%s::text[]) AS wanted (owner) CROSS JOIN LATERAL (
 FORGET_RECORDS: Final = """
 DELETE FROM redis_state.records WHERE namespace = %s AND kind = %s AND owner = %s
 """
+COUNT_RECORDS: Final = """
+SELECT count(*) FROM redis_state.records WHERE namespace = %s AND kind = %s AND owner = %s
+"""
+FIRST_PLACES: Final = """
+SELECT DISTINCT ON (key) key, born, n FROM redis_state.records
+WHERE namespace = %s AND kind = %s AND owner = %s AND key = ANY(%s) ORDER BY key, born, n
+"""
+SHARED_TRACES: Final = """
+SELECT trace FROM unnest(%s::text[]) AS wanted (trace)
+WHERE EXISTS (
+    SELECT 1 FROM redis_state.tasks
+    WHERE namespace = %s AND trace_id = wanted.trace AND session_id <> ALL(%s::text[]))
+OR EXISTS (
+    SELECT 1 FROM redis_state.records
+    WHERE namespace = %s AND kind = 'trajectory' AND key = wanted.trace
+        AND owner <> ALL(%s::text[]))
+"""
 RECORDS_OF_SESSION: Final = """
 SELECT kind, count(*) FROM redis_state.records
 WHERE namespace = %s AND owner = %s AND kind IN ('trajectory', 'agent_session', 'artifact')
