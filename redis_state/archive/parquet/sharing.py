@@ -1,4 +1,4 @@
-"""Answer what names of traces and keys tell, without what the records have."""
+"""Answer by the keys of records, without what the records have."""
 
 from __future__ import annotations
 

@@ -9,12 +9,11 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import Archive
-from redis_state.archive.history import archived_events
 from redis_state.archive.model import ArchiveBatch
 from redis_state.erasure import Eraser
 from redis_state.models import Trajectory
 from tests.integration.archive.test_any_ids import IDS
-from tests.support.tasks.archived_records import archive_records, event_of
+from tests.support.tasks.archived_records import archive_records, archived_events, event_of
 from tests.support.tasks.archived_tasks import sample_task
 
 pytestmark = pytest.mark.role("any", why="it reads the names of all keys")
