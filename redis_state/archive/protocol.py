@@ -122,9 +122,12 @@ class Archive(Protocol):
         ...
 
     async def last_records(
-        self, kind: RecordKind, owners: Sequence[str]
+        self, kind: RecordKind, owners: Sequence[str], *, before_us: int | None = None
     ) -> Mapping[str, RecordPlace]:
-        """Return the place of the last record of a kind that each owner has, if it has any."""
+        """Return the place of the last record of a kind that each owner has, if it has any.
+
+        With ``before_us`` the last of those that were born before that time.
+        """
         ...
 
     async def forget_records(self, kind: RecordKind, owner: str, *, before_us: int) -> int:

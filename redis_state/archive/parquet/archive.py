@@ -174,12 +174,17 @@ class ParquetArchive:
         )
 
     async def last_records(
-        self, kind: RecordKind, owners: Sequence[str]
+        self, kind: RecordKind, owners: Sequence[str], *, before_us: int | None = None
     ) -> Mapping[str, RecordPlace]:
-        """Return the place of the last record of a kind that each owner has, if it has any."""
+        """Return the place of the last record of a kind that each owner has, if it has any.
+
+        With ``before_us`` the last of those that were born before that time.
+        """
 
         def look(reader: FileReader) -> dict[str, RecordPlace]:
-            found = {each: reader.last_record(kind.value, plain_text(each)) for each in owners}
+            found = {
+                each: reader.last_record(kind.value, plain_text(each), before_us) for each in owners
+            }
             return {
                 each: (place[0], place[1], text_of(place[2]))
                 for each, place in found.items()

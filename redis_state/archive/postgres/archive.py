@@ -243,13 +243,17 @@ class PostgresArchive:
             return [record_of(kind, row) for row in await found.fetchall()]
 
     async def last_records(
-        self, kind: RecordKind, owners: Sequence[str]
+        self, kind: RecordKind, owners: Sequence[str], *, before_us: int | None = None
     ) -> Mapping[str, RecordPlace]:
-        """Return the place of the last record of a kind that each owner has, if it has any."""
+        """Return the place of the last record of a kind that each owner has, if it has any.
+
+        With ``before_us`` the last of those that were born before that time.
+        """
         by_text = {id_text(each): each for each in owners}
+        before = None if before_us is None else moment_of_us(before_us)
         async with self._using("read") as connection:
             found = await connection.execute(
-                sqls.LAST_RECORDS, [list(by_text), self._namespace, kind.value]
+                sqls.LAST_RECORDS, [list(by_text), self._namespace, kind.value, before]
             )
             return {
                 by_text[owner]: (us_of(born), n, id_of(key, whole, 1))

@@ -54,6 +54,7 @@ SELECT owner, last.born, last.n, last.key, last.long_ids
 FROM unnest(%s::text[]) AS wanted (owner) CROSS JOIN LATERAL (
     SELECT born, n, key, long_ids FROM redis_state.records AS kept
     WHERE kept.namespace = %s AND kept.kind = %s AND kept.owner = wanted.owner
+        AND kept.born < coalesce(%s::timestamptz, 'infinity')
     ORDER BY born DESC, n DESC, key DESC LIMIT 1) AS last
 """
 FORGET_RECORDS: Final = """

@@ -7,12 +7,24 @@ import pytest
 pytest.importorskip("psycopg", reason="needs the postgres extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
+from pydantic import SecretStr
+
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import Archive, ArchiveReader, EventCursor
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKind
+from redis_state.archive.records import RecordArchiver
+from redis_state.errors import CommandRefused
 from redis_state.models import StoredEvent
+from redis_state.stores.archive_list import RecordList
 from redis_state.stores.traces.audit_events import write_event
-from tests.support.tasks.archived_records import archive_records, event_of
+from redis_state.transport.clock import us_of
+from tests.support.samples import admin, own_server
+from tests.support.tasks.archived_records import (
+    archive_records,
+    archived_events,
+    event_of,
+    records_due,
+)
 from tests.support.tasks.crash_states import send
 
 TRACE = "trace"
@@ -123,3 +135,61 @@ async def test_an_event_with_two_places_comes_at_the_first_in_pages_of_one(
     await live.save_events(made("b", "c"))
     for limit in (1, 2, 100):
         assert (await rest(live.archive, limit=limit))[0] == ["a", "b", "c"]
+
+
+async def test_a_large_log_is_copied_in_shares_and_holds_no_other_up(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    contents = [f"{n:03d}" for n in range(200)]
+    await live.save_events(made(*contents))
+    others = [f"other {n}" for n in range(9)]
+    await live.save_events(event_of(each, each) for each in others)
+    archiver, rounds = RecordArchiver(live, archive, share_s=0), 0
+    while (await RecordList(live.base).backlog()).records:
+        rounds += 1
+        assert rounds < 200
+        await records_due(live)
+        report = await archiver.run_once()
+        assert report.refused == report.postponed == 0
+        # One page of each of eight logs.
+        assert report.copied["events"] <= 500 + 9
+    # The first page is short, and each round begins with one.
+    assert rounds > 200 // 16
+    assert [(each.n, each.key) for each in await archived_events(archive, TRACE)] == [
+        (n, write_event(event)[0].decode()) for n, event in enumerate(made(*contents), 1)
+    ]
+    for each in others:
+        assert len(await archived_events(archive, each)) == 1
+
+
+@pytest.mark.role("any", why="it writes a log by hand")
+async def test_a_log_that_began_again_in_the_past_is_continued_and_what_it_lost_is_counted(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    now_ms = us_of(await live.transport.commands.time()) // 1000
+    old = [record(f"old {n}", n, now_ms + 3_600_000 + n) for n in range(1, 10)]
+    await archive.write(ArchiveBatch(records=old))
+    # Its server's clock is an hour behind since.
+    await live.save_events(made(*"abc"))
+    report = await archive_records(live, archive)
+    assert (report.copied, report.missed) == ({"events": 3}, 0)
+    short = live.settings.model_copy(update={"max_events_per_trace": 2})
+    async with RedisStateStore(short) as store:
+        for content in "defg":
+            await store.save_events(made(content))
+        report = await archive_records(store, archive)
+    # What it has is not copied again.
+    assert (report.copied, report.missed) == ({"events": 2}, 2)
+
+
+async def test_a_missing_right_is_no_bad_record(archiving: Settings, archive: Archive) -> None:
+    with own_server() as own:
+        chosen = archiving.model_copy(update={"url": SecretStr(own.url)})
+        async with RedisStateStore(chosen) as store:
+            await store.save_events(made("a"))
+            await records_due(store)
+            await admin(store, "ACL", "SETUSER", "default", "-xrange")
+            with pytest.raises(CommandRefused):
+                await RecordArchiver(store, archive).run_once()
+            await admin(store, "ACL", "SETUSER", "default", "+xrange")
+            assert (await archive_records(store, archive)).copied == {"events": 1}
