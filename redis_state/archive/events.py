@@ -89,7 +89,7 @@ class EventCopies:
 
         Rows of before a time at which their trace was ``erased``, in us, are left out. Each page is
         verified before the next is read. A trace whose page is not there as it was sent is left.
-        So is the rest once the call's share of time is over: a repetition continues there.
+        So is the rest once the call's share of time has passed: a repetition continues there.
         Errors: ArchiveUnavailable, CommandRefused.
         """
         copied, ends_s = CopiedEvents(), monotonic() + self._share_s

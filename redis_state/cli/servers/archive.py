@@ -233,7 +233,7 @@ def archive_now(
     """Archive what waits, and return once nothing of it is due.
 
     Workers do so by themselves. With an option it also waits until the records that it finds
-    are due: `call_timeout_s` and five seconds. It finds no audit events, and names such classes as
+    are due: `call_timeout_s` and five seconds. It names classes of which it finds none as
     ``left``. Status 5 if the archive is away.
     """
 
