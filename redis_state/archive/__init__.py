@@ -5,7 +5,7 @@ The archiver runs in every worker that has `archive_url`. `docs/design.md` lists
 
 from __future__ import annotations
 
-from redis_state.archive.history import EventHistory
+from redis_state.archive.history import EventCursor, EventHistory
 from redis_state.archive.model import (
     ArchivedPage,
     ArchivedSession,
@@ -31,6 +31,7 @@ __all__ = [
     "ArchivedPage",
     "ArchivedSession",
     "ArchivedTask",
+    "EventCursor",
     "EventHistory",
     "ReadRecord",
     "RecordBacklog",

@@ -5,6 +5,7 @@
     the log has another history  all that it keeps is copied: what is archived is refused by its
                                  place, time, number and fingerprint
     the archive has gone back    its last row is an earlier one, and what Redis still has follows
+    the clock has gone back      the last row of no later time than the log's end is what counts
 
 The place is read from the archive before each copy, and nowhere else. So no page is written before
 all that comes before it: the archive has the beginning of a log, at any crash.
@@ -14,14 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import TypeVar
 
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKind, RecordPlace
 from redis_state.archive.protocol import Archive
 from redis_state.errors import (
     ArchiveUnavailable,
+    CommandRefused,
     CursorGap,
     NoConnection,
     RedisStateError,
@@ -74,26 +78,33 @@ class _ReadEvents:
 class EventCopies:
     """Copy the audit events of one store to one archive."""
 
-    def __init__(self, store: RedisStateStore, archive: Archive) -> None:
+    def __init__(self, store: RedisStateStore, archive: Archive, *, share_s: float) -> None:
+        """Copy for ``share_s`` seconds in each call, a part of the time that the claims last."""
         self._store = store
         self._archive = archive
+        self._share_s = share_s
 
     async def copy(self, traces: Sequence[str], erased: Mapping[str, int]) -> CopiedEvents:
         """Copy what follows the last row of each trace, as it is when it is read.
 
         Rows of before a time at which their trace was ``erased``, in us, are left out. Each page is
         verified before the next is read. A trace whose page is not there as it was sent is left.
-        Errors: ArchiveUnavailable.
+        So is the rest once the call's share of time has passed: a repetition continues there.
+        Errors: ArchiveUnavailable, CommandRefused.
         """
-        copied = CopiedEvents()
-        last = await self._archive.last_records(RecordKind.EVENT, traces)
-        for start in range(0, len(traces), _TOGETHER):
-            some = traces[start : start + _TOGETHER]
+        copied, ends_s = CopiedEvents(), monotonic() + self._share_s
+        # Those that were left the last time are not always the last again.
+        order = random.sample(traces, len(traces))
+        last = await self._archive.last_records(RecordKind.EVENT, order)
+        for start in range(0, len(order), _TOGETHER):
+            some = order[start : start + _TOGETHER]
+            if start and monotonic() >= ends_s:
+                break
             begun = await asyncio.gather(
                 *(_tried(each, self._begin(each, last.get(each)), copied) for each in some)
             )
             left = {trace: of for trace, of in zip(some, begun, strict=True) if of is not None}
-            await self._copy(left, erased, copied)
+            await self._copy(left, erased, copied, ends_s)
         return copied
 
     async def keep(self, trace_id: str, *, least_ms: int, hold_ms: int) -> bool:
@@ -113,14 +124,25 @@ class EventCopies:
         if last is None:
             return _Left(None, None)
         events = self._store.events.log(trace_id)
-        born_us, n, key = last
-        cursor = events.cursor_at(n, born_us // 1000)
-        # Another row may have its place, after a rollback.
-        same = bool(key) and await events.find(_row_id(key)) == cursor
-        return _Left(cursor if same else None, last)
+        cursor = await _cursor_of(events, last)
+        end = None if cursor is not None else events.place_of(await events.end())
+        if end is None or last[0] <= end[1] * 1000:
+            return _Left(cursor, last)
+        # The log began again, on a server whose clock has gone back.
+        before_us = end[1] * 1000 + 1
+        earlier = await self._archive.last_records(
+            RecordKind.EVENT, [trace_id], before_us=before_us
+        )
+        if trace_id not in earlier:
+            return _Left(None, None)
+        return _Left(await _cursor_of(events, earlier[trace_id]), earlier[trace_id])
 
     async def _copy(
-        self, left: Mapping[str, _Left], erased: Mapping[str, int], copied: CopiedEvents
+        self,
+        left: Mapping[str, _Left],
+        erased: Mapping[str, int],
+        copied: CopiedEvents,
+        ends_s: float,
     ) -> None:
         count = _FIRST
         while left:
@@ -150,6 +172,8 @@ class EventCopies:
                 elif page.rows:
                     row = page.rows[-1]
                     following[trace_id] = _Left(row.cursor, _record(trace_id, row).place)
+            if monotonic() >= ends_s:
+                return
             left, count = following, _next_count(news)
 
     async def _keep(
@@ -190,15 +214,26 @@ class EventCopies:
 
 
 async def _tried(trace_id: str, call: Awaitable[T], copied: CopiedEvents) -> T | None:
-    """Await a call about one log. A log that cannot be read is refused, and the others continue."""
+    """Await a call about one log. A log that cannot be read is refused, and the others continue.
+
+    Errors: what concerns all logs: CommandRefused for a missing right, for one.
+    """
     try:
         return await call
-    except (NoConnection, StoreFull):
+    except (ArchiveUnavailable, CommandRefused, NoConnection, StoreFull):
         raise
     except RedisStateError as error:
         log.error("events cannot be archived: %s", error)  # noqa: TRY400 - the text says all
         copied.refused.add(trace_id)
         return None
+
+
+async def _cursor_of(events: Log, last: RecordPlace) -> str | None:
+    """Return the cursor after an archived row, if the log still has that very row."""
+    born_us, n, key = last
+    cursor = events.cursor_at(n, born_us // 1000)
+    # Another row may have its place, after a rollback.
+    return cursor if key and await events.find(_row_id(key)) == cursor else None
 
 
 async def _read(events: Log, left: _Left, count: int) -> _ReadEvents:

@@ -6,7 +6,7 @@ nothing by the deadline.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from math import inf
@@ -122,15 +122,37 @@ class Archive(Protocol):
         ...
 
     async def last_records(
-        self, kind: RecordKind, owners: Sequence[str]
+        self, kind: RecordKind, owners: Sequence[str], *, before_us: int | None = None
     ) -> Mapping[str, RecordPlace]:
-        """Return the place of the last record of a kind that each owner has, if it has any."""
+        """Return the place of the last record of a kind that each owner has, if it has any.
+
+        With ``before_us`` the last of those that were born before that time.
+        """
         ...
 
     async def forget_records(self, kind: RecordKind, owner: str, *, before_us: int) -> int:
         """Erase an owner's records of a kind that no session owns; return how many there were.
 
         A mark stays, as `forget` leaves one: `erased` has it under `scope_of` the two.
+        """
+        ...
+
+    async def count_records(self, kind: RecordKind, owner: str) -> int:
+        """Count an owner's records of a kind."""
+        ...
+
+    async def first_places(
+        self, kind: RecordKind, owner: str, keys: Collection[str]
+    ) -> Mapping[str, RecordPlace]:
+        """Return of each key the place of an owner's first record that has it, if any has."""
+        ...
+
+    async def shared_traces(
+        self, trace_ids: Collection[str], *, besides: Collection[str]
+    ) -> frozenset[str]:
+        """Return those of the traces that a session has which is none of ``besides``.
+
+        A session has a trace if a task or a trajectory of it is kept.
         """
         ...
 

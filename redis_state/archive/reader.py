@@ -10,10 +10,11 @@ from functools import partial
 from time import monotonic
 from typing import Any, Self, TypeVar
 
+from redis_state import limits
 from redis_state.agents.state.session import AgentSession
 from redis_state.agents.storage.session_store import SessionStore
 from redis_state.archive.copying import UpdateCopies
-from redis_state.archive.history import EventHistory, read_history, row_of
+from redis_state.archive.history import EventCursor, EventHistory, read_history, row_of
 from redis_state.archive.model import (
     ArchivedRecord,
     ArchivedRow,
@@ -287,12 +288,16 @@ class ArchiveReader:
             return None
         return sessions.read(session_id, fields_of(found.data.decode()))
 
-    async def events(self, trace_id: str) -> EventHistory:
-        """Return a trace's audit events, of Redis and the archive, each once, by time.
+    async def events(
+        self, trace_id: str, *, after: EventCursor | None = None, limit: int = _PAGE
+    ) -> EventHistory:
+        """Return a page of a trace's audit events, of the archive and Redis, each once.
 
-        All are read. `records` reads those of the archive in pages.
+        They come in the order of the trace's log. A page has some 4 MiB, or one event. The next
+        one begins ``after`` its ``cursor``; one without events is the end.
         """
-        return await read_history(self._store, self.archive, trace_id)
+        limits.count("limit", limit)
+        return await read_history(self._store, self.archive, trace_id, after=after, limit=limit)
 
     async def records(
         self,

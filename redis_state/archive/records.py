@@ -25,7 +25,13 @@ from redis_state.archive.events import EventCopies
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKey, RecordKind
 from redis_state.archive.protocol import Archive
 from redis_state.archive.sources import RecordReader
-from redis_state.errors import ArchiveUnavailable, NoConnection, RedisStateError, StoreFull
+from redis_state.errors import (
+    ArchiveUnavailable,
+    CommandRefused,
+    NoConnection,
+    RedisStateError,
+    StoreFull,
+)
 from redis_state.primitives.watchlist import WatchClaim
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import RecordList, record_of_entry
@@ -40,6 +46,9 @@ _UNKNOWN_MS = 60_000
 _FIRST_BACKOFF_MS, _LONGEST_BACKOFF_MS = 2_000, 600_000
 # So many records are read together, and written together so many bytes.
 _TOGETHER, _SLICE_BYTES = 16, 4 << 20
+
+# Of these no one record is the cause: a right is missing, or the server is away or full.
+_OF_ALL = (CommandRefused, NoConnection, StoreFull)
 
 Named = tuple[RecordKind, str, str]
 
@@ -99,14 +108,24 @@ class _Round:
 
 
 class RecordArchiver:
-    """Archive the records that are due. ``limit`` bounds a round, for each shard."""
+    """Archive the records that are due. ``limit`` bounds a round, for each shard.
 
-    def __init__(self, store: RedisStateStore, archive: Archive, *, limit: int = 8) -> None:
+    A log of events that takes longer than ``share_s`` seconds is continued by a later round.
+    """
+
+    def __init__(
+        self,
+        store: RedisStateStore,
+        archive: Archive,
+        *,
+        limit: int = 8,
+        share_s: float = _HOLD_MS / 4000,
+    ) -> None:
         self._archive = archive
         self._limit = limit
         self._list = RecordList(store.base)
         self._reader = RecordReader(store)
-        self._events = EventCopies(store, archive)
+        self._events = EventCopies(store, archive, share_s=share_s)
         self._failures = 0
         self._prepared = False
 
@@ -171,7 +190,7 @@ class RecordArchiver:
                 await self._events.keep(
                     trace, least_ms=_KEEP_MS // 2 if refused else 0, hold_ms=_KEEP_MS
                 )
-            except (NoConnection, StoreFull):
+            except _OF_ALL:
                 raise
             except RedisStateError:
                 # A log that cannot be read: that was logged, and it is refused.
@@ -185,7 +204,7 @@ class RecordArchiver:
                 return None
             try:
                 found = await self._reader.read(*named, whole=True)
-            except (NoConnection, StoreFull):
+            except _OF_ALL:
                 raise
             except RedisStateError as error:
                 self._set_aside(claim, named[0], str(error), done)
@@ -314,7 +333,7 @@ class RecordArchiver:
                 return
             try:
                 there = await self._is_kept(trace, named)
-            except (NoConnection, StoreFull):
+            except _OF_ALL:
                 raise
             except RedisStateError as error:
                 kind = named[0] if named is not None else RecordKind.EVENT

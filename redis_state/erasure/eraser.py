@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 from redis_state.archive.model import ArchiveQuery
 from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive
-from redis_state.erasure.archived_events import ArchivedEventErasure
 from redis_state.erasure.families import ALWAYS_KEPT, check_session, long_keys
 from redis_state.erasure.session import Progress, SessionErasure, SessionFindings
+from redis_state.erasure.traces import TraceErasure
 from redis_state.erasure.user import UserErasure
 from redis_state.errors import InvalidField, SessionRunning
 from redis_state.models import TaskStatus
@@ -20,6 +20,7 @@ from redis_state.models.attributes import AttributeValue, check_attributes
 from redis_state.models.erasure import ErasureReport
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.stores.traces.audit_events import GLOBAL_TRACE
 from redis_state.transport.clock import us_of
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -39,6 +40,18 @@ class _Policy:
     def check(self) -> None:
         if self.running not in ("refuse", "fence"):
             raise InvalidField("running", "must be refuse or fence")
+
+
+@dataclass(slots=True)
+class _Together:
+    """Sessions that are erased in one call, and which of their traces were looked at.
+
+    ``shared`` are those that another session has too.
+    """
+
+    sessions: Sequence[str]
+    traces: set[str] = field(default_factory=set[str])
+    shared: set[str] = field(default_factory=set[str])
 
 
 class Eraser:
@@ -170,29 +183,40 @@ class Eraser:
         unknown = self._sessions.unknown_memories
         if unknown:
             total.kept |= long_keys(unknown)
+        together = _Together(sessions)
         for session_id in sessions:
-            total.merge(await self._forget_one(findings[session_id], archive, policy))
+            one = await self._forget_one(findings[session_id], archive, policy, together)
+            total.merge(one)
+        if together.shared:
+            total.kept["events of shared traces"] = (
+                f"{len(together.shared)} traces belong to another session too"
+            )
         return total
 
     async def _forget_one(
-        self, found: SessionFindings, archive: Archive | None, policy: _Policy
+        self,
+        found: SessionFindings,
+        archive: Archive | None,
+        policy: _Policy,
+        together: _Together,
     ) -> ErasureReport:
         session_id, report = found.session_id, ErasureReport([found.session_id])
-        await self._sessions.count(found, report)
+        await self._sessions.count(found, report, counted=together.traces)
         claims = await self._sessions.claims(found, await self._archived(session_id, archive))
-        events = None if archive is None else ArchivedEventErasure(self._store, archive)
-        traces = [] if events is None else await events.traces(session_id)
+        events = TraceErasure(self._store, archive)
+        traces = await events.of(session_id)
+        # What only sessions have that are erased together goes with the last of them.
+        shared = await events.shared(traces, together.sessions)
         archived = 0
         if policy.dry_run:
             report.claims = len(claims)
             was = None if archive is None else await archive.session(session_id)
-            archived = 0 if events is None else await events.count(traces)
+            archived = await events.count(traces - shared - together.traces)
         else:
-            if events is not None:
-                archived += await events.erase(traces)
-            await self._sessions.erase(found, claims, report)
-            if events is not None:
-                archived += await events.erase(traces)
+            keeps = await events.shared(traces, [session_id])
+            archived += await events.erase(traces - keeps)
+            await self._sessions.erase(found, claims, report, traces=traces, keeps=keeps)
+            archived += await events.erase(traces - keeps)
             was = None
             if archive is not None:
                 # All that was read before has times of before.
@@ -204,6 +228,8 @@ class Eraser:
             }
         if archived:
             report.archive["events"] = archived
+        together.traces |= traces
+        together.shared |= shared - {GLOBAL_TRACE}
         if not policy.dry_run:
             # Without the id, which is to be forgotten.
             log.info(

@@ -99,8 +99,10 @@ class SessionErasure:
             if key.kind in ("task", "journal", "lease") and not is_digest(key.rest)
         }
 
-    async def count(self, found: SessionFindings, report: ErasureReport) -> None:
-        """Count what was found, by class."""
+    async def count(
+        self, found: SessionFindings, report: ErasureReport, *, counted: Collection[str] = ()
+    ) -> None:
+        """Count what was found, by class. Traces that are ``counted`` are not counted again."""
         logs: list[str] = []
         for key in found.keys:
             what = class_of(key.kind)
@@ -120,12 +122,7 @@ class SessionErasure:
         report.count("schedules", len(await self.schedules(found.session_id)))
         report.count("scheduled jobs", len(await self._jobs(found.session_id)))
         traces = await self._store.trajectories.traces(found.session_id, limit=1_000_000)
-        report.count("traces", len(traces))
-        shared = [each for each in traces if await self._is_shared(each, found.session_id)]
-        if shared:
-            report.kept["events of shared traces"] = (
-                f"{len(shared)} traces belong to another session too"
-            )
+        report.count("traces", len(set(traces) - set(counted)))
 
     async def claims(self, found: SessionFindings, archived: Collection[bytes]) -> set[bytes]:
         """Return the names of the objects in the store of claims that the session's tasks name.
@@ -149,14 +146,23 @@ class SessionErasure:
         return named
 
     async def erase(
-        self, found: SessionFindings, claims: Collection[bytes], report: ErasureReport
+        self,
+        found: SessionFindings,
+        claims: Collection[bytes],
+        report: ErasureReport,
+        *,
+        traces: Collection[str] = (),
+        keeps: Collection[str] = (),
     ) -> None:
-        """Erase what was found, and what comes meanwhile."""
+        """Erase what was found, and what comes meanwhile, with what is kept of its ``traces``.
+
+        Of those that another session has it ``keeps`` what is not the session's own.
+        """
         session_id, store = found.session_id, self._store
         await self._delete_claims(claims, report)
         await self._each(lambda task: store.tasks.clear(session_id, task), sorted(found.tasks))
         self._progress("tasks", len(found.tasks))
-        await self._delete_elsewhere(found)
+        await self._delete_elsewhere(found, traces, keeps)
         self._progress("entries elsewhere", len(found.tasks))
         for _ in range(_WALKS):
             names = [key.name for key in found.keys]
@@ -172,7 +178,7 @@ class SessionErasure:
                 lambda task: store.tasks.clear(session_id, task),
                 sorted(found.tasks - was.tasks),
             )
-            await self._delete_elsewhere(found)
+            await self._delete_elsewhere(found, (), keeps)
         else:
             report.failed["late writes"] = (
                 f"{len(found.keys)} keys: the session is still being written"
@@ -187,7 +193,9 @@ class SessionErasure:
         if left:
             report.failed["claims"] = f"{left} objects: no store of claims here has them"
 
-    async def _delete_elsewhere(self, found: SessionFindings) -> None:
+    async def _delete_elsewhere(
+        self, found: SessionFindings, also: Collection[str], keeps: Collection[str]
+    ) -> None:
         session_id, keys, scripts = found.session_id, self._keys, self._scripts
         entries = [watch_entry(session_id, task) for task in sorted(found.tasks)]
         # By their beginnings: a run may have been stopped between the list and the thing.
@@ -202,12 +210,16 @@ class SessionErasure:
         traces = await self._store.trajectories.traces(session_id, limit=1_000_000)
         records = [trajectory_entry(session_id, trace) for trace in traces]
         # Events of a trace that stays wait for the archive.
-        own = [trace for trace in traces if not await self._is_shared(trace, session_id)]
+        own = [
+            trace
+            for trace in {*traces, *also}
+            if trace not in keeps and not await self._is_shared(trace, session_id)
+        ]
         records += [event_entry(trace) for trace in own]
         records.append(agent_session_entry(session_id))
         for key_of in (keys.archive_records, keys.archive_records_since):
             await self._remove_sharded(key_of, records)
-        await self._store.traces.clear(session_id)
+        await self._store.traces.clear(session_id, also=sorted(also), keeps=keeps)
         await self._remove(keys.artifact_sessions(), [raw(artifact_place(session_id))])
         shard = agent_shard(session_id)
         await scripts.delete_session(

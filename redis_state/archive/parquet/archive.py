@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ from redis_state.archive.model import (
     RecordKind,
     RecordPlace,
 )
-from redis_state.archive.parquet import answers
+from redis_state.archive.parquet import answers, sharing
 from redis_state.archive.parquet.calls import ArchiveCall, in_thread
 from redis_state.archive.parquet.ended import ended_tasks
 from redis_state.archive.parquet.files.columns import KINDS, folder_of, pa
@@ -174,12 +174,17 @@ class ParquetArchive:
         )
 
     async def last_records(
-        self, kind: RecordKind, owners: Sequence[str]
+        self, kind: RecordKind, owners: Sequence[str], *, before_us: int | None = None
     ) -> Mapping[str, RecordPlace]:
-        """Return the place of the last record of a kind that each owner has, if it has any."""
+        """Return the place of the last record of a kind that each owner has, if it has any.
+
+        With ``before_us`` the last of those that were born before that time.
+        """
 
         def look(reader: FileReader) -> dict[str, RecordPlace]:
-            found = {each: reader.last_record(kind.value, plain_text(each)) for each in owners}
+            found = {
+                each: reader.last_record(kind.value, plain_text(each), before_us) for each in owners
+            }
             return {
                 each: (place[0], place[1], text_of(place[2]))
                 for each, place in found.items()
@@ -203,6 +208,25 @@ class ParquetArchive:
 
         await self._run("forget", lambda: self._commit(work, delete=True))
         return was[-1]
+
+    async def count_records(self, kind: RecordKind, owner: str) -> int:
+        """Count an owner's records of a kind."""
+        return await self._read(lambda reader: sharing.count(reader, kind, owner))
+
+    async def first_places(
+        self, kind: RecordKind, owner: str, keys: Collection[str]
+    ) -> Mapping[str, RecordPlace]:
+        """Return of each key the place of an owner's first record that has it, if any has."""
+        return await self._read(lambda reader: sharing.first_places(reader, kind, owner, keys))
+
+    async def shared_traces(
+        self, trace_ids: Collection[str], *, besides: Collection[str]
+    ) -> frozenset[str]:
+        """Return those of the traces that a session has which is none of ``besides``.
+
+        It reads the traces of all tasks and trajectories.
+        """
+        return await self._read(lambda reader: sharing.shared_traces(reader, trace_ids, besides))
 
     async def status(self) -> ArchiveStatus:
         """Count what is kept. It reads the sessions' ids of all files."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -243,13 +243,17 @@ class PostgresArchive:
             return [record_of(kind, row) for row in await found.fetchall()]
 
     async def last_records(
-        self, kind: RecordKind, owners: Sequence[str]
+        self, kind: RecordKind, owners: Sequence[str], *, before_us: int | None = None
     ) -> Mapping[str, RecordPlace]:
-        """Return the place of the last record of a kind that each owner has, if it has any."""
+        """Return the place of the last record of a kind that each owner has, if it has any.
+
+        With ``before_us`` the last of those that were born before that time.
+        """
         by_text = {id_text(each): each for each in owners}
+        before = None if before_us is None else moment_of_us(before_us)
         async with self._using("read") as connection:
             found = await connection.execute(
-                sqls.LAST_RECORDS, [list(by_text), self._namespace, kind.value]
+                sqls.LAST_RECORDS, [list(by_text), self._namespace, kind.value, before]
             )
             return {
                 by_text[owner]: (us_of(born), n, id_of(key, whole, 1))
@@ -268,6 +272,39 @@ class PostgresArchive:
                 return done.rowcount
 
         return await _although_in_a_deadlock(once)
+
+    async def count_records(self, kind: RecordKind, owner: str) -> int:
+        """Count an owner's records of a kind."""
+        async with self._using("read") as connection:
+            found = await connection.execute(
+                sqls.COUNT_RECORDS, [self._namespace, kind.value, id_text(owner)]
+            )
+            row: Any = await found.fetchone()
+            return int(row[0])
+
+    async def first_places(
+        self, kind: RecordKind, owner: str, keys: Collection[str]
+    ) -> Mapping[str, RecordPlace]:
+        """Return of each key the place of an owner's first record that has it, if any has."""
+        by_text = {id_text(each): each for each in keys}
+        async with self._using("read") as connection:
+            found = await connection.execute(
+                sqls.FIRST_PLACES, [self._namespace, kind.value, id_text(owner), list(by_text)]
+            )
+            return {
+                by_text[key]: (us_of(born), n, by_text[key])
+                for key, born, n in await found.fetchall()
+            }
+
+    async def shared_traces(
+        self, trace_ids: Collection[str], *, besides: Collection[str]
+    ) -> frozenset[str]:
+        """Return those of the traces that a session has which is none of ``besides``."""
+        by_text = {id_text(each): each for each in trace_ids}
+        others = [self._namespace, [id_text(each) for each in besides]]
+        async with self._using("read") as connection:
+            found = await connection.execute(sqls.SHARED_TRACES, [list(by_text), *others, *others])
+            return frozenset(by_text[trace] for (trace,) in await found.fetchall())
 
     async def status(self) -> ArchiveStatus:
         """Count what is kept. It reads all of the namespace's keys."""

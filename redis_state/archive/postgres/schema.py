@@ -103,6 +103,11 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (namespace, session_digest)
     );
     """,
+    # Which sessions have a trace.
+    """
+    CREATE INDEX trajectories_by_trace ON redis_state.records (namespace, key)
+        WHERE kind = 'trajectory';
+    """,
 )
 
 _NOTE_MONTH = "INSERT INTO redis_state.months (name) VALUES (%s) ON CONFLICT DO NOTHING"

@@ -54,10 +54,28 @@ SELECT owner, last.born, last.n, last.key, last.long_ids
 FROM unnest(%s::text[]) AS wanted (owner) CROSS JOIN LATERAL (
     SELECT born, n, key, long_ids FROM redis_state.records AS kept
     WHERE kept.namespace = %s AND kept.kind = %s AND kept.owner = wanted.owner
+        AND kept.born < coalesce(%s::timestamptz, 'infinity')
     ORDER BY born DESC, n DESC, key DESC LIMIT 1) AS last
 """
 FORGET_RECORDS: Final = """
 DELETE FROM redis_state.records WHERE namespace = %s AND kind = %s AND owner = %s
+"""
+COUNT_RECORDS: Final = """
+SELECT count(*) FROM redis_state.records WHERE namespace = %s AND kind = %s AND owner = %s
+"""
+FIRST_PLACES: Final = """
+SELECT DISTINCT ON (key) key, born, n FROM redis_state.records
+WHERE namespace = %s AND kind = %s AND owner = %s AND key = ANY(%s) ORDER BY key, born, n
+"""
+SHARED_TRACES: Final = """
+SELECT trace FROM unnest(%s::text[]) AS wanted (trace)
+WHERE EXISTS (
+    SELECT 1 FROM redis_state.tasks
+    WHERE namespace = %s AND trace_id = wanted.trace AND session_id <> ALL(%s::text[]))
+OR EXISTS (
+    SELECT 1 FROM redis_state.records
+    WHERE namespace = %s AND kind = 'trajectory' AND key = wanted.trace
+        AND owner <> ALL(%s::text[]))
 """
 RECORDS_OF_SESSION: Final = """
 SELECT kind, count(*) FROM redis_state.records

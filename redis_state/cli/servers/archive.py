@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from redis_state import RedisStateStore
-from redis_state.archive import ArchivedTask, ArchiveReader, EventHistory
+from redis_state.archive import ArchivedTask, ArchiveReader
 from redis_state.archive.archiver import Archiver, ArchiveReport
 from redis_state.archive.backfill import backfill as backfill_tasks
 from redis_state.archive.model import TaskEnd
@@ -181,28 +181,41 @@ def show(
 @archive.command()
 def events(
     trace: Annotated[str, typer.Argument(metavar="TRACE")],
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most.")] = 1000,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the audit events of a trace, of Redis and the archive, by time.
+    """List the first audit events of a trace, of the archive and Redis, in the order of its log.
 
-    It says how many rows of its log neither has.
+    It says how many rows of the log before them neither has, and whether more follow.
     """
 
-    async def look() -> EventHistory:
+    async def look() -> tuple[list[Any], int, bool]:
+        found: list[Any] = []
+        missed, after = 0, None
         async with _reading(url) as (_, reader):
-            return await reader.events(trace)
+            while True:
+                left = limit - len(found)
+                page = await reader.events(trace, after=after, limit=left or 1)
+                if not page.events or not left:
+                    return found, missed, bool(page.events)
+                found += [
+                    asdict(each)
+                    if as_json
+                    else (each.ts, each.kind, each.node_name or "", brief(each.payload))
+                    for each in page.events
+                ]
+                missed, after = missed + page.missed, page.cursor
 
-    found = run(look())
+    found, missed, more = run(look())
     if as_json:
-        print_json({"events": [asdict(each) for each in found.events], "missed": found.missed})
+        print_json({"events": found, "missed": missed, "more": more})
         return
-    rows = [
-        (each.ts, each.kind, each.node_name or "", brief(each.payload)) for each in found.events
-    ]
-    print_table(("ts", "kind", "node", "payload"), rows, none="no events")
-    if found.missed:
-        print_line(harmless(f"{found.missed} rows are missing"))
+    print_table(("ts", "kind", "node", "payload"), found, none="no events")
+    if missed:
+        print_line(harmless(f"{missed} rows are missing"))
+    if more:
+        print_line(harmless("more follow: --limit"))
 
 
 @archive.command(name="run")
@@ -220,7 +233,7 @@ def archive_now(
     """Archive what waits, and return once nothing of it is due.
 
     Workers do so by themselves. With an option it also waits until the records that it finds
-    are due: `call_timeout_s` and five seconds. It finds no audit events, and names such classes as
+    are due: `call_timeout_s` and five seconds. It names classes of which it finds none as
     ``left``. Status 5 if the archive is away.
     """
 

@@ -8,6 +8,8 @@ stands for only keeps the trace longer, at most as long as the note.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from redis_state.scripts import TraceKeys
 from redis_state.stores.base import Base
 from redis_state.stores.traces.audit_events import GLOBAL_TRACE, EventStore
@@ -30,21 +32,26 @@ class TraceStore:
         self._bindings = bindings
         self._trajectories = trajectories
 
-    async def clear(self, session_id: str) -> None:
+    async def clear(
+        self, session_id: str, *, also: Collection[str] = (), keeps: Collection[str] = ()
+    ) -> None:
         """Delete a session's trajectories and conversations, and of each trace that they used what
-        no other session uses.
+        no other session uses. ``also`` are traces that Redis does not list. Of traces that it
+        ``keeps`` only what is the session's own goes.
 
         One step for each trace. Interrupted, it can be repeated: a trace is named by the session
         until it has been left.
         """
         used = await self._bindings.conversations(session_id)
         traces = await self._trajectories.traces(session_id, limit=1_000_000)
-        for trace_id in dict.fromkeys([*traces, *(trace_id for trace_id, _ in used)]):
-            await self._leave(session_id, trace_id)
+        for trace_id in dict.fromkeys([*traces, *(trace_id for trace_id, _ in used), *also]):
+            # Events of no trace name none, so they are no session's.
+            stays = trace_id == GLOBAL_TRACE or trace_id in keeps
+            await self._leave(session_id, trace_id, stays=stays)
             await self._trajectories.delete(trace_id, session_id)
         await self._bindings.forget(session_id, used)
 
-    async def _leave(self, session_id: str, trace_id: str) -> None:
+    async def _leave(self, session_id: str, trace_id: str, *, stays: bool) -> None:
         # What was set aside here in the background must not come after.
         await self._base.settle()
         own, bindings = await self._bindings.own_first(trace_id, session_id)
@@ -59,8 +66,7 @@ class TraceStore:
                 bindings=keys.bindings(trace_id),
             ),
             session=session_id,
-            # Its events name no trace, so they are no session's.
-            keeps=trace_id == GLOBAL_TRACE,
+            keeps=stays,
             own=own,
             bindings=bindings,
         )

@@ -2,8 +2,9 @@
 
     trajectories      the notes of traces name the sessions, and each session lists its traces
     agents' sessions  their listing has all of them
+    events            the first row of each log says whose it is
 
-Ids come from members of sets, never from names of keys: in these a long id is a digest.
+Ids come from members of sets and from rows, never from names of keys that have a digest.
 """
 
 from __future__ import annotations
@@ -16,13 +17,19 @@ from typing import Any, Final, TypeAlias
 
 from redis_state.archive.model import RecordKind
 from redis_state.archive.sources import RecordReader
-from redis_state.erasure.walking import KeyWalk
+from redis_state.erasure.walking import FoundKey, KeyWalk
+from redis_state.errors import CorruptState
 from redis_state.scripts import topic_text
+from redis_state.serialization.rows import unpack
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import RecordList, record_entry
+from redis_state.stores.traces.audit_events import GLOBAL_TRACE
+from redis_state.transport.key_text import is_digest, unescape
 from redis_state.transport.keys import AGENT_SHARDS
 
 _PAGE, _TOGETHER = 500, 64
+# Of an event's row: its trace comes first.
+_PARTS = 6
 # Under it an agent's session is listed whatever its status and its agent: see `SessionStore`.
 _ALL_SESSIONS = b"/:"
 
@@ -43,16 +50,17 @@ async def enlist_records(store: RedisStateStore, *, again: bool = False) -> Enli
     """Put all records of `archive_classes` on the archive's list that Redis has.
 
     Those that are archived are taken off it when they are looked at. With ``again`` their marks are
-    removed first: an archive that went back to an earlier state may lack them. They are due
-    `RecordList.rest_s` later. It may be repeated, also after a crash, and while a pool works.
-    Errors: CommandRefused without the right to read names, if trajectories are archived: it takes
-    the role ``admin``. LostRace while slots of a cluster are being moved.
+    removed first: an archive that went back to an earlier state may lack them. Of a log of events
+    what follows the archive's last row is copied. They are due `RecordList.rest_s` later. It may be
+    repeated, also after a crash, and while a pool works. Errors: CommandRefused without the right
+    to read names, if trajectories or events are archived: it takes the role ``admin``. LostRace
+    while slots of a cluster are being moved.
     """
     done, sources = EnlistedRecords(), RecordReader(store).sources
     chosen = store.settings.archive_classes
     for kind in (each for each in RecordKind if each.what in chosen):
         find = FINDERS.get(kind)
-        if find is None or kind not in sources:
+        if find is None or (kind not in sources and kind is not RecordKind.EVENT):
             done.left.append(kind.what)
             continue
         async for page in find(store):
@@ -64,11 +72,12 @@ async def enlist_records(store: RedisStateStore, *, again: bool = False) -> Enli
 
 
 async def _enlist(store: RedisStateStore, kind: RecordKind, found: Found, *, again: bool) -> None:
-    key = RecordReader(store).sources[kind].keys(*found).record
+    source = RecordReader(store).sources.get(kind)
 
     async def unmark() -> None:
-        if again:
-            await store.base.scripts.hdel(key, "archived")
+        # A log has no mark: the archive's last row says what follows.
+        if again and source is not None:
+            await store.base.scripts.hdel(source.keys(*found).record, "archived")
 
     # Like a save: who has looked before the mark was removed does not remove the entry.
     await RecordList(store.base).covering(record_entry(kind.value, *found), unmark)
@@ -100,7 +109,36 @@ async def _agent_sessions(store: RedisStateStore) -> AsyncGenerator[list[Found]]
             after = b"(" + found[-1]
 
 
+async def _events(store: RedisStateStore) -> AsyncGenerator[list[Found]]:
+    async for page in KeyWalk(store).all(["events"]):
+        logs = [key for key in page if key.kind == "events" and not key.rest]
+        for start in range(0, len(logs), _TOGETHER):
+            some = logs[start : start + _TOGETHER]
+            traces = await asyncio.gather(*(_trace_of(store, log) for log in some))
+            yield [(trace, "") for trace in traces if trace is not None]
+
+
+async def _trace_of(store: RedisStateStore, log: FoundKey) -> str | None:
+    """Return whose events a log has; None if it has none, or if neither row nor name says it."""
+    named = None if is_digest(log.tag) else unescape(log.tag)
+    reading = store.transport.commands.xrange(log.name, "-", "+", count=1)
+    try:
+        found: Any = await store.base.scripts.read(reading, log.name, command="XRANGE")
+    except CorruptState:
+        # What cannot be read is named by the archiver.
+        return named
+    if not found or named is not None:
+        return named if found else None
+    fields = dict(zip(found[0][1][::2], found[0][1][1::2], strict=False))
+    try:
+        trace = unpack(fields.get(b"row", b""), _PARTS)[0]
+    except ValueError:
+        return None
+    return trace if isinstance(trace, str) else GLOBAL_TRACE
+
+
 FINDERS: Final[Mapping[RecordKind, Finder]] = {
     RecordKind.TRAJECTORY: _trajectories,
     RecordKind.AGENT_SESSION: _agent_sessions,
+    RecordKind.EVENT: _events,
 }

@@ -16,8 +16,7 @@ import psycopg
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.archive import open_archive
-from redis_state.archive.history import archived_events
+from redis_state.archive import Archive, open_archive
 from redis_state.archive.model import ArchiveBatch, RecordKind
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.records import RecordArchiver
@@ -29,17 +28,17 @@ from redis_state.stores.traces.audit_events import GLOBAL_TRACE, write_event
 from tests.integration.archive.test_any_ids import IDS
 from tests.support.commands import Ran, cli
 from tests.support.servers.postgres import OwnPostgres
-from tests.support.tasks.archived_records import archive_records, event_of, records_due
+from tests.support.tasks.archived_records import (
+    archive_records,
+    archived_events,
+    event_of,
+    records_due,
+)
 from tests.support.tasks.crash_states import send
 
 TRACE = "trace"
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def archive_url(postgres: OwnPostgres) -> str:
-    """Give the URL of a PostgreSQL: files have no events."""
-    return postgres.url
+POSTGRES = pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def made(*contents: str, trace: str = TRACE) -> list[StoredEvent]:
     return [event_of(trace, content) for content in contents]
 
 
-async def kept(archive: PostgresArchive, trace: str = TRACE) -> list[tuple[int, str]]:
+async def kept(archive: Archive, trace: str = TRACE) -> list[tuple[int, str]]:
     """Return number and content of what is archived."""
     found = await archived_events(archive, trace)
     return [
@@ -78,7 +77,7 @@ async def go_back(store: RedisStateStore, was: list[tuple[str, bytes]]) -> None:
 
 
 async def test_events_are_copied_in_order_and_read_once_they_have_expired(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     await live.save_event(made("a")[0])
     await live.save_events(made(*"bc"))
@@ -104,15 +103,23 @@ async def test_events_are_copied_in_order_and_read_once_they_have_expired(
 
 
 async def test_many_rows_are_copied_in_pages_while_more_are_saved(
-    live: RedisStateStore, archive: PostgresArchive, archiving: Settings
+    live: RedisStateStore, archive: Archive, archiving: Settings
 ) -> None:
     other = open_archive(archiving)
     contents = [f"{n:04d}" for n in range(600)]
+
+    async def beside() -> None:
+        # Not until nothing waits: each takes the claims of the other.
+        archiver = RecordArchiver(live, other)
+        for _ in range(5):
+            await records_due(live)
+            await archiver.run_once()
+
     await live.save_events(made(*contents[:500]))
     await asyncio.gather(
         *(live.save_event(made(each)[0]) for each in contents[500:]),
         archive_records(live, archive),
-        archive_records(live, other),
+        beside(),
     )
     await archive_records(live, archive)
     assert await kept(archive) == list(enumerate(contents, 1))
@@ -120,7 +127,7 @@ async def test_many_rows_are_copied_in_pages_while_more_are_saved(
 
 
 async def test_what_was_trimmed_before_is_said(
-    archiving: Settings, archive: PostgresArchive, caplog: pytest.LogCaptureFixture
+    archiving: Settings, archive: Archive, caplog: pytest.LogCaptureFixture
 ) -> None:
     short = archiving.model_copy(update={"max_events_per_trace": 4})
     async with RedisStateStore(short) as store:
@@ -139,7 +146,7 @@ async def test_what_was_trimmed_before_is_said(
 
 @pytest.mark.role("any", why="it takes keys back with RESTORE")
 async def test_rows_of_another_history_follow_and_what_was_lost_stays(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     await live.save_events(made(*"ab"))
     was = await snapshot(live)
@@ -158,7 +165,7 @@ async def test_rows_of_another_history_follow_and_what_was_lost_stays(
 
 @pytest.mark.role("any", why="it takes keys back with RESTORE")
 async def test_another_row_at_the_very_same_place_is_archived_too(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     await live.save_events(made(*"ab"))
     await archive_records(live, archive)
@@ -183,8 +190,9 @@ async def test_another_row_at_the_very_same_place_is_archived_too(
     }
 
 
+@POSTGRES
 async def test_a_postgresql_from_a_backup_gets_what_redis_still_has(
-    live: RedisStateStore, archive: PostgresArchive, archiving: Settings, postgres: OwnPostgres
+    live: RedisStateStore, archive: Archive, archiving: Settings, postgres: OwnPostgres
 ) -> None:
     await live.save_events(made(*"abcd"))
     await archive_records(live, archive)
@@ -198,7 +206,7 @@ async def test_a_postgresql_from_a_backup_gets_what_redis_still_has(
 
 
 async def test_an_archive_that_is_away_delays_and_nothing_expires(
-    live: RedisStateStore, archive: PostgresArchive, archiving: Settings
+    live: RedisStateStore, archive: Archive, archiving: Settings
 ) -> None:
     await live.save_events(made(*"ab"))
     keys = live.events.log(TRACE).keys
@@ -219,7 +227,7 @@ async def test_an_archive_that_is_away_delays_and_nothing_expires(
 
 @pytest.mark.role("any", why="it reads the names of all keys")
 async def test_a_log_that_cannot_be_read_is_set_aside_and_others_go_on(
-    live: RedisStateStore, archive: PostgresArchive, caplog: pytest.LogCaptureFixture
+    live: RedisStateStore, archive: Archive, caplog: pytest.LogCaptureFixture
 ) -> None:
     for event in made("a", trace="other") + made("b"):
         await live.save_event(event)
@@ -234,7 +242,7 @@ async def test_a_log_that_cannot_be_read_is_set_aside_and_others_go_on(
 
 
 async def test_a_session_that_is_erased_takes_the_events_of_its_own_traces_with_it(
-    live: RedisStateStore, archive: PostgresArchive, archiving: Settings
+    live: RedisStateStore, archive: Archive, archiving: Settings
 ) -> None:
     for trace in (TRACE, "shared"):
         await live.save_events(made(*"ab", trace=trace))
@@ -267,7 +275,7 @@ async def test_a_session_that_is_erased_takes_the_events_of_its_own_traces_with_
 @pytest.mark.role("any", why="it reads the names of all keys, and takes keys back with RESTORE")
 @pytest.mark.parametrize("archives", [False, True], ids=["not-yet-archived", "archived"])
 async def test_events_of_no_trace_and_of_a_shared_one_outlive_a_session_that_names_them(
-    live: RedisStateStore, archive: PostgresArchive, *, archives: bool
+    live: RedisStateStore, archive: Archive, *, archives: bool
 ) -> None:
     shared = event_of(TRACE, "a")
     for event in (shared, replace(shared, trace_id=None)):
@@ -287,7 +295,7 @@ async def test_events_of_no_trace_and_of_a_shared_one_outlive_a_session_that_nam
 
 
 async def test_a_backup_of_before_an_erasure_is_not_archived_again(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     await live.save_events(made(*"ab"))
     await live.save_trajectory(TRACE, "session", Trajectory(query="q"))
@@ -303,8 +311,9 @@ async def test_a_backup_of_before_an_erasure_is_not_archived_again(
     assert [content for _, content in await kept(archive)] == ["c"]
 
 
+@POSTGRES
 async def test_old_events_are_removed_by_their_retention(
-    live: RedisStateStore, archive: PostgresArchive, archiving: Settings, postgres: OwnPostgres
+    live: RedisStateStore, archive: Archive, archiving: Settings, postgres: OwnPostgres
 ) -> None:
     await live.save_events(made(*"abc"))
     await archive_records(live, archive)
@@ -321,7 +330,7 @@ async def test_old_events_are_removed_by_their_retention(
     assert (await live.archive.events(TRACE)).missed == 2
 
 
-async def test_ids_and_values_are_any_text(live: RedisStateStore, archive: PostgresArchive) -> None:
+async def test_ids_and_values_are_any_text(live: RedisStateStore, archive: Archive) -> None:
     events = [replace(event_of(own, own), node_id=own) for own in IDS]
     await live.save_events(events)
     await archive_records(live, archive)
@@ -330,8 +339,9 @@ async def test_ids_and_values_are_any_text(live: RedisStateStore, archive: Postg
         assert (found.record.owner, found.value) == (own, event)
 
 
+@POSTGRES
 async def test_events_are_listed_by_hand(
-    archiving: Settings, settings: Settings, postgres: OwnPostgres, archive: PostgresArchive
+    archiving: Settings, settings: Settings, postgres: OwnPostgres, archive: Archive
 ) -> None:
     async def run(*arguments: str) -> Ran:
         return await cli(
@@ -356,7 +366,7 @@ async def test_events_are_listed_by_hand(
     assert (await run("events", "none")).out.strip() == "no events"
 
 
-async def test_global_events_are_archived(live: RedisStateStore, archive: PostgresArchive) -> None:
+async def test_global_events_are_archived(live: RedisStateStore, archive: Archive) -> None:
     await live.save_event(replace(made("a")[0], trace_id=None))
     await archive_records(live, archive)
     assert len(await archived_events(archive, "__global__")) == 1

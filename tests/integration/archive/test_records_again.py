@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,21 @@ from redis_state import RedisStateStore, Settings
 from redis_state.agents import SessionStore
 from redis_state.archive import Archive, open_archive
 from redis_state.archive.model import ArchivedRecord, RecordKind
+from redis_state.archive.records import RecordArchiver
 from redis_state.models import Trajectory
 from redis_state.worker.recovery.archive_again import enlist_records
 from tests.integration.archive.test_any_ids import IDS
 from tests.support.agents.sessions import fresh
 from tests.support.commands import cli
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.archived_records import archive_records, save_records
+from tests.support.tasks.archived_records import (
+    archive_records,
+    archived_events,
+    event_of,
+    records_due,
+    save_records,
+)
+from tests.support.tasks.crash_states import send
 
 pytestmark = [
     pytest.mark.worker,
@@ -142,8 +151,41 @@ async def test_the_command_copies_them_and_returns_once_they_are_there(
         REDIS_STATE_CALL_TIMEOUT_S="1",
     )
     assert ran.status == 0, ran.err
-    # It says what it does not find.
-    assert ran.document["left"] == ["events"]
+    assert ran.document["left"] == []
     counted = {name: ran.document[name] for name in ("enlisted_records", "trajectories")}
     assert counted == {"enlisted_records": 2, "trajectories": 1}
     assert len(await kept(archive)) == 2
+
+
+async def test_events_of_before_are_found_whatever_their_trace_is(
+    live: RedisStateStore, archive: Archive, settings: Settings
+) -> None:
+    own = {"archive_url": live.settings.archive_url, "archive_classes": frozenset({"events"})}
+    async with (
+        RedisStateStore(settings) as before,
+        RedisStateStore(settings.model_copy(update=own)) as later,
+    ):
+        for trace in (*IDS, None):
+            event = event_of("", f"{trace!r}")
+            await before.save_event(replace(event, trace_id=trace))
+        traces = [*IDS, "__global__"]
+        await archive_records(later, archive)
+        for trace in traces:
+            assert await archived_events(archive, trace) == []
+        # A log that nobody can read is named, and the others are copied.
+        broken = later.events.log("broken").keys
+        await before.save_event(event_of("broken", "b"))
+        await send(later, "DEL", broken.rows)
+        await send(later, "SET", broken.rows, "no log", "EX", 60)
+        done = await enlist_records(later)
+        assert (done.counts, done.left) == ({"events": len(traces) + 1}, [])
+        await records_due(later)
+        report = await RecordArchiver(later, archive).run_once()
+        assert (report.copied, report.refused) == ({"events": len(traces)}, 1)
+        for trace in traces:
+            (found,) = await archived_events(archive, trace)
+            await archive.forget_records(RecordKind.EVENT, trace, before_us=found.born_us)
+        # As if it had come from a backup.
+        await enlist_records(later, again=True)
+        await records_due(later)
+        assert (await RecordArchiver(later, archive).run_once()).copied == {"events": len(traces)}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from redis_state import RedisStateStore
 from redis_state.agents.storage.session_store import SessionStore
-from redis_state.archive.history import archived_events, row_of
-from redis_state.archive.model import RecordKind
+from redis_state.archive.history import row_of
+from redis_state.archive.model import ArchivedRecord, RecordKind
 from redis_state.archive.protocol import Archive
 from redis_state.archive.records import RecordArchiver, RecordReport
 from redis_state.archive.sources import RecordReader
@@ -65,6 +65,17 @@ def event_of(trace: str, content: str) -> StoredEvent:
         node_id="1",
         payload={"content": content},
     )
+
+
+async def archived_events(archive: Archive, trace_id: str) -> list[ArchivedRecord]:
+    """Return all archived events of a trace, in the order of their places."""
+    found: list[ArchivedRecord] = []
+    while True:
+        after = found[-1].place if found else None
+        page = await archive.records(RecordKind.EVENT, trace_id, after=after, limit=500)
+        if not page:
+            return found
+        found += page
 
 
 async def problems_of(

@@ -215,13 +215,15 @@ class FileReader:
         found = self.some_records(chosen)
         return [found[each] for each in chosen]
 
-    def last_record(self, kind: str, owner: str) -> tuple[int, int, str] | None:
+    def last_record(
+        self, kind: str, owner: str, before_us: int | None = None
+    ) -> tuple[int, int, str] | None:
         """Return the place of the last record of a kind that an owner has, or None."""
         places = (
             key[2:]
             for file in self.files.having(RECORDS, digest_of(owner))
             for key in record_keys(self.keys(file, owner))
-            if key[0] == kind
+            if key[0] == kind and (before_us is None or key[2] < before_us)
         )
         return max(places, default=None)
 

@@ -1,0 +1,94 @@
+"""Whose the traces of a session are, and the erasure of their archived audit events.
+
+A trace is found by the session's lists in Redis, by its archived trajectories and by its archived
+tasks. Events go before what names their trace, and once more behind it: what came meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from redis_state.archive.model import ArchiveListing, RecordKind
+from redis_state.archive.protocol import Archive
+from redis_state.scripts import topic_text
+from redis_state.store import RedisStateStore
+from redis_state.stores.traces.audit_events import GLOBAL_TRACE
+from redis_state.transport.clock import us_of
+
+_PAGE, _ALL = 100, 1_000_000
+
+
+class TraceErasure:
+    """Find the traces of sessions of one store and its archive, and erase their archived events."""
+
+    def __init__(self, store: RedisStateStore, archive: Archive | None) -> None:
+        self._store = store
+        self._archive = archive
+
+    async def of(self, session_id: str) -> set[str]:
+        """Return the traces of a session, of Redis and the archive."""
+        found = set(await self._store.trajectories.traces(session_id, limit=_ALL))
+        found |= {trace for trace, _ in await self._store.bindings.conversations(session_id)}
+        if self._archive is not None:
+            found |= await self._of_trajectories(self._archive, session_id)
+            found |= await self._of_tasks(self._archive, session_id)
+        return found
+
+    async def shared(self, traces: Collection[str], besides: Collection[str]) -> set[str]:
+        """Return those of the traces that a session has which is none of ``besides``.
+
+        A session has a trace if Redis says so, or if a task or a trajectory of it is archived.
+        What is of no trace is everybody's.
+        """
+        own, others = set(besides), set[str]()
+        if self._archive is not None and traces:
+            others = set(await self._archive.shared_traces(sorted(traces), besides=sorted(own)))
+        for trace_id in set(traces) - others:
+            index = self._store.base.keys.trace_sessions(trace_id)
+            members = await self._store.transport.commands.zrange(index, 0, -1)
+            if trace_id == GLOBAL_TRACE or {topic_text(each) for each in members} - own:
+                others.add(trace_id)
+        return others
+
+    async def count(self, traces: Iterable[str]) -> int:
+        """Count the archived events of traces."""
+        if self._archive is None:
+            return 0
+        count = self._archive.count_records
+        return sum([await count(RecordKind.EVENT, each) for each in sorted(traces)])
+
+    async def erase(self, traces: Iterable[str]) -> int:
+        """Erase the archived events of traces that came before now; return how many there were.
+
+        Of what came before, nothing is archived afterwards.
+        """
+        if self._archive is None:
+            return 0
+        # All that was read before has times of before.
+        before_us = us_of(await self._store.transport.commands.time()) + 1
+        forget = self._archive.forget_records
+        return sum(
+            [await forget(RecordKind.EVENT, each, before_us=before_us) for each in sorted(traces)]
+        )
+
+    async def _of_trajectories(self, archive: Archive, session_id: str) -> set[str]:
+        found, after = set[str](), None
+        while True:
+            page = await archive.records(
+                RecordKind.TRAJECTORY, session_id, after=after, limit=_PAGE
+            )
+            if not page:
+                return found
+            found |= {each.key for each in page}
+            after = page[-1].place
+
+    async def _of_tasks(self, archive: Archive, session_id: str) -> set[str]:
+        found, after = set[str](), None
+        while True:
+            page = await archive.find(
+                ArchiveListing(session_id=session_id, after=after, limit=_PAGE)
+            )
+            found |= {each.trace_id for each in page.tasks if each.trace_id is not None}
+            after = page.end
+            if after is None:
+                return found
