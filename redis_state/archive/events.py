@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKind, RecordPlace
+from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
 from redis_state.errors import (
     ArchiveUnavailable,
@@ -72,10 +73,13 @@ class _ReadEvents:
 
 
 class EventCopies:
-    """Copy the audit events of one store to one archive."""
+    """Copy the audit events of one store to one archive. ``pace`` rests between pieces."""
 
-    def __init__(self, store: RedisStateStore, archive: Archive) -> None:
+    def __init__(
+        self, store: RedisStateStore, archive: Archive, *, pace: Pace | None = None
+    ) -> None:
         self._store = store
+        self._pace = pace or Pace()
         self._archive = archive
 
     async def copy(self, traces: Sequence[str], erased: Mapping[str, int]) -> CopiedEvents:
@@ -130,6 +134,7 @@ class EventCopies:
                     for trace, of in left.items()
                 )
             )
+            await self._pace.rest()
             read = {trace: page for trace, page in zip(left, pages, strict=True) if page}
             news: dict[str, list[ArchivedRecord]] = {}
             for trace_id, page in read.items():
@@ -140,6 +145,7 @@ class EventCopies:
                 if not since_us:
                     copied.missed += page.missed
             other = await self._keep(news, copied)
+            await self._pace.rest()
             following: dict[str, _Left] = {}
             for trace_id, page in read.items():
                 if trace_id in other:
@@ -171,6 +177,7 @@ class EventCopies:
                 return {trace_id for trace_id, rows in news.items() if rows}
             refused = [await self._keep({trace: rows}, copied) for trace, rows in news.items()]
             return set[str]().union(*refused)
+        await self._pace.rest()
         found = (await self._archive.verify(batch)).records
         if not found:
             return set()

@@ -23,6 +23,7 @@ from typing import Self
 from redis_state.archive.erased import scope_of
 from redis_state.archive.events import EventCopies
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKey, RecordKind
+from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
 from redis_state.archive.sources import RecordReader
 from redis_state.errors import ArchiveUnavailable, NoConnection, RedisStateError, StoreFull
@@ -99,14 +100,25 @@ class _Round:
 
 
 class RecordArchiver:
-    """Archive the records that are due. ``limit`` bounds a round, for each shard."""
+    """Archive the records that are due. ``limit`` bounds a round, for each shard.
 
-    def __init__(self, store: RedisStateStore, archive: Archive, *, limit: int = 8) -> None:
+    ``pace`` rests between the pieces of a round. By default it lets the loop run between them.
+    """
+
+    def __init__(
+        self,
+        store: RedisStateStore,
+        archive: Archive,
+        *,
+        limit: int = 8,
+        pace: Pace | None = None,
+    ) -> None:
         self._archive = archive
         self._limit = limit
         self._list = RecordList(store.base)
         self._reader = RecordReader(store)
-        self._events = EventCopies(store, archive)
+        self._pace = pace or Pace()
+        self._events = EventCopies(store, archive, pace=self._pace)
         self._failures = 0
         self._prepared = False
 
@@ -121,6 +133,7 @@ class RecordArchiver:
         With an archive that is away it keeps what would expire, and postpones.
         """
         done = _Round(RecordReport())
+        self._pace.begin()
         claims = await self._list.watch.claim_due(limit=self._limit, hold_ms=_HOLD_MS)
         done.report.looked = len(claims)
         if not claims:
@@ -143,14 +156,17 @@ class RecordArchiver:
         if not self._prepared:
             await self._archive.prepare()
             self._prepared = True
+        await self._pace.rest()
         traces = {each: trace for each in claims if (trace := _trace_of(each)) is not None}
         if traces:
             await self._archive_events(traces, done)
         records = [each for each in claims if each not in traces]
         for start in range(0, len(records), _TOGETHER):
             found = await self._read(records[start : start + _TOGETHER], done)
+            await self._pace.rest()
             for some in _slices(await self._not_erased(found, done)):
                 await self._archive_some(some, done)
+                await self._pace.rest()
 
     async def _archive_events(self, traces: Mapping[WatchClaim, str], done: _Round) -> None:
         """Copy the events of traces. A trace that was copied whole is looked at once more."""
@@ -257,7 +273,9 @@ class RecordArchiver:
             done.report.refused += 1
             done.settled[some[0].claim.entry] = _TROUBLE_MS
             return
+        await self._pace.rest()
         other = (await self._archive.verify(batch)).records
+        await self._pace.rest()
         there = [each for each in some if each.record.known_by not in other]
         if other:
             there += await self._correct(
