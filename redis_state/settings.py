@@ -58,6 +58,16 @@ class _Retention(dict[str, timedelta]):
         return hash(frozenset(self.items()))
 
 
+_LEAST_SHARE = 0.01
+
+
+def _archive_share(share: float) -> float:
+    """Less than a hundredth would never end a round within its claims."""
+    if 0 < share < _LEAST_SHARE:
+        raise ValueError("must be 0, or from 0.01 to 1")
+    return share
+
+
 class Settings(BaseSettings):
     """Settings of a store. Arguments win over ``REDIS_STATE_<NAME>`` in the environment.
 
@@ -220,6 +230,12 @@ class Settings(BaseSettings):
 
     By default nothing. All workers of a namespace need it, and all processes that save what is to
     be archived.
+    """
+    archive_share: Annotated[float, Field(ge=0, le=1), AfterValidator(_archive_share)] = 0.2
+    """The part of one core that a worker archives with at most, from 0.01 to 1.
+
+    Once tasks have waited for a quarter of their lifetime it is 1. 0 leaves all to another process,
+    `redis-state archive run --follow`. See the guide to the archive.
     """
     archive_retention: Annotated[
         dict[str, Annotated[timedelta, Field(ge=_DAY, le=36500 * _DAY)]], AfterValidator(_Retention)

@@ -1,6 +1,8 @@
 """A pool that works while what has ended is archived: its delays, the archive's rate, the memory.
 
-The worker of the pool archives, as each worker does: in its own event loop.
+Each archive is measured twice: archived by the worker, which has its share of the time for it, and
+by a process of its own. The delays are those of callers, against the same pool without an archiver,
+measured before and after.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from benchmarks.measure import percentile
 from benchmarks.report import Row, missing, row
 from benchmarks.runner import Run
 from benchmarks.server import BenchServer
+from benchmarks.tasks.archiver import FollowingArchiver
 from benchmarks.tasks.paused import client_of, worker
 from benchmarks.tasks.planting import SESSION, TASK, Template, plant, sample
 from benchmarks.tasks.pool import NAMESPACE
@@ -31,15 +34,21 @@ from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import TaskClient
 
 _TASKS, _QUICK = 100_000, 500
-_CALLERS, _PAUSE_S, _ALONE_S = 4, 0.2, 20.0
+_CALLERS, _PAUSE_S = 4, 0.2
+# The pool without an archiver, before and again after.
+_ALONE_S, _QUICK_ALONE_S = 20.0, 5.0
 _TOGETHER = 500
-_DEADLINE_S = 3_600.0
+# A measurement that takes longer ends with what it has until then.
+_LONGEST_S = 1_800.0
+_DEADLINE_S = 2 * _LONGEST_S
+_TELL_S = 15.0
 _MIB = 1 << 20
 
 
 @dataclass
 class _Found:
     seconds: float = 0.0
+    archived: int = 0
     bytes: int = 0
     alone: list[float] = field(default_factory=list[float])
     beside: list[float] = field(default_factory=list[float])
@@ -50,39 +59,50 @@ class _Found:
 
 
 def measure_archiving(run: Run) -> list[Row]:
-    """Measure with Parquet files and with PostgreSQL."""
+    """Measure with Parquet files and with PostgreSQL, both archived in two ways."""
     count = _QUICK if run.quick else max(_QUICK, round(_TASKS * run.size))
     rows: list[Row] = []
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="redis-state-bench-")))
-        rows += _rows("Parquet", _measure(run, folder.as_uri(), count), count)
+    for apart in (False, True):
+        with tempfile.TemporaryDirectory(prefix="redis-state-bench-") as folder:
+            rows += _rows("Parquet", run, Path(folder).as_uri(), count, apart=apart)
+    for apart in (False, True):
         try:
-            postgres = stack.enter_context(BenchPostgres())
+            # A new one: its tables are empty.
+            with BenchPostgres() as postgres:
+                rows += _rows("PostgreSQL", run, postgres.url, count, apart=apart)
         except NotMeasured as error:
             return [*rows, missing("archiving: PostgreSQL", str(error))]
-        rows += _rows("PostgreSQL", _measure(run, postgres.url, count), count)
     return rows
 
 
-def _rows(name: str, found: _Found, count: int) -> list[Row]:
-    alone, beside = (percentile(sorted(took), 0.99) for took in (found.alone, found.beside))
+def _rows(archive: str, run: Run, url: str, count: int, *, apart: bool) -> list[Row]:
+    name = f"{archive}, {'a process of its own' if apart else 'the worker'}"
+    run.tell(f"archiving: {count:,} tasks, {name}")
+    found = _measure(run, url, count, apart=apart)
+    alone, beside = sorted(found.alone), sorted(found.beside)
+    p50, p99 = ([percentile(took, at) * 1000 for took in (alone, beside)] for at in (0.5, 0.99))
+    delays = (
+        f"p99 {p99[1]:.1f} ms and {p99[0]:.1f} ms, p50 {p50[1]:.1f} and {p50[0]:.1f}, "
+        f"of {len(beside)} and {len(alone)} tasks"
+    )
+    within = f"{found.archived:,} of {count:,} in {found.seconds:.0f} s of callers"
     kept = f"{found.before / _MIB:.1f} before, {found.peak / _MIB:.1f} at the highest"
     return [
         row(
-            f"3 steps while {count:,} tasks are archived, {name}, p99 beside without",
-            beside / alone,
+            f"3 steps while tasks are archived, p99 beside without: {name}",
+            p99[1] / p99[0],
             "x",
             bar=(1.2, 1.1),
             most=True,
-            note=f"{beside * 1000:.1f} ms and {alone * 1000:.1f} ms",
+            note=delays,
         ),
-        row(f"tasks archived by the working pool, {name}", count / found.seconds, "tasks/s"),
-        row(f"a task with its updates, {name}", found.bytes / count, "bytes"),
-        row(f"Redis once they have expired, {name}", found.after / _MIB, "MiB", note=kept),
+        row(f"archived: {name}", found.archived / found.seconds, "tasks/s", note=within),
+        row(f"a task with its updates: {name}", found.bytes / max(found.archived, 1), "bytes"),
+        row(f"Redis once they have expired: {name}", found.after / _MIB, "MiB", note=kept),
     ]
 
 
-def _measure(run: Run, url: str, count: int) -> _Found:
+def _measure(run: Run, url: str, count: int, *, apart: bool) -> _Found:
     found, server = _Found(), run.server
     server.flush()
     with worker(server):
@@ -90,22 +110,26 @@ def _measure(run: Run, url: str, count: int) -> _Found:
     # What is planted has the sample's names too.
     server.flush()
     with worker(server):
-        run.tell(f"archiving: {count:,} tasks that have ended")
         server.redis.memory_purge()
         found.before = _memory(server)
         plant(server, template, count)
-        asyncio.run(_enlist(server, count))
         found.peak = _memory(server)
-        run.tell("archiving: the pool without an archiver")
-        asyncio.run(_alone(server, found))
-    with Contender(server.url, "10", url, module="benchmarks.tasks.pool"):
-        run.tell("archiving: the pool with one")
+        asyncio.run(_alone(run, found))
+    asyncio.run(_enlist(server, count))
+    with ExitStack() as stack:
+        shares = ["0"] if apart else []
+        pool = Contender(server.url, "10", url, *shares, module="benchmarks.tasks.pool")
+        stack.enter_context(pool)
+        if apart:
+            stack.enter_context(FollowingArchiver(server, url))
         asyncio.run(_beside(run, found))
         found.bytes = asyncio.run(_bytes(server, url))
         run.tell("archiving: lifetimes end")
         asyncio.run(_expire(server))
     server.redis.memory_purge()
     found.after = _memory(server)
+    with worker(server):
+        asyncio.run(_alone(run, found))
     return found
 
 
@@ -131,33 +155,52 @@ async def _enlist(server: BenchServer, count: int) -> None:
             )
 
 
-async def _alone(server: BenchServer, found: _Found) -> None:
-    ends = time.monotonic() + _ALONE_S
+async def _alone(run: Run, found: _Found) -> None:
+    ends = time.monotonic() + (_QUICK_ALONE_S if run.quick else _ALONE_S)
 
     async def until() -> bool:
         return time.monotonic() >= ends
 
-    store, client = client_of(server)
+    run.tell("archiving: the pool without an archiver")
+    store, client = client_of(run.server)
     async with store, client:
         await _work(client, found.alone, until)
 
 
 async def _beside(run: Run, found: _Found) -> None:
     store, client = client_of(run.server)
-    listed, began, looked = ArchiveList(store), time.monotonic(), 0.0
+    listed = ArchiveList(store)
 
-    async def until() -> bool:
-        nonlocal looked
-        if time.monotonic() - looked < 1:
-            return False
-        looked = time.monotonic()
+    def archived() -> int:
+        """Count the sessions whose updates are archived: each task has one of its own."""
         found.peak = max(found.peak, _memory(run.server))
-        # The tasks of the callers wait too, but began to later.
-        return (await listed.backlog()).oldest_s < looked - began
+        lists = map(store.base.keys.archive_sessions, range(WATCH_SHARDS))
+        return sum(run.server.redis.zcard(key) for key in lists)
 
     async with store, client:
+        # The processes have started once they archive.
+        while not (first := archived()):  # noqa: ASYNC110 - it asks the server
+            await asyncio.sleep(0.1)
+        began = time.monotonic()
+        looked = told = 0.0
+
+        async def until() -> bool:
+            nonlocal looked, told
+            if time.monotonic() - looked < 1:
+                return False
+            looked = time.monotonic()
+            found.seconds = looked - began
+            waiting = await listed.backlog()
+            # The tasks of the callers wait too, but began to later.
+            over = waiting.oldest_s < found.seconds
+            found.archived = archived() - first
+            if over or looked - told >= _TELL_S:
+                told = looked
+                run.tell(f"archiving: {found.archived:,} in {found.seconds:.0f} s")
+            return over or found.seconds >= _LONGEST_S
+
+        run.tell("archiving: the pool with one")
         await _work(client, found.beside, until)
-    found.seconds = time.monotonic() - began
 
 
 async def _work(

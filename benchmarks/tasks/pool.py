@@ -1,6 +1,7 @@
 """A worker in a process of its own: ``python -m benchmarks.tasks.pool``.
 
-Its arguments are the server's URL, the lease in seconds and, if it archives, the archive's URL.
+Its arguments are the server's URL, the lease in seconds and, if something is archived, the
+archive's URL and the worker's `archive_share`.
 """
 
 from __future__ import annotations
@@ -78,8 +79,10 @@ async def main() -> None:
         "reviewed": reviewed,
         "held": Holding(url),
     }
-    archive_url = sys.argv[3] if len(sys.argv) > 3 else None
-    settings = make_settings(url, namespace=NAMESPACE, archive_url=archive_url)
+    names = ("archive_url", "archive_share")
+    settings = make_settings(
+        url, namespace=NAMESPACE, **dict(zip(names, sys.argv[3:], strict=False))
+    )
     worker = AgentWorker(handlers, settings, max_tasks=SLOTS, lease_s=lease_s)
     serving = asyncio.create_task(worker.serve(handle_signals=False))
     print(json.dumps({"ready": sorted(handlers), "pid": os.getpid()}), flush=True)

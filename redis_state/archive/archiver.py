@@ -20,7 +20,9 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from redis_state.archive.copying import UpdateCopies
+from redis_state.archive.ended import EndedTask, divided, in_slices
 from redis_state.archive.model import ArchiveBatch, ArchivedTask
+from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList, session_of_entry, task_of_entry
 from redis_state.errors import ArchiveUnavailable, NoConnection, RedisStateError, StoreFull
@@ -39,7 +41,6 @@ _KEEP_MS = 400 * _DAY_MS
 _AGAIN_MS = 1_000
 _TROUBLE_MS = 3_600_000
 _FIRST_BACKOFF_MS, _LONGEST_BACKOFF_MS = 2_000, 600_000
-_SLICE_BYTES = 4 << 20
 # So many tasks are in memory at once, whole.
 _TOGETHER = 16
 
@@ -68,21 +69,26 @@ class ArchiveReport:
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    claim: WatchClaim
-    task: ArchivedTask
-
-
 class Archiver:
-    """Archive what is due on the lists of a store. ``limit`` bounds a round, for each shard."""
+    """Archive what is due on the lists of a store. ``limit`` bounds a round, for each shard.
 
-    def __init__(self, store: RedisStateStore, archive: Archive, *, limit: int = 8) -> None:
+    ``pace`` rests between the pieces of a round. By default it lets the loop run between them.
+    """
+
+    def __init__(
+        self,
+        store: RedisStateStore,
+        archive: Archive,
+        *,
+        limit: int = 8,
+        pace: Pace | None = None,
+    ) -> None:
         self._store = store
         self._archive = archive
         self._limit = limit
         self._list = ArchiveList(store)
-        self._copies = UpdateCopies(store, archive)
+        self._pace = pace or Pace()
+        self._copies = UpdateCopies(store, archive, pace=self._pace)
         # A session is looked at this often: long before its updates would expire.
         self._session_ms = min(max(ms(store.settings.updates_ttl) // 8, _AGAIN_MS), 3_600_000)
         self._failures = 0
@@ -99,6 +105,7 @@ class Archiver:
         With an archive that is away it extends lifetimes and postpones.
         """
         report = ArchiveReport()
+        self._pace.begin()
         tasks, sessions = await asyncio.gather(
             self._list.tasks.claim_due(limit=self._limit, hold_ms=_HOLD_MS),
             self._list.sessions.claim_due(limit=self._limit, hold_ms=_HOLD_MS),
@@ -131,9 +138,11 @@ class Archiver:
         if not self._prepared:
             await self._archive.prepare()
             self._prepared = True
-        await self._archive_apart(tasks[:_TOGETHER], sessions, settled, report)
-        for start in range(_TOGETHER, len(tasks), _TOGETHER):
-            await self._archive_apart(tasks[start : start + _TOGETHER], (), settled, report)
+        await self._pace.rest()
+        for start in range(0, max(len(tasks), len(sessions)), _TOGETHER):
+            some = slice(start, start + _TOGETHER)
+            await self._archive_apart(tasks[some], sessions[some], settled, report)
+            await self._pace.rest()
 
     async def _archive_apart(
         self,
@@ -170,11 +179,12 @@ class Archiver:
         report: ArchiveReport,
     ) -> None:
         ended = await self._read(tasks, settled, report)
+        await self._pace.rest()
         named = {each.entry: session_of_entry(each.entry) for each in sessions}
         of_tasks = {each.task.session_id for each in ended}
         wanted = sorted(of_tasks | {each for each in named.values() if each is not None})
         erased = await self._archive.erased(wanted)
-        ended, gone = _divided(ended, erased)
+        ended, gone = divided(ended, erased)
         # To be read they were kept from expiring. They are not to live longer for that.
         await asyncio.gather(*map(self._mark, gone))
         settled |= {each.claim.entry: None for each in gone}
@@ -185,8 +195,10 @@ class Archiver:
         report.missed += copied.missed
         whole = [each for each in ended if each.task.session_id in copied.whole]
         settled |= {each.claim.entry: _AGAIN_MS for each in ended}
-        for some in _slices(whole):
+        for some in in_slices(whole):
+            await self._pace.rest()
             await self._archive_tasks(some, settled, report)
+        await self._pace.rest()
         await self._let_expire(copied.whole)
         await asyncio.gather(
             *(
@@ -199,9 +211,9 @@ class Archiver:
 
     async def _read(
         self, claims: Sequence[WatchClaim], settled: Settled, report: ArchiveReport
-    ) -> list[_Ended]:
+    ) -> list[EndedTask]:
         replies = await self._look(claims, least_ms=_DAY_MS, whole=True)
-        found: list[_Ended] = []
+        found: list[EndedTask] = []
         for claim, reply in zip(claims, replies, strict=True):
             task = task_of_entry(claim.entry)
             if isinstance(reply, RedisStateError):
@@ -219,7 +231,7 @@ class Archiver:
                 report.refused += 1
                 settled[claim.entry] = _TROUBLE_MS
                 continue
-            found.append(_Ended(claim, ended))
+            found.append(EndedTask(claim, ended))
         return found
 
     async def _look(
@@ -243,7 +255,7 @@ class Archiver:
         return list(await asyncio.gather(*map(one, claims)))
 
     async def _archive_tasks(
-        self, some: Sequence[_Ended], settled: Settled, report: ArchiveReport
+        self, some: Sequence[EndedTask], settled: Settled, report: ArchiveReport
     ) -> None:
         batch = ArchiveBatch(tasks=[each.task for each in some])
         try:
@@ -260,7 +272,9 @@ class Archiver:
             await self._look([each.claim for each in some], least_ms=_KEEP_MS // 2, whole=False)
             settled[some[0].claim.entry] = _TROUBLE_MS
             return
+        await self._pace.rest()
         other = (await self._archive.verify(batch)).tasks
+        await self._pace.rest()
         there = [each for each in some if each.task.key not in other]
         if other:
             there += await self._correct([each for each in some if each.task.key in other], other)
@@ -272,8 +286,8 @@ class Archiver:
                 settled[each.claim.entry] = None
 
     async def _correct(
-        self, some: Sequence[_Ended], other: Mapping[tuple[str, str, int], str | None]
-    ) -> list[_Ended]:
+        self, some: Sequence[EndedTask], other: Mapping[tuple[str, str, int], str | None]
+    ) -> list[EndedTask]:
         """Replace what the archive has instead, if Redis still has what was read.
 
         After a rollback of the server a task may have ended otherwise, and at a lower version.
@@ -302,7 +316,7 @@ class Archiver:
             )
         return [each for each in same if each.task.key not in left]
 
-    async def _mark(self, ended: _Ended) -> ReplyCode:
+    async def _mark(self, ended: EndedTask) -> ReplyCode:
         task = ended.task
         keys = self._store.tasks.keys(task.session_id, task.task_id)
         reply = await self._store.base.scripts.mark_archived(keys, stamp=task.stamp)
@@ -368,30 +382,3 @@ class Archiver:
             await watch.settle(
                 (each, settled[each.entry]) for each in claims if each.entry in settled
             )
-
-
-def _divided(
-    ended: Sequence[_Ended], erased: Mapping[str, int]
-) -> tuple[list[_Ended], list[_Ended]]:
-    """Set apart what is of before its session was erased: Redis may have gone back."""
-    left: list[_Ended] = []
-    gone: list[_Ended] = []
-    for each in ended:
-        later = each.task.born_us >= erased.get(each.task.session_id, 0)
-        (left if later else gone).append(each)
-    return left, gone
-
-
-def _slices(ended: Sequence[_Ended]) -> Iterable[Sequence[_Ended]]:
-    """Divide tasks into slices of some 4 MB."""
-    some: list[_Ended] = []
-    size = 0
-    for each in ended:
-        task = each.task
-        size += sum(map(len, [*task.record.values(), *task.journal.values()]))
-        some.append(each)
-        if size >= _SLICE_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some

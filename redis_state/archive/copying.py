@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
+from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
 from redis_state.errors import CursorGap
 from redis_state.primitives.log import Log, Page
@@ -52,10 +53,13 @@ class _Position:
 
 
 class UpdateCopies:
-    """Copy the updates of sessions of one store to one archive."""
+    """Copy the updates of sessions of one store to one archive. ``pace`` rests between pieces."""
 
-    def __init__(self, store: RedisStateStore, archive: Archive) -> None:
+    def __init__(
+        self, store: RedisStateStore, archive: Archive, *, pace: Pace | None = None
+    ) -> None:
         self._store = store
+        self._pace = pace or Pace()
         self._archive = archive
 
     async def copy(
@@ -78,6 +82,7 @@ class UpdateCopies:
         count = _FIRST
         while left:
             pages = await asyncio.gather(*(self._read(*each, count) for each in left.items()))
+            await self._pace.rest()
             read = {page.found.session_id: page for page in pages if page is not None}
             news = [
                 page.found
@@ -110,7 +115,10 @@ class UpdateCopies:
             return frozenset()
         batch = ArchiveBatch(sessions=news)
         await self._archive.write(batch)
-        return (await self._archive.verify(batch)).sessions
+        await self._pace.rest()
+        other = (await self._archive.verify(batch)).sessions
+        await self._pace.rest()
+        return other
 
     async def _read(self, session_id: str, position: _Position, count: int) -> _Read | None:
         """Read a page; None if the log changes its history while it is read."""

@@ -22,6 +22,7 @@ from time import monotonic
 from typing import TypeVar
 
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKind, RecordPlace
+from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
 from redis_state.errors import (
     ArchiveUnavailable,
@@ -76,11 +77,19 @@ class _ReadEvents:
 
 
 class EventCopies:
-    """Copy the audit events of one store to one archive."""
+    """Copy the audit events of one store to one archive. ``pace`` rests between pieces."""
 
-    def __init__(self, store: RedisStateStore, archive: Archive, *, share_s: float) -> None:
+    def __init__(
+        self,
+        store: RedisStateStore,
+        archive: Archive,
+        *,
+        share_s: float,
+        pace: Pace | None = None,
+    ) -> None:
         """Copy for ``share_s`` seconds in each call, a part of the time that the claims last."""
         self._store = store
+        self._pace = pace or Pace()
         self._archive = archive
         self._share_s = share_s
 
@@ -152,6 +161,7 @@ class EventCopies:
                     for trace, of in left.items()
                 )
             )
+            await self._pace.rest()
             read = {trace: page for trace, page in zip(left, pages, strict=True) if page}
             news: dict[str, list[ArchivedRecord]] = {}
             for trace_id, page in read.items():
@@ -162,6 +172,7 @@ class EventCopies:
                 if not since_us:
                     copied.missed += page.missed
             other = await self._keep(news, copied)
+            await self._pace.rest()
             following: dict[str, _Left] = {}
             for trace_id, page in read.items():
                 if trace_id in other:
@@ -195,6 +206,7 @@ class EventCopies:
                 return {trace_id for trace_id, rows in news.items() if rows}
             refused = [await self._keep({trace: rows}, copied) for trace, rows in news.items()]
             return set[str]().union(*refused)
+        await self._pace.rest()
         found = (await self._archive.verify(batch)).records
         if not found:
             return set()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _POSTGRES = ("postgresql", "postgres")
 _PARQUET = ("file", "s3")
 _LEAST_S = 2 * 3600
+_LASTING = ("finished_task_ttl", "updates_ttl")
 _LIFETIMES: Mapping[ArchiveClass, str] = {
     "trajectories": "trajectories_ttl",
     "agent_sessions": "agent_sessions_ttl",
@@ -40,14 +41,19 @@ def open_archive(settings: Settings) -> Archive:
         raise ConfigError(
             f"archive_url: known are {', '.join(f'{s}://' for s in (*_POSTGRES, *_PARQUET))}"
         )
-    lasting = ["finished_task_ttl", "updates_ttl"]
-    for name in [*lasting, *(_LIFETIMES[what] for what in sorted(settings.archive_classes))]:
+    for name in [*_LASTING, *(_LIFETIMES[what] for what in sorted(settings.archive_classes))]:
         if getattr(settings, name).total_seconds() < _LEAST_S:
             raise ConfigError(f"{name}: an archive needs 2 hours at least")
     archive = _opened(settings, settings.archive_url, scheme)
     check_classes(settings.archive_retention, archive.classes)
     check_classes(settings.archive_classes, archive.classes, setting="archive_classes")
     return archive
+
+
+def shortest_lifetime_s(settings: Settings) -> float:
+    """Return for how long what is to be archived lives in Redis at least, in seconds."""
+    names = [*_LASTING, *(_LIFETIMES[what] for what in settings.archive_classes)]
+    return min(getattr(settings, name).total_seconds() for name in names)
 
 
 def _opened(settings: Settings, url: SecretStr, scheme: str) -> Archive:

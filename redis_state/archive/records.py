@@ -23,6 +23,7 @@ from typing import Self
 from redis_state.archive.erased import scope_of
 from redis_state.archive.events import EventCopies
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKey, RecordKind
+from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
 from redis_state.archive.sources import RecordReader
 from redis_state.errors import (
@@ -111,6 +112,7 @@ class RecordArchiver:
     """Archive the records that are due. ``limit`` bounds a round, for each shard.
 
     A log of events that takes longer than ``share_s`` seconds is continued by a later round.
+    ``pace`` rests between the pieces of a round. By default it lets the loop run between them.
     """
 
     def __init__(
@@ -120,12 +122,14 @@ class RecordArchiver:
         *,
         limit: int = 8,
         share_s: float = _HOLD_MS / 4000,
+        pace: Pace | None = None,
     ) -> None:
         self._archive = archive
         self._limit = limit
         self._list = RecordList(store.base)
         self._reader = RecordReader(store)
-        self._events = EventCopies(store, archive, share_s=share_s)
+        self._pace = pace or Pace()
+        self._events = EventCopies(store, archive, share_s=share_s, pace=self._pace)
         self._failures = 0
         self._prepared = False
 
@@ -140,6 +144,7 @@ class RecordArchiver:
         With an archive that is away it keeps what would expire, and postpones.
         """
         done = _Round(RecordReport())
+        self._pace.begin()
         claims = await self._list.watch.claim_due(limit=self._limit, hold_ms=_HOLD_MS)
         done.report.looked = len(claims)
         if not claims:
@@ -162,14 +167,17 @@ class RecordArchiver:
         if not self._prepared:
             await self._archive.prepare()
             self._prepared = True
+        await self._pace.rest()
         traces = {each: trace for each in claims if (trace := _trace_of(each)) is not None}
         if traces:
             await self._archive_events(traces, done)
         records = [each for each in claims if each not in traces]
         for start in range(0, len(records), _TOGETHER):
             found = await self._read(records[start : start + _TOGETHER], done)
+            await self._pace.rest()
             for some in _slices(await self._not_erased(found, done)):
                 await self._archive_some(some, done)
+                await self._pace.rest()
 
     async def _archive_events(self, traces: Mapping[WatchClaim, str], done: _Round) -> None:
         """Copy the events of traces. A trace that was copied whole is looked at once more."""
@@ -276,7 +284,9 @@ class RecordArchiver:
             done.report.refused += 1
             done.settled[some[0].claim.entry] = _TROUBLE_MS
             return
+        await self._pace.rest()
         other = (await self._archive.verify(batch)).records
+        await self._pace.rest()
         there = [each for each in some if each.record.known_by not in other]
         if other:
             there += await self._correct(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections import Counter
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from time import monotonic
 from typing import Annotated, Any, NamedTuple
@@ -13,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from redis_state import RedisStateStore
-from redis_state.archive import ArchivedTask, ArchiveReader
+from redis_state.archive import ArchivedTask, ArchiveReader, open_archive
 from redis_state.archive.archiver import Archiver, ArchiveReport
 from redis_state.archive.backfill import backfill as backfill_tasks
 from redis_state.archive.model import TaskEnd
@@ -227,6 +229,15 @@ def archive_now(
         bool,
         typer.Option("--again", help="Also what is marked: for an archive from a backup."),
     ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on until SIGTERM, through all trouble.")
+    ] = False,
+    share: Annotated[
+        float, typer.Option(min=0.01, max=1, help="The part of its time that --follow archives.")
+    ] = 1.0,
+    nice: Annotated[
+        int, typer.Option(min=0, max=19, help="How much --follow stands back for other processes.")
+    ] = 10,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -235,41 +246,17 @@ def archive_now(
     Workers do so by themselves. With an option it also waits until the records that it finds
     are due: `call_timeout_s` and five seconds. It names classes of which it finds none as
     ``left``. Status 5 if the archive is away.
+
+    With --follow it is the archiver of a pool whose workers have REDIS_STATE_ARCHIVE_SHARE=0. There
+    may be several. It prints nothing, and keeps the retention too.
     """
+    if follow:
+        if backfill or again:
+            raise typer.BadParameter("--follow takes neither --backfill nor --again")
+        run(_follow(url, share=share, nice=nice))
+        return
 
-    async def work() -> dict[str, Any]:
-        async with _reading(url) as (store, reader):
-            enlisted, found, left = 0, Counter[str](), list[str]()
-            if backfill or again:
-                from redis_state.worker.recovery.archive_again import (  # noqa: PLC0415 - the extra
-                    enlist_records,
-                )
-
-                enlisted = await backfill_tasks(store, again=again)
-                records_found = await enlist_records(store, again=again)
-                found, left = records_found.counts, sorted(records_found.left)
-            due_at = monotonic()
-            if found.total():
-                due_at += RecordList(store.base).rest_s + 1
-            archiver, total = Archiver(store, reader.archive), ArchiveReport()
-            records = RecordArchiver(store, reader.archive)
-            copied: Counter[str] = Counter()
-            while True:
-                report, other = await archiver.run_once(), await records.run_once()
-                total += report
-                copied += other.copied
-                total.missed += other.missed
-                if report.postponed or other.postponed:
-                    raise ArchiveUnavailable("write", "see the log")
-                if report.looked or other.looked:
-                    continue
-                if monotonic() >= due_at:
-                    counts = asdict(total) | copied | {"enlisted": enlisted}
-                    counts |= {"enlisted_records": found.total()}
-                    return counts | {"left": left}
-                await asyncio.sleep(_LOOK_S)
-
-    found = run(work())
+    found = run(_archive_due(url, backfill=backfill, again=again))
     if as_json:
         print_json(found)
         return
@@ -277,6 +264,59 @@ def archive_now(
     print_line(harmless(", ".join(f"{name} {count}" for name, count in found.items())))
     for name in left:
         print_line(harmless(f"{name} of before are not looked for"))
+
+
+async def _archive_due(url: str | None, *, backfill: bool, again: bool) -> dict[str, Any]:
+    async with _reading(url) as (store, reader):
+        enlisted, found, left = 0, Counter[str](), list[str]()
+        if backfill or again:
+            from redis_state.worker.recovery.archive_again import (  # noqa: PLC0415 - the extra
+                enlist_records,
+            )
+
+            enlisted = await backfill_tasks(store, again=again)
+            records_found = await enlist_records(store, again=again)
+            found, left = records_found.counts, sorted(records_found.left)
+        due_at = monotonic()
+        if found.total():
+            due_at += RecordList(store.base).rest_s + 1
+        archiver, total = Archiver(store, reader.archive), ArchiveReport()
+        records = RecordArchiver(store, reader.archive)
+        copied: Counter[str] = Counter()
+        while True:
+            report, other = await archiver.run_once(), await records.run_once()
+            total += report
+            copied += other.copied
+            total.missed += other.missed
+            if report.postponed or other.postponed:
+                raise ArchiveUnavailable("write", "see the log")
+            if report.looked or other.looked:
+                continue
+            if monotonic() >= due_at:
+                counts = asdict(total) | copied | {"enlisted": enlisted}
+                counts |= {"enlisted_records": found.total()}
+                return counts | {"left": left}
+            await asyncio.sleep(_LOOK_S)
+
+
+async def _follow(url: str | None, *, share: float, nice: int) -> None:
+    """Archive until SIGTERM or SIGINT. What is claimed then is due again after two minutes."""
+    from redis_state.worker.recovery.archiving import (  # noqa: PLC0415 - needs the extra
+        archive_regularly,
+    )
+
+    async with RedisStateStore.from_url(url) as store:
+        archive = open_archive(store.settings)
+        # Not on every system.
+        with suppress(AttributeError):
+            os.nice(nice)
+        work = asyncio.create_task(archive_regularly(store, archive, share=share))
+        for name in (signal.SIGTERM, signal.SIGINT):
+            with suppress(NotImplementedError, RuntimeError, ValueError):
+                asyncio.get_running_loop().add_signal_handler(name, work.cancel)
+        await asyncio.wait({work})
+        if not work.cancelled():
+            await work
 
 
 @archive.command()

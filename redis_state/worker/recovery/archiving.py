@@ -1,8 +1,11 @@
-"""The archiver of a worker: archives what has ended, for as long as the worker runs."""
+"""The archiver of a process: archives what has ended, for as long as the process runs.
+
+It works for its share of the time. What has waited for a quarter of its lifetime is archived
+without rests: later it would expire.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 from collections import Counter
@@ -10,6 +13,8 @@ from dataclasses import asdict, dataclass, field
 from time import monotonic
 
 from redis_state.archive.archiver import Archiver
+from redis_state.archive.opening import shortest_lifetime_s
+from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
 from redis_state.archive.records import RecordArchiver, RecordReport
 from redis_state.archive.retaining import Retainer
@@ -24,6 +29,8 @@ log: logging.Logger = logging.getLogger(__name__)
 _PAUSE_S = 1.0
 _COUNT_EVERY_S = 15.0
 _RETAIN_EVERY_S = 60.0
+# Of a lifetime: who has waited for longer is late.
+_LATE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +45,11 @@ class ArchiveRound:
 class _Archivers:
     """The archiver of tasks, and that of records if any class is chosen."""
 
-    def __init__(self, store: RedisStateStore, archive: Archive) -> None:
-        self._tasks = Archiver(store, archive)
+    def __init__(self, store: RedisStateStore, archive: Archive, pace: Pace) -> None:
+        self._tasks = Archiver(store, archive, pace=pace)
         self._waiting = ArchiveList(store)
         chosen = bool(store.settings.archive_classes)
-        self._records = RecordArchiver(store, archive) if chosen else None
+        self._records = RecordArchiver(store, archive, pace=pace) if chosen else None
         self._listed = RecordList(store.base)
 
     async def run_once(self) -> ArchiveRound:
@@ -58,33 +65,68 @@ class _Archivers:
         counts.update(records.counts)
         return ArchiveRound(counts, postponed=bool(postponed), more=more and not postponed)
 
-    async def count(self, stats: WorkerStats) -> None:
-        """Count what waits."""
-        backlog = await self._waiting.backlog()
-        stats.archive_backlog = backlog.tasks, backlog.oldest_s
+    async def count(self, stats: WorkerStats | None) -> float:
+        """Count what waits; return for how long the first of it does, in seconds."""
+        backlog, oldest_s = await self._waiting.backlog(), 0.0
         if self._records is not None:
             records = await self._listed.backlog()
-            stats.record_backlog = records.records, records.oldest_s
+            oldest_s = records.oldest_s
+            if stats is not None:
+                stats.record_backlog = records.records, records.oldest_s
+        if stats is not None:
+            stats.archive_backlog = backlog.tasks, backlog.oldest_s
+        return max(backlog.oldest_s, oldest_s)
+
+
+class _Lateness:
+    """Whether what waits has waited for so long that it may expire. It is logged once."""
+
+    def __init__(self, store: RedisStateStore, *, archives: bool) -> None:
+        self._lifetime_s = shortest_lifetime_s(store.settings)
+        self._archives = archives
+        self.late = False
+
+    def look(self, oldest_s: float) -> None:
+        """Learn for how long the first of what waits does."""
+        was, self.late = self.late, oldest_s > self._lifetime_s * _LATE
+        if self.late and not was:
+            does = "is archived without rests" if self._archives else "this worker archives nothing"
+            log.warning(
+                "what has ended waits to be archived for %d s, and may expire after %d s: %s",
+                oldest_s,
+                self._lifetime_s,
+                does,
+            )
 
 
 async def archive_regularly(
-    store: RedisStateStore, archive: Archive, *, stats: WorkerStats | None = None
+    store: RedisStateStore,
+    archive: Archive,
+    *,
+    stats: WorkerStats | None = None,
+    share: float | None = None,
 ) -> None:
-    """Archive until cancelled. Any trouble with the servers is survived."""
-    archivers = _Archivers(store, archive)
+    """Archive until cancelled. Any trouble with the servers is survived.
+
+    ``share`` is the part of the time, `archive_share` by default. With 0 it only counts what waits.
+    """
+    share = store.settings.archive_share if share is None else share
+    pace, lateness = Pace(share or 1.0), _Lateness(store, archives=share > 0)
+    archivers = _Archivers(store, archive, pace)
     retainer, retained_at = Retainer(store, archive), -_RETAIN_EVERY_S
     failing, counted_at = False, -_COUNT_EVERY_S
     try:
         while True:
             done = ArchiveRound()
             try:
-                done = await archivers.run_once()
-                if monotonic() - retained_at >= _RETAIN_EVERY_S and not done.postponed:
+                if share:
+                    done = await archivers.run_once()
+                if share and monotonic() - retained_at >= _RETAIN_EVERY_S and not done.postponed:
                     # Also after trouble: the next round comes by the lease, an hour later.
                     retained_at = monotonic()
                     await _retain(retainer, stats)
-                if stats is not None and monotonic() - counted_at >= _COUNT_EVERY_S:
-                    await archivers.count(stats)
+                if monotonic() - counted_at >= _COUNT_EVERY_S:
+                    lateness.look(await archivers.count(stats))
                     counted_at = monotonic()
                 failing = False
             except Exception as error:
@@ -94,9 +136,11 @@ async def archive_regularly(
                 failing = True
             if stats is not None:
                 stats.archived.update(done.counts)
-            if not done.more:
-                # Workers that began together need not archive together.
-                await asyncio.sleep(_PAUSE_S * random.uniform(0.75, 1.25))
+            # What an archive refuses waits for ever. Alone it is no reason to hurry.
+            pace.share = 1.0 if lateness.late and done.more else share or 1.0
+            # Workers that began together need not archive together.
+            idle_s = 0.0 if done.more else _PAUSE_S * random.uniform(0.75, 1.25)
+            await pace.rest_between_rounds(least_s=idle_s)
     finally:
         await archive.aclose()
 
