@@ -3,7 +3,7 @@
 -- A pause that names who decides it takes a vote of each. The vote that decides is the decision.
 -- KEYS task                     hash: version, write, order, status, finished, attempts,
 --   pause_token and the fields given
--- KEYS tasks                    zset: task_id -> expiry in us
+-- KEYS tasks                    zset: task_id -> expiry in us; \255 and a token's digest -> minus its expiry in ms
 -- KEYS lease                    hash: epoch, claim
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
@@ -11,7 +11,6 @@
 -- KEYS token                    hash: state, payload, order, expires, claim, actor, at, decision, task, approvals,
 --   rejections, seat:<actor>, vote:<actor>, claim:<actor>
 -- KEYS journal                  hash: entry -> JSON
--- KEYS pauses                   zset: digest of a token -> expiry in ms: the session's open pauses
 -- ARGV announcement.channel     channel
 -- ARGV mark                     of the lease of a worker that decides on its own task, '' for anybody else
 -- ARGV overdue                  flag: decide only what nobody decided in time
@@ -50,6 +49,7 @@
 -- @include token_resolve
 -- @include record_write
 -- @include log_append
+-- @include pause_member
 -- @include pause_vote
 -- @include pause_votes
 
@@ -59,7 +59,8 @@ local lost = fence(lease, mark)
 if lost then return lost end
 local was = redis.call('HMGET', task, 'status', 'finished', 'order', 'pause_token', 'attempts')
 local held = redis.call('HMGET', token, 'state', 'order', 'expires', 'approvals')
-local status, waits, now = was[1], was[1] == 'PAUSED' and was[4] == token, now_ms()
+local digest = string.match(token, '[^:]*$')
+local status, waits, now = was[1], was[1] == 'PAUSED' and string.match(was[4] or '', '[^:]*$') == digest, now_ms()
 local attempts, ballot = tonumber(was[5] or 0), held[4] and not overdue
 if ballot and held[1] == 'resolved' then
   local voted = redis.call('HMGET', token, 'vote:' .. actor, 'claim:' .. actor, 'actor', 'at', 'decision')
@@ -92,7 +93,7 @@ if won then
   log_append(announcement, row_id, waits and announcement.row or announcement.other, now)
   redis.call('HSET', journal, entry, held[4] and pause_votes(token, note) or note)
   if redis.call('PTTL', journal) < ttl_ms then redis.call('PEXPIRE', journal, ttl_ms) end
-  redis.call('ZREM', pauses, string.match(token, '[^:]*$'))
+  redis.call('ZREM', tasks, pause_member(token))
   if waits then
     status = 'PENDING'
     record_write(task, { key = tasks, member = task_id }, row_id, ttl_ms, fields)

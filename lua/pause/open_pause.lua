@@ -6,7 +6,7 @@
 -- KEYS announcement.topic_rows  list: the task's index in it
 -- KEYS token                    hash: state, payload, task, order, opened, expires and the fields given
 -- KEYS journal                  hash: entry -> JSON, lane:<name> -> JSON, entries
--- KEYS pauses                   zset: digest of a token -> expiry in ms: the session's open pauses
+-- KEYS tasks                    zset: task_id -> expiry in us; \255 and a token's digest -> minus its expiry in ms
 -- ARGV announcement.channel     channel
 -- ARGV mark                     of the worker's lease
 -- ARGV entry                    of the journal
@@ -37,15 +37,15 @@
 -- @include journal_fence
 -- @include journal_count
 -- @include announce
+-- @include pause_member
 
 local lost = journal_fence(lease, mark, journal)
 if lost then return lost end
 local now = now_ms()
 local function list(expires, life_ms)
-  redis.call('ZREMRANGEBYSCORE', pauses, '-inf', string.format('%.0f', now))
-  -- By the last part of its key: a set of long names takes five times as much.
-  redis.call('ZADD', pauses, expires, string.match(token, '[^:]*$'))
-  if redis.call('PTTL', pauses) < life_ms then redis.call('PEXPIRE', pauses, life_ms) end
+  redis.call('ZREMRANGEBYSCORE', tasks, string.format('-%.0f', now), '(0')
+  redis.call('ZADD', tasks, '-' .. expires, pause_member(token))
+  if redis.call('PTTL', tasks) < life_ms then redis.call('PEXPIRE', tasks, life_ms) end
 end
 local recorded, entries = unpack(redis.call('HMGET', journal, entry, 'entries'))
 if recorded then

@@ -50,7 +50,9 @@ if left_ms <= 0 then return { 'EXPIRED' } end
 announce(announcement, task_id, now)
 -- What is not there takes no memory: no worker has died, and it waits for no child.
 redis.call('HDEL', task, 'crashes', 'waits_for')
-for _, field in ipairs({ 'pause_entry', entry, 'pause_token', token, 'pause_write', write }) do
+-- The token's digest, which is the last part of its key.
+local digest = string.match(token, '[^:]*$')
+for _, field in ipairs({ 'pause_entry', entry, 'pause_token', digest, 'pause_write', write }) do
   fields[#fields + 1] = field
 end
 local life_ms = left_ms + ttl_ms

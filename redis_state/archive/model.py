@@ -20,6 +20,7 @@ from redis_state.models.version import Version
 from redis_state.postgres.text import plain_text
 from redis_state.primitives.record import Stored
 from redis_state.serialization.rows import as_object
+from redis_state.stores.sessions.job_parts import with_whole_job
 from redis_state.stores.sessions.task_status import watch_entry
 from redis_state.stores.sessions.tasks import microseconds, read_updated
 from redis_state.stores.task_index import LATEST_US
@@ -136,7 +137,7 @@ class ArchivedTask:
 
         Errors: ValueError, KeyError, TypeError; OverflowError for a time that is none.
         """
-        fields = dict(zip(record[::2], record[1::2], strict=True))
+        fields = with_whole_job(dict(zip(record[::2], record[1::2], strict=True)))
         for own in _OWN:
             fields.pop(own, None)
         job = as_object(fields[b"job"])

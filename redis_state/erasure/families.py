@@ -24,7 +24,6 @@ SESSION: Final[dict[str, tuple[str, str]]] = {
     "journal": ("journal", "journals"),
     "lease": ("lease", ""),
     "session_token": ("token", "pauses"),
-    "pauses": ("pauses", ""),
     "trajectory": ("trajectory", "trajectories"),
     "traces": ("traces", ""),
     "conversations": ("conversations", ""),

@@ -201,7 +201,7 @@ class SessionErasure:
         # By their beginnings: a run may have been stopped between the list and the thing.
         dead = codec.encode([session_id])[:-1] + b","
         await self._remove_beginning(keys.dead_tasks(), dead)
-        slot = keys.pauses(session_id).removesuffix("pauses")
+        slot = keys.tasks(session_id).removesuffix("tasks")
         for listed in (keys.open_pauses(), keys.opened_pauses()):
             await self._remove_beginning(listed, raw(f"{slot}token:"))
         for key_of in (keys.archive_watch, keys.archive_since):

@@ -10,6 +10,7 @@ from redis_state.errors import CorruptState
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.job_parts import JOB_FIELDS, job_in
 from redis_state.transport.keys import is_pause_id
 from redis_state.worker.tasks.waitpoints.pause_model import name_of, token_of
 from redis_state.worker.tasks.waitpoints.pause_tokens import token_key
@@ -56,7 +57,8 @@ async def read_known(
         return None
     decides = pause_id
     if not revealed:
-        job = await store.transport.commands.hget(store.base.keys.task(session_id, task_id), "job")
+        task = store.base.keys.task(session_id, task_id)
+        job = job_in(await store.transport.commands.hmget(task, *JOB_FIELDS))
         if job is None:
             return None
         decides = token_of(session_id, as_object(job)["secret"], entry)

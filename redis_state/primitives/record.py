@@ -89,8 +89,9 @@ class Records:
 
     async def members(self, index: str, *, newest: int | None = None) -> list[str]:
         """List the names in an index, what expires last first, ``newest`` of them at most."""
-        end = -1 if newest is None else newest - 1
-        found: list[bytes] = await self._scripts.transport.commands.zrevrange(index, 0, end)
+        count = -1 if newest is None else newest
+        commands = self._scripts.transport.commands
+        found: list[bytes] = await commands.zrevrange_above(index, 0, count=count)
         return [topic_text(member) or "" for member in found]
 
     async def pages(self, index: str, *, size: int = _PAGE) -> AsyncIterator[list[str]]:

@@ -26,6 +26,7 @@ from redis_state.primitives.record import Stored
 from redis_state.scripts import IndexedTask, Reply, ReplyCode, Scripts, raw
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
+from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.tasks import microseconds
 from redis_state.transport.key_groups import TaskIndexKeys
 from redis_state.transport.keys import WATCH_SHARDS, Keys
@@ -173,7 +174,7 @@ def indexed_record(
         created=_created_us(created),
         session=session_id,
         task=task_id,
-        handler=str(as_object(fields["job"])["handler"]),
+        handler=str(as_object(job_of(fields))["handler"]),
         attributes=attribute_lists(attributes_of(fields)),
     )
 

@@ -15,6 +15,7 @@ from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.waitpoints.deciders import pause_of
+from redis_state.worker.tasks.waitpoints.pause_tokens import token_key_of
 
 
 class ClockSettings(Settings):
@@ -132,7 +133,8 @@ class Agenda:
         if child:
             return None
         if token:
-            until = await self._commands.hget(token, "expires")
+            name = token_key_of(self._store, session_id, token.decode())
+            until = await self._commands.hget(name, "expires")
         return int(until) if until else None
 
     async def _read_queue(self, moment: Moment, name: str) -> None:

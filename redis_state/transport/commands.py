@@ -109,6 +109,12 @@ class Commands:
         """List members of a sorted set up to a score, the lowest first."""
         return self._send("ZRANGEBYSCORE", key, "-inf", highest, "LIMIT", offset, count)
 
+    def zrevrange_above(
+        self, key: str, lowest: Argument, *, count: int = -1
+    ) -> asyncio.Future[Any]:
+        """List members of a sorted set with more than a score, the highest first."""
+        return self._send(*("ZREVRANGEBYSCORE", key, "+inf", f"({lowest}"), *("LIMIT", 0, count))
+
     def zrevrange_from(self, key: str, lowest: Argument) -> asyncio.Future[Any]:
         """List members of a sorted set from a score on, the highest first, with their scores."""
         return self._send("ZREVRANGEBYSCORE", key, "+inf", lowest, "WITHSCORES")

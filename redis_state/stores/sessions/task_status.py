@@ -24,10 +24,10 @@ class TaskStatusView:
 
     ``ours`` distinguishes a worker's task from one that a host saved. One that is ``isolated`` is
     not cancelled with its ``parent``. ``waits_for`` is the child whose end it waits for, ``pause``
-    the key of the pause; ``waits_for_message`` is true while it waits for messages. ``order``
-    distinguishes a task from later ones of its id, ``parent_order`` its parent from later ones of
-    that id. ``write`` is that of the version. ``retries`` counts how often it was reopened. It is
-    due at ``due_ms``, and is limited under ``key``.
+    the digest of the pause's token; ``waits_for_message`` is true while it waits for messages.
+    ``order`` distinguishes a task from later ones of its id, ``parent_order`` its parent from later
+    ones of that id. ``write`` is that of the version. ``retries`` counts how often it was reopened.
+    It is due at ``due_ms``, and is limited under ``key``.
     """
 
     session_id: str

@@ -41,6 +41,8 @@ _LOOKED = (
 # What is said in a task's context, beside ids and times.
 _CONTENT = ("spawn_reason", "query", "llm_context", "tool_context", "memory", "artifacts")
 _SEALED = "sealed"
+# Not stored either.
+_USUAL_KIND = TaskType.BACKGROUND.value
 _NULL = b"null"
 # What is not stored of a context, because most contexts have it.
 _USUAL: dict[str, Any] = {
@@ -242,7 +244,7 @@ class TaskStore:
             task_id=task_id,
             session_id=session_id,
             status=self._statuses[fields["status"]],
-            task_type=self._kinds[document["task_type"]],
+            task_type=self._kinds[document.get("task_type", _USUAL_KIND)],
             priority=int(fields["priority"]),
             context_snapshot=validated(self._snapshot_type, snapshot),
             trace_id=document.get("trace_id"),
@@ -282,10 +284,10 @@ def _values(payloads: Payloads, state: TaskState) -> tuple[bytes, ...]:
     """Write a task as the values of `TASK_FIELDS`."""
     parts = payloads.parts()
     created_at = moment("created_at", state.created_at)
-    document: dict[str, Any] = {
-        "task_type": choice("task_type", state.task_type, TaskType),
-        "created_at": created_at,
-    }
+    document: dict[str, Any] = {"created_at": created_at}
+    kind = choice("task_type", state.task_type, TaskType)
+    if kind != _USUAL_KIND:
+        document["task_type"] = kind
     if state.context_snapshot is not NO_CONTEXT:
         _add_context(document, state, created_at)
     if state.trace_id is not None:

@@ -15,7 +15,7 @@ class TaskLayout(KeyLayout):
 
     def task(self, session_id: str, task_id: str) -> str:
         """hash: version, write, order, status, document, priority, result, error, progress,
-        updated_at, job, queue, attempts, crashes, parent, parent_order, isolate, spent_ms,
+        updated_at, job, job:<n>, queue, attempts, crashes, parent, parent_order, isolate, spent_ms,
         spent_updates, attributes, due, flow_key; interrupts, gathers, items, item_bytes, latest,
         item:<n>; pause_entry, pause_token, pause_write, waits_for, waits_box, waits_until,
         epoch: one task.
@@ -25,7 +25,9 @@ class TaskLayout(KeyLayout):
         return self._key("session_id", session_id, f"task:{escape('task_id', task_id)}")
 
     def tasks(self, session_id: str) -> str:
-        """zset: task_id -> expiry in us: a session's tasks. As long as its longest-lived task."""
+        """zset: task_id -> expiry in us: a session's tasks; byte FF and the digest of a token ->
+        minus its expiry in ms: its open pauses. As long as its longest-lived task.
+        """
         return self._key("session_id", session_id, "tasks")
 
     def turn(self, session_id: str) -> str:
@@ -77,10 +79,6 @@ class TaskLayout(KeyLayout):
             return None
         scope, _, digest = pause_id.rpartition(":")
         return f"{self.namespace}:v1:{{{scope}}}:token:{digest}"
-
-    def pauses(self, session_id: str) -> str:
-        """zset: digest of a token -> expiry in ms: a session's open pauses. Like the last."""
-        return self._key("session_id", session_id, "pauses")
 
     def open_pauses(self) -> str:
         """zset: key of a token -> expiry in us: all open pauses. As long as their tokens."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.worker.tasks.waitpoints.pause_list import PauseList
+from redis_state.worker.tasks.waitpoints.pause_tokens import token_key_of, tokens_of
 
 
 class PauseRepair:
@@ -20,12 +21,11 @@ class PauseRepair:
         Return whether it had it. A pause that is decided meanwhile may be listed. The next reader
         takes it off.
         """
-        key = found.pause
-        if key is None or found.waits_for is not None or await self._list.has(key):
+        if found.pause is None or found.waits_for is not None:
             return True
-        index = self._store.base.keys.pauses(found.session_id)
-        digests: list[bytes] = await self._store.transport.commands.zrange(index, 0, -1)
-        prefix = key.rpartition(":")[0]
-        keys = {key, *(f"{prefix}:{digest.decode()}" for digest in digests)}
+        key = token_key_of(self._store, found.session_id, found.pause)
+        if await self._list.has(key):
+            return True
+        keys = {key, *await tokens_of(self._store, found.session_id)}
         await self._list.settle(sorted(keys))
         return False

@@ -50,6 +50,7 @@ from redis_state.worker.tasks.moves import SKEW_MS
 from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, MAX_CRASHES, TaskTransitions
 from redis_state.worker.tasks.turns import Turns
 from redis_state.worker.tasks.waitpoints.deciders import escalate_pause, pause_of
+from redis_state.worker.tasks.waitpoints.pause_tokens import token_key_of
 from redis_state.worker.tasks.waitpoints.pauses import expire_pauses, pause_left_ms
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -283,7 +284,8 @@ class Sweeper:
         """
         task = view.session_id, view.task_id
         if view.pause is not None and view.waits_for is None:
-            left_ms = await pause_left_ms(self._store, view.pause)
+            key = token_key_of(self._store, view.session_id, view.pause)
+            left_ms = await pause_left_ms(self._store, key)
             if left_ms > 0:
                 # If it was decided since, that has put its entry again.
                 return left_ms, view

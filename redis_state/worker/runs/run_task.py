@@ -8,6 +8,7 @@ import logging
 from redis_state.errors import BackendError, NoConnection, PayloadUnreadable
 from redis_state.primitives.lease import new_owner
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.job_parts import JOB_FIELDS, job_in
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.stats import RunOutcome as Ended
 from redis_state.worker.queue.job import JobPayload, RunAgain
@@ -101,10 +102,10 @@ async def _check_readable(store: RedisStateStore, job: JobPayload) -> None:
     payloads = store.base.payloads
     if payloads.met_unreadable:
         key = store.base.keys.task(job.session_id, job.task_id)
-        fields = ("job", "item:1", "document", "progress")
+        fields = ("item:1", "document", "progress", *JOB_FIELDS)
         found = await store.transport.commands.hmget(key, *fields)
-        names = ("input", "input", "context_snapshot", "progress")
-        for name, value in zip(names, found, strict=True):
+        names = ("input", "context_snapshot", "progress", "input")
+        for name, value in zip(names, (*found[:3], job_in(found[3:])), strict=True):
             payloads.need_all(value, of=f"task {job.task_id!r}", field=name)
 
 

@@ -21,6 +21,7 @@ from redis_state.serialization import codec
 from redis_state.serialization.payloads import Sealed
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.worker.tasks.recorded.archived import ArchivedJournal, load_archived
 from redis_state.worker.tasks.recorded.inputs import read_input
@@ -121,7 +122,7 @@ async def _history(
     result: ReadResult,
 ) -> TaskHistory:
     payloads, of = store.base.payloads, f"task {named[1]!r}"
-    job = payloads.as_object(record.fields["job"])
+    job = payloads.as_object(job_of(record.fields))
     given = read_input(payloads, record.fields, job, of=of)
     return TaskHistory(
         namespace=store.settings.namespace,

@@ -13,6 +13,7 @@ from redis_state.scripts import Announcement, Reply, ReplyCode, raw
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.job_parts import job_fields
 from redis_state.stores.sessions.task_status import watch_entry as watch_entry  # noqa: PLC0414
 from redis_state.stores.sessions.tasks import new_task_fields
 from redis_state.stores.sessions.updates import NewUpdate
@@ -41,7 +42,7 @@ def new_fields(
     if trace:
         job["trace"] = trace
     fields = new_task_fields(payloads, state)
-    fields["job"] = payloads.document(job, "input")
+    fields |= job_fields(payloads.document(job, "input"))
     fields["finished"] = b"0"
     if queue:
         fields["queue"] = raw(queue)

@@ -94,7 +94,7 @@ class NewTasks:
             session_id=state.session_id,
             task_id=state.task_id,
             trace_id=state.trace_id,
-            update_id=f"{state.task_id}:{write}",
+            update_id=write,
             update_type=UpdateType.STATUS_CHANGE,
             content={"status": state.status.value},
         )

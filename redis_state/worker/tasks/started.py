@@ -12,6 +12,7 @@ from redis_state.primitives.lease import HeldLease
 from redis_state.primitives.record import stored
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.handler.guards import BudgetMeter
@@ -77,7 +78,7 @@ def read_started(
     if record is None:
         raise KeyError(task_id)
     payloads, of = store.base.payloads, f"task {task_id!r}"
-    job = payloads.as_object(record.fields["job"])
+    job = payloads.as_object(job_of(record.fields))
     for name in ("document", "progress"):
         payloads.need_all(record.fields.get(name), of=of, field=name)
     found = TaskStatusView.of(session_id, task_id, record.fields)

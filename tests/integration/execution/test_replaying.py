@@ -16,6 +16,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField
 from redis_state.models import SteeringEventType, TaskStatus
+from redis_state.stores.sessions.job_parts import job_of
 from redis_state.testing.histories import (
     ReplayReport,
     TaskHistory,
@@ -283,10 +284,9 @@ async def test_a_history_is_a_file_that_needs_no_server(
     path = tmp_path / "history.json"
     (await history_of(store, odd)).save(path)
     assert path.stat().st_mode & 0o077 == 0
-    secret = await store.transport.sender.send(
-        "HGET", store.base.keys.task(SESSION, odd), "job", repeatable=True
-    )
-    assert b"secret" in secret
+    record = await store.tasks.load_fields(SESSION, odd)
+    assert record is not None
+    assert b"secret" in job_of(record.fields)
     assert b"secret" not in path.read_bytes()
     loaded = load_history(path)
     assert loaded == await history_of(store, odd)

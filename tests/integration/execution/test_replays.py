@@ -19,6 +19,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import InvalidTransition, TaskUnknown, TokenResolved, TokenUnknown
 from redis_state.models import SteeringEvent, SteeringEventType, TaskState, TaskStatus, UpdateType
+from redis_state.stores.sessions.job_parts import job_of
 from redis_state.testing import eventually
 from redis_state.transport.keys import pause_id_of
 from redis_state.worker import RetryPolicy, TaskClient, TaskContext, retried
@@ -597,5 +598,5 @@ async def test_who_reads_the_updates_learns_a_pauses_id_and_not_its_token(
 
 
 def token_of_pause(record: Any, name: str) -> str:
-    secret = json.loads(record.fields["job"])["secret"]
+    secret = json.loads(job_of(record.fields))["secret"]
     return token_of(SESSION, secret, f"pause:{name}#1")

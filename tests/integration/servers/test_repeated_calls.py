@@ -243,19 +243,19 @@ async def _join_trace(scripts: Scripts, keys: Keys) -> None:
 
 
 def _plain(*made: Any, call: tuple[Any, ...]) -> Case:
-    """Make a case of a plain command on the key of a session's open pauses."""
+    """Make a case of a plain command on the key of a session's tasks."""
 
     async def make(scripts: Scripts, keys: Keys) -> None:
-        await ask(scripts, "DEL", keys.pauses("s"))
-        await ask(scripts, made[0], keys.pauses("s"), *made[1:])
-        await ask(scripts, "PEXPIRE", keys.pauses("s"), HOUR)
+        await ask(scripts, "DEL", keys.tasks("s"))
+        await ask(scripts, made[0], keys.tasks("s"), *made[1:])
+        await ask(scripts, "PEXPIRE", keys.tasks("s"), HOUR)
 
     async def look(scripts: Scripts, keys: Keys) -> Any:
-        return await ask(scripts, "DUMP", keys.pauses("s"))
+        return await ask(scripts, "DUMP", keys.tasks("s"))
 
     verb, *arguments = call
     return Case(
-        make, lambda scripts, keys: scripts.run_once(verb, keys.pauses("s"), *arguments), look
+        make, lambda scripts, keys: scripts.run_once(verb, keys.tasks("s"), *arguments), look
     )
 
 

@@ -54,7 +54,7 @@ async def test_nothing_of_an_ended_task_lives_longer_than_the_task(
     assert len(lives) > 6
     # A log lives half as long again. A session's line of turns serves tasks to come. A token may be
     # decided until its deadline.
-    open_still = () if end != "cancelled" else ("token:", ":pauses")
+    open_still = () if end != "cancelled" else ("token:",)
     others = (":turn", *open_still)
     long = {
         key: life

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from redis_state.scripts import ReplyCode, Scripts
+from redis_state.scripts import ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
 from tests.support.scripts.keys import task_keys, token_key
 from tests.support.scripts.logs import rows_of
@@ -25,6 +25,12 @@ async def opening(scripts: Scripts, token: str) -> int:
     return int((await fields(scripts, token))["opened"])
 
 
+async def listed(scripts: Scripts, task: TaskKeys) -> list[bytes]:
+    """Return what stands for open pauses among the session's tasks."""
+    found: list[bytes] = await ask(scripts, "ZRANGEBYSCORE", task.tasks, "-inf", "(0")
+    return found
+
+
 async def test_a_running_task_opens_a_pause_once(scripts: Scripts, keys: Keys) -> None:
     task, token, log = task_keys(keys), token_key(keys), keys.updates("s")
     await make_task(scripts, task, "PENDING")
@@ -41,12 +47,10 @@ async def test_a_running_task_opens_a_pause_once(scripts: Scripts, keys: Keys) -
     assert (found["state"], found["payload"], found["task"]) == (b"open", b"about", b"owner")
     assert found["order"] == (await fields(scripts, task.task))["order"]
     assert before <= int(found["opened"]) == int(found["expires"]) - HOUR
-    assert await ask(scripts, "ZRANGE", keys.pauses("s"), 0, -1) == [
-        token.rpartition(":")[2].encode()
-    ]
+    assert await listed(scripts, task) == [b"\xff" + token.rpartition(":")[2].encode()]
     rows = [row_id for _, row_id in await rows_of(scripts, log)]
     assert rows == ["started-one", f"opened-{token}"]
-    created = (task.journal, token, keys.pauses("s"), log.rows, log.ids, log.topic_rows("t"))
+    created = (task.journal, token, task.tasks, log.rows, log.ids, log.topic_rows("t"))
     assert all(0 < life <= 2 * HOUR for life in await lives(scripts, *created))
     assert (await fields(scripts, task.task))["status"] == b"RUNNING"
 
@@ -69,13 +73,11 @@ async def test_one_that_is_open_still_is_listed_again(scripts: Scripts, keys: Ke
     await make_task(scripts, task, "PENDING")
     await start(scripts, keys, task)
     await open_pause(scripts, keys, task, token)
-    await ask(scripts, "DEL", keys.pauses("s"))
+    await ask(scripts, "DEL", task.tasks)
     again = await open_pause(scripts, keys, task, token)
     assert again.facts[1] > 0
-    assert await ask(scripts, "ZRANGE", keys.pauses("s"), 0, -1) == [
-        token.rpartition(":")[2].encode()
-    ]
-    assert all(0 < life <= HOUR for life in await lives(scripts, keys.pauses("s")))
+    assert await listed(scripts, task) == [b"\xff" + token.rpartition(":")[2].encode()]
+    assert all(0 < life <= HOUR for life in await lives(scripts, task.tasks))
 
 
 async def test_one_that_is_decided_or_overdue_has_no_time_left(
@@ -96,6 +98,4 @@ async def test_one_that_is_decided_or_overdue_has_no_time_left(
     # The next one opened takes what is overdue off the session's list.
     third = token_key(keys, "third")
     await open_pause(scripts, keys, task, third, entry="pause:third#1")
-    assert await ask(scripts, "ZRANGE", keys.pauses("s"), 0, -1) == [
-        third.rpartition(":")[2].encode()
-    ]
+    assert await listed(scripts, task) == [b"\xff" + third.rpartition(":")[2].encode()]

@@ -154,7 +154,6 @@ async def test_a_vote_is_taken_in_time_and_the_deadline_keeps_the_votes(
         task,
         {"status": b"PENDING"},
         token=token,
-        pauses=keys.pauses("s"),
         entry="pause:x#1",
         claim="timeout",
         actor="timeout",

@@ -33,6 +33,7 @@ from redis_state.scripts import Reply, ReplyCode, raw
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Sealed
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.queue.limits import flow_key
@@ -135,7 +136,7 @@ class Copies:
             # What cannot be read of the input is copied as it stands; a context cannot be.
             of = f"task {task_id!r}"
             payloads.need_all(record.fields["document"], of=of, field="context_snapshot")
-            job = payloads.as_object(record.fields["job"])
+            job = payloads.as_object(job_of(record.fields))
             return Source(
                 state=self._store.tasks.read(session_id, task_id, record),
                 record=record,

@@ -16,6 +16,7 @@ from redis_state.primitives.watchlist import WatchList, found_over
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.task_index import attributes_of
@@ -187,7 +188,7 @@ async def view_of(
         found = TaskStatusView.of(session_id, task_id, record.fields)
         return TaskView(
             state=await store.tasks.whole(store.tasks.read(session_id, task_id, record)),
-            handler=as_object(record.fields["job"])["handler"] if found.ours else None,
+            handler=as_object(job_of(record.fields))["handler"] if found.ours else None,
             worker=record.fields.get("worker", b"").decode("utf-8", "surrogatepass") or None,
             queue=found.queue,
             attempts=found.attempts,

@@ -12,6 +12,7 @@ from redis_state.models.attributes import AttributeValue
 from redis_state.primitives.record import Stored
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.tasks import read_updated
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.tasks.views.links import TaskLink, link_of
@@ -100,7 +101,7 @@ async def read_summary(
     payloads = store.base.payloads
     try:
         status = TaskStatus(record.fields["status"].decode())
-        handler = str(payloads.as_object(record.fields["job"])["handler"])
+        handler = str(payloads.as_object(job_of(record.fields))["handler"])
         made = summary_of(session_id, task_id, status, handler, record, payloads=payloads)
     except (ValueError, KeyError, TypeError, CorruptState):
         return record.order, None

@@ -16,6 +16,7 @@ from redis_state.serialization import codec
 from redis_state.serialization.payloads import Sealed
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.job_parts import JOB_FIELDS, job_in
 from redis_state.transport.clock import ms_of
 from redis_state.transport.commands import Commands
 from redis_state.transport.keys import pause_id_of
@@ -32,7 +33,7 @@ from redis_state.worker.tasks.waitpoints.pause_list import (
     list_place,
 )
 from redis_state.worker.tasks.waitpoints.pause_model import token_of
-from redis_state.worker.tasks.waitpoints.pause_tokens import find_pause
+from redis_state.worker.tasks.waitpoints.pause_tokens import find_pause, token_member, tokens_of
 
 Fields: TypeAlias = dict[str, Any]
 
@@ -139,7 +140,7 @@ class PauseReading:
     def __init__(self, store: RedisStateStore, session_id: str | None) -> None:
         self._store = store
         self._list = PauseList(store)
-        self._index = None if session_id is None else store.base.keys.pauses(session_id)
+        self._session_id = session_id
 
     async def read(self) -> AsyncGenerator[PlacedPause, None]:
         """Yield the open pauses that can be read, in any order."""
@@ -175,12 +176,10 @@ class PauseReading:
 
     async def _slices(self) -> AsyncGenerator[list[str], None]:
         """Yield the keys of the tokens that are listed."""
-        if self._index is not None:
-            # A session's index has only the digests, the last part of each token's key.
-            prefix = f"{self._index.removesuffix('pauses')}token:"
-            members: list[bytes] = await self._commands.zrange(self._index, 0, -1)
-            for start in range(0, len(members), _SLICE):
-                yield [prefix + each.decode() for each in members[start : start + _SLICE]]
+        if self._session_id is not None:
+            keys = await tokens_of(self._store, self._session_id)
+            for start in range(0, len(keys), _SLICE):
+                yield keys[start : start + _SLICE]
             return
         place: PausePlace | None = None
         more = True
@@ -204,7 +203,7 @@ class PauseReading:
             requested = [self._commands.hmget(key, *_TOKEN_FIELDS) for key in keys]
             tokens = [_fields(_TOKEN_FIELDS, await answer) for answer in requested]
         owners = [token["task"] for token in tokens if token["task"]]
-        tasks = await self._tasks(owners, (*_TASK_FIELDS, *(("job",) if whole else ())))
+        tasks = await self._tasks(owners, (*_TASK_FIELDS, *(JOB_FIELDS if whole else ())))
         found: list[_Found] = []
         closed: list[str] = []
         for key, token in zip(keys, tokens, strict=True):
@@ -217,11 +216,11 @@ class PauseReading:
         return found
 
     async def _remove(self, closed: Sequence[str]) -> None:
-        if self._index is None:
+        if self._session_id is None:
             await self._list.remove(*closed)
         elif closed:
-            members = [key.rpartition(":")[2] for key in closed]
-            await self._store.base.scripts.zrem(self._index, *members)
+            index = self._store.base.keys.tasks(self._session_id)
+            await self._store.base.scripts.zrem(index, *map(token_member, closed))
 
     async def _tasks(
         self, owners: Sequence[bytes], names: Sequence[str]
@@ -239,7 +238,7 @@ class PauseReading:
         def read() -> OpenPause:
             payloads = self._store.base.payloads
             about = payloads.as_object(token["payload"])
-            secret = as_object(task["job"])["secret"]
+            secret = as_object(job_in([task[name] for name in JOB_FIELDS]) or b"")["secret"]
             seats: dict[bytes, bytes] = token["seats"]
             decides = token_of(session_id, secret, entry) if about["revealed"] else None
             return OpenPause(
@@ -248,11 +247,11 @@ class PauseReading:
                 name=about["name"],
                 reason=about["reason"],
                 payload=about["payload"],
-                tags=tuple(about["tags"]),
+                tags=tuple(about.get("tags", ())),
                 opened_at=_moment(token["opened"]),
                 expires_at=_moment(token["expires"]),
-                on_timeout=about["on_timeout"],
-                default=about["default"],
+                on_timeout=about.get("on_timeout", "fail"),
+                default=about.get("default"),
                 token=decides,
                 pause_id=decides and pause_id_of(decides),
                 schema=_schema(payloads.decode(seats[b"schema"])) if b"schema" in seats else None,

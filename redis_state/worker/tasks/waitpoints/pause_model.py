@@ -128,6 +128,13 @@ class PauseRequest:
             ballot=Ballot.read(options, timeout_ms=timeout_ms),
         )
 
+    def policy(self) -> dict[str, Any]:
+        """Return what happens at its deadline, as it is stored: nothing says that it fails."""
+        if self.on_timeout == "fail":
+            return {}
+        policy: dict[str, Any] = {"on_timeout": self.on_timeout}
+        return policy if self.default is None else policy | {"default": self.default}
+
     def token_fields(self, payloads: Payloads) -> dict[bytes, bytes]:
         """Return what its token has beside what every pause's has."""
         form = {} if self.form is None else {b"schema": payloads.write(self.form.schema)}

@@ -10,6 +10,7 @@ from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
+from redis_state.transport.key_text import escape
 from redis_state.transport.keys import is_pause_id
 
 
@@ -51,6 +52,29 @@ def token_key(store: RedisStateStore, token: str) -> str:
     if key is None:
         raise TokenUnknown(expired=False)
     return key
+
+
+def token_key_of(store: RedisStateStore, session_id: str, digest: str) -> str:
+    """Return the key of a token by its session and its digest, as a paused task's record has it.
+
+    One of an earlier version has the key, whose last part is the digest.
+    """
+    return token_key(store, f"{escape('session_id', session_id)}:{digest.rpartition(':')[2]}")
+
+
+def token_member(key: str) -> bytes:
+    """Return what stands for a token among its session's tasks. Lua has it too."""
+    return b"\xff" + key.rpartition(":")[2].encode()
+
+
+async def tokens_of(store: RedisStateStore, session_id: str) -> list[str]:
+    """Return the keys of the tokens that are listed among a session's tasks."""
+    index = store.base.keys.tasks(session_id)
+    found: list[bytes] = await store.transport.commands.zrange_up_to(
+        index, "(0", offset=0, count=-1
+    )
+    slot = index.removesuffix("tasks")
+    return [f"{slot}token:{member[1:].decode()}" for member in found]
 
 
 async def find_pause(

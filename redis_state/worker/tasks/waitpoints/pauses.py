@@ -53,7 +53,12 @@ from redis_state.worker.tasks.waitpoints.pause_model import (
     place_of,
     policy_of,
 )
-from redis_state.worker.tasks.waitpoints.pause_tokens import FoundPause, find_pause, token_key
+from redis_state.worker.tasks.waitpoints.pause_tokens import (
+    FoundPause,
+    find_pause,
+    token_key,
+    token_key_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +98,11 @@ class TaskPauses:
         state, payloads = started.state, self._payloads
         token = pause_token(started, entry)
         key = token_key(self._store, token)
+        policy = question.policy()
         note = {
             "state": "open",
             "name": question.name,
-            "on_timeout": question.on_timeout,
-            "default": question.default,
+            **policy,
             "asks": asks(question.reason, question.payload),
             "number": started.order.number(entry),
             "place": place,
@@ -106,9 +111,8 @@ class TaskPauses:
             "name": question.name,
             "reason": question.reason,
             "payload": question.payload,
-            "tags": question.tags,
-            "on_timeout": question.on_timeout,
-            "default": question.default,
+            **({"tags": question.tags} if question.tags else {}),
+            **policy,
             "revealed": question.reveal,
             "number": note["number"],
             "place": place,
@@ -120,11 +124,10 @@ class TaskPauses:
                 self._keys(state),
                 mark=started.replay.mark,
                 token=key,
-                pauses=self._store.base.keys.pauses(state.session_id),
                 entry=entry,
-                note=payloads.document(note, "default", "asks"),
+                note=payloads.document(note, "asks", *policy.keys() & {"default"}),
                 owner=codec.encode([state.session_id, state.task_id, entry]),
-                about=payloads.document(about, "reason", "payload", "default"),
+                about=payloads.document(about, "reason", "payload", *policy.keys() & {"default"}),
                 extra=question.token_fields(payloads),
                 token_ttl_ms=question.timeout_ms,
                 keep_ms=self._keep_ms,
@@ -247,11 +250,12 @@ class TaskPauses:
         record = await self._store.tasks.load_fields(session_id, task_id)
         if record is None or record.fields["status"] != TaskStatus.PAUSED.value.encode():
             return None
-        key = record.fields.get("pause_token", b"").decode()
+        digest = record.fields.get("pause_token", b"").decode()
         entry = record.fields.get("pause_entry", b"").decode("utf-8", "surrogatepass")
-        if not key:
+        if not digest:
             # A host's own task.
             return None
+        key = token_key_of(self._store, session_id, digest)
         left_ms = await pause_left_ms(self._store, key)
         if left_ms > 0:
             return left_ms
@@ -346,7 +350,6 @@ class TaskPauses:
             self._keys(state),
             move_fields(TaskStatus.PENDING),
             token=key,
-            pauses=self._store.base.keys.pauses(state.session_id),
             entry=entry,
             claim=claim,
             actor=actor,

@@ -274,6 +274,7 @@ for name in ("opentelemetry", "prometheus_client"):
 from pydantic import SecretStr
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import ConfigError
+from redis_state.stores.sessions.job_parts import job_of
 from redis_state.worker import AgentWorker, TaskClient
 
 async def answer(ctx):
@@ -301,7 +302,7 @@ async def main(url, namespace):
                 break
         ended = await client.wait("s", task, timeout_s=60)
         fields = await store.tasks.load_fields("s", task)
-        assert b"trace" not in fields.fields["job"]
+        assert b"trace" not in job_of(fields.fields)
         serving.cancel()
         await asyncio.wait({serving})
         print(ended.status.value, ended.result)

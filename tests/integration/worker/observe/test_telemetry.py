@@ -21,6 +21,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from redis_state import RedisStateStore
 from redis_state.errors import BackendUnavailable
 from redis_state.models import TaskStatus
+from redis_state.stores.sessions.job_parts import JOB_FIELDS
 from redis_state.testing import eventually
 from redis_state.worker import Handler, TaskClient, TaskContext
 from redis_state.worker.observe import tracing as telemetry
@@ -242,6 +243,7 @@ async def test_a_carrier_that_is_damaged_begins_a_trace_anew(
             task = await client.submit("answer", session_id=SESSION)
             key = store.base.keys.task(SESSION, task)
             job = json.dumps({"handler": "answer", "input": None, "secret": "s", "trace": damaged})
+            await store.transport.sender.send("HDEL", key, *JOB_FIELDS, repeatable=True)
             await store.transport.sender.send("HSET", key, "job", job, repeatable=True)
             async with serving(agent(store.settings, {"answer": answer})):
                 ended = await client.wait(SESSION, task, timeout_s=60)
