@@ -28,6 +28,7 @@ from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import agent_session_entry, event_entry
 from redis_state.stores.index_walk import listed_under
+from redis_state.stores.sessions.job_parts import with_whole_job
 from redis_state.stores.sessions.task_status import watch_entry
 from redis_state.stores.task_index import TaskIndex
 from redis_state.stores.traces.audit_events import GLOBAL_TRACE
@@ -136,8 +137,10 @@ class SessionErasure:
         # A session may have more of them than the memory holds.
         for start in range(0, len(hashes), _TOGETHER):
             some = hashes[start : start + _TOGETHER]
-            for values in await self._each(self._commands.hgetall, some):
-                for value in values:
+            for flat in await self._each(self._commands.hgetall, some):
+                # A name may stand in two parts of a job.
+                fields = with_whole_job(dict(zip(flat[::2], flat[1::2], strict=True)))
+                for value in fields.values():
                     named |= payloads.claims_in(value)
         if named:
             for schedule_id in await self._members(self._keys.schedules()):

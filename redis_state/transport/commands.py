@@ -109,9 +109,7 @@ class Commands:
         """List members of a sorted set up to a score, the lowest first."""
         return self._send("ZRANGEBYSCORE", key, "-inf", highest, "LIMIT", offset, count)
 
-    def zrevrange_above(
-        self, key: str, lowest: Argument, *, count: int = -1
-    ) -> asyncio.Future[Any]:
+    def zrevrange_above(self, key: str, lowest: int, *, count: int = -1) -> asyncio.Future[Any]:
         """List members of a sorted set with more than a score, the highest first."""
         return self._send(*("ZREVRANGEBYSCORE", key, "+inf", f"({lowest}"), *("LIMIT", 0, count))
 

@@ -31,6 +31,9 @@ async def test_a_running_task_waits_for_its_pause(scripts: Scripts, keys: Keys) 
     assert found["status"] == b"PAUSED"
     digest = token.rpartition(":")[2].encode()
     assert (found["pause_entry"], found["pause_token"]) == (b"pause:x#1", digest)
+    # The record's write trims the list of tasks, and leaves the pauses in it.
+    listed = await ask(scripts, "ZRANGE", task.tasks, 0, -1)
+    assert listed == [b"\xff" + digest, task.task_id.encode()]
     assert (await fields(scripts, task.lease))["owner"] == b""
     rows = [row_id for _, row_id in await rows_of(scripts, keys.updates("s"))]
     assert rows == ["started-one", f"opened-{token}", f"paused-{token}"]
