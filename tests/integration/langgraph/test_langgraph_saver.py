@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-import sys
-from contextlib import aclosing
 from datetime import timedelta
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
 import pytest
 
@@ -68,41 +65,6 @@ async def put(
 
 async def listed(saver: RedisSaver, config: Any, **options: Any) -> list[Any]:
     return [found async for found in saver.alist(config, **options)]
-
-
-# Reading
-
-
-@pytest.mark.parametrize("limit", [None, 0, 1, 3, 9])
-async def test_callers_that_block_list_the_same(store: RedisStateStore, limit: int | None) -> None:
-    saver, config = RedisSaver(store), None
-    for number in range(7):
-        config = await put(saver, "t", parent=config, n=number)
-    for thread in (config_of("t"), config_of("t", checkpoint_ns=""), None):
-        found = [each.config for each in await listed(saver, thread, limit=limit)]
-        assert [each.config for each in saver.list(thread, limit=limit)] == found
-        assert len(found) == min(7 if limit is None else limit, 7)
-
-
-async def test_reading_leaves_no_generator_behind(store: RedisStateStore) -> None:
-    """Each one that is left costs the loop a task, and a call of the system."""
-    saver, config = RedisSaver(store), None
-    for namespace in ("", "n"):
-        for number in range(7):
-            config = await put(saver, "t", namespace, parent=config if number else None, n=number)
-    hooks, left = sys.get_asyncgen_hooks(), list[Any]()
-    sys.set_asyncgen_hooks(finalizer=left.append)
-    try:
-        assert await saver.aget_tuple(config_of("t", checkpoint_ns="")) is not None
-        for wanted in (None, {"step": 1}):
-            for thread in (config_of("t"), config_of("t", checkpoint_ns=""), config, None):
-                assert await listed(saver, thread, limit=1, filter=wanted)
-                async with aclosing(cast("Any", saver.alist(thread, filter=wanted))) as begun:
-                    await anext(begun)
-        gc.collect()
-        assert left == []
-    finally:
-        sys.set_asyncgen_hooks(*hooks)
 
 
 # Under graphs
