@@ -17,6 +17,7 @@ from redis_state import RedisStateStore
 from redis_state.archive import Archive, reader
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.errors import ArchiveUnavailable, CursorGap
+from redis_state.testing import eventually
 from redis_state.worker import TaskClient
 from tests.support.processes.pools import SESSION
 from tests.support.servers.faults import Proxy
@@ -112,8 +113,14 @@ async def test_an_archive_that_is_away_is_asked_by_one_caller_at_a_time(
         assert await asked(20) == 1
         assert await asked(20) == 0
         link.refuse(refusing=False)
+        link.hold()
         now_s += 5.1
-        pages = await asyncio.gather(*(client.find(archived="also") for _ in range(20)))
+        finds = [asyncio.ensure_future(client.find(archived="also")) for _ in range(20)]
+        await eventually(
+            lambda: sum(find.done() for find in finds) == 19, "the others do not wait for one"
+        )
+        link.hand_on()
+        pages = await asyncio.gather(*finds)
         assert [page.incomplete for page in pages].count(False) == 1
         pages = await asyncio.gather(*(client.find(archived="also") for _ in range(20)))
         assert not any(page.incomplete for page in pages)

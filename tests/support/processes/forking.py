@@ -52,6 +52,10 @@ _PRELOADED = (
     "examples.review.driver",
     "examples.a2a_server.server",
     "penguiflow.planner",
+    "redis_state.archive.postgres.archive",
+    "redis_state.archive.parquet.archive",
+    "pyarrow.dataset",
+    "hypothesis",
     "tests.support.servers.faults",
 )
 

@@ -30,6 +30,11 @@ from tests.support.processes import children
 
 # Of the running fork server: its socket.
 _ADDRESS = "REDIS_STATE_TEST_FORKS"
+# What NumPy and pyarrow would begin with threads: a process that has any is not safe to fork.
+_WITHOUT_THREADS = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 _ended_s = 0.0
 _own_child = False
 _begin_interpreter = asyncio.create_subprocess_exec
@@ -61,7 +66,7 @@ def serving(*collecting: str, **options: Any) -> Generator[str]:
                 [sys.executable, *command, *collecting],
                 pass_fds=[listener.fileno()],
                 stdin=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, **_WITHOUT_THREADS, "PYTHONPATH": path},
                 **options,
             ):
                 yield f"{folder}/fork.sock"

@@ -45,6 +45,8 @@ class Proxy:
         self._piece = 1 << 16
         self._pause_s = 0.0
         self._call_piece = 1 << 16
+        self._handing_on = asyncio.Event()
+        self._handing_on.set()
         self._change: Callable[[bytes], bytes] | None = None
         # The server's end of each client's connection.
         self._ends: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}
@@ -116,6 +118,14 @@ class Proxy:
         """Hand on the server's answers in small pieces, slowly; over TLS each is a record."""
         self._piece = piece
         self._pause_s = pause_s
+
+    def hold(self) -> None:
+        """Keep back what the server answers, until `hand_on`. Nothing is lost."""
+        self._handing_on.clear()
+
+    def hand_on(self) -> None:
+        """Hand on what was kept back, and what comes."""
+        self._handing_on.set()
 
     def dribble_calls(self, piece: int) -> None:
         """Hand on the client's calls in small pieces: the server serves others between them."""
@@ -207,6 +217,8 @@ class Proxy:
                 changed = self._change(data)
                 self.changed += changed != data
                 data = changed
+            if answers:
+                await self._handing_on.wait()
             pause_s = self._pause_s if answers else 0.0
             piece = self._piece if answers else self._call_piece
             for start in range(0, len(data), piece):

@@ -45,6 +45,14 @@ async def test_it_ends_as_an_interpreter_does(code: str, status: int, stated: st
     assert stated in err.decode()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+async def test_it_is_forked_from_a_process_without_threads() -> None:
+    count = "import os; print(len(os.listdir(f'/proc/{os.getppid()}/task')))"
+    process = await forkserver.start("-c", count, environment=os.environ)
+    out, _ = await process.communicate()
+    assert out == b"1\n"
+
+
 async def test_it_stands_for_an_interpreter_that_a_process_starts(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as output:
