@@ -100,7 +100,7 @@ class HttpTaskClient(HttpTasks, HttpDecisions):
         The same ``task_id`` is the same task. Without one an id is made before it is sent: a call
         that is repeated submits once.
         """
-        if not handler:
+        if not handler or type(handler) is not str:
             raise InvalidField("handler", "needs a name")
         check_id("session_id", session_id)
         named = task_id or new_id()

@@ -29,7 +29,7 @@ from redis_state.http_client.documents import (
 from redis_state.http_client.requests import LONGEST_KEY, Ask, GatewayCaller, key_of
 from redis_state.models import SteeringEvent, SteeringEventType, TaskState, TaskStatus
 from redis_state.models.attributes import Attributes
-from redis_state.models.steering import validate_steering_event
+from redis_state.models.steering import steering_event
 from redis_state.models.tasks import new_id
 from redis_state.worker import (
     Archived,
@@ -170,7 +170,7 @@ class HttpTasks:
         `resolve`: APPROVE and REJECT are refused.
         """
         key = key_of("event_id", event_id or None)
-        event = SteeringEvent(
+        event = steering_event(
             session_id=session_id,
             task_id=task_id,
             event_type=event_type,
@@ -178,7 +178,6 @@ class HttpTasks:
             source="",
             event_id=key,
         )
-        validate_steering_event(event)
         body = {"type": event.event_type.value, "payload": event.payload}
         sent = await self._change(session_id, task_id, "steer", body, key)
         return event.model_copy(update={"event_id": sent["event_id"], "source": sent["source"]})

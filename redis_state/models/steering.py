@@ -10,9 +10,9 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final, cast
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
-from redis_state.errors import SteeringValidationError
+from redis_state.errors import InvalidField, SteeringValidationError
 from redis_state.models.tasks import new_id, utc_now
 from redis_state.serialization.codec import canonical, plain, text_of
 from redis_state.serialization.lossy import MAX_INTEGER_BITS
@@ -63,6 +63,21 @@ class SteeringEvent(BaseModel):
             "created_at": self.created_at.isoformat(),
         }
         return json.dumps({"steering": injection}, ensure_ascii=False)
+
+
+def steering_event(**fields: Any) -> SteeringEvent:
+    """Make a steering event of what a caller gave, and check its payload.
+
+    Errors: InvalidField for a type of event that there is not, or a field of another kind, without
+    its value; SteeringValidationError as `validate_steering_event`.
+    """
+    try:
+        event = SteeringEvent(**fields)
+    except ValidationError as error:
+        wrong = error.errors(include_input=False, include_url=False)[0]
+        raise InvalidField(str(wrong["loc"][0]), wrong["msg"]) from None
+    validate_steering_event(event)
+    return event
 
 
 def sanitize_payload(payload: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from redis_state.models import (
     TaskStatus,
     TaskType,
     UpdateType,
-    validate_steering_event,
 )
 from redis_state.models.attributes import Attributes, check_attributes
+from redis_state.models.steering import steering_event
 from redis_state.models.tasks import new_id
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
@@ -113,11 +113,12 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
     ) -> str:
         """Submit a task for a handler; return the task's id.
 
-        The same ``task_id`` is the same task. It is queued again only if it waits and the queue
-        lost it. The task waits in ``queue``, else in the client's. It begins after a ``delay``, or
-        ``at`` a time. Limits of its ``key`` hold for it (see `Queues`); with ``in_turn`` the tasks
-        of its session that have it run one at a time. ``attributes`` are small facts by which
-        `find` finds it: up to 16 names with text, an int or a bool.
+        The same ``task_id`` is the same task; an empty one counts as none. It is queued again only
+        if it waits and the queue lost it. The task waits in ``queue``, else in the client's. It
+        begins after a ``delay``, or ``at`` a time. Limits of its ``key`` hold for it (see
+        `Queues`); with ``in_turn`` the tasks of its session that have it run one at a time.
+        ``attributes`` are small facts by which `find` finds it: up to 16 names with text, an int
+        or a bool.
 
         ``on_busy`` implies ``in_turn``, and says what happens if another such task of the session
         is unfinished: it waits, runs or is paused. ``enqueue`` is the default: the new one waits
@@ -134,7 +135,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         tasks of the session are unfinished, with a policy other than ``enqueue``.
         """
         named, task_id = bool(task_id), task_id or new_id()
-        if not handler:
+        if not handler or type(handler) is not str:
             raise InvalidField("handler", "needs a name")
         check_id("session_id", session_id)
         check_id("task_id", task_id)
@@ -237,11 +238,11 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         token by its digest, and has no ``value``. CANCEL also cancels a waiting task, see `cancel`.
         PRIORITIZE moves a queued task.
 
-        Errors: SteeringValidationError if the payload breaks the rules of its type; TaskUnknown;
-        InvalidTransition if the task is terminal, unless it received this event before; those of
-        `resolve`.
+        Errors: SteeringValidationError if the payload breaks the rules of its type; InvalidField if
+        there is no such type, or the payload is no object; TaskUnknown; InvalidTransition if the
+        task is terminal, unless it received this event before; those of `resolve`.
         """
-        event = SteeringEvent(
+        event = steering_event(
             session_id=session_id,
             task_id=task_id,
             event_type=event_type,
@@ -249,7 +250,6 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
             source=source,
             event_id=event_id or new_id(),
         )
-        validate_steering_event(event)
         token = event.payload.get("resume_token")
         if event_type in _DECISIONS and token:
             # A value that does not fit leaves no event; `resolve` reports the first caller.

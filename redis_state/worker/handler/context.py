@@ -110,7 +110,11 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
     async def progress(
         self, message: str, *, step: int | None = None, total: int | None = None, **details: Any
     ) -> None:
-        """Publish the task's progress. A checkpoint. Errors: TaskCancelled, LeaseLost."""
+        """Publish the task's progress. A checkpoint. Errors: TaskCancelled, LeaseLost.
+
+        ``step`` and ``total`` are the update's ``step_index`` and ``total_steps``, not part of its
+        content.
+        """
         await self.emit(
             UpdateType.PROGRESS, {"message": message, **details}, step=step, total=total
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from redis_state.errors import (
     InvalidField,
 )
 from redis_state.models import (
+    SteeringEventType,
     TaskContextSnapshot,
     TaskState,
     TaskStatus,
@@ -40,6 +42,36 @@ from tests.support.tasks.handlers import answer, forget_watched, is_idle, is_off
 
 # How long a call waits for the queue's server.
 SHORT = {"connect_timeout_s": 0.5, "call_timeout_s": 1.0}
+
+
+@pytest.mark.parametrize("handler", ["", None, 5, b"h", ["h"]])
+async def test_a_handler_without_a_name_is_refused(store: RedisStateStore, handler: Any) -> None:
+    async with client_of(store) as client:
+        with pytest.raises(InvalidField, match="handler"):
+            await client.submit(handler, session_id=SESSION)
+        with pytest.raises(InvalidField, match="handler"):
+            await client.debounce(handler, session_id=SESSION, wait=timedelta(seconds=1))
+        with pytest.raises(InvalidField, match="handler"):
+            await client.batch(handler, 1, session_id=SESSION, after=timedelta(seconds=1))
+    assert await store.list_tasks(SESSION) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "field"),
+    [
+        ("DANCE", {"text": "s3cret"}, "event_type"),
+        (None, None, "event_type"),
+        (SteeringEventType.USER_MESSAGE, "s3cret", "payload"),
+        (SteeringEventType.USER_MESSAGE, 5, "payload"),
+    ],
+)
+async def test_a_steering_event_that_cannot_be_is_refused_without_its_payload(
+    store: RedisStateStore, kind: Any, payload: Any, field: str
+) -> None:
+    async with client_of(store) as client:
+        with pytest.raises(InvalidField, match=field) as refused:
+            await client.steer(SESSION, "one", kind, payload)
+    assert "s3cret" not in str(refused.value)
 
 
 async def test_submitting_a_task_twice_runs_it_once(store: RedisStateStore) -> None:
