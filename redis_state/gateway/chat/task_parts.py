@@ -31,7 +31,7 @@ from redis_state.gateway.chat.parts import (
 from redis_state.gateway.chat.shown import ShownCall, ShownMessage
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 
-# A stream that goes on knows so many of the texts, calls and pauses that have ended.
+# An open stream knows so many of the texts, calls and pauses that have ended.
 MOST_SHOWN: Final = 1_000
 _SLEEP: Final = "sleep"
 _ENDS: Final = frozenset(status.value for status in TaskStatus if status.is_terminal)
@@ -83,7 +83,7 @@ class TaskParts:
         self.shown.clear()
 
     def forget_texts(self) -> None:
-        """Keep from now on what a stream that goes on needs: no texts, arguments and results."""
+        """Keep from now on what an open stream needs: no texts, arguments and results."""
         self._keeps_texts = False
         for name, each in self.shown.items():
             if isinstance(each, ShownMessage):
