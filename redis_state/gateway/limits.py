@@ -35,7 +35,9 @@ class GatewayLimits:
     caller has open at once. ``max_append_bytes`` is the size of what is appended to a durable
     stream in one request. ``kept_streams`` are the durable streams of a caller's making that still
     live, in all processes; None for any number. A long poll of one ends after ``long_poll_s``, its
-    events after ``events_s``: the client comes again. Errors: InvalidField.
+    events after ``events_s``: the client comes again. A client that joins a chat is shown the
+    newest ``chat_bytes`` of its updates: texts and tools before them are left out, and a notice
+    says so. Errors: InvalidField.
     """
 
     max_body_bytes: int = 64 * 1024
@@ -43,13 +45,14 @@ class GatewayLimits:
     burst: int = 200
     streams: int = 64
     max_append_bytes: int = 1024 * 1024
+    chat_bytes: int = 8 * 1024 * 1024
     kept_streams: int | None = 10_000
     long_poll_s: float = 15.0
     events_s: float = 60.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        for name in ("max_body_bytes", "burst", "streams", "max_append_bytes"):
+        for name in ("max_body_bytes", "burst", "streams", "max_append_bytes", "chat_bytes"):
             limits.count(name, getattr(self, name))
         if self.kept_streams is not None:
             limits.count("kept_streams", self.kept_streams)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any, TypeAlias
 
 from redis_state.errors import CursorGap
 from redis_state.gateway.streaming import events
-from redis_state.gateway.streaming.events import FrameWriter, position
+from redis_state.gateway.streaming.events import Frame, FrameWriter, position
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.gateway.streaming.reading import read_events
 from redis_state.models import StateUpdate, UpdateType
@@ -23,10 +24,14 @@ _PAGE = 256
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """One update as a caller may see it, and the cursor after it."""
+    """One update as a caller may see it, and the cursor after it.
+
+    One that ``is_old`` is more than a client that joins is shown: see ``most_bytes``.
+    """
 
     cursor: str
     update: StateUpdate = field(repr=False)
+    is_old: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +56,15 @@ Heard: TypeAlias = TaskRow | StreamNotice | bytes
 
 @dataclass(frozen=True, slots=True)
 class TaskRows:
-    """The rows of one task, cut for one caller."""
+    """The rows of one task, cut for one caller.
+
+    Of those that were published the newest are not old: ``most_bytes`` of them, or one.
+    """
 
     hub: Hub
     session_id: str
     task_id: str
+    most_bytes: int
     visible: Visible | None = None
     expires_at: datetime | None = None
 
@@ -69,25 +78,48 @@ class TaskRows:
             await self.hub.store.read_updates(self.session_id, after=after, limit=1)
 
     async def past(self, until: str) -> AsyncGenerator[TaskRow]:
-        """Give the rows that are kept, up to a cursor. Errors: those of the store."""
-        writer, last = FrameWriter(self.session_id), position(until)
+        """Give the rows that are kept, up to a cursor. Holds those that are not old.
+
+        Errors: those of the store.
+        """
+        writer, size = FrameWriter(self.session_id), 0
+        newest: deque[tuple[str, Frame]] = deque()
+        async with aclosing(self._frames(writer, until)) as frames:
+            async for cursor, frame in frames:
+                newest.append((cursor, frame))
+                size += len(frame.data)
+                while size > self.most_bytes and len(newest) > 1:
+                    old, left = newest.popleft()
+                    size -= len(left.data)
+                    if row := self._row(writer, old, left, is_old=True):
+                        yield row
+        while newest:
+            if row := self._row(writer, *newest.popleft()):
+                yield row
+
+    def _row(
+        self, writer: FrameWriter, cursor: str, frame: Frame, *, is_old: bool = False
+    ) -> TaskRow | None:
+        # Read back, so that tokens are cut as in every other stream.
+        update = frame.update()
+        shown = update if self.visible is None else self.visible(update)
+        if shown is None:
+            return None
+        if shown is not update:
+            (cut,) = read_events(writer.row(cursor, shown))
+            shown = StateUpdate.model_validate(cut.data)
+        return TaskRow(cursor, shown, is_old)
+
+    async def _frames(self, writer: FrameWriter, until: str) -> AsyncGenerator[tuple[str, Frame]]:
+        last = position(until)
         async with aclosing(self._pages(None)) as pages:
             async for page in pages:
                 for entry in page.entries:
                     frame = writer.frame(entry)
                     if frame.n > last[0]:
                         return
-                    if not frame.data:
-                        continue
-                    # Read back, so that tokens are cut as in every other stream.
-                    update = frame.update()
-                    shown = update if self.visible is None else self.visible(update)
-                    if shown is None:
-                        continue
-                    if shown is not update:
-                        (cut,) = read_events(writer.row(entry.cursor, shown))
-                        shown = StateUpdate.model_validate(cut.data)
-                    yield TaskRow(entry.cursor, shown)
+                    if frame.data:
+                        yield entry.cursor, frame
                 if position(page.cursor)[0] >= last[0]:
                     return
 

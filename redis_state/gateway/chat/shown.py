@@ -53,3 +53,8 @@ class ShownCall:
     tool: str
     arguments: Any = field(repr=False)
     returned: ToolReturned | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not returned."""
+        return self.returned is None

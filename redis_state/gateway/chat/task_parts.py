@@ -31,6 +31,8 @@ from redis_state.gateway.chat.parts import (
 from redis_state.gateway.chat.shown import ShownCall, ShownMessage
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 
+# An open stream knows so many of the texts, calls and pauses that have ended.
+MOST_SHOWN: Final = 1_000
 _SLEEP: Final = "sleep"
 _ENDS: Final = frozenset(status.value for status in TaskStatus if status.is_terminal)
 
@@ -57,6 +59,9 @@ class TaskParts:
         self._texts: dict[str, tuple[str, int]] = {}
         # Names and ids of open pauses, the oldest first.
         self._asked: list[tuple[str, str]] = []
+        # How many rows were passed by, and whether what has ended was forgotten.
+        self.passed: int = 0
+        self._forgot = False
 
     @property
     def open_texts(self) -> list[ShownMessage]:
@@ -72,6 +77,20 @@ class TaskParts:
             self._keep(part)
         return parts
 
+    def pass_by(self) -> None:
+        """Show nothing of the texts and tools that were read, as if their rows were trimmed."""
+        self.passed += 1
+        self.shown.clear()
+
+    def forget_texts(self) -> None:
+        """Keep from now on what an open stream needs: no texts, arguments and results."""
+        self._keeps_texts = False
+        for name, each in self.shown.items():
+            if isinstance(each, ShownMessage):
+                each.forget()
+            else:
+                self.shown[name] = _slim(each)
+
     def close(self) -> list[Part]:
         """End what is open, as a run of a protocol ends."""
         parts = list(self._closing())
@@ -85,7 +104,12 @@ class TaskParts:
         Return what changes for a client: texts that lost a piece are dropped and given again.
         """
         told: list[Part] = []
-        again = [each for each in kept.shown.values() if isinstance(each, ShownMessage)]
+        again = [
+            each
+            for name, each in kept.shown.items()
+            # What the client has and this does not know any more is not given twice.
+            if isinstance(each, ShownMessage) and (not self._forgot or name in self.shown)
+        ]
         for each in self.shown.values():
             if not isinstance(each, ShownMessage):
                 continue
@@ -123,9 +147,7 @@ class TaskParts:
         self.halted, self.wrote_text, self.asked = kept.halted, kept.wrote_text, kept.asked
         self._texts, self._asked = kept._texts, kept._asked
         if not self._keeps_texts:
-            for each in self.shown.values():
-                if isinstance(each, ShownMessage):
-                    each.forget()
+            self.forget_texts()
 
     def _read(self, row: StateUpdate) -> Iterator[Part]:
         match row.update_type, row.content:
@@ -149,7 +171,8 @@ class TaskParts:
     def _written(self, row: StateUpdate) -> Iterator[Part]:
         content: dict[str, Any] = row.content
         text_id, generation, part = content["text_id"], content["generation"], content["part"]
-        known, last = self._texts.get(text_id, (generation, 0))
+        # The text that was written last stands last.
+        known, last = self._texts.pop(text_id, (generation, 0))
         if known != generation:
             yield from self._drop(self._part_id(text_id, known))
             last = 0
@@ -265,11 +288,14 @@ class TaskParts:
             case TextBegan() | TextAdded() | TextEnded() | TextDropped():
                 self._keep_text(part)
             case ToolCalled(call_id, tool, arguments):
-                self.shown[call_id] = ShownCall(call_id, tool, arguments)
+                self._show(call_id, ShownCall(call_id, tool, arguments))
             case ToolReturned(call_id):
                 called = self.shown.get(call_id)
                 if isinstance(called, ShownCall):
                     called.returned = part
+                    self._show(call_id, called)
+            case PauseDecided(pause_id) if pause_id in self.asked:
+                self.asked[pause_id] = {}
             case StateGiven(state):
                 self.state, self.has_state = state, True
             case StateChanged(key, value):
@@ -289,14 +315,39 @@ class TaskParts:
             return
         text = self.shown.get(part.text_id)
         if not isinstance(text, ShownMessage):
-            text = self.shown[part.text_id] = ShownMessage(part.text_id, part.kind)
+            text = ShownMessage(part.text_id, part.kind)
+            self._show(part.text_id, text)
         text.is_open = not isinstance(part, TextEnded)
         if isinstance(part, TextAdded):
             text.add(part.text, keep=self._keeps_texts)
         self.wrote_text = self.wrote_text or part.kind == "text"
+
+    def _show(self, name: str, each: ShownMessage | ShownCall) -> None:
+        self.shown[name] = each
+        if self._keeps_texts:
+            return
+        if isinstance(each, ShownCall):
+            self.shown[name] = _slim(each)
+        if len(self.shown) > 2 * MOST_SHOWN:
+            ended = [name for name, each in self.shown.items() if not each.is_open]
+            _drop_first(self.shown, ended[:-MOST_SHOWN])
+            _drop_first(self._texts, list(self._texts)[:-MOST_SHOWN])
+            decided = [pause_id for pause_id, about in self.asked.items() if not about]
+            _drop_first(self.asked, decided[:-MOST_SHOWN])
+            self._forgot = True
 
     def _own(self, row: StateUpdate) -> str:
         return f"{self._task_id}:{row.update_id}"
 
     def _part_id(self, text_id: str, generation: str) -> str:
         return f"{self._task_id}:{text_id}:{generation}"
+
+
+def _slim(call: ShownCall) -> ShownCall:
+    returned = call.returned and ToolReturned(call.call_id, None, failed=call.returned.failed)
+    return ShownCall(call.call_id, call.tool, None, returned)
+
+
+def _drop_first(known: dict[str, Any], names: list[str]) -> None:
+    for name in names:
+        del known[name]

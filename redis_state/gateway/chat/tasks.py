@@ -59,7 +59,10 @@ class ChatTask:
         """Its rows as this caller may see them."""
         services, principal = self.call.services, self.call.principal
         visible = None if services.visible is None else partial(_visible, services, principal)
-        return TaskRows(services.hub, self.session_id, self.task_id, visible, principal.expires_at)
+        most = services.usage.limits.chat_bytes
+        return TaskRows(
+            services.hub, self.session_id, self.task_id, most, visible, principal.expires_at
+        )
 
     async def submit(self, handler: str, task_input: Any) -> EventPlace:
         """Submit it, or find it if it is there. Errors: HttpProblem for one of another handler."""
@@ -119,6 +122,8 @@ class ChatTask:
         async with aclosing(self.rows.past(cursor)) as past:
             async for row in past:
                 parts.feed(row.update)
+                if row.is_old:
+                    parts.pass_by()
         return parts
 
     async def asks(self, parts: TaskParts, cursor: str) -> list[dict[str, Any]]:

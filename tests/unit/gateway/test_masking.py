@@ -39,19 +39,10 @@ PLACES = [
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize(
-    "form",
-    [
-        lambda text: text,
-        lambda text: "".join(f"%{ord(each):02x}" for each in text),
-        lambda text: "".join(f"%25{ord(each):02X}" for each in text),
-        lambda text: text.replace(".", "%2E"),
-    ],
-    ids=["plain", "encoded", "encoded twice", "dots encoded"],
-)
+@pytest.mark.parametrize("form", ["plain", "encoded", "encoded twice", "dots encoded"])
 @pytest.mark.parametrize("token", [LINK, KEY, PAUSE], ids=["link", "key", "pause"])
-def test_no_token_of_any_path_or_query_is_logged(place: str, form: Any, token: str) -> None:
-    logged = scope_of(place.format(form(token)))
+def test_no_token_of_any_path_or_query_is_logged(place: str, form: str, token: str) -> None:
+    logged = scope_of(place.format(in_form(form, token)))
     served = masked_scope(logged)
     secret = token.rpartition(".")[2][-20:]
     assert secret not in written(logged)
@@ -99,6 +90,17 @@ def test_a_path_of_many_layers_is_masked_unread() -> None:
     masked_scope(hostile)
     assert time.process_time() - began < 1
     assert logged["path"] == "/-"
+
+
+def in_form(form: str, text: str) -> str:
+    match form:
+        case "plain":
+            return text
+        case "dots encoded":
+            return text.replace(".", "%2E")
+        case _:
+            percent = "%" if form == "encoded" else "%25"
+            return "".join(f"{percent}{ord(each):02x}" for each in text)
 
 
 def scope_of(target: str) -> dict[str, Any]:

@@ -63,16 +63,20 @@ class RunEvents:
 
     def joined(self) -> list[AgUiEvent]:
         """Open a run for a client that may have nothing, or a part of it."""
-        return [*self.started(), *self._whole()]
+        opened = [*self.started(), self._messages(self._parts), *self._going_on()]
+        if missed := self._parts.passed:
+            opened.append(self.custom_event("resync", {"missed": missed, "reason": "too_long"}))
+        return opened
 
     def went_back(self, kept: TaskParts) -> list[AgUiEvent]:
         """Replace what the client has by what is kept, after the server has lost rows."""
         closed = self.write(self._parts.close())
+        messages = self._messages(kept)
         self._parts.go_back(kept)
-        return [*closed, *self._whole()]
+        return [*closed, messages, *self._going_on()]
 
-    def _whole(self) -> list[AgUiEvent]:
-        opened = [self._messages()]
+    def _going_on(self) -> list[AgUiEvent]:
+        opened: list[AgUiEvent] = []
         if self._parts.has_state or self._has_state:
             opened.append({"type": "STATE_SNAPSHOT", "snapshot": self._parts.state})
         if self._parts.step is not None:
@@ -86,14 +90,17 @@ class RunEvents:
         if any(isinstance(part, StateGiven | StateChanged) for part in parts):
             self._has_state = True
 
-    def write(self, parts: Sequence[Part]) -> list[AgUiEvent]:
-        """Write what a row says. Errors: none; a part without an event of its own is a CUSTOM."""
+    def write(self, parts: Sequence[Part], known: TaskParts | None = None) -> list[AgUiEvent]:
+        """Write what a row says. A part without an event of its own is a CUSTOM.
+
+        ``known`` has the texts of the rows up to this one, if a text is dropped.
+        """
         events: list[AgUiEvent] = []
         for number, part in enumerate(parts):
             if isinstance(part, TextDropped):
                 # No event takes a message back. What begins in this row has its own events.
                 rest = {each.text_id for each in parts[number:] if isinstance(each, TextBegan)}
-                events.append(self._messages(without=rest))
+                events.append(self._messages(known or self._parts, without=rest))
             else:
                 events += self._write(part)
         self.pass_over(parts)
@@ -192,8 +199,8 @@ class RunEvents:
         path = "/" + key.replace("~", "~0").replace("/", "~1")
         return {"type": "STATE_DELTA", "delta": [{"op": "add", "path": path, "value": value}]}
 
-    def _messages(self, *, without: Collection[str] = ()) -> AgUiEvent:
-        known = [each for name, each in self._parts.shown.items() if name not in without]
+    def _messages(self, parts: TaskParts, *, without: Collection[str] = ()) -> AgUiEvent:
+        known = [each for name, each in parts.shown.items() if name not in without]
         own = [message for shown in known for message in _message(shown)]
         ids = {message["id"] for message in own}
         before = [message for message in self._history if message.get("id") not in ids]

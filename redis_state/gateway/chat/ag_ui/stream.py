@@ -13,6 +13,7 @@ from typing import Any
 
 from redis_state.errors import RedisStateError
 from redis_state.gateway.chat.ag_ui.events import AgUiEvent, RunEvents, at_ms
+from redis_state.gateway.chat.parts import TextDropped
 from redis_state.gateway.chat.places import EventPlace, Within
 from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
 from redis_state.gateway.chat.task_parts import TaskParts
@@ -37,7 +38,8 @@ class RunStream:
         Errors: CursorGap if rows behind the place are missing; those of the store. All of them
         before the first events.
         """
-        parts = TaskParts(self.task.task_id, self.state)
+        # Who joins gets texts; to others they are given again only if one of them is dropped.
+        parts = TaskParts(self.task.task_id, self.state, keeps_texts=place.within == "~")
         run = RunEvents(parts, self.task.session_id, self.run_id, self.history)
         rest = [] if is_new else await self._pass_over(parts, run, place)
         coming = self.task.rows.coming(place.cursor)
@@ -50,6 +52,7 @@ class RunStream:
             opening = first + b"".join(rest)
             # An open stream does not hold what it has sent.
             rest.clear()
+            parts.forget_texts()
             yield opening
             del opening
             if closed:
@@ -66,11 +69,12 @@ class RunStream:
         await self.task.rows.check(place.cursor)
         async with aclosing(self.task.rows.past(place.cursor)) as past:
             async for row in past:
-                read = parts.feed(row.update)
                 if row.cursor == place.cursor and place.within == "." and place.sent is not None:
-                    rest = _row_events(row, run.write(read), place.sent)
-                else:
-                    run.pass_over(read)
+                    rest = await self._row(parts, run, row, place.sent)
+                    continue
+                run.pass_over(parts.feed(row.update))
+                if row.is_old and place.within == "~":
+                    parts.pass_by()
         return rest
 
     async def _begin(
@@ -104,7 +108,7 @@ class RunStream:
             match heard:
                 case TaskRow():
                     cursor = heard.cursor
-                    chunk = b"".join(_row_events(heard, run.write(parts.feed(heard.update))))
+                    chunk = b"".join(await self._row(parts, run, heard))
                     if pauses := await self.task.asks(parts, cursor):
                         yield chunk + b"".join(_write(run.interrupted(pauses), cursor, "!"))
                         return
@@ -121,6 +125,14 @@ class RunStream:
                     yield b"".join(map(_event, told))
                 case _:
                     yield heard
+
+    async def _row(
+        self, parts: TaskParts, run: RunEvents, row: TaskRow, sent: int = 0
+    ) -> list[bytes]:
+        read, known = parts.feed(row.update), None
+        if any(isinstance(part, TextDropped) for part in read):
+            known = await self.task.kept_until(row.cursor, self.state)
+        return _row_events(row, run.write(read, known), sent)
 
     def _ended(self, run: RunEvents, state: TaskState | None) -> list[AgUiEvent]:
         if state is None:

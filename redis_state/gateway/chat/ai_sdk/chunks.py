@@ -154,6 +154,11 @@ class JoinedChunks:
         ]
 
 
+def notice(name: str, data: Any) -> Chunk:
+    """Write what is no part of the message."""
+    return {"type": f"data-{name}", "data": data, "transient": True}
+
+
 def _called(call_id: str, tool: str, arguments: Any) -> list[Chunk]:
     # Of any name: a page has no types for the tools of a handler.
     named: Chunk = {"toolCallId": call_id, "toolName": tool, "dynamic": True}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from redis_state.errors import RedisStateError
-from redis_state.gateway.chat.ai_sdk.chunks import Chunk, JoinedChunks, MessageChunks
+from redis_state.gateway.chat.ai_sdk.chunks import Chunk, JoinedChunks, MessageChunks, notice
 from redis_state.gateway.chat.parts import Part, PauseDecided, TextDropped
 from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
@@ -64,20 +64,31 @@ class MessageStream:
         self, parts: TaskParts, message: MessageChunks, place: EventPlace
     ) -> list[Chunk]:
         """Write the rows up to a place, without texts that were replaced since."""
-        said = JoinedChunks()
+        said, named = JoinedChunks(), dict[tuple[str, str], Chunk]()
         async with aclosing(self.task.rows.past(place.cursor)) as past:
             async for row in past:
                 read: Sequence[Part] = parts.feed(row.update)
                 if any(
                     isinstance(part, PauseDecided) and part.pause_id in self.since for part in read
                 ):
-                    said = JoinedChunks()
+                    said, named = JoinedChunks(), {}
                 kept = [part for part in read if not isinstance(part, TextDropped)]
                 dropped = {part.text_id for part in read if isinstance(part, TextDropped)}
                 if dropped:
                     said.drop(dropped)
-                said.add(each for each in message.write(kept) if each.get("id") not in dropped)
-        return said.chunks()
+                chunks = [each for each in message.write(kept) if each.get("id") not in dropped]
+                if row.is_old:
+                    # What a later one with its id takes the place of is not history.
+                    named |= {
+                        (each["type"], each["id"]): each
+                        for each in chunks
+                        if "data" in each and "id" in each
+                    }
+                    parts.pass_by()
+                else:
+                    said.add(chunks)
+        missing = [notice("resync", {"missed": parts.passed, "reason": "too_long"})]
+        return [*(missing if parts.passed else []), *named.values(), *said.chunks()]
 
     async def _live(
         self, parts: TaskParts, message: MessageChunks, coming: AsyncGenerator[Heard]
@@ -94,7 +105,7 @@ class MessageStream:
                 case StreamNotice(name="end"):
                     yield _write(self._ended(message, await self.task.state())) + DONE
                 case StreamNotice(name=name, data=data, kept_until=cursor):
-                    told: list[Chunk] = [{"type": f"data-{name}", "data": data, "transient": True}]
+                    told = [notice(name, data)]
                     if cursor is not None:
                         told += message.write(parts.go_back(await self.task.kept_until(cursor)))
                     yield _write(told)

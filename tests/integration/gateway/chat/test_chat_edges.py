@@ -16,16 +16,17 @@ pytest.importorskip("ag_ui", reason="needs ag-ui-protocol")
 import httpx
 
 from redis_state import RedisStateStore
-from redis_state.gateway import Principal, create_gateway
+from redis_state.gateway import GatewayLimits, Principal, create_gateway
 from redis_state.gateway.chat.ai_sdk.chunks import JoinedChunks
-from redis_state.gateway.chat.shown import ShownMessage
-from redis_state.gateway.chat.task_parts import TaskParts
+from redis_state.gateway.chat.parts import TextDropped
+from redis_state.gateway.chat.shown import ShownCall, ShownMessage
+from redis_state.gateway.chat.task_parts import MOST_SHOWN, TaskParts
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
 from tests.support.chat.ag_ui import AgUiClient, run_input
 from tests.support.chat.chats import HANDLERS
 from tests.support.http.asgi_servers import PLAIN, serving_asgi
-from tests.support.http.gateway import Served, at, paused, tokens
+from tests.support.http.gateway import Served, at, caller, paused, tokens
 from tests.support.processes.pools import agent, client_of, queue_of, serving
 
 ALL = ("read:*", "submit:*", "resolve:*", "steer:*")
@@ -243,6 +244,73 @@ def test_a_message_that_keeps_no_texts_holds_what_they_are_called_alone() -> Non
     (shown,) = parts.shown.values()
     assert isinstance(shown, ShownMessage)
     assert (shown.size, shown.text) == (200_000, "")
+
+
+def test_a_stream_that_goes_on_for_ever_knows_the_newest_only() -> None:
+    parts = TaskParts("t", keeps_texts=False)
+    for number in range(5_000):
+        for kind, content in (
+            (
+                UpdateType.RESULT,
+                {"text": "x", "text_id": f"{number}", "generation": "g", "part": 1},
+            ),
+            (UpdateType.RESULT, "a whole text"),
+            (UpdateType.TOOL_CALL, {"tool": "search", "arguments": "x" * 99, "result": "y" * 99}),
+            (UpdateType.CHECKPOINT, {"pause": "p", "pause_id": f"s:{number}", "payload": "z"}),
+            (UpdateType.STATUS_CHANGE, {"status": "PAUSED"}),
+            (
+                UpdateType.STATUS_CHANGE,
+                {"status": "RUNNING", "pause": "p", "approved": True, "actor": "a"},
+            ),
+        ):
+            parts.feed(StateUpdate(session_id="s", task_id="t", update_type=kind, content=content))
+    assert len(parts.shown) <= 2 * MOST_SHOWN
+    assert len(parts.asked) <= 2 * MOST_SHOWN
+    for each in parts.shown.values():
+        if isinstance(each, ShownCall):
+            assert each.returned is not None
+            assert (each.arguments, each.returned.result) == (None, None)
+        else:
+            assert each.text == ""
+    # What it knows it still takes back.
+    content = {"text": "again", "text_id": "4999", "generation": "h", "part": 1}
+    row = StateUpdate(session_id="s", task_id="t", update_type=UpdateType.RESULT, content=content)
+    assert isinstance(parts.feed(row)[0], TextDropped)
+
+
+async def test_who_joins_a_very_long_chat_gets_the_newest_and_is_told(
+    store: RedisStateStore,
+) -> None:
+    limits = GatewayLimits(chat_bytes=16_384)
+    app = create_gateway(store, auth=tokens, limits=limits, queue=queue_of(store.settings))
+    async with client_of(store) as tasks:
+        await tasks.submit("none", None, session_id="s", task_id="t")
+        rows: list[tuple[UpdateType, Any]] = [
+            (UpdateType.NOTIFICATION, {"notice": "value", "key": "early", "value": 1})
+        ]
+        rows += [(UpdateType.RESULT, f"text {number} " + "x" * 500) for number in range(200)]
+        for kind, content in rows:
+            await store.save_update(
+                StateUpdate(session_id="s", task_id="t", update_type=kind, content=content)
+            )
+        await tasks.cancel("s", "t")
+        async with caller(app, "ann", "read:*") as http:
+            message = (await http.get("/v1/ai-sdk/none/s/stream", params={"task": "t"})).text
+            run = (await http.get("/v1/sessions/s/tasks/t/ag-ui")).text
+        # The same without a bound that matters.
+        whole = create_gateway(store, auth=tokens, queue=queue_of(store.settings))
+        async with caller(whole, "ann", "read:*") as http:
+            long = (await http.get("/v1/ai-sdk/none/s/stream", params={"task": "t"})).text
+    for text in (message, run):
+        assert len(text) < 3 * 16_384
+        assert "text 199 " in text
+        assert "text 0 " not in text
+        assert "too_long" in text
+        assert '"early"' in text
+    assert "text 0 " in long
+    assert "too_long" not in long
+    for each in (app, whole):
+        await each.aclose()
 
 
 def _sent(chat_id: str, message: str = "m1") -> dict[str, Any]:

@@ -319,7 +319,10 @@ async def test_lost_pieces_of_a_text_that_continues_are_replaced_for_who_is_conn
                     async for line in answer.aiter_lines():
                         lines.append(line)  # noqa: PERF401 - each is read as it comes
 
-            reading = [asyncio.create_task(ann.connect("s", "t")), asyncio.create_task(resume())]
+            reading: list[asyncio.Task[Any]] = [
+                asyncio.create_task(ann.connect("s", "t")),
+                asyncio.create_task(resume()),
+            ]
             await eventually(lambda: "too " in str(ann.text()), "the run is read")
             await eventually(lambda: "too " in str(lines), "the message is read")
             await server.go_back()
