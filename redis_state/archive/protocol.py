@@ -31,6 +31,9 @@ from redis_state.archive.retention import RetentionReport
 # The loop's time after which the caller of an archive waits no longer. A call of an archive that
 # goes on behind it holds up others.
 patience: ContextVar[float] = ContextVar("patience", default=inf)
+# Where the caller of an archive gets the names of data files that are gone: its calls do without
+# them. Without such a set they raise ArchiveFileMissing.
+overlooked: ContextVar[set[str] | None] = ContextVar("overlooked", default=None)
 
 
 class Archive(Protocol):

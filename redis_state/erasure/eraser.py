@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 from redis_state.archive.model import ArchiveQuery
 from redis_state.archive.opening import open_archive
-from redis_state.archive.protocol import Archive
+from redis_state.archive.protocol import Archive, overlooked
 from redis_state.erasure.families import ALWAYS_KEPT, check_session, long_keys
 from redis_state.erasure.session import Progress, SessionErasure, SessionFindings
 from redis_state.erasure.traces import TraceErasure
@@ -185,7 +185,18 @@ class Eraser:
             total.kept |= long_keys(unknown)
         together = _Together(sessions)
         for session_id in sessions:
-            one = await self._forget_one(findings[session_id], archive, policy, together)
+            missing: set[str] = set()
+            known = overlooked.set(missing)
+            try:
+                one = await self._forget_one(findings[session_id], archive, policy, together)
+            finally:
+                overlooked.reset(known)
+            if missing:
+                one.failed["archive"] = (
+                    f"files that may have something of it are missing: "
+                    f"{', '.join(sorted(missing))}; restore them, or run "
+                    f"`redis-state archive drop-missing`, and repeat the call"
+                )
             total.merge(one)
         if together.shared:
             total.kept["events of shared traces"] = (

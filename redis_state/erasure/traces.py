@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from redis_state.archive.model import ArchiveListing, RecordKind
-from redis_state.archive.protocol import Archive
+from redis_state.archive.protocol import Archive, overlooked
 from redis_state.scripts import topic_text
 from redis_state.store import RedisStateStore
 from redis_state.stores.traces.audit_events import GLOBAL_TRACE
@@ -42,7 +42,12 @@ class TraceErasure:
         """
         own, others = set(besides), set[str]()
         if self._archive is not None and traces:
-            others = set(await self._archive.shared_traces(sorted(traces), besides=sorted(own)))
+            # Of another session's file that is gone nothing is known.
+            known = overlooked.set(set())
+            try:
+                others |= await self._archive.shared_traces(sorted(traces), besides=sorted(own))
+            finally:
+                overlooked.reset(known)
         for trace_id in set(traces) - others:
             index = self._store.base.keys.trace_sessions(trace_id)
             members = await self._store.transport.commands.zrange(index, 0, -1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -46,6 +47,7 @@ from redis_state.archive.parquet.files.writing import (
 )
 from redis_state.archive.parquet.finding import find_tasks
 from redis_state.archive.parquet.retention import CLASSES, Expiry
+from redis_state.archive.protocol import overlooked
 from redis_state.archive.retention import RetentionReport, check_classes
 from redis_state.errors import ArchiveFileMissing, ArchiveUnavailable
 from redis_state.postgres.text import plain_text, text_of
@@ -55,6 +57,8 @@ _ATTEMPTS = 3
 # From so many new files on they are compacted, by the process that writes such an entry.
 _MANY_NEW, _EVERY, _FEW = 256, 64, 8
 _LONG_S = 300.0
+# The files that are gone, and that a call does without. Each thread has a context of its own.
+_without: ContextVar[frozenset[str]] = ContextVar("without", default=frozenset())
 
 
 class ParquetArchive:
@@ -355,7 +359,7 @@ class ParquetArchive:
             clean(self._log, grace=GRACE)
 
     def _reading(self) -> FileReader:
-        return FileReader(self._log, self._footers)
+        return FileReader(self._log, self._footers, without=_without.get())
 
     async def _read(self, work: Callable[[FileReader], T], *, action: str = "read") -> T:
         return await self._run(action, lambda: work(self._reading()))
@@ -397,7 +401,12 @@ class ParquetArchive:
             except FileGone as gone:
                 if gone.file == known:
                     # A log that was read since it was gone names it still.
-                    raise ArchiveFileMissing(action, known) from None
+                    names = overlooked.get()
+                    if names is None:
+                        raise ArchiveFileMissing(action, known) from None
+                    names.add(known)
+                    _without.set(self._log.missing())
+                    continue
                 # Another process has replaced it since the log was read.
                 self._log.forget_files()
                 known = gone.file

@@ -21,6 +21,14 @@ from redis_state.archive.retention import RetentionReport
 _LARGE, _PART = 1 << 20, 8
 
 
+def is_left(file: DataFile, expired: int, report: RetentionReport) -> bool:
+    """Return whether too few rows of a large file have expired to write it again; report that."""
+    if file.bytes < _LARGE or expired * _PART >= file.rows:
+        return False
+    report.left[file.name] = f"is written again once 1/{_PART} of it has expired"
+    return True
+
+
 class RecordExpiry:
     """What one call of `retain` changes of records.
 
@@ -77,9 +85,8 @@ class RecordExpiry:
         if not is_read and not self._may_read(file):
             return {}
         found = self._count(file, over)
-        if file.bytes >= _LARGE and sum(found.values()) * _PART < file.rows:
+        if is_left(file, sum(found.values()), self._report):
             self._stays(file)
-            self._report.left[file.name] = f"is written again once 1/{_PART} of it has expired"
             return {}
         self._changes.edit(file).expired.update(over)
         return found

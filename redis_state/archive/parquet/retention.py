@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from redis_state.archive.model import RecordKind
-from redis_state.archive.parquet.expiring import RecordExpiry
+from redis_state.archive.parquet.expiring import RecordExpiry, is_left
 from redis_state.archive.parquet.files.columns import (
     ALL_MONTHS,
     SESSIONS,
@@ -31,8 +31,6 @@ from redis_state.archive.retention import RetentionReport
 CLASSES: Final = (TASKS, UPDATES, *(kind.what for kind in RecordKind), SESSIONS)
 # A call removes so many rows at most, with those that it writes again, or those of one file.
 _MOST = 500_000
-# A file of so many bytes is written again only if such a part of it has expired.
-_LARGE, _PART = 1 << 20, 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
 _TIME_US: Any = pa.timestamp("us", tz="UTC")
@@ -101,9 +99,8 @@ class Expiry:
             table = self._reader.keys(file, None)
             mask = pc.less(table["at"].cast(pa.int64()), -(-before_us // 1000))
         expired = table.filter(mask)
-        if file.bytes >= _LARGE and expired.num_rows * _PART < file.rows:
+        if is_left(file, expired.num_rows, self.report):
             self._give_back(file)
-            self.report.left[file.name] = f"is written again once 1/{_PART} of it has expired"
             return
         if expired.num_rows:
             self.changes.edit(file).expired_us = before_us

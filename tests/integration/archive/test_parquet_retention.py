@@ -72,7 +72,7 @@ async def test_a_call_reads_a_bounded_number_of_rows_and_hides_all_that_has_expi
 async def test_a_large_file_is_written_again_once_a_part_of_it_has_expired(
     files: ParquetArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "_LARGE", 1)
+    monkeypatch.setattr(expiring, "_LARGE", 1)
     await append(files, "s", *range(1, 21))
     report = await files.retain({"updates": moment_of_ms(_BEGIN_MS + 2)})
     assert (report.rows, len(report.left)) == ({"updates": 0}, 1)
@@ -132,8 +132,7 @@ async def test_what_was_erased_and_what_has_expired_is_known_when_the_entries_ha
 async def test_files_that_are_left_keep_no_call_from_those_behind_them(
     files: ParquetArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (retention, expiring):
-        monkeypatch.setattr(module, "_LARGE", 1)
+    monkeypatch.setattr(expiring, "_LARGE", 1)
     monkeypatch.setattr(retention, "_MOST", 30)
     # A sixteenth of the first ones has expired by then, of the last one a half.
     for session in ("a", "b", "c"):

@@ -11,7 +11,7 @@ import json
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -146,6 +146,16 @@ class Files:
     def having(self, kind: str, digest: str) -> list[DataFile]:
         """Return the files that may have something of a session."""
         return [*self.at(kind, digest), *self.at(kind, digest[0])]
+
+    def without(self, names: Collection[str]) -> Files:
+        """Return all files but some."""
+        left = Files(self.n, erased=self.erased, kept_from=self.kept_from)
+        for name, file in self.by_name.items():
+            if name not in names:
+                left.by_name[name] = file
+                for place in file.places:
+                    left.places[place][name] = file
+        return left
 
 
 class FileLog:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -50,14 +50,17 @@ Record = tuple[str, str, int, int, str]
 class FileReader:
     """Read the files of a log. ``footers`` are kept from call to call: files never change.
 
-    Errors: FileGone for a file that is not there.
+    Errors: FileGone for a file that is not there, unless it is one of ``without``.
     """
 
-    def __init__(self, log: FileLog, footers: OrderedDict[str, Any]) -> None:
+    def __init__(
+        self, log: FileLog, footers: OrderedDict[str, Any], *, without: Collection[str] = ()
+    ) -> None:
         self._log = log
         self._footers = footers
         self._recent: OrderedDict[tuple[str | int, ...], Any] = OrderedDict()
-        self.files: Files = log.files()
+        files = log.files()
+        self.files: Files = files.without(without) if without else files
 
     def table(self, file: DataFile) -> Any:
         """Return all of a file."""
