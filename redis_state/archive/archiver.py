@@ -179,6 +179,9 @@ class Archiver:
         report: ArchiveReport,
     ) -> None:
         ended = await self._read(tasks, settled, report)
+        if not ended and not sessions:
+            # The second look at what was archived: the archive has nothing to say.
+            return
         await self._pace.rest()
         named = {each.entry: session_of_entry(each.entry) for each in sessions}
         of_tasks = {each.task.session_id for each in ended}

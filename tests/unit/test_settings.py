@@ -53,6 +53,8 @@ def test_environment_is_read_and_arguments_win(monkeypatch: pytest.MonkeyPatch) 
         ("pause_ttl", timedelta(0)),
         ("memory_ttl", timedelta(microseconds=999)),
         ("events_ttl", "soon"),
+        ("archive_share", 0.001),
+        ("archive_share", 1.5),
         ("call_timeout", 3),
     ],
 )

@@ -230,7 +230,7 @@ def archive_now(
         typer.Option("--again", help="Also what is marked: for an archive from a backup."),
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on until SIGTERM, through all trouble.")
+        bool, typer.Option("--follow", help="Continue until SIGTERM, through all trouble.")
     ] = False,
     share: Annotated[
         float, typer.Option(min=0.01, max=1, help="The part of its time that --follow archives.")

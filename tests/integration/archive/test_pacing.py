@@ -1,0 +1,143 @@
+"""An archiver leaves its process to others: between pieces of a round, and to a process apart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("psycopg", reason="needs the postgres extra")
+pytest.importorskip("typer", reason="needs the cli extra")
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.archive import open_archive
+from redis_state.archive.archiver import Archiver
+from redis_state.archive.pace import Pace
+from redis_state.archive.protocol import Archive
+from redis_state.archive.waiting import ArchiveList
+from redis_state.scripts.runner import ScriptRunner
+from redis_state.testing import eventually
+from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker.observe.stats import WorkerStats
+from redis_state.worker.recovery.archiving import archive_regularly
+from tests.support.commands import begin, end
+from tests.support.processes.pools import SESSION
+from tests.support.tasks.archives import all_due, archive_all, archived, ended, expected
+from tests.support.tasks.crash_states import send
+
+pytestmark = pytest.mark.worker
+
+_TASKS = 40
+
+
+async def test_a_round_rests_after_few_commands(
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = await asyncio.gather(*(ended(live) for _ in range(_TASKS)))
+    listed = ArchiveList(live)
+    await asyncio.gather(*(listed.enlist(SESSION, task) for task in tasks))
+    await all_due(live)
+    sent = [0]
+    name = "_run_prepared"
+    run: Callable[..., Any] = getattr(ScriptRunner, name)
+
+    async def counted(*args: Any, **options: Any) -> Any:
+        sent[-1] += 1
+        return await run(*args, **options)
+
+    async def sleep(seconds: float) -> None:
+        sent.append(0)
+        await asyncio.sleep(seconds)
+
+    monkeypatch.setattr(ScriptRunner, name, counted)
+    archiver = Archiver(live, archive, pace=Pace(1.0, sleep=sleep))
+    await archiver.run_once()
+    # The claims are one command for each shard of two lists, as is settling them.
+    assert 0 < max(sent[1:-1]) <= 2 * 16
+    assert sent[0] <= 2 * WATCH_SHARDS
+    assert sum(sent[1:-1]) >= 2 * _TASKS
+    await archive_all(live, archive, archiver)
+    assert await archived(archive) == await expected(live, *tasks)
+
+
+@pytest.mark.parametrize("archive_url", ["parquet"], indirect=True)
+async def test_files_are_written_and_verified_in_other_threads(
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from redis_state.archive.parquet import archive as module  # noqa: PLC0415 - needs the extra
+
+    task = await ended(live)
+    await ArchiveList(live).enlist(SESSION, task)
+    where: dict[str, set[int]] = {}
+
+    def noting(name: str) -> None:
+        work: Any = getattr(module, name)
+
+        def noted(*args: Any, **options: Any) -> Any:
+            where.setdefault(name, set()).add(threading.get_ident())
+            return work(*args, **options)
+
+        monkeypatch.setattr(module, name, noted)
+
+    for name in ("changes_of", "write_files"):
+        noting(name)
+    await archive_all(live, archive)
+    assert set(where) == {"changes_of", "write_files"}
+    assert threading.get_ident() not in set[int]().union(*where.values())
+
+
+async def test_a_worker_without_a_share_only_counts_and_says_what_may_expire(
+    archiving: Settings, archive: Archive, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = archiving.model_copy(
+        update={"archive_share": 0.0, "finished_task_ttl": timedelta(hours=2)}
+    )
+    async with RedisStateStore(settings) as live:
+        task = await ended(live)
+        await ArchiveList(live).enlist(SESSION, task)
+        for shard in range(WATCH_SHARDS):
+            key = live.base.keys.archive_since(shard)
+            for entry in await send(live, "ZRANGE", key, 0, -1):
+                # It waits for an hour.
+                await send(live, "ZINCRBY", key, -3_600_000_000, entry)
+        stats = WorkerStats()
+        with caplog.at_level(logging.WARNING, logger="redis_state.worker.recovery.archiving"):
+            running = asyncio.create_task(
+                archive_regularly(live, open_archive(settings), stats=stats)
+            )
+            await eventually(lambda: stats.archive_backlog is not None, "it is counted")
+            await eventually(lambda: bool(caplog.messages), "it is said")
+        running.cancel()
+        await asyncio.wait({running})
+        assert stats.archive_backlog is not None
+        assert stats.archive_backlog[0] == 1
+        assert "may expire after 7200 s: this worker archives nothing" in caplog.messages[0]
+        assert not stats.archived
+        assert await archived(archive) == {}
+
+
+async def test_a_process_of_its_own_archives_until_it_is_ended(
+    live: RedisStateStore, archive: Archive, settings: Settings, archive_url: str
+) -> None:
+    task = await ended(live)
+    await ArchiveList(live).enlist(SESSION, task)
+    process = await begin(
+        settings,
+        *("archive", "run", "--follow", "--nice", "0"),
+        environment={"REDIS_STATE_ARCHIVE_URL": archive_url, "REDIS_STATE_ARCHIVE_SHARE": "0"},
+    )
+
+    async def is_archived() -> bool:
+        return bool(await archived(archive))
+
+    await eventually(is_archived, "the process archives it")
+    process.send_signal(signal.SIGTERM)
+    assert (await end(process)).status == 0
+    assert await archived(archive) == await expected(live, task)
