@@ -131,6 +131,12 @@ def _commit(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     )
 
 
+def _keep_reference(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.keep_reference(
+        keys.artifacts(SESSION), blob_id="b", write="w", reference_ttl_ms=HOUR
+    )
+
+
 def _resolve_patch(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     return scripts.resolve_patch(
         patch_keys(keys, "\ud800"),
@@ -449,6 +455,7 @@ CALLS: dict[str, Call] = {
     ),
     "clear_log": lambda scripts, keys: scripts.clear_log(keys.updates(SESSION), topics=["t", ""]),
     "commit_blob": _commit,
+    "keep_reference": _keep_reference,
     "decide_pause": lambda scripts, keys: decide(scripts, keys, task_keys(keys), token_key(keys)),
     "delegate_pause": lambda scripts, keys: delegate(
         scripts, keys, (task_keys(keys), token_key(keys)), "\ud800", "b"

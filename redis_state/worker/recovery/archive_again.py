@@ -2,6 +2,8 @@
 
     trajectories      the notes of traces name the sessions, and each session lists its traces
     agents' sessions  their listing has all of them
+    artifacts         the list of places names the places, and each lists its artifacts. A reference
+                      names its session
 
 Ids come from members of sets, never from names of keys: in these a long id is a digest.
 """
@@ -20,6 +22,7 @@ from redis_state.erasure.walking import KeyWalk
 from redis_state.scripts import topic_text
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import RecordList, record_entry
+from redis_state.stores.artifacts import session_of
 from redis_state.transport.keys import AGENT_SHARDS
 
 _PAGE, _TOGETHER = 500, 64
@@ -100,7 +103,14 @@ async def _agent_sessions(store: RedisStateStore) -> AsyncGenerator[list[Found]]
             after = b"(" + found[-1]
 
 
+async def _artifacts(store: RedisStateStore) -> AsyncGenerator[list[Found]]:
+    """Keep the references of artifacts that have none, then list all by what they say."""
+    async for page in store.artifact_store.keep_references():
+        yield [(session_of(ref), ref.id) for ref in page]
+
+
 FINDERS: Final[Mapping[RecordKind, Finder]] = {
     RecordKind.TRAJECTORY: _trajectories,
     RecordKind.AGENT_SESSION: _agent_sessions,
+    RecordKind.ARTIFACT: _artifacts,
 }
