@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -156,27 +156,28 @@ class ArtifactStore:
             "artifacts", "a reference", flat, lambda found: self.read(found.fields["document"])
         )
 
-    async def references(self, session_id: str) -> list[tuple[int, ArtifactRef]]:
+    async def references(self, session_id: str) -> Sequence[tuple[int, ArtifactRef]]:
         """Return a session's references that are kept beside the bytes, with their times in us.
 
         They are in the order of these times. See `reference`.
         """
         return await self._references(artifact_place(session_id))
 
-    async def stored(self, session_id: str) -> list[ArtifactRef]:
+    async def stored(self, session_id: str) -> Sequence[ArtifactRef]:
         """Return the references of a session's artifacts whose bytes are there."""
         return await self._stored(artifact_place(session_id))
 
-    async def keep_references(self) -> AsyncGenerator[list[ArtifactRef], None]:
+    async def keep_references(self) -> AsyncGenerator[Sequence[ArtifactRef], None]:
         """Keep the reference of each artifact that has none beside its bytes; yield all references.
 
         Each page has those of one session. May be repeated.
         """
         for place in await self._base.records.members(self._base.keys.artifact_sessions()):
             blobs = self._blobs(place)
-            for ref in await self._stored(place):
-                if ref.namespace != _OF_MEMORY:
-                    await blobs.keep_reference(ref.id, ttl_ms=self._references_ms)
+            own = [ref.id for ref in await self._stored(place) if ref.namespace != _OF_MEMORY]
+            await asyncio.gather(
+                *(blobs.keep_reference(each, ttl_ms=self._references_ms) for each in own)
+            )
             found = await self._references(place)
             if found:
                 await self._note(place, self._quota)
@@ -232,7 +233,7 @@ class ArtifactStore:
         if kept:
             await self._unlist(place)
 
-    async def _stored(self, place: str) -> list[ArtifactRef]:
+    async def _stored(self, place: str) -> Sequence[ArtifactRef]:
         blobs = self._blobs(place)
         found = [
             None if data is None else self._read(data)
@@ -240,7 +241,7 @@ class ArtifactStore:
         ]
         return [ref for ref in found if ref is not None]
 
-    async def _references(self, place: str) -> list[tuple[int, ArtifactRef]]:
+    async def _references(self, place: str) -> Sequence[tuple[int, ArtifactRef]]:
         keys = self._base.keys.artifacts(place)
 
         def read(_: str, found: Stored) -> tuple[int, ArtifactRef]:

@@ -218,8 +218,7 @@ async def test_a_session_that_is_erased_takes_its_references_with_it(
             assert b'"session"' not in b"".join(await send(live, "ZRANGE", key_of(shard), 0, -1))
     # Redis comes back from a backup of before: nothing of it is written again.
     key = reference_of(live, ref)
-    fields = {"version": 9, "order": read.born_us, "document": read.data}
-    await send(live, "HSET", key, *(each for pair in fields.items() for each in pair))
+    await send(live, "HSET", key, "version", 9, "order", read.born_us, "document", read.data)
     await send(live, "PEXPIRE", key, DAY_MS // 2)
     await RecordList(live.base).covering(
         artifact_entry(SESSION, ref.id), lambda: send(live, "PING")
@@ -345,7 +344,7 @@ async def test_the_command_lists_them(
     await archive_records(live, archive)
     await live.artifact_store.delete(gone.id)
     await expire(live, gone)
-    own = {"REDIS_STATE_ARCHIVE_URL": archive_url}
+    own: dict[str, Any] = {"REDIS_STATE_ARCHIVE_URL": archive_url}
     ran = await cli(settings, "archive", "artifacts", SESSION, "--json", **own)
     assert ran.status == 0, ran.err
     shown = [(each["id"], each["sha256"], each["stored"]) for each in ran.document]

@@ -242,11 +242,11 @@ async def test_a_reference_is_kept_beside_the_blob_and_outlives_it(
     await commit(scripts, blobs, "a", ref=b"two", write="w2", **kept)
     assert await ask(scripts, "EXISTS", blobs.reference("a")) == 0
     # One that was evicted is another blob, and another state of its reference.
-    limits = {"limits": (1, WIDE, WIDE, WIDE)}
-    await commit(scripts, blobs, "b", ref=b"b", write="w3", victims=["a"], **kept, **limits)
+    kept["limits"] = (1, WIDE, WIDE, WIDE)
+    await commit(scripts, blobs, "b", ref=b"b", write="w3", victims=["a"], **kept)
     assert await ask(scripts, "EXISTS", blobs.blob("a"), blobs.reference("b")) == 1
-    await commit(scripts, blobs, "a", ref=b"a", write="w4", victims=["b"], **kept, **limits)
-    await commit(scripts, blobs, "b", ref=b"c", write="w5", victims=["a"], **kept, **limits)
+    await commit(scripts, blobs, "a", ref=b"a", write="w4", victims=["b"], **kept)
+    await commit(scripts, blobs, "b", ref=b"c", write="w5", victims=["a"], **kept)
     found = await fields(scripts, blobs.reference("b"))
     assert [found[name] for name in ("document", "version", "write")] == [b"c", b"2", b"w5"]
 

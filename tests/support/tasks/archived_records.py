@@ -101,9 +101,8 @@ async def problems_of(
             kept = [row_of(each) for each in await archived_events(archive, trace)]
             if kept != rows or (complete and len(rows) < 2):
                 problems.append(f"events of {trace} differ: {len(kept)} of {len(rows)}")
-    if complete and "artifacts" in store.settings.archive_classes:
-        number = len(await artifact_ids(store, archive))
-        problems += [] if number == len(TRACES) else [f"{number} artifacts"]
+    if "artifacts" in store.settings.archive_classes:
+        problems += await _artifact_problems(store, complete=complete)
     if (await RecordList(store.base).backlog()).oldest_s:
         problems.append("something waits")
     return problems
@@ -116,12 +115,16 @@ async def _expected(store: RedisStateStore, archive: Archive) -> list[tuple[Reco
     if "agent_sessions" in store.settings.archive_classes:
         found.append((RecordKind.AGENT_SESSION, ""))
     if "artifacts" in store.settings.archive_classes:
-        found += [(RecordKind.ARTIFACT, each) for each in await artifact_ids(store, archive)]
+        known = {ref.id for _, ref in await store.artifact_store.references(SESSION)}
+        known |= {each.key for each in await archive.records(RecordKind.ARTIFACT, SESSION)}
+        found += [(RecordKind.ARTIFACT, each) for each in sorted(known)]
     return found
 
 
-async def artifact_ids(store: RedisStateStore, archive: Archive) -> list[str]:
-    """List the artifacts that Redis or the archive knows."""
-    live = {ref.id for _, ref in await store.artifact_store.references(SESSION)}
-    live |= {ref.id for ref in await store.artifact_store.stored(SESSION)}
-    return sorted(live | {each.key for each in await archive.records(RecordKind.ARTIFACT, SESSION)})
+async def _artifact_problems(store: RedisStateStore, *, complete: bool) -> list[str]:
+    kept = {ref.id for _, ref in await store.artifact_store.references(SESSION)}
+    stored = {ref.id for ref in await store.artifact_store.stored(SESSION)}
+    problems = [f"artifact {each} has no reference" for each in stored - kept]
+    if complete and len(kept) != len(TRACES):
+        problems.append(f"{len(kept)} artifacts")
+    return problems
