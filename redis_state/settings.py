@@ -48,7 +48,7 @@ class Credentials:
 # Gives the credentials of now. redis-py's providers will do, too.
 Provider = Callable[[], Awaitable[Credentials]]
 # What is archived only if it is chosen.
-ArchiveClass: TypeAlias = Literal["trajectories", "agent_sessions", "events"]
+ArchiveClass: TypeAlias = Literal["trajectories", "agent_sessions", "events", "artifacts"]
 
 
 class _Retention(dict[str, timedelta]):
@@ -155,6 +155,11 @@ class Settings(BaseSettings):
     """The lifetime of an item of LangGraph's store after its last use. One may have its own."""
     agent_sessions_ttl: _Lifetime = 90 * _DAY
     """The lifetime of an agent's session after its last save."""
+    artifact_references_ttl: _Lifetime = 7 * _DAY
+    """The lifetime of an artifact's reference, if `archive_classes` has `artifacts`.
+
+    It is that of no artifact: the bytes go as `ArtifactRetentionConfig` says.
+    """
     pause_ttl: _Lifetime = 7 * _DAY
     """The lifetime of a host's pause. People decide on it and may be away for days."""
     task_pause_ttl: _Lifetime = 7 * _DAY
@@ -226,7 +231,8 @@ class Settings(BaseSettings):
     All workers of a pool need it. None: nothing is archived. See the guide to the archive.
     """
     archive_classes: frozenset[ArchiveClass] = frozenset()
-    """What is archived besides tasks and updates: `["trajectories", "agent_sessions", "events"]`.
+    """What is archived besides tasks and updates: `["trajectories", "agent_sessions", "events",
+    "artifacts"]`, of artifacts the references.
 
     By default nothing. All workers of a namespace need it, and all processes that save what is to
     be archived.

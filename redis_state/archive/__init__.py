@@ -5,6 +5,7 @@ The archiver runs in every worker that has `archive_url`. `docs/design.md` lists
 
 from __future__ import annotations
 
+from redis_state.archive.artifacts import KeptArtifact
 from redis_state.archive.history import EventCursor, EventHistory
 from redis_state.archive.model import (
     ArchivedPage,
@@ -33,6 +34,7 @@ __all__ = [
     "ArchivedTask",
     "EventCursor",
     "EventHistory",
+    "KeptArtifact",
     "ReadRecord",
     "RecordBacklog",
     "RecordKind",

@@ -23,6 +23,7 @@ _LIFETIMES: Mapping[ArchiveClass, str] = {
     "trajectories": "trajectories_ttl",
     "agent_sessions": "agent_sessions_ttl",
     "events": "events_ttl",
+    "artifacts": "artifact_references_ttl",
 }
 
 

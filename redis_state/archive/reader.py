@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 from redis_state import limits
 from redis_state.agents.state.session import AgentSession
 from redis_state.agents.storage.session_store import SessionStore
+from redis_state.archive.artifacts import KeptArtifact, kept_artifacts
 from redis_state.archive.copying import UpdateCopies
 from redis_state.archive.history import EventCursor, EventHistory, read_history, row_of
 from redis_state.archive.model import (
@@ -30,7 +31,7 @@ from redis_state.archive.model import (
 from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive, patience
 from redis_state.errors import ArchiveUnavailable, CursorGap, InvalidField
-from redis_state.models import StateUpdate, TaskState, TaskStatus, Trajectory
+from redis_state.models import ArtifactRef, StateUpdate, TaskState, TaskStatus, Trajectory
 from redis_state.primitives.log import Log
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
@@ -82,10 +83,15 @@ def _read_event(store: RedisStateStore, record: ArchivedRecord) -> Any:
     return store.events.read(row_of(record))
 
 
+def _read_artifact(store: RedisStateStore, record: ArchivedRecord) -> Any:
+    return store.artifact_store.read(record.data)
+
+
 _READERS: Mapping[RecordKind, Callable[[RedisStateStore, ArchivedRecord], Any]] = {
     RecordKind.TRAJECTORY: _read_trajectory,
     RecordKind.AGENT_SESSION: _read_agent_session,
     RecordKind.EVENT: _read_event,
+    RecordKind.ARTIFACT: _read_artifact,
 }
 
 
@@ -288,6 +294,26 @@ class ArchiveReader:
             return None
         return sessions.read(session_id, fields_of(found.data.decode()))
 
+    async def artifact(self, artifact_id: str, session_id: str | None) -> ArtifactRef | None:
+        """Return an artifact's reference from Redis, else as it was archived last; or None.
+
+        An artifact without a session is of ``default``. The bytes are in Redis alone: its
+        ``sha256`` says whether bytes from elsewhere are the same.
+        """
+        live = await self._store.artifact_store.reference(artifact_id, session_id)
+        if live is not None:
+            return live
+        owner = "default" if session_id is None else session_id
+        found = await self._last(RecordKind.ARTIFACT, owner, artifact_id)
+        return None if found is None else self._value(found)
+
+    async def artifacts(self, session_id: str) -> list[KeptArtifact]:
+        """Return a session's artifacts, of Redis and the archive, each once, the oldest first.
+
+        All are read. `records` reads those of the archive in pages.
+        """
+        return await kept_artifacts(self._store, self.archive, session_id)
+
     async def events(
         self, trace_id: str, *, after: EventCursor | None = None, limit: int = _PAGE
     ) -> EventHistory:
@@ -312,6 +338,7 @@ class ArchiveReader:
 
         The owner of a trajectory is its session, its key is its trace. An agent's session is its
         own owner, and has no key. The owner of an event is its trace, its key is its fingerprint.
+        The owner of an artifact is its session, or ``default``, its key is its id.
         ``key`` wants those of one key: a record that was made again is another one. A page has
         4 MiB, or one record; an empty one is the end.
         """

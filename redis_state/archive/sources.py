@@ -10,6 +10,7 @@ from redis_state.archive.model import ArchivedRecord, RecordKind, record_fields
 from redis_state.scripts import ReplyCode
 from redis_state.store import RedisStateStore
 from redis_state.stores.task_index import LATEST_US
+from redis_state.transport.keys import artifact_place
 
 _DAY_MS = 86_400_000
 # For how long a record is kept that could not be archived. It is if it would expire within a day.
@@ -62,17 +63,7 @@ class TrajectorySource:
 
     def record(self, owner: str, key: str, found: FoundRecord) -> ArchivedRecord:
         """Return its document. Errors: ValueError, KeyError."""
-        version, _, write = found.stamp.partition(" ")
-        return ArchivedRecord(
-            RecordKind.TRAJECTORY,
-            owner,
-            key,
-            born_us=_birth(found.fields[b"order"]),
-            at_us=found.at_us,
-            data=found.fields[b"document"],
-            version=int(version),
-            write=write,
-        )
+        return _of_document(RecordKind.TRAJECTORY, owner, key, found)
 
     async def keep(self, owner: str, key: str) -> None:
         """Keep the note by which the trace knows the session. Each look does so again."""
@@ -110,6 +101,28 @@ class AgentSessionSource:
         """Keep nothing else."""
 
 
+class ArtifactSource:
+    """References of artifacts: of a session, by the artifacts' ids. Never the bytes."""
+
+    def __init__(self, store: RedisStateStore) -> None:
+        self._scripts, self._keys = store.base.scripts, store.base.keys
+
+    def keys(self, owner: str, key: str) -> RecordKeys:
+        """Return where a reference stands."""
+        artifacts = self._keys.artifacts(artifact_place(owner))
+        return RecordKeys(artifacts.reference(key), artifacts.references, key)
+
+    def record(self, owner: str, key: str, found: FoundRecord) -> ArchivedRecord:
+        """Return its document. Errors: ValueError, KeyError."""
+        return _of_document(RecordKind.ARTIFACT, owner, key, found)
+
+    async def keep(self, owner: str, key: str) -> None:
+        """Keep the note by which the place of the session is found. Each look does so again."""
+        del key
+        index, place = self._keys.artifact_sessions(), artifact_place(owner)
+        await self._scripts.note_member(index, member=place, ttl_ms=2 * _DAY_MS)
+
+
 class RecordReader:
     """Read the records of a store for the archive, and keep them until they are there."""
 
@@ -118,6 +131,7 @@ class RecordReader:
         self.sources: dict[RecordKind, RecordSource] = {
             RecordKind.TRAJECTORY: TrajectorySource(store),
             RecordKind.AGENT_SESSION: AgentSessionSource(store),
+            RecordKind.ARTIFACT: ArtifactSource(store),
         }
 
     async def read(
@@ -149,6 +163,21 @@ class RecordReader:
             keys.record, index=keys.index, member=keys.member, stamp=record.stamp
         )
         return reply.word is not ReplyCode.STALE
+
+
+def _of_document(kind: RecordKind, owner: str, key: str, found: FoundRecord) -> ArchivedRecord:
+    """Make a record of a document. Errors: ValueError, KeyError."""
+    version, _, write = found.stamp.partition(" ")
+    return ArchivedRecord(
+        kind,
+        owner,
+        key,
+        born_us=_birth(found.fields[b"order"]),
+        at_us=found.at_us,
+        data=found.fields[b"document"],
+        version=int(version),
+        write=write,
+    )
 
 
 def _birth(stored: bytes) -> int:

@@ -68,8 +68,8 @@ SESSION_ELSEWHERE: Final[dict[str, str]] = {
     "archive_watch": "the entries of its tasks",
     "archive_sessions": "its entry",
     "archive_since": "the entries of its tasks",
-    "archive_records": "the entries of its trajectories, of its traces' events and of its agent's "
-    "session",
+    "archive_records": "the entries of its trajectories, of its traces' events, of its agent's "
+    "session and of its artifacts",
     "archive_records_since": "like the entries",
     "schedule": "those that submit into the session",
     "schedules": "their members",

@@ -26,7 +26,7 @@ from redis_state.scripts import raw, topic_bytes, topic_text
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
-from redis_state.stores.archive_list import agent_session_entry, event_entry
+from redis_state.stores.archive_list import agent_session_entry, artifact_entry, event_entry
 from redis_state.stores.index_walk import listed_under
 from redis_state.stores.sessions.job_parts import with_whole_job
 from redis_state.stores.sessions.task_status import watch_entry
@@ -220,6 +220,8 @@ class SessionErasure:
         ]
         records += [event_entry(trace) for trace in own]
         records.append(agent_session_entry(session_id))
+        kept = keys.artifacts(artifact_place(session_id)).references
+        records += [artifact_entry(session_id, each) for each in await self._members(kept)]
         for key_of in (keys.archive_records, keys.archive_records_since):
             await self._remove_sharded(key_of, records)
         await self._store.traces.clear(session_id, also=sorted(also), keeps=keeps)

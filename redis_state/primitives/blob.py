@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from redis_state.errors import BackendUnavailable, InvalidField, LostRace, OutcomeUnknown
+from redis_state.primitives.record import new_write_id
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.commands import Commands
 from redis_state.transport.key_groups import BlobKeys
@@ -119,13 +120,18 @@ class Blobs:
         """
         self._scripts.transport.commands.unlink(upload.key)
 
-    async def commit(self, upload: Upload, blob_id: str, ref: bytes) -> bytes:
+    async def commit(
+        self, upload: Upload, blob_id: str, ref: bytes, *, reference_ttl_ms: int | None = None
+    ) -> bytes:
         """Make a finished upload a blob of the scope and return its reference, once per id.
 
         One step, which evicts what the limits ask for. A blob of this id that is there stays as
-        it is, with the reference it has, and lives on. Errors: OutcomeUnknown if the upload is
-        gone; BackendUnavailable if others evict and store so fast that room is never found.
+        it is, with the reference it has, and lives on. With ``reference_ttl_ms`` the same step
+        keeps the reference as a record, which has that lifetime whatever becomes of the blob.
+        Errors: OutcomeUnknown if the upload is gone; BackendUnavailable if others evict and store
+        so fast that room is never found.
         """
+        write = new_write_id() if reference_ttl_ms is not None else ""
         victims: list[str] = []
         for _ in range(_ROUNDS):
             reply = await self._scripts.commit_blob(
@@ -137,6 +143,8 @@ class Blobs:
                 chunks=upload.chunks,
                 trace=upload.trace,
                 ttl_ms=self._quota.ttl_ms,
+                write=write,
+                reference_ttl_ms=reference_ttl_ms,
                 strategy=self._quota.strategy,
                 limits=self._quota.limits,
                 victims=victims,
@@ -148,6 +156,12 @@ class Blobs:
                 raise OutcomeUnknown(upload.key, "the upload is gone: expired, or committed before")
             victims = [_text(victim) for victim in reply.facts]
         raise BackendUnavailable(upload.key, "no room was found among so many other writers")
+
+    async def keep_reference(self, blob_id: str, *, ttl_ms: int) -> None:
+        """Keep the reference of a blob as a record, unless it was. One step; nothing without it."""
+        await self._scripts.keep_reference(
+            self._keys, blob_id=blob_id, write=new_write_id(), reference_ttl_ms=ttl_ms
+        )
 
     async def refs(self, blob_ids: Sequence[str]) -> list[bytes | None]:
         """Return the references of blobs, None for those that are not there."""

@@ -111,6 +111,11 @@ def event_entry(trace_id: str) -> bytes:
     return record_entry("event", trace_id, "")
 
 
+def artifact_entry(session_id: str, artifact_id: str) -> bytes:
+    """Return the entry of an artifact's reference."""
+    return record_entry("artifact", session_id, artifact_id)
+
+
 def record_entry(kind: str, owner: str, key: str) -> bytes:
     """Return a record's entry for its watch list."""
     return codec.encode([kind, owner, key])

@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from redis_state.errors import CorruptState, InvalidField, LostRace
 from redis_state.models.artifacts import ArtifactRef, ArtifactRetentionConfig, ArtifactScope
 from redis_state.primitives.blob import Blobs, Quota
+from redis_state.primitives.record import Place, Stored
 from redis_state.serialization import codec
+from redis_state.stores.archive_list import artifact_entry, record_list
 from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import artifact_place
 
@@ -53,6 +56,8 @@ class ArtifactStore:
         # 0 is for ever already.
         lasting_ms = self._quota.ttl_ms and max(self._quota.ttl_ms, ms(base.settings.memory_ttl))
         self._lasting = replace(self._quota, ttl_ms=lasting_ms)
+        self._archived = record_list(base, "artifacts")
+        self._references_ms = ms(base.settings.artifact_references_ttl)
 
     async def put_bytes(
         self,
@@ -134,6 +139,50 @@ class ArtifactStore:
         data = None if blobs is None else (await blobs.refs([artifact_id]))[0]
         return None if data is None else self._read(data)
 
+    async def reference(self, artifact_id: str, session_id: str | None) -> ArtifactRef | None:
+        """Return the reference of a session's artifact, also once its bytes are gone, or None.
+
+        It is kept that long if `archive_classes` has artifacts. No session is ``default``.
+        """
+        place = artifact_place(_SESSION_OF_NONE if session_id is None else session_id)
+        if _place(artifact_id) != place:
+            return None
+        live = await self.get_ref(artifact_id)
+        if live is not None:
+            return live
+        key = self._base.keys.artifacts(place).reference(artifact_id)
+        flat = self._base.fetch(key)
+        return await self._base.read_record(
+            "artifacts", "a reference", flat, lambda found: self.read(found.fields["document"])
+        )
+
+    async def references(self, session_id: str) -> Sequence[tuple[int, ArtifactRef]]:
+        """Return a session's references that are kept beside the bytes, with their times in us.
+
+        They are in the order of these times. See `reference`.
+        """
+        return await self._references(artifact_place(session_id))
+
+    async def stored(self, session_id: str) -> Sequence[ArtifactRef]:
+        """Return the references of a session's artifacts whose bytes are there."""
+        return await self._stored(artifact_place(session_id))
+
+    async def keep_references(self) -> AsyncGenerator[Sequence[ArtifactRef], None]:
+        """Keep the reference of each artifact that has none beside its bytes; yield all references.
+
+        Each page has those of one session. May be repeated.
+        """
+        for place in await self._base.records.members(self._base.keys.artifact_sessions()):
+            blobs = self._blobs(place)
+            own = [ref.id for ref in await self._stored(place) if ref.namespace != _OF_MEMORY]
+            await asyncio.gather(
+                *(blobs.keep_reference(each, ttl_ms=self._references_ms) for each in own)
+            )
+            found = await self._references(place)
+            if found:
+                await self._note(place, self._quota)
+            yield [ref for _, ref in found]
+
     async def get_with_session_check(self, artifact_id: str, session_id: str) -> bytes | None:
         """Return an artifact's bytes if it is this session's, else None."""
         if _place(artifact_id) != artifact_place(session_id):
@@ -162,18 +211,45 @@ class ArtifactStore:
         else:
             places = [artifact_place(scope.session_id)]
         found: list[ArtifactRef] = []
-        for blobs in map(self._blobs, places):
-            for data in await blobs.refs(await blobs.ids()):
-                ref = None if data is None else self._read(data)
-                if ref is not None and _matches(ref.scope, scope):
-                    found.append(ref)
+        for place in places:
+            found += [ref for ref in await self._stored(place) if _matches(ref.scope, scope)]
         return found
 
     async def clear(self, session_id: str) -> None:
-        """Delete a session's artifacts. Those without a session are of session ``default``."""
-        place = artifact_place(session_id)
-        ids = await self._blobs(place).ids()
+        """Delete a session's artifacts. Those without a session are of session ``default``.
+
+        References that are kept beside the bytes go too, also those that wait for the archive.
+        """
+        place, records = artifact_place(session_id), self._base.records
+        keys = self._base.keys.artifacts(place)
+        ids, kept = await asyncio.gather(self._blobs(place).ids(), records.members(keys.references))
+        await asyncio.gather(
+            *(
+                records.delete(keys.reference(each), place=Place(keys.references, each))
+                for each in kept
+            )
+        )
         await asyncio.gather(*(self._delete(place, artifact_id) for artifact_id in ids))
+        if kept:
+            await self._unlist(place)
+
+    async def _stored(self, place: str) -> Sequence[ArtifactRef]:
+        blobs = self._blobs(place)
+        found = [
+            None if data is None else self._read(data)
+            for data in await blobs.refs(await blobs.ids())
+        ]
+        return [ref for ref in found if ref is not None]
+
+    async def _references(self, place: str) -> Sequence[tuple[int, ArtifactRef]]:
+        keys = self._base.keys.artifacts(place)
+
+        def read(_: str, found: Stored) -> tuple[int, ArtifactRef]:
+            return found.order, self.read(found.fields["document"])
+
+        return await self._base.list_ordered(
+            "artifacts", "reference", keys.references, key_of=keys.reference, read=read
+        )
 
     async def _put(
         self,
@@ -199,7 +275,14 @@ class ArtifactStore:
                 "source": dict(meta or {}),
                 **about,
             }
-            stored = await blobs.commit(upload, artifact_id, codec.encode(ref))
+            commit = partial(blobs.commit, upload, artifact_id, codec.encode(ref))
+            if self._archived is None or about["namespace"] == _OF_MEMORY:
+                stored = await commit()
+            else:
+                stored = await self._archived.covering(
+                    artifact_entry(_session(scope), artifact_id),
+                    partial(commit, reference_ttl_ms=self._references_ms),
+                )
         except BaseException:
             if upload.chunks:
                 blobs.drop(upload)
@@ -210,16 +293,25 @@ class ArtifactStore:
     async def _delete(self, place: str, artifact_id: str) -> bool:
         deleted, left = await self._blobs(place).delete(artifact_id)
         if not left:
-            # A concurrent store records the place after storing: if that was just undone, what
-            # was stored is seen here.
-            await self._base.scripts.zrem(self._base.keys.artifact_sessions(), place)
-            if await self._blobs(place).ids():
-                await self._note(place, self._lasting)
+            await self._unlist(place)
         return deleted
 
+    async def _unlist(self, place: str) -> None:
+        """Take a place out of the index of places, unless it has something."""
+        # A concurrent store records the place after storing: if that was just undone, what was
+        # stored is seen here.
+        await self._base.scripts.zrem(self._base.keys.artifact_sessions(), place)
+        if await self._blobs(place).ids():
+            await self._note(place, self._lasting)
+        elif self._archived is not None and await self._references(place):
+            await self._note(place, replace(self._quota, ttl_ms=self._references_ms))
+
     async def _note(self, place: str, quota: Quota) -> None:
+        ttl_ms = quota.ttl_ms
+        if self._archived is not None and ttl_ms:
+            ttl_ms = max(ttl_ms, self._references_ms)
         await self._base.scripts.note_member(
-            self._base.keys.artifact_sessions(), member=place, ttl_ms=quota.ttl_ms
+            self._base.keys.artifact_sessions(), member=place, ttl_ms=ttl_ms
         )
 
     def _find(self, artifact_id: str) -> Blobs | None:
@@ -229,12 +321,13 @@ class ArtifactStore:
     def _blobs(self, place: str) -> Blobs:
         return Blobs(self._base.scripts, self._base.keys.artifacts(place), self._quota)
 
-    def _read(self, data: bytes) -> ArtifactRef | None:
-        def build() -> ArtifactRef:
-            ref: ArtifactRef = self._ref_type.model_validate(codec.decode(data))
-            return ref
+    def read(self, data: bytes) -> ArtifactRef:
+        """Read a stored reference. Errors: ValueError, and those of the host's type."""
+        ref: ArtifactRef = self._ref_type.model_validate(codec.decode(data))
+        return ref
 
-        return self._base.attempt("artifacts", "a reference", data, build)
+    def _read(self, data: bytes) -> ArtifactRef | None:
+        return self._base.attempt("artifacts", "a reference", data, partial(self.read, data))
 
     def _unreadable(self, artifact_id: str) -> ArtifactRef:
         raise CorruptState(artifact_id, "it is there, but its reference cannot be read")
@@ -242,6 +335,11 @@ class ArtifactStore:
 
 async def _only(data: bytes) -> AsyncGenerator[bytes, None]:
     yield data
+
+
+def session_of(ref: ArtifactRef) -> str:
+    """Return the session that owns an artifact: ``default`` if its scope names none."""
+    return _session(ref.scope)
 
 
 def _session(scope: ArtifactScope | None) -> str:

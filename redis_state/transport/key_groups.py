@@ -84,6 +84,15 @@ class BlobKeys:
         """Return the key of one blob."""
         return f"{self.blobs}:blob:{escape('artifact_id', blob_id)}"
 
+    def reference(self, blob_id: str) -> str:
+        """Return the key of a blob's reference, which outlives the blob."""
+        return f"{self.blobs}:reference:{escape('artifact_id', blob_id)}"
+
+    @property
+    def references(self) -> str:
+        """Return the key of the index of references."""
+        return f"{self.blobs}:references"
+
     def victim_blobs(self, victims: Sequence[str]) -> list[str]:
         """Return the keys of blobs that may be evicted."""
         return [self.blob(victim) for victim in victims]

@@ -40,10 +40,7 @@ class _Rows:
 _ROWS: Final = (
     _Rows("tasks", "tasks", "ended_at"),
     _Rows("updates", "updates", "at"),
-    *(
-        _Rows(kind.what, "records", "at", kind)
-        for kind in (RecordKind.TRAJECTORY, RecordKind.AGENT_SESSION, RecordKind.EVENT)
-    ),
+    *(_Rows(kind.what, "records", "at", kind) for kind in RecordKind),
 )
 CLASSES: Final = (*(rows.what for rows in _ROWS), "sessions")
 # So many rows in a transaction, and in a call.

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from redis_state import RedisStateStore
-from redis_state.archive import ArchivedTask, ArchiveReader, open_archive
+from redis_state.archive import ArchivedTask, ArchiveReader, KeptArtifact, open_archive
 from redis_state.archive.archiver import Archiver, ArchiveReport
 from redis_state.archive.backfill import backfill as backfill_tasks
 from redis_state.archive.model import TaskEnd
@@ -220,6 +220,40 @@ def events(
         print_line(harmless("more follow: --limit"))
 
 
+@archive.command()
+def artifacts(
+    session: Annotated[str, typer.Argument(metavar="SESSION")],
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the artifacts of a session, of Redis and the archive, the oldest first.
+
+    The archive has their references. It says of which Redis still has the bytes.
+    """
+
+    async def look() -> list[dict[str, Any]]:
+        async with _reading(url) as (_, reader):
+            return [_artifact(each) for each in await reader.artifacts(session)]
+
+    found = run(look())
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            each["id"],
+            each["filename"] or "",
+            each["mime_type"] or "",
+            each["size_bytes"],
+            each["made_at"] or "",
+            "yes" if each["stored"] else "no",
+        )
+        for each in found
+    ]
+    head = ("artifact", "file", "type", "bytes", "made", "stored")
+    print_table(head, rows, none="no artifacts")
+
+
 @archive.command(name="run")
 def archive_now(
     backfill: Annotated[
@@ -354,6 +388,12 @@ class _ShownTask(NamedTuple):
 
     summary: dict[str, Any]
     row: tuple[Any, ...]
+
+
+def _artifact(kept: KeptArtifact) -> dict[str, Any]:
+    ref: dict[str, Any] = kept.ref.model_dump(mode="json")
+    made_at = None if kept.made_at is None else kept.made_at.isoformat()
+    return ref | {"made_at": made_at, "stored": kept.stored}
 
 
 def _listed(task: ArchivedTask) -> _ShownTask:

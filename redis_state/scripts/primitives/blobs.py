@@ -46,11 +46,19 @@ class BlobScripts(ScriptRunner):
         chunks: int,
         trace: Topic,
         ttl_ms: int,
+        write: str = "",
+        reference_ttl_ms: int | None = None,
         strategy: str,
         limits: Annotated[tuple[int, int, int, int], _limits],
         victims: Sequence[str],
     ) -> PendingReply:
         """OK ref | AGAIN id... | MISSING. ``limits``: count, bytes, a trace's count, bytes."""
+
+    @script
+    def keep_reference(
+        self, keys: BlobKeys, *, blob_id: str, write: str, reference_ttl_ms: int
+    ) -> PendingReply:
+        """OK kept | MISSING."""
 
     @script
     def touch_blob(self, keys: BlobKeys, *, blob_id: str) -> PendingReply:

@@ -74,8 +74,10 @@ class SessionLayout(KeyLayout):
         return self._key("task_id", task_id, "snapshot-index")
 
     def artifacts(self, place: str) -> BlobKeys:
-        """hash: number -> bytes, ref, chunks: ``:blob:<id>`` an artifact, ``:upload:<n>`` one that
-        comes; ``:expiry``, ``:use`` zset, ``:about`` hash: the books. As the retention says.
+        """hash: number -> bytes, ref, chunks, kept: ``:blob:<id>`` an artifact, ``:upload:<n>`` one
+        that comes; ``:expiry``, ``:use`` zset, ``:about`` hash: the books. As the retention says.
+        hash: ``:reference:<id>`` what waits for the archive, ``:references`` zset: id -> expiry in
+        us. `artifact_references_ttl` after it was made.
         """
         return BlobKeys(self._key("place", place, "artifacts"))
 

@@ -3,6 +3,8 @@
     trajectories      the notes of traces name the sessions, and each session lists its traces
     agents' sessions  their listing has all of them
     events            the first row of each log says whose it is
+    artifacts         the list of places names the places, and each lists its artifacts. A reference
+                      names its session
 
 Ids come from members of sets and from rows, never from names of keys that have a digest.
 """
@@ -23,6 +25,7 @@ from redis_state.scripts import topic_text
 from redis_state.serialization.rows import unpack
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import RecordList, record_entry
+from redis_state.stores.artifacts import session_of
 from redis_state.stores.traces.audit_events import GLOBAL_TRACE
 from redis_state.transport.key_text import is_digest, unescape
 from redis_state.transport.keys import AGENT_SHARDS
@@ -137,8 +140,15 @@ async def _trace_of(store: RedisStateStore, log: FoundKey) -> str | None:
     return trace if isinstance(trace, str) else GLOBAL_TRACE
 
 
+async def _artifacts(store: RedisStateStore) -> AsyncGenerator[list[Found]]:
+    """Keep the references of artifacts that have none, then list all by what they say."""
+    async for page in store.artifact_store.keep_references():
+        yield [(session_of(ref), ref.id) for ref in page]
+
+
 FINDERS: Final[Mapping[RecordKind, Finder]] = {
     RecordKind.TRAJECTORY: _trajectories,
     RecordKind.AGENT_SESSION: _agent_sessions,
     RecordKind.EVENT: _events,
+    RecordKind.ARTIFACT: _artifacts,
 }

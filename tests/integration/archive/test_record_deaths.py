@@ -36,7 +36,7 @@ CLASSES = frozenset(get_args(ArchiveClass))
 # The fault points: what a save sends, and what an archiver does.
 POINTS = {
     *("watch_since", "save_record", "save_session", "claim_due", "hold_record", "mark_record"),
-    *("settle_claim", "postgres", "files", "append_log", "find_row", "keep_rows"),
+    *("settle_claim", "postgres", "files", "append_log", "find_row", "keep_rows", "commit_blob"),
 }
 
 

@@ -17,7 +17,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from redis_state import RedisStateStore
 from redis_state.integrations.langgraph import RedisSaver
 from redis_state.integrations.loop_thread import LoopThread
-from tests.support.graphs import config_of
+from tests.support.agents.graphs import config_of
 
 
 async def put(saver: RedisSaver, config: Any) -> Any:

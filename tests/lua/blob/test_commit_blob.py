@@ -220,3 +220,45 @@ async def test_what_is_kept_for_ever_keeps_the_books_until_it_is_deleted(
     assert await lives(scripts, blobs.blob("ever")) == [-1]
     await scripts.delete_blob(blobs, blob_id="ever")
     assert all(0 < life <= HOUR for life in await lives(scripts, blobs.expiry, blobs.about))
+
+
+async def test_a_reference_is_kept_beside_the_blob_and_outlives_it(
+    scripts: Scripts, blobs: BlobKeys
+) -> None:
+    kept: dict[str, Any] = {"reference_ttl_ms": 9 * HOUR}
+    assert await commit(scripts, blobs, "a", ref=b"one", write="w1", **kept) == ok(b"one")
+    found = await fields(scripts, blobs.reference("a"))
+    born = found.pop("order")
+    assert found == {"document": b"one", "version": b"1", "write": b"w1"}
+    assert int(born) // 1000 <= await clock_ms(scripts)
+    assert await ask(scripts, "ZRANGE", blobs.references, 0, -1) == [b"a"]
+    for life in await lives(scripts, blobs.reference("a"), blobs.references):
+        assert 8 * HOUR < life <= 9 * HOUR
+    assert 0 < (await lives(scripts, blobs.blob("a")))[0] <= HOUR
+    # The same blob again has the reference that it has.
+    await commit(scripts, blobs, "a", ref=b"two", write="w2", **kept)
+    assert (await fields(scripts, blobs.reference("a")))["write"] == b"w1"
+    await ask(scripts, "DEL", blobs.reference("a"))
+    await commit(scripts, blobs, "a", ref=b"two", write="w2", **kept)
+    assert await ask(scripts, "EXISTS", blobs.reference("a")) == 0
+    # One that was evicted is another blob, and another state of its reference.
+    kept["limits"] = (1, WIDE, WIDE, WIDE)
+    await commit(scripts, blobs, "b", ref=b"b", write="w3", victims=["a"], **kept)
+    assert await ask(scripts, "EXISTS", blobs.blob("a"), blobs.reference("b")) == 1
+    await commit(scripts, blobs, "a", ref=b"a", write="w4", victims=["b"], **kept)
+    await commit(scripts, blobs, "b", ref=b"c", write="w5", victims=["a"], **kept)
+    found = await fields(scripts, blobs.reference("b"))
+    assert [found[name] for name in ("document", "version", "write")] == [b"c", b"2", b"w5"]
+
+
+async def test_a_blob_without_a_reference_gets_one_once(scripts: Scripts, blobs: BlobKeys) -> None:
+    await commit(scripts, blobs, "a")
+    assert await ask(scripts, "EXISTS", blobs.reference("a"), blobs.references) == 0
+    life: dict[str, Any] = {"blob_id": "a", "reference_ttl_ms": HOUR}
+    assert await scripts.keep_reference(blobs, write="w1", **life) == ok(1)
+    assert await scripts.keep_reference(blobs, write="w2", **life) == ok(0)
+    found = await fields(scripts, blobs.reference("a"))
+    assert (found["document"], found["write"]) == (b"ref a", b"w1")
+    await scripts.delete_blob(blobs, blob_id="a")
+    assert await scripts.keep_reference(blobs, write="w3", **life) == no(ReplyCode.MISSING)
+    assert (await fields(scripts, blobs.reference("a")))["write"] == b"w1"

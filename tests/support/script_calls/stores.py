@@ -54,6 +54,12 @@ def _commit(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     )
 
 
+def _keep_reference(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    return scripts.keep_reference(
+        keys.artifacts(SESSION), blob_id="b", write="w", reference_ttl_ms=HOUR
+    )
+
+
 def _resolve_patch(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     return scripts.resolve_patch(
         patch_keys(keys, "\ud800"),
@@ -151,6 +157,7 @@ CALLS: dict[str, Call] = {
         a2a_keys(keys, SESSION), name=""
     ),
     "commit_blob": _commit,
+    "keep_reference": _keep_reference,
     "delete_blob": lambda scripts, keys: scripts.delete_blob(
         keys.artifacts(SESSION), blob_id="\ud800"
     ),

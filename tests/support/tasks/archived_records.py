@@ -9,7 +9,7 @@ from redis_state.archive.model import ArchivedRecord, RecordKind
 from redis_state.archive.protocol import Archive
 from redis_state.archive.records import RecordArchiver, RecordReport
 from redis_state.archive.sources import RecordReader
-from redis_state.models import StoredEvent, Trajectory
+from redis_state.models import ArtifactScope, StoredEvent, Trajectory
 from redis_state.primitives.record import new_write_id
 from redis_state.stores.archive_list import RecordList
 from tests.support.agents.sessions import fresh
@@ -46,6 +46,12 @@ async def save_records(store: RedisStateStore) -> None:
     if "events" in store.settings.archive_classes:
         for trace in TRACES:
             await store.save_events([event_of(trace, new_write_id()) for _ in range(2)])
+    if "artifacts" in store.settings.archive_classes:
+        scope = ArtifactScope(session_id=SESSION)
+        for name in TRACES:
+            # Their bytes are gone before they are archived, and put again in the next round.
+            ref = await store.artifact_store.put_text(name, scope=scope, meta={"w": new_write_id()})
+            await store.artifact_store.delete(ref.id)
     if "agent_sessions" in store.settings.archive_classes:
         sessions = SessionStore(store)
         found = await sessions.load(SESSION)
@@ -87,7 +93,7 @@ async def problems_of(
     """
     problems: list[str] = []
     reader = RecordReader(store)
-    for kind, key in _expected(store):
+    for kind, key in await _expected(store, archive):
         record = reader.sources[kind].keys(SESSION, key).record
         fields = await store.transport.commands.hgetall(record)
         live = dict(zip(fields[::2], fields[1::2], strict=True))
@@ -106,15 +112,30 @@ async def problems_of(
             kept = [row_of(each) for each in await archived_events(archive, trace)]
             if kept != rows or (complete and len(rows) < 2):
                 problems.append(f"events of {trace} differ: {len(kept)} of {len(rows)}")
+    if "artifacts" in store.settings.archive_classes:
+        problems += await _artifact_problems(store, complete=complete)
     if (await RecordList(store.base).backlog()).oldest_s:
         problems.append("something waits")
     return problems
 
 
-def _expected(store: RedisStateStore) -> list[tuple[RecordKind, str]]:
+async def _expected(store: RedisStateStore, archive: Archive) -> list[tuple[RecordKind, str]]:
     found: list[tuple[RecordKind, str]] = []
     if "trajectories" in store.settings.archive_classes:
         found += [(RecordKind.TRAJECTORY, trace) for trace in TRACES]
     if "agent_sessions" in store.settings.archive_classes:
         found.append((RecordKind.AGENT_SESSION, ""))
+    if "artifacts" in store.settings.archive_classes:
+        known = {ref.id for _, ref in await store.artifact_store.references(SESSION)}
+        known |= {each.key for each in await archive.records(RecordKind.ARTIFACT, SESSION)}
+        found += [(RecordKind.ARTIFACT, each) for each in sorted(known)]
     return found
+
+
+async def _artifact_problems(store: RedisStateStore, *, complete: bool) -> list[str]:
+    kept = {ref.id for _, ref in await store.artifact_store.references(SESSION)}
+    stored = {ref.id for ref in await store.artifact_store.stored(SESSION)}
+    problems = [f"artifact {each} has no reference" for each in stored - kept]
+    if complete and len(kept) != len(TRACES):
+        problems.append(f"{len(kept)} artifacts")
+    return problems
