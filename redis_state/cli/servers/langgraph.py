@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import CheckpointTuple
 
     from redis_state.integrations.langgraph import RedisSaver
-    from redis_state.integrations.langgraph.importing import ThreadImport
-    from redis_state.integrations.langgraph.sources import ThreadSource
+    from redis_state.integrations.langgraph.importing.importer import ThreadImport
+    from redis_state.integrations.langgraph.importing.sources import ThreadSource
 
 langgraph: typer.Typer = typer.Typer(
     name="langgraph",

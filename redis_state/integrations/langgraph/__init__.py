@@ -13,8 +13,8 @@ except ImportError as _error:
     raise ImportError("this needs LangGraph: pip install 'redis_state[langgraph]'") from _error
 
 from redis_state.integrations.langgraph.handler import graph_handler, resume_value
+from redis_state.integrations.langgraph.importing.sources import source_of
 from redis_state.integrations.langgraph.items import RedisStore
 from redis_state.integrations.langgraph.saver import RedisSaver
-from redis_state.integrations.langgraph.sources import source_of
 
 __all__ = ["RedisSaver", "RedisStore", "graph_handler", "resume_value", "source_of"]

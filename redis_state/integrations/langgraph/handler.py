@@ -38,8 +38,8 @@ from langgraph.types import Command, Interrupt, StateSnapshot
 
 from redis_state import limits
 from redis_state.errors import InvalidField, LeaseLost, ThreadClaimed, ThreadMoved
-from redis_state.integrations.langgraph.claims import Run, ThreadClaim
 from redis_state.integrations.langgraph.saver import RedisSaver
+from redis_state.integrations.langgraph.threads.claims import Run, ThreadClaim
 from redis_state.models import UpdateType
 from redis_state.serialization import codec
 from redis_state.worker import Decision, Pause, TaskContext

@@ -26,16 +26,16 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_state import limits
-from redis_state.integrations.langgraph.checkpoints import Checkpoints
-from redis_state.integrations.langgraph.claims import ThreadClaim, ThreadClaims
-from redis_state.integrations.langgraph.housekeeping import Housekeeping
-from redis_state.integrations.langgraph.importing import Importing, ThreadImport
-from redis_state.integrations.langgraph.listings import Page
-from redis_state.integrations.langgraph.reading import Version
-from redis_state.integrations.langgraph.rows import Rows
-from redis_state.integrations.langgraph.sources import ThreadSource
+from redis_state.integrations.langgraph.importing.importer import Importing, ThreadImport
+from redis_state.integrations.langgraph.importing.sources import ThreadSource
 from redis_state.integrations.langgraph.store_thread import OnStoreThread, StoreThread
-from redis_state.integrations.langgraph.threads import Threads
+from redis_state.integrations.langgraph.threads.checkpoints import Checkpoints
+from redis_state.integrations.langgraph.threads.claims import ThreadClaim, ThreadClaims
+from redis_state.integrations.langgraph.threads.housekeeping import Housekeeping
+from redis_state.integrations.langgraph.threads.listings import Page
+from redis_state.integrations.langgraph.threads.reading import Version
+from redis_state.integrations.langgraph.threads.rows import Rows
+from redis_state.integrations.langgraph.threads.threads import Threads
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 

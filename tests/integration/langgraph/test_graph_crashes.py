@@ -17,7 +17,7 @@ from langgraph.types import Send, interrupt
 
 from redis_state import RedisStateStore, ThreadClaimed
 from redis_state.integrations.langgraph import RedisSaver, graph_handler
-from redis_state.integrations.langgraph.claims import Run
+from redis_state.integrations.langgraph.threads.claims import Run
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import StepPolicy, TaskHandedBack

@@ -17,9 +17,9 @@ from langgraph.checkpoint.base import empty_checkpoint
 
 from redis_state import Conflict, RedisStateStore, Settings
 from redis_state.integrations.langgraph import RedisSaver
-from redis_state.integrations.langgraph.newest import Newest
-from redis_state.integrations.langgraph.tails import StoredValue
-from redis_state.integrations.langgraph.threads import Threads
+from redis_state.integrations.langgraph.threads.newest import Newest
+from redis_state.integrations.langgraph.threads.tails import StoredValue
+from redis_state.integrations.langgraph.threads.threads import Threads
 from redis_state.testing import eventually
 from tests.support.agents.graphs import config_of
 from tests.support.processes import children, forkserver
@@ -181,7 +181,7 @@ async def test_a_bases_reply_ends_behind_what_is_large(
         return reply
 
     monkeypatch.setattr(type(store.base.scripts), "read_bases", counted)
-    monkeypatch.setattr("redis_state.integrations.langgraph.threads.MOST_BYTES", 2000)
+    monkeypatch.setattr("redis_state.integrations.langgraph.threads.threads.MOST_BYTES", 2000)
     await saver.aprune(["t"])
     assert sum(replies) == 40
     assert len(replies) > 5
@@ -258,7 +258,7 @@ async def test_between_two_steps_of_a_pruning_each_checkpoint_has_its_delta_hist
         return await saver.aget_delta_channel_history(config=config, channels=["log"])
 
     wanted = [await history(config) for config in configs]
-    monkeypatch.setattr("redis_state.integrations.langgraph.pruning._STEP", 10)
+    monkeypatch.setattr("redis_state.integrations.langgraph.threads.pruning._STEP", 10)
     drop, steps, fork = Threads.drop, 0, list[Any]()
 
     async def drop_and_look(self: Threads, *args: Any, **more: Any) -> Any:
@@ -293,7 +293,7 @@ async def test_what_is_put_again_meanwhile_stays_in_whichever_step_it_is(
     ids = await grown(saver, 40, run="r")
     found = await saver.aget_tuple(config_of("t", checkpoint_id=ids[again]))
     assert found is not None
-    monkeypatch.setattr("redis_state.integrations.langgraph.pruning._STEP", 10)
+    monkeypatch.setattr("redis_state.integrations.langgraph.threads.pruning._STEP", 10)
     drop, put = Threads.drop, False
 
     async def put_and_drop(self: Threads, *args: Any, **more: Any) -> Any:

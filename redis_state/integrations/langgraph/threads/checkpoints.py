@@ -18,18 +18,18 @@ from langgraph.checkpoint.base import (
 )
 
 from redis_state.errors import InvalidField
-from redis_state.integrations.langgraph.claims import ThreadClaims
-from redis_state.integrations.langgraph.listings import Listings
-from redis_state.integrations.langgraph.places import (
+from redis_state.integrations.langgraph.threads.claims import ThreadClaims
+from redis_state.integrations.langgraph.threads.listings import Listings
+from redis_state.integrations.langgraph.threads.places import (
     checked_id,
     is_whole,
     target_of,
     value_name,
 )
-from redis_state.integrations.langgraph.reading import config_of, reader_of
-from redis_state.integrations.langgraph.rows import Head, Rows, line_channel
-from redis_state.integrations.langgraph.tails import StoredValue
-from redis_state.integrations.langgraph.threads import Threads
+from redis_state.integrations.langgraph.threads.reading import config_of, reader_of
+from redis_state.integrations.langgraph.threads.rows import Head, Rows, line_channel
+from redis_state.integrations.langgraph.threads.tails import StoredValue
+from redis_state.integrations.langgraph.threads.threads import Threads
 from redis_state.transport.key_text import escape
 
 

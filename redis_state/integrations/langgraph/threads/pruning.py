@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from redis_state.errors import Conflict, CorruptState, PayloadUnreadable
-from redis_state.integrations.langgraph.claims import ThreadClaims
-from redis_state.integrations.langgraph.places import split_place
-from redis_state.integrations.langgraph.puts import PutsSeen
-from redis_state.integrations.langgraph.rows import Head, Rows, read_head
-from redis_state.integrations.langgraph.threads import Threads
+from redis_state.integrations.langgraph.threads.claims import ThreadClaims
+from redis_state.integrations.langgraph.threads.places import split_place
+from redis_state.integrations.langgraph.threads.puts import PutsSeen
+from redis_state.integrations.langgraph.threads.rows import Head, Rows, read_head
+from redis_state.integrations.langgraph.threads.threads import Threads
 
 # Checkpoints that one step drops.
 _STEP = 200

@@ -11,16 +11,16 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_state import limits
-from redis_state.integrations.langgraph.places import (
+from redis_state.integrations.langgraph.threads.places import (
     Target,
     checked_id,
     scope_of,
     split_place,
     target_of,
 )
-from redis_state.integrations.langgraph.reading import reader_of
-from redis_state.integrations.langgraph.rows import FoundCheckpoint, Rows
-from redis_state.integrations.langgraph.threads import Threads
+from redis_state.integrations.langgraph.threads.reading import reader_of
+from redis_state.integrations.langgraph.threads.rows import FoundCheckpoint, Rows
+from redis_state.integrations.langgraph.threads.threads import Threads
 
 Filter: TypeAlias = Mapping[str, Any] | None
 Reader: TypeAlias = Callable[[FoundCheckpoint], CheckpointTuple]

@@ -27,12 +27,12 @@ from typing import Any
 from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
 
 from redis_state.errors import CorruptState
-from redis_state.integrations.langgraph.claims import ThreadClaims
-from redis_state.integrations.langgraph.places import split_place
-from redis_state.integrations.langgraph.rows import FoundCheckpoint, Rows
-from redis_state.integrations.langgraph.sources import ThreadSource
-from redis_state.integrations.langgraph.spool import Spool, SpooledCheckpoint
-from redis_state.integrations.langgraph.threads import Threads
+from redis_state.integrations.langgraph.importing.sources import ThreadSource
+from redis_state.integrations.langgraph.importing.spool import Spool, SpooledCheckpoint
+from redis_state.integrations.langgraph.threads.claims import ThreadClaims
+from redis_state.integrations.langgraph.threads.places import split_place
+from redis_state.integrations.langgraph.threads.rows import FoundCheckpoint, Rows
+from redis_state.integrations.langgraph.threads.threads import Threads
 from redis_state.primitives.lease import HeldLease
 
 # Checkpoints that are compared and written together, and bytes of values at most.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from redis_state.errors import InvalidField
-from redis_state.integrations.langgraph import tails
-from redis_state.integrations.langgraph.claims import ThreadClaims
-from redis_state.integrations.langgraph.places import split_place, thread_of
-from redis_state.integrations.langgraph.pruning import Pruning
-from redis_state.integrations.langgraph.rows import Rows, read_head
-from redis_state.integrations.langgraph.threads import Threads
+from redis_state.integrations.langgraph.threads import tails
+from redis_state.integrations.langgraph.threads.claims import ThreadClaims
+from redis_state.integrations.langgraph.threads.places import split_place, thread_of
+from redis_state.integrations.langgraph.threads.pruning import Pruning
+from redis_state.integrations.langgraph.threads.rows import Rows, read_head
+from redis_state.integrations.langgraph.threads.threads import Threads
 
 _WHOLE = 20
 

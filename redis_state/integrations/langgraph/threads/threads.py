@@ -37,11 +37,11 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import Any
 
 from redis_state.errors import LeaseLost, ThreadClaimed
-from redis_state.integrations.langgraph.lately import Lately
-from redis_state.integrations.langgraph.newest import Newest
-from redis_state.integrations.langgraph.places import keys_of, split_place
-from redis_state.integrations.langgraph.puts import Dropped, PutsSeen
-from redis_state.integrations.langgraph.rows import FoundCheckpoint
+from redis_state.integrations.langgraph.threads.lately import Lately
+from redis_state.integrations.langgraph.threads.newest import Newest
+from redis_state.integrations.langgraph.threads.places import keys_of, split_place
+from redis_state.integrations.langgraph.threads.puts import Dropped, PutsSeen
+from redis_state.integrations.langgraph.threads.rows import FoundCheckpoint
 from redis_state.primitives.lease import HeldLease
 from redis_state.primitives.record import new_write_id
 from redis_state.scripts import (

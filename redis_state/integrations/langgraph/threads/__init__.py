@@ -1,0 +1,1 @@
+"""Threads of checkpoints on Redis: what `RedisSaver` is made of."""
