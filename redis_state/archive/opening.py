@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,8 @@ def open_archive(settings: Settings) -> Archive:
 def shortest_lifetime_s(settings: Settings) -> float:
     """Return for how long what is to be archived lives in Redis at least, in seconds."""
     names = [*_LASTING, *(_LIFETIMES[what] for what in settings.archive_classes)]
-    return min(getattr(settings, name).total_seconds() for name in names)
+    shortest: timedelta = min(getattr(settings, name) for name in names)
+    return shortest.total_seconds()
 
 
 def _opened(settings: Settings, url: SecretStr, scheme: str) -> Archive:
