@@ -20,6 +20,13 @@ _LONGEST = timedelta(days=3650)
 SHORTEST_S: float = _SHORTEST.total_seconds()
 
 
+def own_id(field: str, value: object) -> str | None:
+    """Check an id or a key that a caller may choose: None is for none, and an empty one is none."""
+    if value is None or (isinstance(value, str) and value):
+        return value
+    raise InvalidField(field, "must be a text that is not empty; leave it out for a new one")
+
+
 def count(field: str, value: object, *, least: int = 1) -> int:
     """Check a number of things."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:

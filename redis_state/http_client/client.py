@@ -103,7 +103,7 @@ class HttpTaskClient(HttpTasks, HttpDecisions):
         if not handler or type(handler) is not str:
             raise InvalidField("handler", "needs a name")
         check_id("session_id", session_id)
-        named = task_id or new_id()
+        named = limits.own_id("task_id", task_id) or new_id()
         check_id("task_id", named)
         policy = OnBusy.read(on_busy)
         body: dict[str, Any] = {

@@ -218,8 +218,8 @@ class HttpTasks:
     ) -> str:
         """Submit a new task with the input and the handler of another. See `TaskClient.rerun`."""
         body = _given(
-            new_task_id=new_task_id or new_id(),
-            new_session_id=new_session_id or None,
+            new_task_id=limits.own_id("new_task_id", new_task_id) or new_id(),
+            new_session_id=limits.own_id("new_session_id", new_session_id),
             attributes=None if attributes is None else dict(attributes),
             queue=queue,
         )
@@ -239,7 +239,7 @@ class HttpTasks:
         """Submit a new task that begins with another one's journal. See `TaskClient.fork`."""
         body = _given(
             before=before,
-            new_task_id=new_task_id or new_id(),
+            new_task_id=limits.own_id("new_task_id", new_task_id) or new_id(),
             attributes=None if attributes is None else dict(attributes),
             queue=queue,
         )

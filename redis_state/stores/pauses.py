@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from redis_state import limits
 from redis_state.errors import BackendError, OutcomeUnknown, TokenResolved, TokenUnknown
 from redis_state.primitives.token import Tokens, new_claim
 from redis_state.serialization import codec
@@ -131,9 +132,8 @@ class PauseStore:
         that it named. Without a name the pause is released for the next caller. None for a pause
         that cannot be read. Errors: TokenResolved, TokenUnknown.
         """
-        data = await self._consume(
-            token, idempotency_key or new_claim(), actor, named=idempotency_key is not None
-        )
+        named = limits.own_id("idempotency_key", idempotency_key)
+        data = await self._consume(token, named or new_claim(), actor, named=named is not None)
         return self._base.attempt(token_digest(token), "pause", data, lambda: as_object(data))
 
     @asynccontextmanager
@@ -145,8 +145,9 @@ class PauseStore:
         A block that fails before the claim is ``used`` leaves the pause to the next caller. A named
         ``idempotency_key`` is kept: repeat the call under it. Errors: TokenResolved, TokenUnknown.
         """
-        made = PauseClaim(token, idempotency_key or new_claim())
-        await self._consume(token, made.name, actor, named=idempotency_key is not None)
+        named = limits.own_id("idempotency_key", idempotency_key)
+        made = PauseClaim(token, named or new_claim())
+        await self._consume(token, made.name, actor, named=named is not None)
         before = _CLAIMED.set(made)
         try:
             yield made

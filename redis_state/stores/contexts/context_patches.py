@@ -258,7 +258,7 @@ class ContextPatches:
         trace_id: str | None = None,
         about: UpdateContent | None = None,
     ) -> PatchOutcome:
-        claim = idempotency_key or new_claim()
+        claim = limits.own_id("idempotency_key", idempotency_key) or new_claim()
         settings = self._base.settings
         updates: list[StateUpdate] = []
         call = new_write_id()

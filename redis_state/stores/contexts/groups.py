@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from redis_state import limits
 from redis_state.errors import InvalidField, VersionConflict
 from redis_state.models.session_context import MergeStrategy
 from redis_state.models.task_groups import (
@@ -166,7 +167,7 @@ class GroupStore:
             task_id=text("task_id", task_id),
             outcome="complete" if success else "failed",
             patch_id=optional_text("patch_id", patch_id),
-            call=idempotency_key or new_write_id(),
+            call=limits.own_id("idempotency_key", idempotency_key) or new_write_id(),
             ttl_ms=ms(settings.active_task_ttl),
             ended_ttl_ms=ms(settings.finished_task_ttl),
         )
@@ -199,7 +200,7 @@ class GroupStore:
             self._keys(session_id, group_id),
             target=target,
             alias=_alias(group.name, group.turn_id),
-            call=idempotency_key or new_write_id(),
+            call=limits.own_id("idempotency_key", idempotency_key) or new_write_id(),
             ttl_ms=ms(settings.active_task_ttl),
             ended_ttl_ms=ms(settings.finished_task_ttl),
         )

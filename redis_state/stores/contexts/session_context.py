@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from redis_state import limits
 from redis_state.errors import InvalidField, VersionConflict
 from redis_state.models.session_context import (
     BackgroundTaskResult,
@@ -140,7 +141,7 @@ class ContextStore(ContextPatches):
         idempotency_key: str | None = None,
     ) -> tuple[Version, str | None]:
         wanted = expected("expected_version", expected_version)
-        write = idempotency_key or new_write_id()
+        write = limits.own_id("idempotency_key", idempotency_key) or new_write_id()
         content, found = _checked(parts)
         results = {**results, **found}
         # PenguiFlow hashes the empty context too, as soon as anything of it was updated.

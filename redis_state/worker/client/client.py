@@ -113,7 +113,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
     ) -> str:
         """Submit a task for a handler; return the task's id.
 
-        The same ``task_id`` is the same task; an empty one counts as none. It is queued again only
+        The same ``task_id`` is the same task. It is queued again only
         if it waits and the queue lost it. The task waits in ``queue``, else in the client's. It
         begins after a ``delay``, or ``at`` a time. Limits of its ``key`` hold for it (see
         `Queues`); with ``in_turn`` the tasks of its session that have it run one at a time.
@@ -134,7 +134,8 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         text, or the id of a task that a host saved. TaskInProgress. LimitReached if more than 1,000
         tasks of the session are unfinished, with a policy other than ``enqueue``.
         """
-        named, task_id = bool(task_id), task_id or new_id()
+        named = limits.own_id("task_id", task_id) is not None
+        task_id = task_id or new_id()
         if not handler or type(handler) is not str:
             raise InvalidField("handler", "needs a name")
         check_id("session_id", session_id)
@@ -248,7 +249,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
             event_type=event_type,
             payload=payload or {},
             source=source,
-            event_id=event_id or new_id(),
+            event_id=limits.own_id("event_id", event_id) or new_id(),
         )
         token = event.payload.get("resume_token")
         if event_type in _DECISIONS and token:

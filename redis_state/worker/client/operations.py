@@ -162,7 +162,7 @@ class TaskOperations:
         return await self._copy(
             source,
             new_task_id,
-            new_session_id or session_id,
+            limits.own_id("new_session_id", new_session_id) or session_id,
             queue,
             lambda state, queue: self._copies.rerun(
                 source, state, attributes=_given(source, attributes), queue=queue

@@ -20,7 +20,7 @@ from redis_state.archive.model import (
     moment_of_ms,
 )
 from redis_state.archive.parquet import archive as archives
-from redis_state.archive.parquet import retention
+from redis_state.archive.parquet import expiring, retention
 from redis_state.archive.parquet.archive import ParquetArchive
 from tests.support.sizes import sizes
 from tests.support.tasks.archived_tasks import sample_task
@@ -142,7 +142,7 @@ async def test_any_calls_leave_what_they_should(
     for seed in seeds:
         chosen = random.Random(seed)
         monkeypatch.setattr(retention, "_MOST", chosen.choice([3, 10, 500]))
-        monkeypatch.setattr(retention, "_LARGE", chosen.choice([1, 1 << 20]))
+        monkeypatch.setattr(expiring, "_LARGE", chosen.choice([1, 1 << 20]))
         both = FilesAndModel(tmp_path / str(seed), chosen)
         await both.archive.prepare()
         calls: list[Callable[[str], Awaitable[None]]] = [

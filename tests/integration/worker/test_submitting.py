@@ -56,6 +56,31 @@ async def test_a_handler_without_a_name_is_refused(store: RedisStateStore, handl
     assert await store.list_tasks(SESSION) == []
 
 
+@pytest.mark.parametrize("empty", ["", 0, b"", False])
+async def test_an_empty_id_or_key_is_refused_where_one_may_be_chosen(
+    store: RedisStateStore, empty: Any
+) -> None:
+    # Taken as none, it would be a new one in each call: a repetition would do its work twice.
+    async with client_of(store) as client:
+        task = await client.submit("h", session_id=SESSION, task_id="t")
+        for call, field in (
+            (client.submit("h", session_id=SESSION, task_id=empty), "task_id"),
+            (client.rerun(SESSION, task, new_task_id=empty), "new_task_id"),
+            (client.rerun(SESSION, task, new_session_id=empty), "new_session_id"),
+            (client.steer(SESSION, task, SteeringEventType.CANCEL, event_id=empty), "event_id"),
+            (client.signal(SESSION, task, "n", idempotency_key=empty), "idempotency_key"),
+            (store.pauses.claim("token", idempotency_key=empty), "idempotency_key"),
+            (
+                store.contexts.update_context(SESSION, llm_context={}, idempotency_key=empty),
+                "idempotency_key",
+            ),
+        ):
+            with pytest.raises(InvalidField, match=field):
+                await call
+    assert [each.task_id for each in await store.list_tasks(SESSION)] == ["t"]
+    assert await store.contexts.load(SESSION) is None
+
+
 @pytest.mark.parametrize(
     ("kind", "payload", "field"),
     [

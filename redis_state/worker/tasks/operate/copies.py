@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from redis_state import limits
 from redis_state.archive.model import ArchivedTask
 from redis_state.errors import (
     CorruptState,
@@ -77,7 +78,8 @@ class Source:
 
     def copy(self, *, task_id: str | None = None, session_id: str | None = None) -> TaskState:
         """Describe the new task."""
-        task_id, session_id = task_id or new_id(), session_id or self.state.session_id
+        task_id = limits.own_id("new_task_id", task_id) or new_id()
+        session_id = limits.own_id("new_session_id", session_id) or self.state.session_id
         # One of its own, like a child's: two tasks with one trace would write one trajectory.
         trace_id = self.state.trace_id and f"{self.state.trace_id}/{task_id}"
         about = {"task_id": task_id, "session_id": session_id, "spawned_at": utc_now()}

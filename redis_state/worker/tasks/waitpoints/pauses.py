@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from redis_state import limits
 from redis_state.errors import BackendError, InvalidTransition, TokenUnknown
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.primitives.record import new_write_id
@@ -216,7 +217,8 @@ class TaskPauses:
             raise TokenUnknown(expired=True)
         if found.is_open and not state.status.is_terminal:
             await self._inspect_soon(state)
-        decision, claim = {"approved": approved, "value": value}, idempotency_key or new_claim()
+        claim = limits.own_id("idempotency_key", idempotency_key) or new_claim()
+        decision = {"approved": approved, "value": value}
         reply = await self._decide(
             state,
             found.entry,
