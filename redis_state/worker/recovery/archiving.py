@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
+from collections.abc import Awaitable
 from dataclasses import asdict, dataclass, field
 from time import monotonic
+from typing import TypeVar
 
-from redis_state.archive.archiver import Archiver
+from redis_state.archive.archiver import Archiver, ArchiveReport
 from redis_state.archive.opening import shortest_lifetime_s
 from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
@@ -23,6 +25,8 @@ from redis_state.errors import BackendError
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import RecordList
 from redis_state.worker.observe.stats import WorkerStats
+
+T = TypeVar("T")
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -42,6 +46,27 @@ class ArchiveRound:
     more: bool = False
 
 
+class _Part:
+    """A part of the work, whose trouble is survived, and logged once. The others go on."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._failing = False
+
+    async def tried(self, work: Awaitable[T]) -> T | None:
+        """Await work; None if it fails."""
+        try:
+            done = await work
+        except Exception as error:
+            if not self._failing:
+                unknown = None if isinstance(error, BackendError) else error
+                log.warning("%s fails, trying again: %s", self._name, error, exc_info=unknown)
+            self._failing = True
+            return None
+        self._failing = False
+        return done
+
+
 class _Archivers:
     """The archiver of tasks, and that of records if any class is chosen."""
 
@@ -51,12 +76,15 @@ class _Archivers:
         chosen = bool(store.settings.archive_classes)
         self._records = RecordArchiver(store, archive, pace=pace) if chosen else None
         self._listed = RecordList(store.base)
+        self._of_tasks, self._of_records = _Part("archiving"), _Part("archiving records")
 
     async def run_once(self) -> ArchiveRound:
         """Archive what is due, once."""
-        tasks, records = await self._tasks.run_once(), RecordReport()
+        tasks = await self._of_tasks.tried(self._tasks.run_once()) or ArchiveReport()
+        records = None
         if self._records is not None:
-            records = await self._records.run_once()
+            records = await self._of_records.tried(self._records.run_once())
+        records = records or RecordReport()
         postponed = tasks.postponed + records.postponed
         more = tasks.looked >= self._tasks.full or (
             self._records is not None and records.looked >= self._records.full
@@ -114,26 +142,20 @@ async def archive_regularly(
     pace, lateness = Pace(share or 1.0), _Lateness(store, archives=share > 0)
     archivers = _Archivers(store, archive, pace)
     retainer, retained_at = Retainer(store, archive), -_RETAIN_EVERY_S
-    failing, counted_at = False, -_COUNT_EVERY_S
+    retaining, counting = _Part("the retention of the archive"), _Part("counting what waits")
+    counted_at = -_COUNT_EVERY_S
     try:
         while True:
-            done = ArchiveRound()
-            try:
-                if share:
-                    done = await archivers.run_once()
-                if share and monotonic() - retained_at >= _RETAIN_EVERY_S and not done.postponed:
-                    # Also after trouble: the next round comes by the lease, an hour later.
-                    retained_at = monotonic()
-                    await _retain(retainer, stats)
-                if monotonic() - counted_at >= _COUNT_EVERY_S:
-                    lateness.look(await archivers.count(stats))
-                    counted_at = monotonic()
-                failing = False
-            except Exception as error:
-                if not failing:
-                    unknown = None if isinstance(error, BackendError) else error
-                    log.warning("archiving fails, trying again: %s", error, exc_info=unknown)
-                failing = True
+            done = await archivers.run_once() if share else ArchiveRound()
+            if share and monotonic() - retained_at >= _RETAIN_EVERY_S and not done.postponed:
+                # Also after trouble: the next round comes by the lease, an hour later.
+                retained_at = monotonic()
+                await retaining.tried(_retain(retainer, stats))
+            if monotonic() - counted_at >= _COUNT_EVERY_S:
+                counted_at = monotonic()
+                waits_s = await counting.tried(archivers.count(stats))
+                if waits_s is not None:
+                    lateness.look(waits_s)
             if stats is not None:
                 stats.archived.update(done.counts)
             # What an archive refuses waits for ever. Alone it is no reason to hurry.

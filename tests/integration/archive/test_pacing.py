@@ -21,6 +21,7 @@ from redis_state.archive import open_archive
 from redis_state.archive.archiver import Archiver
 from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
+from redis_state.archive.records import RecordArchiver
 from redis_state.archive.waiting import ArchiveList
 from redis_state.scripts.runner import ScriptRunner
 from redis_state.testing import eventually
@@ -121,6 +122,33 @@ async def test_a_worker_without_a_share_only_counts_and_says_what_may_expire(
         assert "may expire after 7200 s: this worker archives nothing" in caplog.messages[0]
         assert not stats.archived
         assert await archived(archive) == {}
+
+
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
+async def test_trouble_with_records_keeps_no_count_nor_task_back(
+    archiving: Settings,
+    archive: Archive,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = archiving.model_copy(update={"archive_classes": frozenset({"events"})})
+
+    async def refused(_: object) -> object:
+        raise RuntimeError("records fail")
+
+    monkeypatch.setattr(RecordArchiver, "run_once", refused)
+    async with RedisStateStore(settings) as live:
+        task = await ended(live)
+        await ArchiveList(live).enlist(SESSION, task)
+        stats = WorkerStats()
+        running = asyncio.create_task(archive_regularly(live, open_archive(settings), stats=stats))
+        await eventually(lambda: stats.archived["tasks"] == 1, "the task is counted as archived")
+        await eventually(lambda: stats.archive_backlog is not None, "what waits is counted")
+        running.cancel()
+        await asyncio.wait({running})
+        assert await archived(archive) == await expected(live, task)
+        said = [each for each in caplog.messages if "records fail" in each]
+        assert said == ["archiving records fails, trying again: records fail"]
 
 
 async def test_a_process_of_its_own_archives_until_it_is_ended(
