@@ -6,6 +6,7 @@ without rests: later it would expire.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections import Counter
@@ -94,16 +95,21 @@ class _Archivers:
         return ArchiveRound(counts, postponed=bool(postponed), more=more and not postponed)
 
     async def count(self, stats: WorkerStats | None) -> float:
-        """Count what waits; return for how long the first of it does, in seconds."""
-        backlog, oldest_s = await self._waiting.backlog(), 0.0
-        if self._records is not None:
-            records = await self._listed.backlog()
-            oldest_s = records.oldest_s
-            if stats is not None:
-                stats.record_backlog = records.records, records.oldest_s
+        """Count what waits; return for how long the first of what is due is, in seconds.
+
+        What was looked at is kept from expiring, and due later: what an archive refuses, or what
+        waits for an archive that is away.
+        """
+        lists = [self._waiting.tasks, self._waiting.sessions]
+        backlog = await self._waiting.backlog()
         if stats is not None:
             stats.archive_backlog = backlog.tasks, backlog.oldest_s
-        return max(backlog.oldest_s, oldest_s)
+        if self._records is not None:
+            lists.append(self._listed.watch)
+            records = await self._listed.backlog()
+            if stats is not None:
+                stats.record_backlog = records.records, records.oldest_s
+        return max(await asyncio.gather(*(each.overdue_s() for each in lists)))
 
 
 class _Lateness:
@@ -114,14 +120,14 @@ class _Lateness:
         self._archives = archives
         self.late = False
 
-    def look(self, oldest_s: float) -> None:
-        """Learn for how long the first of what waits does."""
-        was, self.late = self.late, oldest_s > self._lifetime_s * _LATE
+    def look(self, overdue_s: float) -> None:
+        """Learn for how long the first of what is due is."""
+        was, self.late = self.late, overdue_s > self._lifetime_s * _LATE
         if self.late and not was:
             does = "is archived without rests" if self._archives else "this worker archives nothing"
             log.warning(
                 "what has ended waits to be archived for %d s, and may expire after %d s: %s",
-                oldest_s,
+                overdue_s,
                 self._lifetime_s,
                 does,
             )
@@ -153,12 +159,11 @@ async def archive_regularly(
                 await retaining.tried(_retain(retainer, stats))
             if monotonic() - counted_at >= _COUNT_EVERY_S:
                 counted_at = monotonic()
-                waits_s = await counting.tried(archivers.count(stats))
-                if waits_s is not None:
-                    lateness.look(waits_s)
+                overdue_s = await counting.tried(archivers.count(stats))
+                if overdue_s is not None:
+                    lateness.look(overdue_s)
             if stats is not None:
                 stats.archived.update(done.counts)
-            # What an archive refuses waits for ever. Alone it is no reason to hurry.
             pace.share = 1.0 if lateness.late and done.more else share or 1.0
             # Workers that began together need not archive together.
             idle_s = 0.0 if done.more else _PAUSE_S * random.uniform(0.75, 1.25)

@@ -94,32 +94,48 @@ async def test_files_are_written_and_verified_in_other_threads(
     assert threading.get_ident() not in set[int]().union(*where.values())
 
 
+@pytest.mark.parametrize("aside", [False, True], ids=["due", "set-aside"])
+@pytest.mark.parametrize("what", ["task", "session"])
 async def test_a_worker_without_a_share_only_counts_and_says_what_may_expire(
-    archiving: Settings, archive: Archive, caplog: pytest.LogCaptureFixture
+    archiving: Settings,
+    archive: Archive,
+    caplog: pytest.LogCaptureFixture,
+    what: str,
+    aside: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     settings = archiving.model_copy(
         update={"archive_share": 0.0, "finished_task_ttl": timedelta(hours=2)}
     )
     async with RedisStateStore(settings) as live:
-        task = await ended(live)
-        await ArchiveList(live).enlist(SESSION, task)
+        task, keys = await ended(live), live.base.keys
+        listed = ArchiveList(live)
+        await listed.enlist(SESSION, task)
+        await listed.enlist_session(SESSION, delay_ms=0)
+        late = keys.archive_watch if what == "task" else keys.archive_sessions
         for shard in range(WATCH_SHARDS):
-            key = live.base.keys.archive_since(shard)
-            for entry in await send(live, "ZRANGE", key, 0, -1):
-                # It waits for an hour.
-                await send(live, "ZINCRBY", key, -3_600_000_000, entry)
+            # It waits for an hour. What was refused is due again in an hour.
+            moved = {keys.archive_since(shard): -3_600_000_000}
+            moved[late(shard)] = 3_600_000 if aside else -3_600_000
+            for key, by in moved.items():
+                for entry in await send(live, "ZRANGE", key, 0, -1):
+                    await send(live, "ZINCRBY", key, by, entry)
         stats = WorkerStats()
         with caplog.at_level(logging.WARNING, logger="redis_state.worker.recovery.archiving"):
             running = asyncio.create_task(
                 archive_regularly(live, open_archive(settings), stats=stats)
             )
             await eventually(lambda: stats.archive_backlog is not None, "it is counted")
-            await eventually(lambda: bool(caplog.messages), "it is said")
+            if not aside:
+                await eventually(lambda: bool(caplog.messages), "it is said")
         running.cancel()
         await asyncio.wait({running})
         assert stats.archive_backlog is not None
-        assert stats.archive_backlog[0] == 1
-        assert "may expire after 7200 s: this worker archives nothing" in caplog.messages[0]
+        waiting, oldest_s = stats.archive_backlog
+        assert (waiting, oldest_s >= 3_600) == (1, True)
+        said = [
+            "may expire after 7200 s: this worker archives nothing" in m for m in caplog.messages
+        ]
+        assert said == [True] * (not aside)
         assert not stats.archived
         assert await archived(archive) == {}
 
