@@ -306,7 +306,7 @@ def _names_any(source: PydanticBaseSettingsSource) -> bool:
 
 
 def _has_our_names(source: EnvSettingsSource) -> bool:
-    """Return whether its names are `_NAMES`: whoever makes settings may choose others."""
+    """Return whether its names are `_NAMES`: a caller may choose others."""
     target = getattr(source, "env_prefix_target", "variable")
     return (source.env_prefix, source.env_nested_delimiter, target) == (_PREFIX, None, "variable")
 

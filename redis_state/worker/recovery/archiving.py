@@ -48,7 +48,7 @@ class ArchiveRound:
 
 
 class _Part:
-    """A part of the work, whose trouble is survived, and logged once. The others go on."""
+    """A part of the work, whose trouble is survived, and logged once. The others continue."""
 
     def __init__(self, name: str) -> None:
         self._name = name
