@@ -149,11 +149,16 @@ async def archive_regularly(
     archivers = _Archivers(store, archive, pace)
     retainer, retained_at = Retainer(store, archive), -_RETAIN_EVERY_S
     retaining, counting = _Part("the retention of the archive"), _Part("counting what waits")
-    counted_at = -_COUNT_EVERY_S
+    counted_at, done = -_COUNT_EVERY_S, ArchiveRound()
     try:
         while True:
-            done = await archivers.run_once() if share else ArchiveRound()
-            if share and monotonic() - retained_at >= _RETAIN_EVERY_S and not done.postponed:
+            resting = pace.owes
+            if share and not resting:
+                done = await archivers.run_once()
+                if stats is not None:
+                    stats.archived.update(done.counts)
+            due = not resting and monotonic() - retained_at >= _RETAIN_EVERY_S
+            if share and due and not done.postponed:
                 # Also after trouble: the next round comes by the lease, an hour later.
                 retained_at = monotonic()
                 await retaining.tried(_retain(retainer, stats))
@@ -162,12 +167,16 @@ async def archive_regularly(
                 overdue_s = await counting.tried(archivers.count(stats))
                 if overdue_s is not None:
                     lateness.look(overdue_s)
-            if stats is not None:
-                stats.archived.update(done.counts)
-            pace.share = 1.0 if lateness.late and done.more else share or 1.0
+            if lateness.late and done.more:
+                pace.hurry()
+            else:
+                pace.share = share or 1.0
+            if resting:
+                await pace.rest_on(most_s=_COUNT_EVERY_S)
+                continue
             # Workers that began together need not archive together.
             idle_s = 0.0 if done.more else _PAUSE_S * random.uniform(0.75, 1.25)
-            await pace.rest_between_rounds(least_s=idle_s)
+            await pace.rest_between_rounds(least_s=idle_s, most_s=_COUNT_EVERY_S)
     finally:
         await archive.aclose()
 

@@ -8,6 +8,8 @@ import signal
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from redis_state.scripts.runner import ScriptRunner
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.observe.stats import WorkerStats
+from redis_state.worker.recovery import archiving as archiving_module
 from redis_state.worker.recovery.archiving import archive_regularly
 from tests.support.commands import begin, end
 from tests.support.processes.pools import SESSION
@@ -138,6 +141,36 @@ async def test_a_worker_without_a_share_only_counts_and_says_what_may_expire(
         assert said == [True] * (not aside)
         assert not stats.archived
         assert await archived(archive) == {}
+
+
+@pytest.mark.parametrize("archive_url", ["parquet"], indirect=True)
+async def test_what_is_late_waits_for_no_rest_of_an_earlier_round(
+    live: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, tasks = ArchiveList(live), 3 * 8 * WATCH_SHARDS
+    await asyncio.gather(*(listed.enlist(SESSION, f"gone-{n}") for n in range(tasks)))
+    for shard in range(WATCH_SHARDS):
+        key = live.base.keys.archive_watch(shard)
+        for entry in await send(live, "ZRANGE", key, 0, -1):
+            # Three days are more than a quarter of each lifetime.
+            await send(live, "ZINCRBY", key, -3 * 86_400_000, entry)
+    rests: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        rests.append(seconds)
+        await asyncio.sleep(0)
+
+    # Each piece takes the two seconds that count at most.
+    monkeypatch.setattr(
+        archiving_module, "Pace", partial(Pace, clock=count(0, 2).__next__, sleep=sleep)
+    )
+    stats = WorkerStats()
+    archive = open_archive(live.settings)
+    running = asyncio.create_task(archive_regularly(live, archive, stats=stats, share=0.01))
+    await eventually(lambda: stats.archived["looked"] >= tasks, "all are looked at")
+    running.cancel()
+    await asyncio.wait({running})
+    assert 0 < max(rests) <= 30
 
 
 @pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
