@@ -36,6 +36,8 @@ _COUNT_EVERY_S = 15.0
 _RETAIN_EVERY_S = 60.0
 # Of a lifetime: who has waited for longer is late.
 _LATE = 0.25
+# A pool that ends more than its share archives is late again and again.
+_SAY_AGAIN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +115,19 @@ class _Archivers:
 
 
 class _Lateness:
-    """Whether what waits has waited for so long that it may expire. It is logged once."""
+    """Whether what is due has been so for so long that it may expire. A line an hour says so."""
 
     def __init__(self, store: RedisStateStore, *, archives: bool) -> None:
         self._lifetime_s = shortest_lifetime_s(store.settings)
         self._archives = archives
+        self._said_at = -_SAY_AGAIN_S
         self.late = False
 
     def look(self, overdue_s: float) -> None:
         """Learn for how long the first of what is due is."""
         was, self.late = self.late, overdue_s > self._lifetime_s * _LATE
-        if self.late and not was:
+        if self.late and not was and monotonic() - self._said_at >= _SAY_AGAIN_S:
+            self._said_at = monotonic()
             does = "is archived without rests" if self._archives else "this worker archives nothing"
             log.warning(
                 "what has ended waits to be archived for %d s, and may expire after %d s: %s",

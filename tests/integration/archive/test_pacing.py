@@ -25,6 +25,7 @@ from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
 from redis_state.archive.records import RecordArchiver
 from redis_state.archive.waiting import ArchiveList
+from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts.runner import ScriptRunner
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
@@ -171,6 +172,29 @@ async def test_what_is_late_waits_for_no_rest_of_an_earlier_round(
     running.cancel()
     await asyncio.wait({running})
     assert 0 < max(rests) <= 30
+
+
+@pytest.mark.parametrize("archive_url", ["parquet"], indirect=True)
+async def test_a_pool_that_is_late_again_and_again_says_so_once(
+    live: RedisStateStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted = [0]
+
+    async def overdue_s(_: WatchList) -> float:
+        counted[0] += 1
+        # Of two lists.
+        return 3.0 * 86_400 * ((counted[0] - 1) // 2 % 2)
+
+    monkeypatch.setattr(WatchList, "overdue_s", overdue_s)
+    for name in ("_COUNT_EVERY_S", "_PAUSE_S"):
+        monkeypatch.setattr(archiving_module, name, 0.01)
+    running = asyncio.create_task(
+        archive_regularly(live, open_archive(live.settings), stats=WorkerStats(), share=0.0)
+    )
+    await eventually(lambda: counted[0] > 40, "it is late more than once")
+    running.cancel()
+    await asyncio.wait({running})
+    assert sum("may expire" in each for each in caplog.messages) == 1
 
 
 @pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
