@@ -300,12 +300,19 @@ class Settings(BaseSettings):
 def _names_any(source: PydanticBaseSettingsSource) -> bool:
     if isinstance(source, DotEnvSettingsSource):  # a name in a file that is not known is an error
         return bool(source.env_vars)
-    if isinstance(source, EnvSettingsSource):
+    if isinstance(source, EnvSettingsSource) and _has_our_names(source):
         return not _NAMES.isdisjoint(name.lower() for name in source.env_vars)
     return True
 
 
-_NAMES = frozenset(f"redis_state_{name}" for name in Settings.model_fields)
+def _has_our_names(source: EnvSettingsSource) -> bool:
+    """Return whether its names are `_NAMES`: a caller may choose others."""
+    target = getattr(source, "env_prefix_target", "variable")
+    return (source.env_prefix, source.env_nested_delimiter, target) == (_PREFIX, None, "variable")
+
+
+_PREFIX = "REDIS_STATE_"
+_NAMES = frozenset(f"{_PREFIX}{name}".lower() for name in Settings.model_fields)
 
 
 def make_settings(url: str | None = None, **options: Any) -> Settings:

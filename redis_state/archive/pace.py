@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from math import inf
 from time import process_time
 
 # While entries are claimed: far less than a claim lasts. What is left is rested after the round.
@@ -53,10 +54,23 @@ class Pace:
         self._left_s -= took_s
         await self._rest(took_s)
 
-    async def rest_between_rounds(self, *, least_s: float = 0.0) -> None:
-        """End a round and rest for all that is left of it; ``least_s`` at least."""
+    async def rest_between_rounds(self, *, least_s: float = 0.0, most_s: float = inf) -> None:
+        """End a round and rest for what is left of it; ``least_s`` at least, ``most_s`` at most."""
         self._count()
-        await self._rest(max(self._owed_s, least_s))
+        await self._rest(min(max(self._owed_s, least_s), most_s))
+
+    async def rest_on(self, *, most_s: float) -> None:
+        """Rest for what is left of a round. What was done since the last rest is no work."""
+        await self._rest(min(self._owed_s, most_s))
+
+    @property
+    def owes(self) -> bool:
+        """Whether work was done for which no rest was taken."""
+        return self._owed_s > 0
+
+    def hurry(self) -> None:
+        """Work without rests from now on. What was not rested for is forgotten."""
+        self.share, self._owed_s = 1.0, 0.0
 
     def _count(self) -> None:
         now = self._clock()

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from redis_state.errors import NoConnection, RedisStateError, StoreFull
 from redis_state.scripts import Scripts
+from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -118,6 +119,18 @@ class WatchList:
         """Return whether an entry is on the list."""
         commands = self._scripts.transport.commands
         return await commands.zscore(self._shard(entry), entry) is not None
+
+    async def overdue_s(self) -> float:
+        """Return for how long the first entry is due, in seconds. One read for each shard."""
+        commands = self._scripts.transport.commands
+        firsts, now = await asyncio.gather(
+            asyncio.gather(
+                *(commands.zrange_scored(self._key_of(n), 0, 0) for n in range(self._shards))
+            ),
+            commands.time(),
+        )
+        due_ms = [float(first[1]) for first in firsts if first]
+        return max((ms_of(now) - min(due_ms)) / 1000, 0.0) if due_ms else 0.0
 
     async def covering(
         self,

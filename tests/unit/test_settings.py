@@ -108,3 +108,25 @@ def test_settings_of_a_users_own_have_names_of_their_own(monkeypatch: pytest.Mon
     monkeypatch.setenv("OWN_MORE", "2")
     settings = OwnSettings()
     assert (settings.namespace, settings.more) == ("own", 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "value"),
+    [
+        ({"_env_prefix": "APP_"}, "APP_ARCHIVE_RETENTION", '{"updates": "P365D"}'),
+        ({"_env_prefix": ""}, "archive_retention", '{"updates": "P365D"}'),
+        (
+            {"_env_nested_delimiter": "__"},
+            "REDIS_STATE_ARCHIVE_RETENTION__UPDATES",
+            "P365D",
+        ),
+        ({"_env_prefix_target": "alias"}, "ARCHIVE_RETENTION", '{"updates": "P365D"}'),
+        ({"_case_sensitive": True}, "REDIS_STATE_archive_retention", '{"updates": "P365D"}'),
+        ({}, "Redis_State_Archive_Retention", '{"updates": "P365D"}'),
+    ],
+)
+def test_variables_are_read_by_the_names_that_whoever_makes_settings_chose(
+    given: dict[str, Any], variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert Settings(**given).archive_retention == {"updates": timedelta(days=365)}

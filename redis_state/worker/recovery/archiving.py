@@ -6,13 +6,16 @@ without rests: later it would expire.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections import Counter
+from collections.abc import Awaitable
 from dataclasses import asdict, dataclass, field
 from time import monotonic
+from typing import TypeVar
 
-from redis_state.archive.archiver import Archiver
+from redis_state.archive.archiver import Archiver, ArchiveReport
 from redis_state.archive.opening import shortest_lifetime_s
 from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
@@ -24,6 +27,8 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import RecordList
 from redis_state.worker.observe.stats import WorkerStats
 
+T = TypeVar("T")
+
 log: logging.Logger = logging.getLogger(__name__)
 
 _PAUSE_S = 1.0
@@ -31,6 +36,8 @@ _COUNT_EVERY_S = 15.0
 _RETAIN_EVERY_S = 60.0
 # Of a lifetime: who has waited for longer is late.
 _LATE = 0.25
+# A pool that ends more than its share archives is late again and again.
+_SAY_AGAIN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,27 @@ class ArchiveRound:
     more: bool = False
 
 
+class _Part:
+    """A part of the work, whose trouble is survived, and logged once. The others continue."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._failing = False
+
+    async def tried(self, work: Awaitable[T]) -> T | None:
+        """Await work; None if it fails."""
+        try:
+            done = await work
+        except Exception as error:
+            if not self._failing:
+                unknown = None if isinstance(error, BackendError) else error
+                log.warning("%s fails, trying again: %s", self._name, error, exc_info=unknown)
+            self._failing = True
+            return None
+        self._failing = False
+        return done
+
+
 class _Archivers:
     """The archiver of tasks, and that of records if any class is chosen."""
 
@@ -51,12 +79,15 @@ class _Archivers:
         chosen = bool(store.settings.archive_classes)
         self._records = RecordArchiver(store, archive, pace=pace) if chosen else None
         self._listed = RecordList(store.base)
+        self._of_tasks, self._of_records = _Part("archiving"), _Part("archiving records")
 
     async def run_once(self) -> ArchiveRound:
         """Archive what is due, once."""
-        tasks, records = await self._tasks.run_once(), RecordReport()
+        tasks = await self._of_tasks.tried(self._tasks.run_once()) or ArchiveReport()
+        records = None
         if self._records is not None:
-            records = await self._records.run_once()
+            records = await self._of_records.tried(self._records.run_once())
+        records = records or RecordReport()
         postponed = tasks.postponed + records.postponed
         more = tasks.looked >= self._tasks.full or (
             self._records is not None and records.looked >= self._records.full
@@ -66,34 +97,41 @@ class _Archivers:
         return ArchiveRound(counts, postponed=bool(postponed), more=more and not postponed)
 
     async def count(self, stats: WorkerStats | None) -> float:
-        """Count what waits; return for how long the first of it does, in seconds."""
-        backlog, oldest_s = await self._waiting.backlog(), 0.0
-        if self._records is not None:
-            records = await self._listed.backlog()
-            oldest_s = records.oldest_s
-            if stats is not None:
-                stats.record_backlog = records.records, records.oldest_s
+        """Count what waits; return for how long the first of what is due is, in seconds.
+
+        What was looked at is kept from expiring, and due later: what an archive refuses, or what
+        waits for an archive that is away.
+        """
+        lists = [self._waiting.tasks, self._waiting.sessions]
+        backlog = await self._waiting.backlog()
         if stats is not None:
             stats.archive_backlog = backlog.tasks, backlog.oldest_s
-        return max(backlog.oldest_s, oldest_s)
+        if self._records is not None:
+            lists.append(self._listed.watch)
+            records = await self._listed.backlog()
+            if stats is not None:
+                stats.record_backlog = records.records, records.oldest_s
+        return max(await asyncio.gather(*(each.overdue_s() for each in lists)))
 
 
 class _Lateness:
-    """Whether what waits has waited for so long that it may expire. It is logged once."""
+    """Whether what is due has been so for so long that it may expire. A line an hour says so."""
 
     def __init__(self, store: RedisStateStore, *, archives: bool) -> None:
         self._lifetime_s = shortest_lifetime_s(store.settings)
         self._archives = archives
+        self._said_at = -_SAY_AGAIN_S
         self.late = False
 
-    def look(self, oldest_s: float) -> None:
-        """Learn for how long the first of what waits does."""
-        was, self.late = self.late, oldest_s > self._lifetime_s * _LATE
-        if self.late and not was:
+    def look(self, overdue_s: float) -> None:
+        """Learn for how long the first of what is due is."""
+        was, self.late = self.late, overdue_s > self._lifetime_s * _LATE
+        if self.late and not was and monotonic() - self._said_at >= _SAY_AGAIN_S:
+            self._said_at = monotonic()
             does = "is archived without rests" if self._archives else "this worker archives nothing"
             log.warning(
                 "what has ended waits to be archived for %d s, and may expire after %d s: %s",
-                oldest_s,
+                overdue_s,
                 self._lifetime_s,
                 does,
             )
@@ -114,33 +152,35 @@ async def archive_regularly(
     pace, lateness = Pace(share or 1.0), _Lateness(store, archives=share > 0)
     archivers = _Archivers(store, archive, pace)
     retainer, retained_at = Retainer(store, archive), -_RETAIN_EVERY_S
-    failing, counted_at = False, -_COUNT_EVERY_S
+    retaining, counting = _Part("the retention of the archive"), _Part("counting what waits")
+    counted_at, done = -_COUNT_EVERY_S, ArchiveRound()
     try:
         while True:
-            done = ArchiveRound()
-            try:
-                if share:
-                    done = await archivers.run_once()
-                if share and monotonic() - retained_at >= _RETAIN_EVERY_S and not done.postponed:
-                    # Also after trouble: the next round comes by the lease, an hour later.
-                    retained_at = monotonic()
-                    await _retain(retainer, stats)
-                if monotonic() - counted_at >= _COUNT_EVERY_S:
-                    lateness.look(await archivers.count(stats))
-                    counted_at = monotonic()
-                failing = False
-            except Exception as error:
-                if not failing:
-                    unknown = None if isinstance(error, BackendError) else error
-                    log.warning("archiving fails, trying again: %s", error, exc_info=unknown)
-                failing = True
-            if stats is not None:
-                stats.archived.update(done.counts)
-            # What an archive refuses waits for ever. Alone it is no reason to hurry.
-            pace.share = 1.0 if lateness.late and done.more else share or 1.0
+            resting = pace.owes
+            if share and not resting:
+                done = await archivers.run_once()
+                if stats is not None:
+                    stats.archived.update(done.counts)
+            due = not resting and monotonic() - retained_at >= _RETAIN_EVERY_S
+            if share and due and not done.postponed:
+                # Also after trouble: the next round comes by the lease, an hour later.
+                retained_at = monotonic()
+                await retaining.tried(_retain(retainer, stats))
+            if monotonic() - counted_at >= _COUNT_EVERY_S:
+                counted_at = monotonic()
+                overdue_s = await counting.tried(archivers.count(stats))
+                if overdue_s is not None:
+                    lateness.look(overdue_s)
+            if lateness.late and done.more:
+                pace.hurry()
+            else:
+                pace.share = share or 1.0
+            if resting:
+                await pace.rest_on(most_s=_COUNT_EVERY_S)
+                continue
             # Workers that began together need not archive together.
             idle_s = 0.0 if done.more else _PAUSE_S * random.uniform(0.75, 1.25)
-            await pace.rest_between_rounds(least_s=idle_s)
+            await pace.rest_between_rounds(least_s=idle_s, most_s=_COUNT_EVERY_S)
     finally:
         await archive.aclose()
 

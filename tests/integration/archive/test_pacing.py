@@ -8,6 +8,8 @@ import signal
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -21,11 +23,14 @@ from redis_state.archive import open_archive
 from redis_state.archive.archiver import Archiver
 from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
+from redis_state.archive.records import RecordArchiver
 from redis_state.archive.waiting import ArchiveList
+from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts.runner import ScriptRunner
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.observe.stats import WorkerStats
+from redis_state.worker.recovery import archiving as archiving_module
 from redis_state.worker.recovery.archiving import archive_regularly
 from tests.support.commands import begin, end
 from tests.support.processes.pools import SESSION
@@ -93,34 +98,130 @@ async def test_files_are_written_and_verified_in_other_threads(
     assert threading.get_ident() not in set[int]().union(*where.values())
 
 
+@pytest.mark.parametrize("aside", [False, True], ids=["due", "set-aside"])
+@pytest.mark.parametrize("what", ["task", "session"])
 async def test_a_worker_without_a_share_only_counts_and_says_what_may_expire(
-    archiving: Settings, archive: Archive, caplog: pytest.LogCaptureFixture
+    archiving: Settings,
+    archive: Archive,
+    caplog: pytest.LogCaptureFixture,
+    what: str,
+    aside: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     settings = archiving.model_copy(
         update={"archive_share": 0.0, "finished_task_ttl": timedelta(hours=2)}
     )
     async with RedisStateStore(settings) as live:
-        task = await ended(live)
-        await ArchiveList(live).enlist(SESSION, task)
+        task, keys = await ended(live), live.base.keys
+        listed = ArchiveList(live)
+        await listed.enlist(SESSION, task)
+        await listed.enlist_session(SESSION, delay_ms=0)
+        late = keys.archive_watch if what == "task" else keys.archive_sessions
         for shard in range(WATCH_SHARDS):
-            key = live.base.keys.archive_since(shard)
-            for entry in await send(live, "ZRANGE", key, 0, -1):
-                # It waits for an hour.
-                await send(live, "ZINCRBY", key, -3_600_000_000, entry)
+            # It waits for an hour. What was refused is due again in an hour.
+            moved = {keys.archive_since(shard): -3_600_000_000}
+            moved[late(shard)] = 3_600_000 if aside else -3_600_000
+            for key, by in moved.items():
+                for entry in await send(live, "ZRANGE", key, 0, -1):
+                    await send(live, "ZINCRBY", key, by, entry)
         stats = WorkerStats()
         with caplog.at_level(logging.WARNING, logger="redis_state.worker.recovery.archiving"):
             running = asyncio.create_task(
                 archive_regularly(live, open_archive(settings), stats=stats)
             )
             await eventually(lambda: stats.archive_backlog is not None, "it is counted")
-            await eventually(lambda: bool(caplog.messages), "it is said")
+            if not aside:
+                await eventually(lambda: bool(caplog.messages), "it is said")
         running.cancel()
         await asyncio.wait({running})
         assert stats.archive_backlog is not None
-        assert stats.archive_backlog[0] == 1
-        assert "may expire after 7200 s: this worker archives nothing" in caplog.messages[0]
+        waiting, oldest_s = stats.archive_backlog
+        assert (waiting, oldest_s >= 3_600) == (1, True)
+        said = [
+            "may expire after 7200 s: this worker archives nothing" in m for m in caplog.messages
+        ]
+        assert said == [True] * (not aside)
         assert not stats.archived
         assert await archived(archive) == {}
+
+
+@pytest.mark.parametrize("archive_url", ["parquet"], indirect=True)
+async def test_what_is_late_waits_for_no_rest_of_an_earlier_round(
+    live: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, tasks = ArchiveList(live), 3 * 8 * WATCH_SHARDS
+    await asyncio.gather(*(listed.enlist(SESSION, f"gone-{n}") for n in range(tasks)))
+    for shard in range(WATCH_SHARDS):
+        key = live.base.keys.archive_watch(shard)
+        for entry in await send(live, "ZRANGE", key, 0, -1):
+            # Three days are more than a quarter of each lifetime.
+            await send(live, "ZINCRBY", key, -3 * 86_400_000, entry)
+    rests: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        rests.append(seconds)
+        await asyncio.sleep(0)
+
+    # Each piece takes the two seconds that count at most.
+    monkeypatch.setattr(
+        archiving_module, "Pace", partial(Pace, clock=count(0, 2).__next__, sleep=sleep)
+    )
+    stats = WorkerStats()
+    archive = open_archive(live.settings)
+    running = asyncio.create_task(archive_regularly(live, archive, stats=stats, share=0.01))
+    await eventually(lambda: stats.archived["looked"] >= tasks, "all are looked at")
+    running.cancel()
+    await asyncio.wait({running})
+    assert 0 < max(rests) <= 30
+
+
+@pytest.mark.parametrize("archive_url", ["parquet"], indirect=True)
+async def test_a_pool_that_is_late_again_and_again_says_so_once(
+    live: RedisStateStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted = [0]
+
+    async def overdue_s(_: WatchList) -> float:
+        counted[0] += 1
+        # Of two lists.
+        return 3.0 * 86_400 * ((counted[0] - 1) // 2 % 2)
+
+    monkeypatch.setattr(WatchList, "overdue_s", overdue_s)
+    for name in ("_COUNT_EVERY_S", "_PAUSE_S"):
+        monkeypatch.setattr(archiving_module, name, 0.01)
+    running = asyncio.create_task(
+        archive_regularly(live, open_archive(live.settings), stats=WorkerStats(), share=0.0)
+    )
+    await eventually(lambda: counted[0] > 40, "it is late more than once")
+    running.cancel()
+    await asyncio.wait({running})
+    assert sum("may expire" in each for each in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
+async def test_trouble_with_records_keeps_no_count_nor_task_back(
+    archiving: Settings,
+    archive: Archive,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = archiving.model_copy(update={"archive_classes": frozenset({"events"})})
+
+    async def refused(_: object) -> object:
+        raise RuntimeError("records fail")
+
+    monkeypatch.setattr(RecordArchiver, "run_once", refused)
+    async with RedisStateStore(settings) as live:
+        task = await ended(live)
+        await ArchiveList(live).enlist(SESSION, task)
+        stats = WorkerStats()
+        running = asyncio.create_task(archive_regularly(live, open_archive(settings), stats=stats))
+        await eventually(lambda: stats.archived["tasks"] == 1, "the task is counted as archived")
+        await eventually(lambda: stats.archive_backlog is not None, "what waits is counted")
+        running.cancel()
+        await asyncio.wait({running})
+        assert await archived(archive) == await expected(live, task)
+        said = [each for each in caplog.messages if "records fail" in each]
+        assert said == ["archiving records fails, trying again: records fail"]
 
 
 async def test_a_process_of_its_own_archives_until_it_is_ended(

@@ -81,3 +81,21 @@ async def test_a_new_share_holds_from_the_next_piece_on(hours: Hours) -> None:
     hours.now += 0.5
     await pace.rest_between_rounds(least_s=0.25)
     assert hours.rests == [0.25]
+
+
+async def test_a_long_rest_is_taken_in_parts_and_forgotten_in_a_hurry(hours: Hours) -> None:
+    pace = paced(hours, 0.1)
+    hours.now += 1.0
+    for owes in (True, True):
+        await pace.rest_between_rounds(most_s=4.0)
+        assert pace.owes is owes
+    hours.now += 1.0
+    await pace.rest_on(most_s=4.0)
+    assert not pace.owes
+    hours.now += 1.0
+    await pace.rest_between_rounds(most_s=4.0)
+    pace.hurry()
+    assert not pace.owes
+    hours.now += 1.0
+    await pace.rest_between_rounds()
+    assert hours.rests == pytest.approx([4.0, 4.0, 1.0, 4.0, 0.0])
