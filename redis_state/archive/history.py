@@ -97,13 +97,9 @@ class _Reading:
             RecordKind.EVENT, self._trace_id, {each.key for each in records}
         )
         was_read = self.cursor.live
-        rows = [
-            row_of(each)
-            for each in records
-            if places.get(each.key, each.place) == each.place
-            and (was_read is None or each.place > was_read)
-        ]
-        self._count_missed(each.n for each in records)
+        new = [each for each in records if was_read is None or each.place > was_read]
+        rows = [row_of(each) for each in new if places.get(each.key, each.place) == each.place]
+        self._count_missed(each.n for each in new)
         self.cursor = replace(self.cursor, archived=records[-1].place)
         return rows
 
@@ -134,11 +130,18 @@ class _Reading:
             return None
         keys = {_key(row) for row in rows}
         places = await self._archive.first_places(RecordKind.EVENT, self._trace_id, keys)
-        self._count_missed(row.n for row in rows)
+        # What is archived meanwhile is behind that place: it was not read there, and is new.
+        archived = self.cursor.archived
+        passed = {
+            key: place
+            for key, place in places.items()
+            if archived is not None and place <= archived
+        }
+        self._count_missed(row.n for row in rows if passed.get(_key(row)) != _place(row))
         self.cursor = replace(self.cursor, live=_place(rows[-1]))
         size = sum(len(row.data) for row in rows)
         self._count = max(1, min(500, (1 << 20) * len(rows) // max(size, 1)))
-        return [row for row in rows if _key(row) not in places]
+        return [row for row in rows if _key(row) not in passed]
 
     def _count_missed(self, numbers: Iterable[int]) -> None:
         """Count the numbers that are not there. Rows of several histories may be among another.

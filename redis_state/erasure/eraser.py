@@ -226,13 +226,14 @@ class Eraser:
         else:
             keeps = await events.shared(traces, [session_id])
             archived += await events.erase(traces - keeps)
-            await self._sessions.erase(found, claims, report, traces=traces, keeps=keeps)
+            found = await self._sessions.erase(found, claims, report, traces=traces, keeps=keeps)
             archived += await events.erase(traces - keeps)
             was = None
             if archive is not None:
                 # All that was read before has times of before.
                 before_us = us_of(await self._store.transport.commands.time()) + 1
                 was = await archive.forget(session_id, before_us=before_us)
+            await self._sessions.forget_tasks(found)
         if was is not None:
             report.archive = {"tasks": was.tasks, "updates": was.updates} | {
                 kind.what: count for kind, count in was.records.items()

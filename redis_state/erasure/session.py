@@ -4,7 +4,7 @@
     tasks end their leases     a run that still works is refused from then on, and none can begin
     what stands elsewhere      entries in lists of all sessions, artifacts, traces, agents' sessions
     the session's slot         all keys, until a walk finds none
-    the index of tasks         last: it names the tasks for a repetition
+    the index of tasks         last, behind the archive: it names the session for a repetition
 
 Every step may be repeated. A crash leaves what a repetition finds: by the index of tasks, by the
 names of keys, and by the session's id.
@@ -156,10 +156,11 @@ class SessionErasure:
         *,
         traces: Collection[str] = (),
         keeps: Collection[str] = (),
-    ) -> None:
+    ) -> SessionFindings:
         """Erase what was found, and what comes meanwhile, with what is kept of its ``traces``.
 
-        Of those that another session has it ``keeps`` what is not the session's own.
+        Of those that another session has it ``keeps`` what is not the session's own. What it
+        returns is for `forget_tasks`: the index still names the tasks.
         """
         session_id, store = found.session_id, self._store
         await self._delete_claims(claims, report)
@@ -186,7 +187,7 @@ class SessionErasure:
             report.failed["late writes"] = (
                 f"{len(found.keys)} keys: the session is still being written"
             )
-        await self._forget_tasks(found)
+        return found
 
     async def _delete_claims(self, claims: Collection[bytes], report: ErasureReport) -> None:
         # If that fails, what names them is still there, for the repetition.
@@ -267,8 +268,11 @@ class SessionErasure:
             return
         await self._store.artifact_store.delete(str(ref))
 
-    async def _forget_tasks(self, found: SessionFindings) -> None:
-        """Take the tasks out of the watch list and the index, unless they were made again."""
+    async def forget_tasks(self, found: SessionFindings) -> None:
+        """Take the tasks out of the watch list and the index, unless they were made again.
+
+        It comes last: a user's session is found by it, for a repetition.
+        """
         session_id, store = found.session_id, self._store
         index = TaskIndex(self._scripts, self._keys)
         listed = await listed_under(store.base, "s", raw(session_id))

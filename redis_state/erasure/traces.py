@@ -7,8 +7,9 @@ tasks. Events go before what names their trace, and once more behind it: what ca
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
-from redis_state.archive.model import ArchiveListing, RecordKind
+from redis_state.archive.model import ArchiveQuery, RecordKind
 from redis_state.archive.protocol import Archive, overlooked
 from redis_state.scripts import topic_text
 from redis_state.store import RedisStateStore
@@ -88,12 +89,9 @@ class TraceErasure:
             after = page[-1].place
 
     async def _of_tasks(self, archive: Archive, session_id: str) -> set[str]:
-        found, after = set[str](), None
-        while True:
-            page = await archive.find(
-                ArchiveListing(session_id=session_id, after=after, limit=_PAGE)
-            )
-            found |= {each.trace_id for each in page.tasks if each.trace_id is not None}
-            after = page.end
-            if after is None:
-                return found
+        # All of each id: one that was used again had another trace before.
+        found, query = set[str](), ArchiveQuery(session_id=session_id, limit=_PAGE)
+        while page := await archive.tasks(query):
+            found |= {each.trace_id for each in page if each.trace_id is not None}
+            query = replace(query, after=page[-1].end)
+        return found

@@ -395,7 +395,8 @@ class ParquetArchive:
 
     def _attempts(self, action: str, work: Callable[[], T]) -> T:
         known = ""
-        for attempt in range(_ATTEMPTS):
+        # One more, without the files that are gone.
+        for attempt in range(_ATTEMPTS + 1):
             try:
                 return work()
             except FileGone as gone:
@@ -410,8 +411,8 @@ class ParquetArchive:
                 # Another process has replaced it since the log was read.
                 self._log.forget_files()
                 known = gone.file
-                if attempt == _ATTEMPTS - 1:
-                    raise ArchiveUnavailable(action, "its files change meanwhile") from None
+                if attempt >= _ATTEMPTS - 1:
+                    break
             except ArchiveUnavailable:
                 raise
             except (ValueError, LookupError, OverflowError, TypeError, pa.ArrowException) as error:
@@ -420,4 +421,4 @@ class ParquetArchive:
                 raise ArchiveUnavailable(action, type(error).__name__, refused=refused) from None
             except self._objects.problems as error:
                 raise ArchiveUnavailable(action, type(error).__name__) from None
-        raise AssertionError
+        raise ArchiveUnavailable(action, "its files change meanwhile")

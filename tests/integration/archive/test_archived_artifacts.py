@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,13 +13,13 @@ pytest.importorskip("psycopg", reason="needs the postgres extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("typer", reason="needs the cli extra")
 
-from redis_state import RedisStateStore, Settings
+from redis_state import RedisStateStore, Settings, TaskClient
 from redis_state.archive import open_archive
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKind
 from redis_state.archive.protocol import Archive
 from redis_state.archive.records import RecordArchiver
 from redis_state.erasure import Eraser
-from redis_state.errors import ConfigError
+from redis_state.errors import ArchiveUnavailable, ConfigError
 from redis_state.models import ArtifactRef, ArtifactRetentionConfig, ArtifactScope
 from redis_state.stores.archive_list import RecordList, artifact_entry
 from redis_state.stores.artifacts import ArtifactStore
@@ -231,6 +231,43 @@ async def test_a_session_that_is_erased_takes_its_references_with_it(
     await put(live, "new")
     await archive_records(live, archive)
     assert len(await kept(archive)) == 1
+
+
+class _AwayOnce:
+    """Is away when something is to be erased, once."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self.was_away: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._archive, name)
+
+    async def forget(self, session_id: str, *, before_us: int | None = None) -> Any:
+        if not self.was_away:
+            self.was_away = True
+            raise ArchiveUnavailable("forget", "it is away")
+        return await self._archive.forget(session_id, before_us=before_us)
+
+
+@pytest.mark.role("any", why="it reads the names of all keys")
+async def test_a_user_is_forgotten_by_a_repetition_although_no_task_is_archived(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    async with TaskClient(live) as client:
+        await client.submit(
+            "work", session_id=SESSION, delay=timedelta(days=30), attributes={"user": "ann"}
+        )
+    await put(live, "one")
+    await archive_records(live, archive)
+    away = _AwayOnce(archive)
+    async with Eraser(live, cast("Archive", away)) as eraser:
+        with pytest.raises(ArchiveUnavailable):
+            await eraser.forget_user("ann")
+        assert away.was_away
+        assert (await eraser.forget_user("ann")).archive["artifacts"] == 1
+        assert (await eraser.forget_user("ann")).sessions == []
+    assert await kept(archive) == []
 
 
 @pytest.mark.role("any", why="it reads the names of all keys")

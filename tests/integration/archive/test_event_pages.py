@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 pytest.importorskip("psycopg", reason="needs the postgres extra")
@@ -193,3 +195,45 @@ async def test_a_missing_right_is_no_bad_record(archiving: Settings, archive: Ar
                 await RecordArchiver(store, archive).run_once()
             await admin(store, "ACL", "SETUSER", "default", "+xrange")
             assert (await archive_records(store, archive)).copied == {"events": 1}
+
+
+class _MovingArchive:
+    """Archives all that waits just before it says where events are."""
+
+    def __init__(self, store: RedisStateStore, archive: Archive) -> None:
+        self._store, self._archive = store, archive
+        self.moved: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._archive, name)
+
+    async def first_places(self, *args: Any) -> Any:
+        self.moved += (await archive_records(self._store, self._archive)).copied["events"]
+        return await self._archive.first_places(*args)
+
+
+async def test_an_event_that_is_archived_while_its_page_is_read_is_not_left_out(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    contents = [f"{n:03d}" for n in range(20)]
+    await live.save_events(made(*contents))
+    moving = _MovingArchive(live, archive)
+    reader = ArchiveReader(live, cast("Archive", moving))
+    assert await rest(reader) == (contents, 0)
+    assert moving.moved == len(contents)
+
+
+async def test_rows_that_were_trimmed_behind_a_page_from_redis_are_counted_once(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    await live.save_events(made(*"abcde"))
+    page = await live.archive.events(TRACE, limit=5)
+    assert (len(page.events), page.missed) == (5, 0)
+    await archive_records(live, archive)
+    short = live.settings.model_copy(update={"max_events_per_trace": 2})
+    async with RedisStateStore(short) as store:
+        for content in "fghi":
+            await store.save_events(made(content))
+        assert (await archive_records(store, archive)).missed == 2
+    for limit in (1, 100):
+        assert await rest(live.archive, page.cursor, limit=limit) == (["h", "i"], 2)

@@ -22,7 +22,7 @@ from redis_state.archive.model import ArchiveBatch, ArchivedTask, ArchiveQuery
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
-from redis_state.erasure import Eraser, eraser
+from redis_state.erasure import Eraser, eraser, traces
 from redis_state.errors import PayloadStoreUnavailable
 from redis_state.memory.keys import MemoryKey
 from redis_state.stores.oauth_tokens import OAuthTokenStore
@@ -135,7 +135,8 @@ async def test_claims_of_many_archived_tasks_are_read_in_pages(
         return found
 
     monkeypatch.setattr(PostgresArchive, "tasks", noting)
-    monkeypatch.setattr(eraser, "_PAGE", 2)
+    for reading in (eraser, traces):
+        monkeypatch.setattr(reading, "_PAGE", 2)
     report = await large.forget("mine")
     assert (report.claims, report.archive["tasks"], objects(tmp_path)) == (18, 9, 2)
     assert max(pages) < 9

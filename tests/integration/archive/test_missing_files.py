@@ -28,11 +28,12 @@ from redis_state.archive.model import (
 )
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files import compacting
-from redis_state.archive.parquet.files.log import DataFile, FileLog
+from redis_state.archive.parquet.files.log import DataFile, FileGone, FileLog
 from redis_state.archive.parquet.files.objects import FolderObjects, ListedObject
 from redis_state.archive.parquet.files.reading import FileReader
+from redis_state.archive.protocol import overlooked
 from redis_state.archive.waiting import ArchiveList
-from redis_state.errors import ArchiveFileMissing
+from redis_state.errors import ArchiveFileMissing, ArchiveUnavailable
 from redis_state.worker.recovery.archive_again import enlist_records
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.archived_records import archive_records, save_records
@@ -241,3 +242,28 @@ async def test_a_merge_is_bounded_by_what_it_has_in_memory(
     assert max(merged) <= 3 << 19
     assert (await files.status()).updates == 8
     assert not files._log.files().at("updates", "new")
+
+
+@pytest.mark.parametrize("last", ["done", "lost", "other"])
+async def test_a_file_that_is_lost_behind_one_that_was_replaced_is_overlooked(
+    files: ParquetArchive, last: str
+) -> None:
+    gone = iter(["replaced", "lost", "lost", last])
+
+    def work() -> str:
+        name = next(gone)
+        if name != "done":
+            raise FileGone(name)
+        return name
+
+    missing = set[str]()
+    known = overlooked.set(missing)
+    try:
+        if last == "done":
+            assert await files._run("read", work) == "done"
+        else:
+            with pytest.raises(ArchiveUnavailable, match="its files change meanwhile"):
+                await files._run("read", work)
+    finally:
+        overlooked.reset(known)
+    assert missing == {"lost"}

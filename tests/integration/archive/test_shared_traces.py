@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("psycopg", reason="needs the postgres extra")
@@ -82,3 +84,21 @@ async def test_a_user_takes_the_events_that_only_its_own_sessions_share(
     assert ("events of shared traces" in report.kept) is others
     assert counted.kept == report.kept
     assert len(await archived_events(archive, TRACE)) == (2 if others else 0)
+
+
+async def test_a_session_takes_the_events_of_a_task_whose_id_was_used_again(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    await live.save_events([event_of(TRACE, content) for content in ("a", "b")])
+    await archive_records(live, archive)
+    first = sample_task("session", "t", 3)
+    document = b'{"trace_id":"%s",' % TRACE.encode() + first.record[b"document"][1:]
+    first = replace(first, record=dict(first.record) | {b"document": document})
+    again = sample_task("session", "t", 3, at_ms=first.born_us // 1000 + 60_000)
+    await archive.write(ArchiveBatch(tasks=[first, again]))
+    async with Eraser(live, archive) as eraser:
+        counted = await eraser.forget("session", dry_run=True)
+        report = await eraser.forget("session")
+    assert counted.archive == report.archive
+    assert report.archive["events"] == 2
+    assert await archived_events(archive, TRACE) == []
