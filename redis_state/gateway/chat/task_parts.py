@@ -113,7 +113,7 @@ class TaskParts:
         """Continue from what is kept, after the server has lost rows.
 
         Return what changes for a client: texts that lost a piece are dropped and given again, and
-        pauses that are open again are asked again.
+        pauses that are open again come again.
         """
         told: list[Part] = []
         again = {
