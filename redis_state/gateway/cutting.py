@@ -23,10 +23,10 @@ _NAMES = frozenset({"resume_token"})
 _IDS = frozenset({"session_id", "task_id", "pause_id", "update_id", "trace_id", "event_id"})
 # What decides a pause of another session: an input may be a copy, and a parent's row its child's.
 # Random text has letters of both cases; a digest, and the name of a function, has not.
-_ENDING = (
-    r"\.(?=[A-Za-z0-9_-]{0,31}[a-z])(?=[A-Za-z0-9_-]{0,31}[A-Z])"
-    r"[A-Za-z0-9_-]{32}(?![A-Za-z0-9_-])"
-)
+_RANDOM = r"\.(?=[A-Za-z0-9_-]{0,31}[a-z])(?=[A-Za-z0-9_-]{0,31}[A-Z])[A-Za-z0-9_-]{32}"
+_ENDING = _RANDOM + r"(?![A-Za-z0-9_-])"
+# With what stands behind it: who finds the token in there has it.
+WITH_MORE: Final = re.compile(_RANDOM + "[A-Za-z0-9_-]*")
 FOREIGN: Final = re.compile(_ENDING)
 _FOREIGN_BYTES = re.compile(_ENDING.encode())
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 from redis_state import documents
 from redis_state.documents import time_text
@@ -20,6 +20,8 @@ from redis_state.worker import (
     TaskSummary,
     TaskView,
 )
+
+_LEVELS: Final = 100
 
 
 def state_document(state: TaskState) -> dict[str, Any]:
@@ -47,26 +49,43 @@ def session_document(session: SessionTasks) -> dict[str, Any]:
     }
 
 
-def branch_document(state: TaskState, tasks: Sequence[TaskState]) -> dict[str, Any]:
-    """Write a task and, in it, those that it has spawned."""
+def branch_documents(
+    tops: Iterable[TaskState], tasks: Iterable[TaskState]
+) -> tuple[list[dict[str, Any]], bool]:
+    """Write tasks and, in each, those that it has spawned; return whether some are too far below.
+
+    JSON has an end to its depth.
+    """
     below: dict[str, list[TaskState]] = {}
     for each in tasks:
         spawned_from = each.context_snapshot.spawned_from_task_id
         if spawned_from != each.task_id:
             below.setdefault(spawned_from, []).append(each)
-    return _branch(state, below, {state.task_id})
+    branches = [_branch(top, below) for top in tops]
+    return [branch for branch, _ in branches], any(is_cut for _, is_cut in branches)
 
 
-def _branch(state: TaskState, below: dict[str, list[TaskState]], seen: set[str]) -> dict[str, Any]:
-    children: list[dict[str, Any]] = []
-    for child in below.get(state.task_id, []):
-        if child.task_id not in seen:
-            seen.add(child.task_id)
-            children.append(_branch(child, below, seen))
+def _branch(top: TaskState, below: dict[str, list[TaskState]]) -> tuple[dict[str, Any], bool]:
+    seen, document = {top.task_id}, _leaf(top)
+    level = [(top.task_id, document)]
+    for _ in range(_LEVELS):
+        following: list[tuple[str, dict[str, Any]]] = []
+        for task_id, above in level:
+            for child in below.get(task_id, []):
+                if child.task_id not in seen:
+                    seen.add(child.task_id)
+                    leaf = _leaf(child)
+                    above["children"].append(leaf)
+                    following.append((child.task_id, leaf))
+        level = following
+    return document, any(below.keys() & {task_id for task_id, _ in level})
+
+
+def _leaf(state: TaskState) -> dict[str, Any]:
     document = state_document(state)
     # A tree is to be looked at: results are read one by one.
     del document["result"]
-    return document | {"children": children}
+    return document | {"children": []}
 
 
 def step_document(session_id: str, step: StepSnapshot) -> dict[str, Any]:

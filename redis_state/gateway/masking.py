@@ -10,7 +10,7 @@ import re
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
-from redis_state.gateway.cutting import FOREIGN
+from redis_state.gateway.cutting import WITH_MORE
 
 MASK: Final = "-"
 # More layers of percent-encoding than that are masked unread: to read all is work by the square.
@@ -20,13 +20,15 @@ _SECRETS: Final = (
     re.compile(r"eyJ[A-Za-z0-9_=-]{8,}[.A-Za-z0-9_=-]*"),
     # An API key.
     re.compile(r"rsk_[A-Za-z0-9_-]{8,}"),
-    FOREIGN,
+    WITH_MORE,
 )
 _HOOK: Final = re.compile(r"v1[^a-z0-9]+hooks?[^a-z0-9]", re.IGNORECASE)
 # What may be a part of a link. An id of a few letters is none.
 _OPAQUE: Final = re.compile(r"[A-Za-z0-9_-]{16}")
 _NAME: Final = re.compile(r"token|secret|password|key|signature|code", re.IGNORECASE)
 _PAIRS: Final = re.compile(rb"[^&;]+")
+# A parameter of an address within an address, such as that of a page to return to.
+_INNER: Final = re.compile(r"([?&;#])([^=&;?#]{1,128})=[^&;#]+")
 
 
 def masked_scope(scope: Any) -> Any:
@@ -77,7 +79,13 @@ def _without_secret(pair: re.Match[bytes]) -> bytes:
     return name + b"=" + MASK.encode() if read is None or _NAME.search(read) else pair[0]
 
 
+def _without_inner(pair: re.Match[str]) -> str:
+    separator, name = pair.groups()
+    return f"{separator}{name}={MASK}" if _NAME.search(name) else pair[0]
+
+
 def _masked(text: str) -> str:
+    text = _INNER.sub(_without_inner, text)
     for secret in _SECRETS:
         text = secret.sub(MASK, text)
     hook = _HOOK.search(text)

@@ -59,8 +59,12 @@ class TaskParts:
         self._texts: dict[str, tuple[str, int]] = {}
         # Names and ids of open pauses, the oldest first.
         self._asked: list[tuple[str, str]] = []
-        # How many rows were passed by, and whether what has ended was forgotten.
+        # The state, if it is no one else's object.
+        self._own_state: dict[str, Any] = {}
+        # How many rows were passed by, with the sizes of their texts, and whether the client has
+        # more, or less, than is shown.
         self.passed: int = 0
+        self._passed_texts: dict[str, int] = {}
         self._forgot = False
 
     @property
@@ -80,7 +84,14 @@ class TaskParts:
     def pass_by(self) -> None:
         """Show nothing of the texts and tools that were read, as if their rows were trimmed."""
         self.passed += 1
+        self._forgot = True
+        for name, each in self.shown.items():
+            if isinstance(each, ShownMessage):
+                self._passed_texts.pop(name, None)
+                self._passed_texts[name] = each.size
         self.shown.clear()
+        _keep_newest(self._passed_texts)
+        _keep_newest(self._texts)
 
     def forget_texts(self) -> None:
         """Keep from now on what an open stream needs: no texts, arguments and results."""
@@ -101,34 +112,29 @@ class TaskParts:
     def go_back(self, kept: TaskParts) -> list[Part]:
         """Continue from what is kept, after the server has lost rows.
 
-        Return what changes for a client: texts that lost a piece are dropped and given again.
+        Return what changes for a client: texts that lost a piece are dropped and given again, and
+        pauses that are open again come again.
         """
         told: list[Part] = []
-        again = [
-            each
+        again = {
+            name: each
             for name, each in kept.shown.items()
             # What the client has and this does not know any more is not given twice.
             if isinstance(each, ShownMessage) and (not self._forgot or name in self.shown)
-        ]
+        }
         for each in self.shown.values():
-            if not isinstance(each, ShownMessage):
-                continue
-            left = kept.shown.get(each.text_id)
-            if isinstance(left, ShownMessage) and left.size == each.size:
-                again.remove(left)
-                if each.is_open and not left.is_open:
-                    told.append(TextEnded(each.text_id, each.kind))
-                # A text that the client has as ended begins again with its next piece.
-                left.is_open = left.is_open and each.is_open
-                continue
-            if each.is_open:
-                told.append(TextEnded(each.text_id, each.kind))
-            told.append(TextDropped(each.text_id, each.kind))
-        for each in again:
+            if isinstance(each, ShownMessage):
+                told += self._go_back(each, kept, again)
+        for each in again.values():
             told += [TextBegan(each.text_id, each.kind)]
             told += [TextAdded(each.text_id, each.kind, each.text)]
             if not each.is_open:
                 told.append(TextEnded(each.text_id, each.kind))
+        told += [
+            PauseAsked(pause_id, about["pause"], about.get("payload"), about)
+            for pause_id, about in kept.asked.items()
+            if about and not self.asked.get(pause_id)
+        ]
         self._become(kept)
         return told
 
@@ -141,11 +147,32 @@ class TaskParts:
             self._keep(part)
         return parts
 
+    def _go_back(
+        self, each: ShownMessage, kept: TaskParts, again: dict[str, ShownMessage]
+    ) -> Iterator[Part]:
+        left = kept.shown.get(each.text_id)
+        if left is None and kept._passed_texts.get(each.text_id) == each.size:
+            # It is kept, and too old to be shown again.
+            if each.is_open:
+                yield TextEnded(each.text_id, each.kind)
+            return
+        if isinstance(left, ShownMessage) and left.size == each.size:
+            del again[each.text_id]
+            if each.is_open and not left.is_open:
+                yield TextEnded(each.text_id, each.kind)
+            # A text that the client has as ended begins again with its next piece.
+            left.is_open = left.is_open and each.is_open
+            return
+        if each.is_open:
+            yield TextEnded(each.text_id, each.kind)
+        yield TextDropped(each.text_id, each.kind)
+
     def _become(self, kept: TaskParts) -> None:
         self.shown = kept.shown
         self.state, self.has_state, self.step = kept.state, kept.has_state, kept.step
         self.halted, self.wrote_text, self.asked = kept.halted, kept.wrote_text, kept.asked
         self._texts, self._asked = kept._texts, kept._asked
+        self._forgot = self._forgot or kept._forgot
         if not self._keeps_texts:
             self.forget_texts()
 
@@ -299,9 +326,7 @@ class TaskParts:
             case StateGiven(state):
                 self.state, self.has_state = state, True
             case StateChanged(key, value):
-                given: object = self.state
-                kept = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-                self.state, self.has_state = {**kept, key: value}, True
+                self._change_state(key, value)
             case StepBegan(name):
                 self.step = name
             case StepEnded():
@@ -309,13 +334,23 @@ class TaskParts:
             case _:
                 self.halted = self.halted or isinstance(part, Halted)
 
+    def _change_state(self, key: str, value: Any) -> None:
+        if self.state is not self._own_state:
+            # Copied once: at each change it is work by the square of the names.
+            given: object = self.state
+            kept = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+            self.state = self._own_state = {**kept}
+        self._own_state[key] = value
+        self.has_state = True
+
     def _keep_text(self, part: TextBegan | TextAdded | TextEnded | TextDropped) -> None:
         if isinstance(part, TextDropped):
             del self.shown[part.text_id]
             return
         text = self.shown.get(part.text_id)
         if not isinstance(text, ShownMessage):
-            text = ShownMessage(part.text_id, part.kind)
+            size = self._passed_texts.pop(part.text_id, 0)
+            text = ShownMessage(part.text_id, part.kind, size=size)
             self._show(part.text_id, text)
         text.is_open = not isinstance(part, TextEnded)
         if isinstance(part, TextAdded):
@@ -329,7 +364,12 @@ class TaskParts:
         if isinstance(each, ShownCall):
             self.shown[name] = _slim(each)
         if len(self.shown) > 2 * MOST_SHOWN:
-            ended = [name for name, each in self.shown.items() if not each.is_open]
+            # Many a call never returns.
+            ended = [
+                name
+                for name, each in self.shown.items()
+                if isinstance(each, ShownCall) or not each.is_open
+            ]
             _drop_first(self.shown, ended[:-MOST_SHOWN])
             _drop_first(self._texts, list(self._texts)[:-MOST_SHOWN])
             decided = [pause_id for pause_id, about in self.asked.items() if not about]
@@ -351,3 +391,9 @@ def _slim(call: ShownCall) -> ShownCall:
 def _drop_first(known: dict[str, Any], names: list[str]) -> None:
     for name in names:
         del known[name]
+
+
+def _keep_newest(known: dict[str, Any]) -> None:
+    # More than an open stream knows, so that what it knows is found.
+    if len(known) > 4 * MOST_SHOWN:
+        _drop_first(known, list(known)[: -2 * MOST_SHOWN])

@@ -111,7 +111,7 @@ class BranchResult(ResultShape):
 class TaskBranchResult(BranchResult):
     """A task and those that it has spawned.
 
-    One that is ``incomplete`` lacks archived tasks: the archive cannot be read, or has too many.
+    One that is ``incomplete`` lacks tasks: unreadable archived ones, or any 100 levels below.
     """
 
     incomplete: bool
@@ -120,7 +120,7 @@ class TaskBranchResult(BranchResult):
 class TreeResult(ResultShape):
     """The tasks of a session as trees.
 
-    What is ``incomplete`` lacks archived tasks: the archive cannot be read, or has too many.
+    What is ``incomplete`` lacks tasks: unreadable archived ones, or any 100 levels below.
     """
 
     trees: list[BranchResult]

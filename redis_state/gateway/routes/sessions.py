@@ -10,7 +10,7 @@ from redis_state.gateway.answers import answer, forbidden, not_found
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.bodies import ForgetQuery, PageQuery
 from redis_state.gateway.calls import ApiCall, Operation, Over
-from redis_state.gateway.documents import branch_document, session_document
+from redis_state.gateway.documents import branch_documents, session_document
 from redis_state.gateway.results import ErasureResult, SessionResult, SessionsResult, TreeResult
 from redis_state.worker.tasks.views.branches import tasks_of_session
 
@@ -58,8 +58,8 @@ async def read_trees(call: ApiCall) -> Response:
         for task in tasks
         if task.context_snapshot.spawned_from_task_id not in known - {task.task_id}
     ]
-    trees = [branch_document(root, tasks) for root in roots]
-    return answer({"trees": trees, "incomplete": incomplete})
+    trees, is_cut = branch_documents(roots, tasks)
+    return answer({"trees": trees, "incomplete": incomplete or is_cut})
 
 
 async def forget_session(call: ApiCall) -> Response:

@@ -23,7 +23,7 @@ from redis_state.gateway.bodies import (
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import (
-    branch_document,
+    branch_documents,
     compensation_document,
     pause_document,
     row_document,
@@ -116,7 +116,8 @@ async def read_tree(call: ApiCall) -> Response:
     """Read a task and those that it has spawned."""
     view = await _found(call)
     tasks, incomplete = await tasks_of_branch(call.store, view.state, archived=view.archived)
-    return answer(branch_document(view.state, tasks) | {"incomplete": incomplete})
+    (branch,), is_cut = branch_documents([view.state], tasks)
+    return answer(branch | {"incomplete": incomplete or is_cut})
 
 
 async def read_timeline(call: ApiCall) -> Response:

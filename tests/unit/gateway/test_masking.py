@@ -73,6 +73,30 @@ def test_the_rest_of_a_link_is_not_logged(prefix: str) -> None:
     assert LINK[-20:] not in written(logged)
 
 
+@pytest.mark.parametrize("more", ["_", "-", "x", "0)", "%5F"])
+def test_a_token_is_masked_with_what_stands_behind_it(more: str) -> None:
+    for place in ("/hooks/{}", "/api/{}/y", "/v1/sessions?after={}"):
+        logged = scope_of(place.format(PAUSE) + more)
+        masked_scope(logged)
+        assert PAUSE[-20:] not in written(logged), place
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/console/login?next=/cb?token=opaque",
+        "/console/login?next=%2Fcb%3Fa%3D1%26access_token%3Dopaque%26b%3D2",
+        "/v1/tasks%3Fapi_key=opaque",
+        "/x?next=%252Fcb%253Fsecret%253Dopaque",
+    ],
+)
+def test_a_parameter_of_an_address_in_another_is_masked(target: str) -> None:
+    logged = scope_of(target)
+    served = masked_scope(logged)
+    assert "opaque" not in written(logged)
+    assert "opaque" in written(served)
+
+
 @pytest.mark.parametrize("name", ["token", "access_token", "resume_token", "Api-Key", "%74oken"])
 def test_a_parameter_that_is_named_as_a_secret_is_masked(name: str) -> None:
     logged = scope_of(f"/console/login?a=1&{name}=opaque%26secret&b=2")
@@ -88,6 +112,8 @@ def test_a_path_of_many_layers_is_masked_unread() -> None:
     masked_scope(logged)
     hostile = scope_of("/v1/" + "v1/" * 10_000 + "?" + "?&" * 15_000 + "eyJ" * 10_000)
     masked_scope(hostile)
+    for text in ("?" * 60_000, "?token" * 10_000, "?a=" * 20_000, ".aB" * 20_000, "=" * 60_000):
+        masked_scope(scope_of("/v1/x?" + text))
     assert time.process_time() - began < 1
     assert logged["path"] == "/-"
 

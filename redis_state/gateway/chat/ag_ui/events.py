@@ -64,16 +64,19 @@ class RunEvents:
     def joined(self) -> list[AgUiEvent]:
         """Open a run for a client that may have nothing, or a part of it."""
         opened = [*self.started(), self._messages(self._parts), *self._going_on()]
-        if missed := self._parts.passed:
-            opened.append(self.custom_event("resync", {"missed": missed, "reason": "too_long"}))
-        return opened
+        return [*opened, *self._missed(self._parts)]
 
     def went_back(self, kept: TaskParts) -> list[AgUiEvent]:
         """Replace what the client has by what is kept, after the server has lost rows."""
         closed = self.write(self._parts.close())
         messages = self._messages(kept)
         self._parts.go_back(kept)
-        return [*closed, messages, *self._going_on()]
+        return [*closed, messages, *self._going_on(), *self._missed(kept)]
+
+    def _missed(self, parts: TaskParts) -> list[AgUiEvent]:
+        if not parts.passed:
+            return []
+        return [self.custom_event("resync", {"missed": parts.passed, "reason": "too_long"})]
 
     def _going_on(self) -> list[AgUiEvent]:
         opened: list[AgUiEvent] = []
@@ -203,7 +206,12 @@ class RunEvents:
         known = [each for name, each in parts.shown.items() if name not in without]
         own = [message for shown in known for message in _message(shown)]
         ids = {message["id"] for message in own}
-        before = [message for message in self._history if message.get("id") not in ids]
+        # A client's own messages have ids of any kind.
+        before = [
+            message
+            for message in self._history
+            if not isinstance(name := message.get("id"), str) or name not in ids
+        ]
         return {"type": "MESSAGES_SNAPSHOT", "messages": [*before, *own]}
 
 

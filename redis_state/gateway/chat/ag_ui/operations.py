@@ -107,7 +107,7 @@ async def connect_run(call: ApiCall) -> Response:
         else:
             place = EventPlace(BEGINNING, "^", 0) if after == events.ALL else read_place(after)
         given = await task.given()
-        known = [each for each in objects_of(given.get("messages")) if "id" in each]
+        known = [each for each in objects_of(given.get("messages")) if _is_message(each)]
         stream = RunStream(task, query.run_id or task.task_id, known, given.get("state"))
         return await begin_chat(stream.chunks(place), stack.pop_all())
 
@@ -132,6 +132,10 @@ def _conversation(body: RunAgentBody) -> dict[str, Any]:
         "context": body.context or [],
         "forwardedProps": body.forwarded_props,
     }
+
+
+def _is_message(given: dict[str, Any]) -> bool:
+    return isinstance(given.get("id"), str) and isinstance(given.get("role"), str)
 
 
 def _last_text(messages: list[dict[str, Any]]) -> str:

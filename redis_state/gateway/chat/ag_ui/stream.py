@@ -119,10 +119,16 @@ class RunStream:
                     yield b"".join(_write(ended, cursor, "!"))
                 case StreamNotice(name=name, data=data, kept_until=until):
                     told = [run.custom_event(name, data)]
+                    pauses = []
                     if until is not None:
                         told += run.went_back(await self.task.kept_until(until, self.state))
+                        pauses = await self.task.asks(parts, until)
+                    if pauses:
+                        told += run.interrupted(pauses)
                     # Without ids: who connects again behind a lost row is to join.
                     yield b"".join(map(_event, told))
+                    if pauses:
+                        return
                 case _:
                     yield heard
 

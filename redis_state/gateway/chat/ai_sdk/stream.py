@@ -9,7 +9,7 @@ from typing import Final
 
 from redis_state.errors import RedisStateError
 from redis_state.gateway.chat.ai_sdk.chunks import Chunk, JoinedChunks, MessageChunks, notice
-from redis_state.gateway.chat.parts import Part, PauseDecided, TextDropped
+from redis_state.gateway.chat.parts import Part, PauseAsked, PauseDecided, TextDropped
 from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
 from redis_state.gateway.chat.task_parts import TaskParts
@@ -65,13 +65,15 @@ class MessageStream:
     ) -> list[Chunk]:
         """Write the rows up to a place, without texts that were replaced since."""
         said, named = JoinedChunks(), dict[tuple[str, str], Chunk]()
+        # The tools of old pauses that are open there: their ends are nothing without them.
+        asked = dict[str, list[Chunk]]()
         async with aclosing(self.task.rows.past(place.cursor)) as past:
             async for row in past:
                 read: Sequence[Part] = parts.feed(row.update)
                 if any(
                     isinstance(part, PauseDecided) and part.pause_id in self.since for part in read
                 ):
-                    said, named = JoinedChunks(), {}
+                    said, named, asked = JoinedChunks(), {}, {}
                 kept = [part for part in read if not isinstance(part, TextDropped)]
                 dropped = {part.text_id for part in read if isinstance(part, TextDropped)}
                 if dropped:
@@ -84,11 +86,18 @@ class MessageStream:
                         for each in chunks
                         if "data" in each and "id" in each
                     }
+                    for part in read:
+                        if isinstance(part, PauseAsked):
+                            tool = [each for each in message.write([part]) if "data" not in each]
+                            asked[part.pause_id] = tool
+                        elif isinstance(part, PauseDecided):
+                            asked.pop(part.pause_id, None)
                     parts.pass_by()
                 else:
                     said.add(chunks)
         missing = [notice("resync", {"missed": parts.passed, "reason": "too_long"})]
-        return [*(missing if parts.passed else []), *named.values(), *said.chunks()]
+        tools = [each for tool in asked.values() for each in tool]
+        return [*(missing if parts.passed else []), *named.values(), *tools, *said.chunks()]
 
     async def _live(
         self, parts: TaskParts, message: MessageChunks, coming: AsyncGenerator[Heard]
@@ -108,6 +117,9 @@ class MessageStream:
                     told = [notice(name, data)]
                     if cursor is not None:
                         told += message.write(parts.go_back(await self.task.kept_until(cursor)))
+                        if await self.task.asks(parts, cursor):
+                            yield _write([*told, *message.halted()]) + DONE
+                            return
                     yield _write(told)
                 case _:
                     yield heard
