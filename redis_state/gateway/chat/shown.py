@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from redis_state.gateway.chat.parts import TextKind, ToolReturned
 
+# An open stream knows so many of the texts, calls and pauses that have ended.
+MOST_SHOWN: Final = 1_000
 _TOGETHER: Final = 256
 
 
@@ -58,3 +60,22 @@ class ShownCall:
     def is_open(self) -> bool:
         """Whether it has not returned."""
         return self.returned is None
+
+
+def slim(call: ShownCall) -> ShownCall:
+    """Return a call without its arguments and its result."""
+    returned = call.returned and ToolReturned(call.call_id, None, failed=call.returned.failed)
+    return ShownCall(call.call_id, call.tool, None, returned)
+
+
+def drop_first(known: dict[str, Any], names: list[str]) -> None:
+    """Drop what has these names."""
+    for name in names:
+        del known[name]
+
+
+def keep_newest(known: dict[str, Any]) -> None:
+    """Drop the oldest, if there are many."""
+    # More than an open stream knows, so that what it knows is found.
+    if len(known) > 4 * MOST_SHOWN:
+        drop_first(known, list(known)[: -2 * MOST_SHOWN])

@@ -28,11 +28,16 @@ from redis_state.gateway.chat.parts import (
     ToolCalled,
     ToolReturned,
 )
-from redis_state.gateway.chat.shown import ShownCall, ShownMessage
+from redis_state.gateway.chat.shown import (
+    MOST_SHOWN,
+    ShownCall,
+    ShownMessage,
+    drop_first,
+    keep_newest,
+    slim,
+)
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 
-# An open stream knows so many of the texts, calls and pauses that have ended.
-MOST_SHOWN: Final = 1_000
 _SLEEP: Final = "sleep"
 _ENDS: Final = frozenset(status.value for status in TaskStatus if status.is_terminal)
 
@@ -61,8 +66,8 @@ class TaskParts:
         self._asked: list[tuple[str, str]] = []
         # The state, if it is no one else's object.
         self._own_state: dict[str, Any] = {}
-        # How many rows were passed by, with the sizes of their texts, and whether the client has
-        # more, or less, than is shown.
+        # How many rows were passed by, with the sizes of their texts, and whether what has ended
+        # was forgotten.
         self.passed: int = 0
         self._passed_texts: dict[str, int] = {}
         self._forgot = False
@@ -84,14 +89,13 @@ class TaskParts:
     def pass_by(self) -> None:
         """Show nothing of the texts and tools that were read, as if their rows were trimmed."""
         self.passed += 1
-        self._forgot = True
         for name, each in self.shown.items():
             if isinstance(each, ShownMessage):
                 self._passed_texts.pop(name, None)
                 self._passed_texts[name] = each.size
         self.shown.clear()
-        _keep_newest(self._passed_texts)
-        _keep_newest(self._texts)
+        keep_newest(self._passed_texts)
+        keep_newest(self._texts)
 
     def forget_texts(self) -> None:
         """Keep from now on what an open stream needs: no texts, arguments and results."""
@@ -100,7 +104,7 @@ class TaskParts:
             if isinstance(each, ShownMessage):
                 each.forget()
             else:
-                self.shown[name] = _slim(each)
+                self.shown[name] = slim(each)
 
     def close(self) -> list[Part]:
         """End what is open, as a run of a protocol ends."""
@@ -116,12 +120,7 @@ class TaskParts:
         pauses that are open again come again.
         """
         told: list[Part] = []
-        again = {
-            name: each
-            for name, each in kept.shown.items()
-            # What the client has and this does not know any more is not given twice.
-            if isinstance(each, ShownMessage) and (not self._forgot or name in self.shown)
-        }
+        again = dict(self._to_give(kept))
         for each in self.shown.values():
             if isinstance(each, ShownMessage):
                 told += self._go_back(each, kept, again)
@@ -146,6 +145,16 @@ class TaskParts:
         for part in parts:
             self._keep(part)
         return parts
+
+    def _to_give(self, kept: TaskParts) -> Iterator[tuple[str, ShownMessage]]:
+        for name, each in kept.shown.items():
+            if not isinstance(each, ShownMessage):
+                continue
+            # What this does not know any more the client has, or it is too old for it.
+            if name in self.shown or not (self._forgot or name in self._passed_texts):
+                yield name, each
+            else:
+                each.is_open = False
 
     def _go_back(
         self, each: ShownMessage, kept: TaskParts, again: dict[str, ShownMessage]
@@ -172,7 +181,7 @@ class TaskParts:
         self.state, self.has_state, self.step = kept.state, kept.has_state, kept.step
         self.halted, self.wrote_text, self.asked = kept.halted, kept.wrote_text, kept.asked
         self._texts, self._asked = kept._texts, kept._asked
-        self._forgot = self._forgot or kept._forgot
+        self._passed_texts = kept._passed_texts
         if not self._keeps_texts:
             self.forget_texts()
 
@@ -362,7 +371,7 @@ class TaskParts:
         if self._keeps_texts:
             return
         if isinstance(each, ShownCall):
-            self.shown[name] = _slim(each)
+            self.shown[name] = slim(each)
         if len(self.shown) > 2 * MOST_SHOWN:
             # Many a call never returns.
             ended = [
@@ -370,10 +379,10 @@ class TaskParts:
                 for name, each in self.shown.items()
                 if isinstance(each, ShownCall) or not each.is_open
             ]
-            _drop_first(self.shown, ended[:-MOST_SHOWN])
-            _drop_first(self._texts, list(self._texts)[:-MOST_SHOWN])
+            drop_first(self.shown, ended[:-MOST_SHOWN])
+            drop_first(self._texts, list(self._texts)[:-MOST_SHOWN])
             decided = [pause_id for pause_id, about in self.asked.items() if not about]
-            _drop_first(self.asked, decided[:-MOST_SHOWN])
+            drop_first(self.asked, decided[:-MOST_SHOWN])
             self._forgot = True
 
     def _own(self, row: StateUpdate) -> str:
@@ -381,19 +390,3 @@ class TaskParts:
 
     def _part_id(self, text_id: str, generation: str) -> str:
         return f"{self._task_id}:{text_id}:{generation}"
-
-
-def _slim(call: ShownCall) -> ShownCall:
-    returned = call.returned and ToolReturned(call.call_id, None, failed=call.returned.failed)
-    return ShownCall(call.call_id, call.tool, None, returned)
-
-
-def _drop_first(known: dict[str, Any], names: list[str]) -> None:
-    for name in names:
-        del known[name]
-
-
-def _keep_newest(known: dict[str, Any]) -> None:
-    # More than an open stream knows, so that what it knows is found.
-    if len(known) > 4 * MOST_SHOWN:
-        _drop_first(known, list(known)[: -2 * MOST_SHOWN])

@@ -12,6 +12,7 @@ from redis_state.gateway.chat.ai_sdk.chunks import Chunk, JoinedChunks, MessageC
 from redis_state.gateway.chat.parts import Part, PauseAsked, PauseDecided, TextDropped
 from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
+from redis_state.gateway.chat.shown import ShownCall
 from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.gateway.chat.tasks import ChatTask
 from redis_state.models import TaskState
@@ -116,13 +117,21 @@ class MessageStream:
                 case StreamNotice(name=name, data=data, kept_until=cursor):
                     told = [notice(name, data)]
                     if cursor is not None:
-                        told += message.write(parts.go_back(await self.task.kept_until(cursor)))
+                        told += message.write(await self._went_back(parts, cursor))
                         if await self.task.asks(parts, cursor):
                             yield _write([*told, *message.halted()]) + DONE
                             return
                     yield _write(told)
                 case _:
                     yield heard
+
+    async def _went_back(self, parts: TaskParts, cursor: str) -> list[Part]:
+        kept = await self.task.kept_until(cursor)
+        for name in kept.shown.keys() - parts.shown.keys():
+            # The client may not have it: it comes with its end.
+            if isinstance(kept.shown[name], ShownCall):
+                del kept.shown[name]
+        return parts.go_back(kept)
 
     def _ended(self, message: MessageChunks, state: TaskState | None) -> list[Chunk]:
         if state is None:

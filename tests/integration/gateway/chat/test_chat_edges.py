@@ -19,8 +19,8 @@ from redis_state import RedisStateStore
 from redis_state.gateway import GatewayLimits, Principal, create_gateway
 from redis_state.gateway.chat.ai_sdk.chunks import JoinedChunks
 from redis_state.gateway.chat.parts import TextDropped
-from redis_state.gateway.chat.shown import ShownCall, ShownMessage
-from redis_state.gateway.chat.task_parts import MOST_SHOWN, TaskParts
+from redis_state.gateway.chat.shown import MOST_SHOWN, ShownCall, ShownMessage
+from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
 from tests.support.chat.ag_ui import AgUiClient, run_input

@@ -18,7 +18,8 @@ import httpx
 from redis_state import RedisStateStore
 from redis_state.gateway import GatewayLimits, create_gateway
 from redis_state.gateway.chat.parts import TextBegan, TextDropped
-from redis_state.gateway.chat.task_parts import MOST_SHOWN, TaskParts
+from redis_state.gateway.chat.shown import MOST_SHOWN
+from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
@@ -73,6 +74,23 @@ def test_a_text_that_is_partly_too_old_is_as_long_as_it_is() -> None:
         if number == 1:
             kept.pass_by()
     assert shown.go_back(kept) == []
+
+
+def test_a_text_that_was_too_old_for_who_joined_begins_before_it_goes_on() -> None:
+    shown, kept = TaskParts("t", keeps_texts=False), TaskParts("t")
+    for each in (piece("old"), piece("kept")):
+        shown.feed(each)
+        kept.feed(each)
+        if each.content["text_id"] == "old":
+            shown.pass_by()
+    # Its text is not given out of its order, and the one that was written again is.
+    again = piece("kept")
+    again.content["generation"] = "h"
+    shown.feed(again)
+    told = shown.go_back(kept)
+    assert [each.text_id for each in told if isinstance(each, TextBegan)] == ["t:kept:g"]
+    (began, *_) = shown.feed(piece("old", 2))
+    assert isinstance(began, TextBegan)
 
 
 def test_calls_that_never_return_cost_no_more_than_others() -> None:
