@@ -108,11 +108,21 @@ class PauseDecided:
 
 
 @dataclass(frozen=True, slots=True)
-class ChildAwaited:
-    """The task waits for the end of a child task; or, once it has ended, continues."""
+class ChildNamed:
+    """The task has a child task, told once; or the child has ended, if the task waited for it.
+
+    ``handler`` is None if the row that says it is not kept.
+    """
 
     task_id: str
+    handler: str | None
     ended: bool
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a client is told of it."""
+        state = "ended" if self.ended else "running"
+        return {"task_id": self.task_id, "handler": self.handler, "state": state}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +151,7 @@ Part: TypeAlias = (
     | StateChanged
     | PauseAsked
     | PauseDecided
-    | ChildAwaited
+    | ChildNamed
     | Halted
     | OtherUpdate
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from redis_state.gateway.chat.parts import (
-    ChildAwaited,
+    ChildNamed,
     Halted,
     OtherUpdate,
     Part,
@@ -57,6 +57,8 @@ class TaskParts:
         self._task_id = task_id
         # The generation of each text, and its part read last.
         self._texts: dict[str, tuple[str, int]] = {}
+        # The children that were named, by their ids.
+        self._named: dict[str, ChildNamed] = {}
         # Names and ids of open pauses, the oldest first.
         self._asked: list[tuple[str, str]] = []
         # How many rows were passed by, and whether what has ended was forgotten.
@@ -69,6 +71,11 @@ class TaskParts:
         return [
             each for each in self.shown.values() if isinstance(each, ShownMessage) and each.is_open
         ]
+
+    @property
+    def children(self) -> list[ChildNamed]:
+        """The children that were named, the oldest first, as they were named last."""
+        return list(self._named.values())
 
     def feed(self, update: StateUpdate) -> list[Part]:
         """Read a row; return what it says."""
@@ -145,7 +152,7 @@ class TaskParts:
         self.shown = kept.shown
         self.state, self.has_state, self.step = kept.state, kept.has_state, kept.step
         self.halted, self.wrote_text, self.asked = kept.halted, kept.wrote_text, kept.asked
-        self._texts, self._asked = kept._texts, kept._asked
+        self._texts, self._asked, self._named = kept._texts, kept._asked, kept._named
         if not self._keeps_texts:
             self.forget_texts()
 
@@ -247,6 +254,8 @@ class TaskParts:
         match content:
             case {"notice": "value", "key": str(key), "value": value}:
                 yield StateChanged(key, value)
+            case {"notice": "child", "task_id": str(child), "handler": str(handler)}:
+                yield from self._child(child, handler)
             case {"pause": str(name), "approved": bool(approved), "actor": str(actor)}:
                 yield from self._decided(name, actor, approved=approved)
             case _:
@@ -257,9 +266,9 @@ class TaskParts:
             case {"pause": str(name), "approved": bool(approved), "actor": str(actor)}:
                 yield from self._decided(name, actor, approved=approved)
             case {"waits_for": str(child)}:
-                yield ChildAwaited(child, ended=False)
+                yield from self._child(child)
             case {"child": str(child)}:
-                yield ChildAwaited(child, ended=True)
+                yield from self._child(child, ended=True)
             case _:
                 pass
         yield OtherUpdate("status_change", content)
@@ -270,6 +279,13 @@ class TaskParts:
         # A run of a protocol may end here. What is open ends by this row, for each reader alike.
         if status == TaskStatus.PAUSED.value or status in _ENDS:
             yield from self._closing()
+
+    def _child(
+        self, task_id: str, handler: str | None = None, *, ended: bool = False
+    ) -> Iterator[Part]:
+        known = self._named.get(task_id)
+        if known is None or ended > known.ended:
+            yield ChildNamed(task_id, known.handler if known else handler, ended)
 
     def _closing(self) -> Iterator[Part]:
         for each in self.open_texts:
@@ -302,12 +318,20 @@ class TaskParts:
                 given: object = self.state
                 kept = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
                 self.state, self.has_state = {**kept, key: value}, True
+            case ChildNamed():
+                self._name(part)
             case StepBegan(name):
                 self.step = name
             case StepEnded():
                 self.step = None
             case _:
                 self.halted = self.halted or isinstance(part, Halted)
+
+    def _name(self, child: ChildNamed) -> None:
+        self._named[child.task_id] = child
+        if len(self._named) > 2 * MOST_SHOWN:
+            ended = [name for name, each in self._named.items() if each.ended]
+            _drop_first(self._named, ended or list(self._named)[:1])
 
     def _keep_text(self, part: TextBegan | TextAdded | TextEnded | TextDropped) -> None:
         if isinstance(part, TextDropped):

@@ -10,7 +10,7 @@ from datetime import UTC
 from typing import Any, Final, TypeAlias
 
 from redis_state.gateway.chat.parts import (
-    ChildAwaited,
+    ChildNamed,
     OtherUpdate,
     Part,
     PauseAsked,
@@ -63,7 +63,8 @@ class RunEvents:
 
     def joined(self) -> list[AgUiEvent]:
         """Open a run for a client that may have nothing, or a part of it."""
-        opened = [*self.started(), self._messages(self._parts), *self._going_on()]
+        children = [self.custom_event("child", each.about) for each in self._parts.children]
+        opened = [*self.started(), self._messages(self._parts), *children, *self._going_on()]
         if missed := self._parts.passed:
             opened.append(self.custom_event("resync", {"missed": missed, "reason": "too_long"}))
         return opened
@@ -168,9 +169,8 @@ class RunEvents:
             case PauseDecided(pause_id, approved, actor):
                 decided = {"pause_id": pause_id, "approved": approved, "actor": actor}
                 yield self.custom_event("decision", decided)
-            case ChildAwaited(task_id, ended):
-                state = "ended" if ended else "running"
-                yield self.custom_event("child", {"task_id": task_id, "state": state})
+            case ChildNamed(about=about):
+                yield self.custom_event("child", about)
             case OtherUpdate(kind, content):
                 yield self.custom_event(kind, content)
             case _:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from redis_state.gateway.chat.parts import (
-    ChildAwaited,
+    ChildNamed,
     OtherUpdate,
     Part,
     PauseAsked,
@@ -97,9 +97,8 @@ class MessageChunks:
                 yield from self._asked(part)
             case PauseDecided():
                 yield from self._decided(part)
-            case ChildAwaited(task_id, ended):
-                state = "ended" if ended else "running"
-                yield _data("child", {"task_id": task_id, "state": state}, task_id)
+            case ChildNamed(task_id, about=about):
+                yield _data("child", about, task_id)
             case OtherUpdate(kind, content) if kind not in _UNTOLD:
                 yield _data(kind, content)
             case _:
