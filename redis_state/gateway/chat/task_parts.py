@@ -40,11 +40,21 @@ _ENDS: Final = frozenset(status.value for status in TaskStatus if status.is_term
 class TaskParts:
     """Read the rows of one task in order, each once, and keep what a client that joins needs.
 
-    ``keeps_texts`` is False for a protocol that never gives texts again.
+    ``keeps_texts`` is False for a protocol that never gives texts again. A task below the chat's is
+    the ``author`` of its texts, and keeps them in what the chat has ``shown``.
     """
 
-    def __init__(self, task_id: str, state: Any = None, *, keeps_texts: bool = True) -> None:
-        self.shown: dict[str, ShownMessage | ShownCall] = {}
+    def __init__(
+        self,
+        task_id: str,
+        state: Any = None,
+        *,
+        keeps_texts: bool = True,
+        author: str | None = None,
+        shown: dict[str, ShownMessage | ShownCall] | None = None,
+    ) -> None:
+        self.shown: dict[str, ShownMessage | ShownCall] = {} if shown is None else shown
+        self._author = author
         self.state: Any = state
         self.has_state: bool = False
         self.step: str | None = None
@@ -63,13 +73,18 @@ class TaskParts:
         self._asked: list[tuple[str, str]] = []
         # How many rows were passed by, and whether what has ended was forgotten.
         self.passed: int = 0
-        self._forgot = False
+        self.forgot: bool = False
 
     @property
     def open_texts(self) -> list[ShownMessage]:
         """The texts that have begun and not ended."""
         return [
-            each for each in self.shown.values() if isinstance(each, ShownMessage) and each.is_open
+            each
+            for each in self.shown.values()
+            if isinstance(each, ShownMessage)
+            and each.is_open
+            # A chat's own task ends all that is open.
+            and (self._author is None or each.author == self._author)
         ]
 
     @property
@@ -115,7 +130,7 @@ class TaskParts:
             each
             for name, each in kept.shown.items()
             # What the client has and this does not know any more is not given twice.
-            if isinstance(each, ShownMessage) and (not self._forgot or name in self.shown)
+            if isinstance(each, ShownMessage) and (not self.forgot or name in self.shown)
         ]
         for each in self.shown.values():
             if not isinstance(each, ShownMessage):
@@ -124,18 +139,18 @@ class TaskParts:
             if isinstance(left, ShownMessage) and left.size == each.size:
                 again.remove(left)
                 if each.is_open and not left.is_open:
-                    told.append(TextEnded(each.text_id, each.kind))
+                    told.append(TextEnded(each.text_id, each.kind, each.author))
                 # A text that the client has as ended begins again with its next piece.
                 left.is_open = left.is_open and each.is_open
                 continue
             if each.is_open:
-                told.append(TextEnded(each.text_id, each.kind))
+                told.append(TextEnded(each.text_id, each.kind, each.author))
             told.append(TextDropped(each.text_id, each.kind))
         for each in again:
-            told += [TextBegan(each.text_id, each.kind)]
-            told += [TextAdded(each.text_id, each.kind, each.text)]
+            told += [TextBegan(each.text_id, each.kind, each.author)]
+            told += [TextAdded(each.text_id, each.kind, each.text, each.author)]
             if not each.is_open:
-                told.append(TextEnded(each.text_id, each.kind))
+                told.append(TextEnded(each.text_id, each.kind, each.author))
         self._become(kept)
         return told
 
@@ -192,24 +207,24 @@ class TaskParts:
         if not isinstance(shown, ShownMessage) or not shown.is_open:
             if not text:
                 return
-            yield TextBegan(part_id, kind)
+            yield TextBegan(part_id, kind, self._author)
         if text:
-            yield TextAdded(part_id, kind, text)
+            yield TextAdded(part_id, kind, text, self._author)
         if content.get("end"):
-            yield TextEnded(part_id, kind)
+            yield TextEnded(part_id, kind, self._author)
 
     def _drop(self, part_id: str) -> Iterator[Part]:
         shown = self.shown.get(part_id)
         if isinstance(shown, ShownMessage):
             if shown.is_open:
-                yield TextEnded(part_id, shown.kind)
+                yield TextEnded(part_id, shown.kind, shown.author)
             yield TextDropped(part_id, shown.kind)
 
     def _whole(self, part_id: str, kind: TextKind, text: str) -> Iterator[Part]:
         if text:
-            yield TextBegan(part_id, kind)
-            yield TextAdded(part_id, kind, text)
-            yield TextEnded(part_id, kind)
+            yield TextBegan(part_id, kind, self._author)
+            yield TextAdded(part_id, kind, text, self._author)
+            yield TextEnded(part_id, kind, self._author)
 
     def _tool(self, row: StateUpdate, more: Mapping[str, Any]) -> Iterator[Part]:
         given = more.get("tool_call_id")
@@ -289,7 +304,7 @@ class TaskParts:
 
     def _closing(self) -> Iterator[Part]:
         for each in self.open_texts:
-            yield TextEnded(each.text_id, each.kind)
+            yield TextEnded(each.text_id, each.kind, each.author)
         if self.step is not None:
             yield StepEnded(self.step)
 
@@ -310,14 +325,19 @@ class TaskParts:
                 if isinstance(called, ShownCall):
                     called.returned = part
                     self._show(call_id, called)
-            case PauseDecided(pause_id) if pause_id in self.asked:
-                self.asked[pause_id] = {}
             case StateGiven(state):
                 self.state, self.has_state = state, True
             case StateChanged(key, value):
                 given: object = self.state
                 kept = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
                 self.state, self.has_state = {**kept, key: value}, True
+            case _:
+                self._keep_more(part)
+
+    def _keep_more(self, part: Part) -> None:
+        match part:
+            case PauseDecided(pause_id) if pause_id in self.asked:
+                self.asked[pause_id] = {}
             case ChildNamed():
                 self._name(part)
             case StepBegan(name):
@@ -339,12 +359,13 @@ class TaskParts:
             return
         text = self.shown.get(part.text_id)
         if not isinstance(text, ShownMessage):
-            text = ShownMessage(part.text_id, part.kind)
+            text = ShownMessage(part.text_id, part.kind, author=self._author)
             self._show(part.text_id, text)
         text.is_open = not isinstance(part, TextEnded)
         if isinstance(part, TextAdded):
             text.add(part.text, keep=self._keeps_texts)
-        self.wrote_text = self.wrote_text or part.kind == "text"
+        if text.author == self._author and part.kind == "text":
+            self.wrote_text = True
 
     def _show(self, name: str, each: ShownMessage | ShownCall) -> None:
         self.shown[name] = each
@@ -358,7 +379,7 @@ class TaskParts:
             _drop_first(self._texts, list(self._texts)[:-MOST_SHOWN])
             decided = [pause_id for pause_id, about in self.asked.items() if not about]
             _drop_first(self.asked, decided[:-MOST_SHOWN])
-            self._forgot = True
+            self.forgot = True
 
     def _own(self, row: StateUpdate) -> str:
         return f"{self._task_id}:{row.update_id}"

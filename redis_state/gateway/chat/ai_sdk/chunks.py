@@ -71,8 +71,10 @@ class MessageChunks:
 
     def _write(self, part: Part) -> Iterator[Chunk]:
         match part:
-            case TextBegan(text_id, kind):
-                yield {"type": f"{kind}-start", "id": text_id}
+            case TextBegan(text_id, kind, author):
+                by = {} if author is None else {"redis_state": {"task_id": author}}
+                named = {"providerMetadata": by} if by else {}
+                yield {"type": f"{kind}-start", "id": text_id, **named}
             case TextAdded(text_id, kind, text):
                 yield {"type": f"{kind}-delta", "id": text_id, "delta": text}
             case TextEnded(text_id, kind):

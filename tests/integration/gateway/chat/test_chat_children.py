@@ -17,8 +17,9 @@ import httpx
 
 from redis_state import RedisStateStore
 from redis_state.gateway import create_gateway
+from redis_state.models import TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import TaskClient, TaskContext
+from redis_state.worker import RetryPolicy, TaskClient, TaskContext, retried
 from tests.support.chat.ag_ui import AgUiClient, run_input
 from tests.support.http.asgi_servers import PLAIN, serving_asgi
 from tests.support.http.gateway import tokens
@@ -56,7 +57,46 @@ async def last(ctx: TaskContext) -> Any:
         out.write("I am the last.")
 
 
-HANDLERS = {"boss": boss, "helper": helper, "last": last}
+async def asker(ctx: TaskContext) -> Any:
+    """Ask while a child writes."""
+    await ctx.spawn("last")
+    await ctx.approval("refund?")
+    async with ctx.text("answer") as out:
+        out.write("So be it.")
+
+
+async def fails_once(ctx: TaskContext) -> Any:
+    """Fail in the middle of a text, and write it again."""
+    tries = 0
+
+    async def write() -> None:
+        nonlocal tries
+        tries += 1
+        async with ctx.text("answer") as out:
+            out.write("first" if tries == 1 else "second try")
+            await out.flush()
+            if tries == 1:
+                await ctx.receive("fail", hold_s=60)
+                raise ConnectionError
+
+    policy = RetryPolicy(attempts=2, on=ConnectionError, wait_initial_s=0.01, wait_jitter_s=0)
+    await ctx.step("write", retried(write, policy))
+
+
+async def over(ctx: TaskContext) -> Any:
+    """Wait for a child that fails once."""
+    await ctx.join(await ctx.spawn("fails_once"))
+
+
+HANDLERS = {
+    "asker": asker,
+    "boss": boss,
+    "fails_once": fails_once,
+    "helper": helper,
+    "last": last,
+    "over": over,
+}
+TEXT = {"children": "text"}
 
 
 @asynccontextmanager
@@ -80,12 +120,39 @@ def children_of(client: AgUiClient) -> list[dict[str, Any]]:
     return [each["value"] for each in named]
 
 
-async def last_of(tasks: TaskClient) -> str:
-    async def look() -> str | None:
-        found = await tasks.find(session_id="s", handler="last")
-        return found.tasks[0].task_id if found.tasks else None
+async def last_of(tasks: TaskClient, handler: str = "last") -> str:
+    async def look() -> list[str]:
+        found = await tasks.find(session_id="s", handler=handler)
+        return [each.task_id for each in found.tasks]
 
-    return await eventually(look, "the last child is there")
+    (found,) = await eventually(look, "the last child is there")
+    return found
+
+
+async def write_below(tasks: TaskClient) -> str:
+    below = await last_of(tasks)
+    await tasks.signal("s", below, "write")
+
+    async def is_over() -> bool:
+        state = await tasks.get("s", below)
+        return state is not None and state.status is TaskStatus.COMPLETE
+
+    await eventually(is_over, "the child has written")
+    return below
+
+
+def by_author(client: AgUiClient) -> dict[str | None, str]:
+    """Put the messages together, each with who wrote it, as the official client does."""
+    authors: dict[str, str | None] = {}
+    for event in client.events:
+        if event["type"] == "TEXT_MESSAGE_START":
+            authors[event["messageId"]] = event.get("subagentRunId")
+        elif event["type"] == "MESSAGES_SNAPSHOT":
+            authors |= {each["id"]: each.get("subagentRunId") for each in event["messages"]}
+    texts = client.text()
+    found = {authors[name]: text for name, text in texts.items()}
+    assert len(found) == len(texts)
+    return found
 
 
 async def test_each_child_is_named_once_awaited_or_not_also_to_who_joins_or_reads_again(
@@ -131,3 +198,104 @@ async def test_each_child_is_named_once_awaited_or_not_also_to_who_joins_or_read
         chunks = [json.loads(line[6:]) for line in page.text.split("\n") if line[:7] == "data: {"]
         told = [each["data"] for each in chunks if each["type"] == "data-child"]
         assert told == children_of(ann)
+
+
+async def test_the_texts_of_all_below_a_task_are_in_its_run_on_request(
+    store: RedisStateStore,
+) -> None:
+    async with served(store) as (tasks, http):
+        ann, bob, plain = AgUiClient(http), AgUiClient(http), AgUiClient(http)
+        async with ann.running("boss", run_input("s", "t"), params=TEXT) as events:
+            async for _ in events:
+                if {"I am left. Done.", "I am right."} <= set(ann.text().values()):
+                    break
+        # In the midst of a text of a child.
+        async with bob.connected("s", "t", fresh=True, params=TEXT) as events:
+            async for _ in events:
+                if bob.of("MESSAGES_SNAPSHOT"):
+                    break
+        assert by_author(bob) == by_author(ann)
+        for name in ("look", "go"):
+            await tasks.signal("s", "t", name)
+        below = await last_of(tasks)
+        await tasks.signal("s", below, "write")
+        left, right = [each["task_id"] for each in children_of(ann)][:2]
+        all_of = {
+            left: "I am left. Done.",
+            right: "I am right. Done.",
+            below: "I am the last.",
+            None: "I have asked.",
+        }
+        for client in (ann, bob):
+            await client.connect("s", "t", params=TEXT)
+            assert by_author(client) == all_of
+            assert client.events[-1]["outcome"] == {"type": "success"}
+        late, whole = AgUiClient(http), AgUiClient(http)
+        await late.connect("s", "t", params=TEXT)
+        await whole.connect("s", "t", params={"after": "0", **TEXT})
+        assert by_author(late) == by_author(whole) == all_of
+        last = {each["task_id"]: each["state"] for each in children_of(whole)}
+        assert last == {left: "ended", right: "ended", below: "ended"}
+        await plain.connect("s", "t", params={"after": "0"})
+        assert by_author(plain) == {None: "I have asked."}
+        page = await http.get("/v1/ai-sdk/boss/s/stream", params={"task": "t", **TEXT})
+        chunks = [json.loads(line[6:]) for line in page.text.split("\n") if line[:7] == "data: {"]
+        metadata = [each["providerMetadata"] for each in chunks if "providerMetadata" in each]
+        named = [each["redis_state"]["task_id"] for each in metadata]
+        assert set(named) == {left, right, below}
+        said = "".join(each["delta"] for each in chunks if each["type"] == "text-delta")
+        assert sorted(said) == sorted("".join(all_of.values()))
+
+
+async def test_what_a_child_writes_while_the_run_is_interrupted_comes_with_the_next(
+    store: RedisStateStore,
+) -> None:
+    async with served(store) as (tasks, http):
+        ann = await AgUiClient(http).run("asker", run_input("s", "t"), params=TEXT)
+        (interrupt,) = ann.events[-1]["outcome"]["interrupts"]
+        below = await write_below(tasks)
+        entry = {"interruptId": interrupt["id"], "status": "resolved"}
+        answer = run_input("s", "r2", resume=[{**entry, "payload": {"approved": True}}])
+        await ann.run("asker", answer, params=TEXT)
+        assert by_author(ann) == {below: "I am the last.", None: "So be it."}
+        assert len(children_of(ann)) == 1
+
+
+async def test_a_message_goes_on_with_what_a_child_wrote_while_it_waited_for_an_approval(
+    store: RedisStateStore,
+) -> None:
+    async with served(store) as (tasks, http):
+        said = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
+        body: dict[str, Any] = {"id": "s", "messages": [said]}
+        first = await http.post("/v1/ai-sdk/asker", json=body, params=TEXT)
+        assert "text-delta" not in first.text
+        below = await write_below(tasks)
+        (pause,) = await tasks.pauses("s")
+        approval = {"id": pause.pause_id, "approved": True}
+        part = {"type": "dynamic-tool", "state": "approval-responded", "approval": approval}
+        answered = {"id": "a", "role": "assistant", "parts": [part]}
+        answered["parts"] = [{**part, "toolCallId": pause.pause_id}]
+        body = {"id": "s", "messages": [said, answered]}
+        rest = await http.post("/v1/ai-sdk/asker", json=body, params=TEXT)
+        chunks = [json.loads(line[6:]) for line in rest.text.split("\n") if line[:7] == "data: {"]
+        began = [each.get("providerMetadata") for each in chunks if each["type"] == "text-start"]
+        assert began == [{"redis_state": {"task_id": below}}, None]
+        deltas = [each["delta"] for each in chunks if each["type"] == "text-delta"]
+        assert "".join(deltas) == "I am the last.So be it."
+
+
+async def test_a_text_that_a_child_writes_again_takes_the_place_of_the_first(
+    store: RedisStateStore,
+) -> None:
+    async with served(store) as (tasks, http):
+        ann = AgUiClient(http)
+        async with ann.running("over", run_input("s", "t"), params=TEXT) as events:
+            async for _ in events:
+                if "first" in ann.text().values():
+                    break
+            below = await last_of(tasks, "fails_once")
+            await tasks.signal("s", below, "fail")
+            async for _ in events:
+                pass
+        assert by_author(ann) == {below: "second try"}
+        assert ann.events[-1]["outcome"] == {"type": "success"}
