@@ -219,7 +219,7 @@ def at_ms(event: AgUiEvent, moment: Any) -> AgUiEvent:
 
 
 def _by(author: str | None) -> dict[str, Any]:
-    """Name the task that wrote a text, if it is another one than the run's."""
+    """Return what names the writer of a text, if it is another one than the run's."""
     return {} if author is None else {"subagentRunId": author}
 
 

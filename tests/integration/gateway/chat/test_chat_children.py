@@ -273,8 +273,8 @@ async def test_a_message_goes_on_with_what_a_child_wrote_while_it_waited_for_an_
         (pause,) = await tasks.pauses("s")
         approval = {"id": pause.pause_id, "approved": True}
         part = {"type": "dynamic-tool", "state": "approval-responded", "approval": approval}
-        answered = {"id": "a", "role": "assistant", "parts": [part]}
-        answered["parts"] = [{**part, "toolCallId": pause.pause_id}]
+        parts = [{**part, "toolCallId": pause.pause_id}]
+        answered = {"id": "a", "role": "assistant", "parts": parts}
         body = {"id": "s", "messages": [said, answered]}
         rest = await http.post("/v1/ai-sdk/asker", json=body, params=TEXT)
         chunks = [json.loads(line[6:]) for line in rest.text.split("\n") if line[:7] == "data: {"]
