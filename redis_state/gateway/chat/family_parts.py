@@ -32,10 +32,15 @@ class FamilyParts(TaskParts):
 
     def feed(self, update: StateUpdate) -> list[Part]:
         """Read a row; return what it says."""
-        task_id = update.task_id
+        task_id, known = update.task_id, len(self.shown)
         if task_id == self._task_id:
             return super().feed(update)
-        return list(self._said_below(task_id, update)) if _is_shown(update) else []
+        parts = list(self._said_below(task_id, update)) if _is_shown(update) else []
+        if len(self.shown) < known - 1:
+            # One has forgotten what has ended, of all.
+            for each in (self, *self.below.values()):
+                each.know_shown_only()
+        return parts
 
     def forget_texts(self) -> None:
         """Keep from now on what an open stream needs: no texts, arguments and results."""

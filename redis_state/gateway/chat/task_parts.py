@@ -113,6 +113,14 @@ class TaskParts:
             else:
                 self.shown[name] = _slim(each)
 
+    def know_shown_only(self) -> None:
+        """Forget the generations of texts that are not known any more."""
+        self._texts = {
+            name: known
+            for name, known in self._texts.items()
+            if self._part_id(name, known[0]) in self.shown
+        }
+
     def close(self) -> list[Part]:
         """End what is open, as a run of a protocol ends."""
         parts = list(self._closing())

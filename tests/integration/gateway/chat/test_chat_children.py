@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -17,13 +18,21 @@ import httpx
 
 from redis_state import RedisStateStore
 from redis_state.gateway import create_gateway
-from redis_state.models import TaskStatus
+from redis_state.gateway.chat.family_parts import FamilyParts
+from redis_state.gateway.chat.parts import TextDropped
+from redis_state.gateway.chat.shown import ShownMessage
+from redis_state.gateway.chat.task_parts import MOST_SHOWN
+from redis_state.gateway.streaming.events import FrameWriter
+from redis_state.gateway.streaming.family import DEEPEST, MOST_TASKS, TaskFamily
+from redis_state.models import StateUpdate, TaskStatus, UpdateType
+from redis_state.stores.sessions.session_log import Entry
 from redis_state.testing import eventually
 from redis_state.worker import RetryPolicy, TaskClient, TaskContext, retried
 from tests.support.chat.ag_ui import AgUiClient, run_input
 from tests.support.http.asgi_servers import PLAIN, serving_asgi
 from tests.support.http.gateway import tokens
 from tests.support.processes.pools import agent, client_of, queue_of, serving
+from tests.support.servers.rollback import rolling_back
 
 SCOPES = ("read:*", "submit:*", "resolve:*", "steer:*")
 
@@ -100,19 +109,39 @@ TEXT = {"children": "text"}
 
 
 @asynccontextmanager
-async def served(store: RedisStateStore) -> AsyncGenerator[tuple[TaskClient, httpx.AsyncClient]]:
+async def over_http(store: RedisStateStore) -> AsyncGenerator[httpx.AsyncClient]:
     app = create_gateway(store, auth=tokens, queue=queue_of(store.settings))
     headers = {"authorization": f"Bearer {tokens.mint('ann', SCOPES)}"}
     async with (
-        serving(agent(store.settings, HANDLERS)),
-        client_of(store) as tasks,
         serving_asgi(app, stop=app.end_streams) as port,
         httpx.AsyncClient(
             verify=PLAIN, base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60
         ) as http,
     ):
-        yield tasks, http
+        yield http
     await app.aclose()
+
+
+@asynccontextmanager
+async def served(store: RedisStateStore) -> AsyncGenerator[tuple[TaskClient, httpx.AsyncClient]]:
+    async with (
+        serving(agent(store.settings, HANDLERS)),
+        client_of(store) as tasks,
+        over_http(store) as http,
+    ):
+        yield tasks, http
+
+
+def spawns(parent: str, child: str) -> StateUpdate:
+    content = {"notice": "child", "task_id": child, "handler": "any"}
+    kind = UpdateType.NOTIFICATION
+    return StateUpdate(session_id="s", task_id=parent, update_type=kind, content=content)
+
+
+def writes(task: str, text: str, part: int = 1, *, name: str = "a") -> StateUpdate:
+    content = {"text": text, "text_id": name, "generation": "g", "part": part}
+    kind = UpdateType.RESULT
+    return StateUpdate(session_id="s", task_id=task, update_type=kind, content=content)
 
 
 def children_of(client: AgUiClient) -> list[dict[str, Any]]:
@@ -299,3 +328,65 @@ async def test_a_text_that_a_child_writes_again_takes_the_place_of_the_first(
                 pass
         assert by_author(ann) == {below: "second try"}
         assert ann.events[-1]["outcome"] == {"type": "success"}
+
+
+async def test_lost_pieces_of_a_childs_text_are_replaced_after_a_restored_backup() -> None:
+    async with (
+        rolling_back() as server,
+        RedisStateStore.from_url(server.url) as store,
+        client_of(store) as tasks,
+        over_http(store) as http,
+    ):
+        await tasks.submit("none", None, session_id="s", task_id="t")
+        for row in (spawns("t", "c"), writes("other", "not of it"), writes("c", "kept ")):
+            await store.save_update(row)
+        await server.mark()
+        await store.save_update(writes("c", "lost ", 2))
+        ann = AgUiClient(http)
+        reading = asyncio.create_task(ann.connect("s", "t", params=TEXT))
+        await eventually(lambda: by_author(ann) == {"c": "kept lost "}, "the run is read")
+        await server.go_back()
+        await store.save_update(writes("c", "new", 2))
+        await eventually(lambda: by_author(ann) == {"c": "kept new"}, "the run continues")
+        await tasks.cancel("s", "t")
+        await reading
+        late = await AgUiClient(http).connect("s", "t", params=TEXT)
+        assert by_author(late) == {"c": "kept new"}
+
+
+def test_an_open_stream_knows_so_many_texts_of_all_below_it_and_holds_none() -> None:
+    parts = FamilyParts("t", keeps_texts=False)
+    for number in range(3 * MOST_SHOWN):
+        child = f"c{number % 10}"
+        parts.feed(writes(child, "a text", name=f"n{number}"))
+        ended = writes(child, "", 2, name=f"n{number}")
+        parts.feed(ended.model_copy(update={"content": {**ended.content, "end": True}}))
+    assert len(parts.shown) <= 2 * MOST_SHOWN
+    assert sum(len(each._texts) for each in parts.below.values()) <= 2 * MOST_SHOWN
+    messages = [each for each in parts.shown.values() if isinstance(each, ShownMessage)]
+    assert messages
+    assert not any(each.text for each in messages)
+    # The text that a child wrote is not one of the task.
+    assert not parts.wrote_text
+    again = writes("c9", "again", name=f"n{3 * MOST_SHOWN - 1}")
+    changed = again.model_copy(update={"content": {**again.content, "generation": "h"}})
+    assert any(isinstance(part, TextDropped) for part in parts.feed(changed))
+
+
+def test_a_family_has_so_many_levels_and_tasks_and_no_others() -> None:
+    writer, family = FrameWriter("s"), TaskFamily("t0")
+
+    def has(row: StateUpdate) -> bool:
+        return family.has(writer.frame(Entry("1-1", row)))
+
+    assert not has(writes("t1", "a stranger"))
+    # Whom a stranger names is none.
+    assert not has(spawns("stranger", "t1"))
+    for level in range(DEEPEST):
+        assert has(spawns(f"t{level}", f"t{level + 1}"))
+    assert has(spawns(f"t{DEEPEST}", "too deep"))
+    assert not has(writes("too deep", "x"))
+    for number in range(MOST_TASKS):
+        assert has(spawns("t0", f"c{number}"))
+    assert has(writes(f"c{MOST_TASKS - DEEPEST - 2}", "x"))
+    assert not has(writes(f"c{MOST_TASKS - DEEPEST - 1}", "x"))
