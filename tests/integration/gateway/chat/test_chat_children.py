@@ -19,7 +19,7 @@ import httpx
 from redis_state import RedisStateStore
 from redis_state.gateway import create_gateway
 from redis_state.gateway.chat.family_parts import FamilyParts
-from redis_state.gateway.chat.parts import TextDropped
+from redis_state.gateway.chat.parts import TextAdded, TextBegan, TextDropped, TextEnded
 from redis_state.gateway.chat.shown import ShownMessage
 from redis_state.gateway.chat.task_parts import MOST_SHOWN
 from redis_state.gateway.streaming.events import FrameWriter
@@ -311,6 +311,9 @@ async def test_a_message_goes_on_with_what_a_child_wrote_while_it_waited_for_an_
         assert began == [{"redis_state": {"task_id": below}}, None]
         deltas = [each["delta"] for each in chunks if each["type"] == "text-delta"]
         assert "".join(deltas) == "I am the last.So be it."
+        # What the page has is not sent again.
+        states = [each["data"]["state"] for each in chunks if each["type"] == "data-child"]
+        assert states == ["ended"]
 
 
 async def test_a_text_that_a_child_writes_again_takes_the_place_of_the_first(
@@ -366,11 +369,35 @@ def test_an_open_stream_knows_so_many_texts_of_all_below_it_and_holds_none() -> 
     messages = [each for each in parts.shown.values() if isinstance(each, ShownMessage)]
     assert messages
     assert not any(each.text for each in messages)
-    # The text that a child wrote is not one of the task.
-    assert not parts.wrote_text
     again = writes("c9", "again", name=f"n{3 * MOST_SHOWN - 1}")
     changed = again.model_copy(update={"content": {**again.content, "generation": "h"}})
     assert any(isinstance(part, TextDropped) for part in parts.feed(changed))
+
+
+def test_a_task_that_pauses_ends_the_texts_below_it_which_begin_again() -> None:
+    parts = FamilyParts("t")
+    began, added = parts.feed(writes("c", "one "))
+    assert (began, added) == (
+        TextBegan("c:a:g", "text", "c"),
+        TextAdded("c:a:g", "text", "one ", "c"),
+    )
+    paused = StateUpdate(
+        session_id="s",
+        task_id="t",
+        update_type=UpdateType.STATUS_CHANGE,
+        content={"status": "PAUSED"},
+    )
+    assert TextEnded("c:a:g", "text", "c") in parts.feed(paused)
+    # The text that a child wrote is not one of the task.
+    assert not parts.wrote_text
+    assert parts.feed(writes("c", "two", 2))[0] == began
+    shown = parts.shown["c:a:g"]
+    assert isinstance(shown, ShownMessage)
+    assert (shown.text, shown.is_open) == ("one two", True)
+    # Another's pause ends its own texts alone.
+    parts.feed(writes("d", "three"))
+    parts.feed(paused.model_copy(update={"task_id": "c"}))
+    assert [each.author for each in parts.open_texts] == ["d"]
 
 
 def test_a_family_has_so_many_levels_and_tasks_and_no_others() -> None:
