@@ -8,6 +8,7 @@
 -- KEYS parent.lease             hash: epoch, claim: the parent's
 -- KEYS parent.journal           hash: entry -> JSON, lane:<name> -> JSON, entries: the parent's
 -- KEYS children                 zset: task_id -> expiry in us: the parent's
+-- KEYS parent_rows              list: the parent's index in the updates
 -- ARGV announcement.channel     channel
 -- ARGV mark                     of the parent's lease
 -- ARGV entry                    of the parent's journal
@@ -20,7 +21,10 @@
 -- ARGV announcement.max_rows    int: of the updates
 -- ARGV announcement.ttl_ms      int: of the updates
 -- ARGV announcement.row_id      update id
--- ARGV announcement.row         the update that tells of the child
+-- ARGV announcement.row         the child's update: that it is PENDING
+-- ARGV announcement.other_id    update id
+-- ARGV announcement.other       the parent's update, which names the child; before the child's
+-- ARGV parent.task_id           the parent's id
 -- ARGV lane.entry               entry of the parent's journal, '' for none
 -- ARGV lane.state               JSON: where the lane stands then
 -- ARGV fields..                 names and values, in turn
@@ -31,7 +35,7 @@
 --   {'DENIED', status}  the parent does not run; nothing was written
 --   {'LOST', epoch}     another claim has the parent's lease; nothing was written
 --   {'REWOUND', entries}  the server has fewer entries than the run knows; nothing was written
--- Emits the update on channel
+-- Emits both updates on channel
 -- @include now_ms
 -- @include now_us
 -- @include journal_fence
@@ -61,5 +65,10 @@ if not is_new then return { 'STALE', recorded } end
 redis.call('HSET', parent.journal, entry, note)
 entries = journal_count(parent.journal, lane.entry, lane.state)
 redis.call('PEXPIREAT', parent.journal, redis.call('PEXPIRETIME', parent.task))
+-- The parent's log names a child before the child says anything.
+local child_rows = announcement.topic_rows
+announcement.topic_rows, announcement.topic = parent_rows, parent.task_id
+log_append(announcement, announcement.other_id, announcement.other, now)
+announcement.topic_rows = child_rows
 announce(announcement, task_id, now)
 return { 'OK', record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields), entries }

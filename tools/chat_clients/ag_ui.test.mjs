@@ -57,6 +57,21 @@ async function read(url, init = {}, most = Infinity) {
 
 const verified = (events) => lastValueFrom(from(events).pipe(verifyEvents(), toArray()))
 
+test("a run with the texts of its children", async () => {
+  const agent = new Agent("delegate").ask("hello")
+  const named = []
+  agent.subscribe({ onCustomEvent: ({ event }) => { if (event.name === "redis_state.child") named.push(event.value) } })
+  agent.url += "?children=text"
+  await agent.runAgent({ runId: unique() })
+  assert.equal(agent.failure, undefined)
+  assert.deepEqual(agent.texts().sort(), ["Hello", "One has.", "second try"])
+  const last = Object.fromEntries(named.map((each) => [each.task_id, each]))
+  assert.deepEqual(Object.values(last).map((each) => each.state), ["ended", "ended"])
+  const written = agent.messages.filter((each) => each.role === "assistant")
+  const handlers = Object.fromEntries(written.map((each) => [each.content, last[each.subagentRunId]?.handler]))
+  assert.deepEqual(handlers, { Hello: "talk", "One has.": undefined, "second try": "again" })
+})
+
 test("a run, with all that it shows", async () => {
   const agent = new Agent("talk").ask("hello")
   const { result } = await agent.runAgent({ runId: unique() })

@@ -42,6 +42,20 @@ for (const [name, ai, query] of [["7", newest, ""], ["6", six, ""], ["5", five, 
     assert.ok(message.parts.some((each) => each.type === "data-value"))
   })
 
+  test(`AI SDK ${name}: a message with the texts of its children`, async () => {
+    const more = new ai.DefaultChatTransport({ api: `${gateway}/v1/ai-sdk/delegate?children=text`, headers })
+    const stream = await more.sendMessages({ chatId: unique(), messages: [user("hello")], trigger: "submit-message", headers })
+    const { message, errors } = await whole(stream)
+    assert.deepEqual(errors, [])
+    const children = message.parts.filter((each) => each.type === "data-child").map((each) => each.data)
+    assert.deepEqual(children.map((each) => [each.handler, each.state]), [["talk", "ended"], ["again", "ended"]])
+    const dropped = message.parts.filter((each) => each.type === "data-dropped")
+    assert.ok(dropped.length <= 1)
+    const by = (each) => children.find((child) => child.task_id === each.providerMetadata?.redis_state.task_id)?.handler
+    const said = message.parts.filter((each) => each.type === "text" && each.text !== "first").map((each) => [by(each), each.text])
+    assert.deepEqual(said.sort(), [["again", "second try"], ["talk", "Hello"], [undefined, "One has."]].sort())
+  })
+
   test(`AI SDK ${name}: left, resumed, stopped`, async () => {
     const chat = unique()
     assert.equal(await resume("wait", chat), null)

@@ -10,10 +10,11 @@ TextKind: TypeAlias = Literal["text", "reasoning"]
 
 @dataclass(frozen=True, slots=True)
 class TextBegan:
-    """A text begins, or continues after its end."""
+    """A text begins, or continues after its end. ``author`` is the task, if it is another one."""
 
     text_id: str
     kind: TextKind
+    author: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class TextAdded:
     text_id: str
     kind: TextKind
     text: str = field(repr=False)
+    author: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class TextEnded:
 
     text_id: str
     kind: TextKind
+    author: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +111,21 @@ class PauseDecided:
 
 
 @dataclass(frozen=True, slots=True)
-class ChildAwaited:
-    """The task waits for the end of a child task; or, once it has ended, continues."""
+class ChildNamed:
+    """The task has a child task; or that has ended, if the task waited for it. Each comes once.
+
+    ``handler`` is None if the row that says it is not kept.
+    """
 
     task_id: str
+    handler: str | None
     ended: bool
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a client gets of it."""
+        state = "ended" if self.ended else "running"
+        return {"task_id": self.task_id, "handler": self.handler, "state": state}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +154,7 @@ Part: TypeAlias = (
     | StateChanged
     | PauseAsked
     | PauseDecided
-    | ChildAwaited
+    | ChildNamed
     | Halted
     | OtherUpdate
 )

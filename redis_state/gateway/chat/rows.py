@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from redis_state.errors import CursorGap
 from redis_state.gateway.streaming import events
 from redis_state.gateway.streaming.events import Frame, FrameWriter, position
+from redis_state.gateway.streaming.family import TaskFamily
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.gateway.streaming.reading import read_events
 from redis_state.models import StateUpdate, UpdateType
@@ -56,7 +57,7 @@ Heard: TypeAlias = TaskRow | StreamNotice | bytes
 
 @dataclass(frozen=True, slots=True)
 class TaskRows:
-    """The rows of one task, cut for one caller.
+    """The rows of one task, cut for one caller; with a ``family`` those of the tasks below it too.
 
     Of those that were published the newest are not old: ``most_bytes`` of them, or one.
     """
@@ -67,6 +68,7 @@ class TaskRows:
     most_bytes: int
     visible: Visible | None = None
     expires_at: datetime | None = None
+    family: TaskFamily | None = None
 
     async def end(self) -> str:
         """Return the cursor after the session's newest row."""
@@ -112,31 +114,35 @@ class TaskRows:
 
     async def _frames(self, writer: FrameWriter, until: str) -> AsyncGenerator[tuple[str, Frame]]:
         last = position(until)
-        async with aclosing(self._pages(None)) as pages:
+        topic, family = self.task_id if self.family is None else None, self.family
+        async with aclosing(self._pages(None, topic)) as pages:
             async for page in pages:
                 for entry in page.entries:
                     frame = writer.frame(entry)
                     if frame.n > last[0]:
                         return
-                    if frame.data:
+                    if frame.data and (family is None or family.has(frame)):
                         yield entry.cursor, frame
                 if position(page.cursor)[0] >= last[0]:
                     return
 
     async def moves_after(self, cursor: str) -> bool:
         """Return whether a row behind a cursor has a status, also a hidden one."""
-        async with aclosing(self._pages(cursor if position(cursor)[0] else None)) as pages:
+        after = cursor if position(cursor)[0] else None
+        async with aclosing(self._pages(after, self.task_id)) as pages:
             async for page in pages:
                 if any(row.value.update_type is UpdateType.STATUS_CHANGE for row in page.entries):
                     return True
         return False
 
-    async def _pages(self, after: str | None) -> AsyncGenerator[EntryPage[StateUpdate]]:
-        """Read the task's rows up to the end of the log; pass over those that are lost."""
+    async def _pages(
+        self, after: str | None, topic: str | None
+    ) -> AsyncGenerator[EntryPage[StateUpdate]]:
+        """Read a task's rows, or all, up to the end of the log; pass over those that are lost."""
         while True:
             try:
                 page = await self.hub.store.read_updates(
-                    self.session_id, after=after, limit=_PAGE, task_id=self.task_id
+                    self.session_id, after=after, limit=_PAGE, task_id=topic
                 )
             except CursorGap as gap:
                 after = gap.resume_after
@@ -158,6 +164,7 @@ class TaskRows:
             task_id=self.task_id,
             visible=self.visible,
             expires_at=self.expires_at,
+            family=self.family,
         )
         async with aclosing(chunks):
             async for heard in _heard(chunks):

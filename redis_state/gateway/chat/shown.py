@@ -25,6 +25,8 @@ class ShownMessage:
     # each row is work by the square of a long text.
     blocks: list[str] = field(default_factory=list[str], repr=False)
     recent: list[str] = field(default_factory=list[str], repr=False)
+    # The task that wrote it, if it is another one than the chat's.
+    author: str | None = None
 
     @property
     def text(self) -> str:

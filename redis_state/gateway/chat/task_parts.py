@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from redis_state.gateway.chat.parts import (
-    ChildAwaited,
+    ChildNamed,
     Halted,
     OtherUpdate,
     Part,
@@ -45,11 +45,22 @@ _ENDS: Final = frozenset(status.value for status in TaskStatus if status.is_term
 class TaskParts:
     """Read the rows of one task in order, each once, and keep what a client that joins needs.
 
-    ``keeps_texts`` is False for a protocol that never gives texts again.
+    ``keeps_texts`` is False for a protocol that never gives texts again. A task below the chat's is
+    the ``author`` of its texts, and keeps them in what the chat has ``shown`` and passed by.
     """
 
-    def __init__(self, task_id: str, state: Any = None, *, keeps_texts: bool = True) -> None:
-        self.shown: dict[str, ShownMessage | ShownCall] = {}
+    def __init__(
+        self,
+        task_id: str,
+        state: Any = None,
+        *,
+        keeps_texts: bool = True,
+        author: str | None = None,
+        shown: dict[str, ShownMessage | ShownCall] | None = None,
+        passed_texts: dict[str, int] | None = None,
+    ) -> None:
+        self.shown: dict[str, ShownMessage | ShownCall] = {} if shown is None else shown
+        self._author = author
         self.state: Any = state
         self.has_state: bool = False
         self.step: str | None = None
@@ -62,6 +73,8 @@ class TaskParts:
         self._task_id = task_id
         # The generation of each text, and its part read last.
         self._texts: dict[str, tuple[str, int]] = {}
+        # The children that were named, by their ids.
+        self._named: dict[str, ChildNamed] = {}
         # Names and ids of open pauses, the oldest first.
         self._asked: list[tuple[str, str]] = []
         # The state, if it is no one else's object.
@@ -69,15 +82,25 @@ class TaskParts:
         # How many rows were passed by, with the sizes of their texts, and whether what has ended
         # was forgotten.
         self.passed: int = 0
-        self._passed_texts: dict[str, int] = {}
-        self._forgot = False
+        self._passed_texts: dict[str, int] = {} if passed_texts is None else passed_texts
+        self.forgot: bool = False
 
     @property
     def open_texts(self) -> list[ShownMessage]:
         """The texts that have begun and not ended."""
         return [
-            each for each in self.shown.values() if isinstance(each, ShownMessage) and each.is_open
+            each
+            for each in self.shown.values()
+            if isinstance(each, ShownMessage)
+            and each.is_open
+            # A chat's own task ends all that is open.
+            and (self._author is None or each.author == self._author)
         ]
+
+    @property
+    def children(self) -> list[ChildNamed]:
+        """The children that were named, the oldest first, as they were named last."""
+        return list(self._named.values())
 
     def feed(self, update: StateUpdate) -> list[Part]:
         """Read a row; return what it says."""
@@ -95,6 +118,10 @@ class TaskParts:
                 self._passed_texts[name] = each.size
         self.shown.clear()
         keep_newest(self._passed_texts)
+        self.know_newest()
+
+    def know_newest(self) -> None:
+        """Forget the generations of the oldest texts, if there are many."""
         keep_newest(self._texts)
 
     def forget_texts(self) -> None:
@@ -105,6 +132,14 @@ class TaskParts:
                 each.forget()
             else:
                 self.shown[name] = slim(each)
+
+    def know_shown_only(self) -> None:
+        """Forget the generations of texts that are not known any more."""
+        self._texts = {
+            name: known
+            for name, known in self._texts.items()
+            if self._part_id(name, known[0]) in self.shown
+        }
 
     def close(self) -> list[Part]:
         """End what is open, as a run of a protocol ends."""
@@ -125,10 +160,10 @@ class TaskParts:
             if isinstance(each, ShownMessage):
                 told += self._go_back(each, kept, again)
         for each in again.values():
-            told += [TextBegan(each.text_id, each.kind)]
-            told += [TextAdded(each.text_id, each.kind, each.text)]
+            told += [TextBegan(each.text_id, each.kind, each.author)]
+            told += [TextAdded(each.text_id, each.kind, each.text, each.author)]
             if not each.is_open:
-                told.append(TextEnded(each.text_id, each.kind))
+                told.append(TextEnded(each.text_id, each.kind, each.author))
         told += [
             PauseAsked(pause_id, about["pause"], about.get("payload"), about)
             for pause_id, about in kept.asked.items()
@@ -151,7 +186,7 @@ class TaskParts:
             if not isinstance(each, ShownMessage):
                 continue
             # What this does not know any more the client has, or it is too old for it.
-            if name in self.shown or not (self._forgot or name in self._passed_texts):
+            if name in self.shown or not (self.forgot or name in self._passed_texts):
                 yield name, each
             else:
                 each.is_open = False
@@ -163,24 +198,24 @@ class TaskParts:
         if left is None and kept._passed_texts.get(each.text_id) == each.size:
             # It is kept, and too old to be shown again.
             if each.is_open:
-                yield TextEnded(each.text_id, each.kind)
+                yield TextEnded(each.text_id, each.kind, each.author)
             return
         if isinstance(left, ShownMessage) and left.size == each.size:
             del again[each.text_id]
             if each.is_open and not left.is_open:
-                yield TextEnded(each.text_id, each.kind)
+                yield TextEnded(each.text_id, each.kind, each.author)
             # A text that the client has as ended begins again with its next piece.
             left.is_open = left.is_open and each.is_open
             return
         if each.is_open:
-            yield TextEnded(each.text_id, each.kind)
+            yield TextEnded(each.text_id, each.kind, each.author)
         yield TextDropped(each.text_id, each.kind)
 
     def _become(self, kept: TaskParts) -> None:
         self.shown = kept.shown
         self.state, self.has_state, self.step = kept.state, kept.has_state, kept.step
         self.halted, self.wrote_text, self.asked = kept.halted, kept.wrote_text, kept.asked
-        self._texts, self._asked = kept._texts, kept._asked
+        self._texts, self._asked, self._named = kept._texts, kept._asked, kept._named
         self._passed_texts = kept._passed_texts
         if not self._keeps_texts:
             self.forget_texts()
@@ -221,24 +256,24 @@ class TaskParts:
         if not isinstance(shown, ShownMessage) or not shown.is_open:
             if not text:
                 return
-            yield TextBegan(part_id, kind)
+            yield TextBegan(part_id, kind, self._author)
         if text:
-            yield TextAdded(part_id, kind, text)
+            yield TextAdded(part_id, kind, text, self._author)
         if content.get("end"):
-            yield TextEnded(part_id, kind)
+            yield TextEnded(part_id, kind, self._author)
 
     def _drop(self, part_id: str) -> Iterator[Part]:
         shown = self.shown.get(part_id)
         if isinstance(shown, ShownMessage):
             if shown.is_open:
-                yield TextEnded(part_id, shown.kind)
+                yield TextEnded(part_id, shown.kind, shown.author)
             yield TextDropped(part_id, shown.kind)
 
     def _whole(self, part_id: str, kind: TextKind, text: str) -> Iterator[Part]:
         if text:
-            yield TextBegan(part_id, kind)
-            yield TextAdded(part_id, kind, text)
-            yield TextEnded(part_id, kind)
+            yield TextBegan(part_id, kind, self._author)
+            yield TextAdded(part_id, kind, text, self._author)
+            yield TextEnded(part_id, kind, self._author)
 
     def _tool(self, row: StateUpdate, more: Mapping[str, Any]) -> Iterator[Part]:
         given = more.get("tool_call_id")
@@ -283,6 +318,8 @@ class TaskParts:
         match content:
             case {"notice": "value", "key": str(key), "value": value}:
                 yield StateChanged(key, value)
+            case {"notice": "child", "task_id": str(child), "handler": str(handler)}:
+                yield from self._child(child, handler)
             case {"pause": str(name), "approved": bool(approved), "actor": str(actor)}:
                 yield from self._decided(name, actor, approved=approved)
             case _:
@@ -293,9 +330,9 @@ class TaskParts:
             case {"pause": str(name), "approved": bool(approved), "actor": str(actor)}:
                 yield from self._decided(name, actor, approved=approved)
             case {"waits_for": str(child)}:
-                yield ChildAwaited(child, ended=False)
+                yield from self._child(child)
             case {"child": str(child)}:
-                yield ChildAwaited(child, ended=True)
+                yield from self._child(child, ended=True)
             case _:
                 pass
         yield OtherUpdate("status_change", content)
@@ -307,9 +344,16 @@ class TaskParts:
         if status == TaskStatus.PAUSED.value or status in _ENDS:
             yield from self._closing()
 
+    def _child(
+        self, task_id: str, handler: str | None = None, *, ended: bool = False
+    ) -> Iterator[Part]:
+        known = self._named.get(task_id)
+        if known is None or ended > known.ended:
+            yield ChildNamed(task_id, known.handler if known else handler, ended)
+
     def _closing(self) -> Iterator[Part]:
         for each in self.open_texts:
-            yield TextEnded(each.text_id, each.kind)
+            yield TextEnded(each.text_id, each.kind, each.author)
         if self.step is not None:
             yield StepEnded(self.step)
 
@@ -330,12 +374,19 @@ class TaskParts:
                 if isinstance(called, ShownCall):
                     called.returned = part
                     self._show(call_id, called)
-            case PauseDecided(pause_id) if pause_id in self.asked:
-                self.asked[pause_id] = {}
             case StateGiven(state):
                 self.state, self.has_state = state, True
             case StateChanged(key, value):
                 self._change_state(key, value)
+            case _:
+                self._keep_more(part)
+
+    def _keep_more(self, part: Part) -> None:
+        match part:
+            case PauseDecided(pause_id) if pause_id in self.asked:
+                self.asked[pause_id] = {}
+            case ChildNamed():
+                self._name(part)
             case StepBegan(name):
                 self.step = name
             case StepEnded():
@@ -352,6 +403,12 @@ class TaskParts:
         self._own_state[key] = value
         self.has_state = True
 
+    def _name(self, child: ChildNamed) -> None:
+        self._named[child.task_id] = child
+        if len(self._named) > 2 * MOST_SHOWN:
+            ended = [name for name, each in self._named.items() if each.ended]
+            drop_first(self._named, ended or list(self._named)[:1])
+
     def _keep_text(self, part: TextBegan | TextAdded | TextEnded | TextDropped) -> None:
         if isinstance(part, TextDropped):
             del self.shown[part.text_id]
@@ -359,12 +416,13 @@ class TaskParts:
         text = self.shown.get(part.text_id)
         if not isinstance(text, ShownMessage):
             size = self._passed_texts.pop(part.text_id, 0)
-            text = ShownMessage(part.text_id, part.kind, size=size)
+            text = ShownMessage(part.text_id, part.kind, size=size, author=self._author)
             self._show(part.text_id, text)
         text.is_open = not isinstance(part, TextEnded)
         if isinstance(part, TextAdded):
             text.add(part.text, keep=self._keeps_texts)
-        self.wrote_text = self.wrote_text or part.kind == "text"
+        if text.author == self._author and part.kind == "text":
+            self.wrote_text = True
 
     def _show(self, name: str, each: ShownMessage | ShownCall) -> None:
         self.shown[name] = each
@@ -383,7 +441,7 @@ class TaskParts:
             drop_first(self._texts, list(self._texts)[:-MOST_SHOWN])
             decided = [pause_id for pause_id, about in self.asked.items() if not about]
             drop_first(self.asked, decided[:-MOST_SHOWN])
-            self._forgot = True
+            self.forgot = True
 
     def _own(self, row: StateUpdate) -> str:
         return f"{self._task_id}:{row.update_id}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from redis_state.errors import (
     ArchiveUnavailable,
@@ -19,12 +19,14 @@ from redis_state.errors import (
 from redis_state.gateway.answers import HttpProblem, forbidden
 from redis_state.gateway.auth.principal import Principal, Right
 from redis_state.gateway.calls import ApiCall
+from redis_state.gateway.chat.family_parts import FamilyParts
 from redis_state.gateway.chat.places import EventPlace
-from redis_state.gateway.chat.rows import TaskRows
+from redis_state.gateway.chat.rows import TaskRow, TaskRows
 from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import pause_document
 from redis_state.gateway.routes.pauses import decidable_pause, decide
+from redis_state.gateway.streaming.family import TaskFamily
 from redis_state.models import StateUpdate, TaskState, UpdateType
 from redis_state.serialization import codec
 from redis_state.worker.tasks.operate.copies import Copies
@@ -32,6 +34,9 @@ from redis_state.worker.tasks.views.stream import view_task
 
 # What a handler gets as its input: all that the client sent, or the text of its last message.
 InputForm: TypeAlias = Literal["conversation", "text"]
+# What a chat has of the tasks below its own: that they are there, or their texts too.
+ChildrenForm: TypeAlias = Literal["names", "text"]
+CHILDREN: Final = "Of the tasks below it: their names, or also their texts, up to 8 levels deep."
 _SLEEP = "sleep"
 _DEEPEST = 100
 _NO_INPUT = (TaskUnknown, RetryRefused, CorruptState, PayloadUnreadable, ArchiveUnavailable)
@@ -53,6 +58,17 @@ class ChatTask:
     call: ApiCall
     session_id: str
     task_id: str
+    # There if the texts of the tasks below it are shown.
+    family: TaskFamily | None = field(default=None, compare=False)
+
+    def showing(self, children: ChildrenForm) -> ChatTask:
+        """Return it with or without the texts of the tasks below it."""
+        return self if children == "names" else replace(self, family=TaskFamily(self.task_id))
+
+    def parts(self, state: Any = None, *, keeps_texts: bool = True) -> TaskParts:
+        """Return a reader of its rows."""
+        kind = TaskParts if self.family is None else FamilyParts
+        return kind(self.task_id, state, keeps_texts=keeps_texts)
 
     @property
     def rows(self) -> TaskRows:
@@ -61,7 +77,13 @@ class ChatTask:
         visible = None if services.visible is None else partial(_visible, services, principal)
         most = services.usage.limits.chat_bytes
         return TaskRows(
-            services.hub, self.session_id, self.task_id, most, visible, principal.expires_at
+            services.hub,
+            self.session_id,
+            self.task_id,
+            most,
+            visible,
+            principal.expires_at,
+            self.family,
         )
 
     async def submit(self, handler: str, task_input: Any) -> EventPlace:
@@ -118,13 +140,17 @@ class ChatTask:
 
     async def kept_until(self, cursor: str, state: Any = None) -> TaskParts:
         """Read what the rows up to a cursor say. Errors: those of the store."""
-        parts = TaskParts(self.task_id, state)
+        parts = self.parts(state)
         async with aclosing(self.rows.past(cursor)) as past:
             async for row in past:
                 parts.feed(row.update)
                 if row.is_old:
                     parts.pass_by()
         return parts
+
+    async def asks_in(self, row: TaskRow, parts: TaskParts) -> list[dict[str, Any]]:
+        """Return the pauses that the task waits for at a row of its own; none at another's."""
+        return await self.asks(parts, row.cursor) if row.update.task_id == self.task_id else []
 
     async def asks(self, parts: TaskParts, cursor: str) -> list[dict[str, Any]]:
         """Return the pauses that the task waits for at a row; none if it continued."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from redis_state.errors import BackendUnavailable, CursorGap, TaskUnknown
 from redis_state.gateway.streaming import events
 from redis_state.gateway.streaming.events import Frame
+from redis_state.gateway.streaming.family import TaskFamily
 from redis_state.models import StateUpdate
 
 if TYPE_CHECKING:
@@ -37,10 +38,20 @@ class Wanted:
     task_id: str | None = None
     types: frozenset[str] | None = None
     visible: Visible | None = None
+    # Its rows are wanted too, while the task is not terminal.
+    family: TaskFamily | None = None
+
+    @property
+    def topic(self) -> str | None:
+        """The task whose rows are all that is wanted; None for those of several."""
+        return self.task_id if self.family is None else None
 
     def has(self, frame: Frame) -> bool:
         """Return whether a row is of the wanted task and types."""
-        if self.task_id is not None and frame.task_id != self.task_id:
+        if self.family is not None:
+            if not self.family.has(frame):
+                return False
+        elif self.task_id is not None and frame.task_id != self.task_id:
             return False
         if frame.update_type is None:
             return False
@@ -229,7 +240,7 @@ class ClientStream(AsyncIterator[bytes]):
                 self._session_id,
                 after=self._after,
                 limit=self._page,
-                task_id=self._wanted.task_id,
+                task_id=self._wanted.topic,
             )
         except CursorGap as gap:
             self._after = gap.resume_after

@@ -43,6 +43,8 @@ class Frame:
     update_type: str | None
     ends_task: bool
     data: bytes = field(repr=False)
+    # The child that its task names in it.
+    spawned: str | None = None
 
     @property
     def place(self) -> tuple[int, int]:
@@ -81,6 +83,7 @@ class FrameWriter:
             kind.value,
             ends_task=_ends_task(kind, update.content),
             data=self.row(entry.cursor, update, entry.run),
+            spawned=_spawned(kind, update.content),
         )
 
     def changed(self, frame: Frame, update: StateUpdate) -> bytes:
@@ -179,3 +182,11 @@ def _ends_task(kind: UpdateType, content: Any) -> bool:
             return status in _ENDS
         case _:
             return False
+
+
+def _spawned(kind: UpdateType, content: Any) -> str | None:
+    match content:
+        case {"notice": "child", "task_id": str(child)} if kind is UpdateType.NOTIFICATION:
+            return child
+        case _:
+            return None

@@ -1,6 +1,7 @@
 """Parents and children: a task spawns others, waits for their ends, and cancels them with it.
 
-    spawn    the child, the parent's record of it and its place in the parent's index are one step
+    spawn    the child, the parent's record of it, its place in the parent's index and the parent's
+             update that names it are one step
     join     the parent waits for a child in the same step that finds it unfinished
     end      a child's end and the parent's record of it are one step; the process that ends a
              child wakes the parent that waits for it
@@ -38,7 +39,13 @@ from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.child_requests import ChildTask, SpawnRequest
-from redis_state.worker.tasks.moves import announcement, new_fields, raise_refused, status_update
+from redis_state.worker.tasks.moves import (
+    announcement,
+    new_fields,
+    raise_refused,
+    spawned_update,
+    status_update,
+)
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.journal import state_of
 from redis_state.worker.tasks.recorded.replay import Lane
@@ -340,7 +347,9 @@ class ChildTasks:
         """Write a child; return whether it was new."""
         parent, ttl_ms = started.state, self._store.tasks.ttl_ms(TaskStatus.RUNNING.value)
         write = new_write_id()
-        reported = announcement(self._store, status_update(state, TaskStatus.PENDING))
+        pending = status_update(state, TaskStatus.PENDING)
+        named = spawned_update(parent, state.task_id, requested.handler)
+        reported = announcement(self._store, pending, named)
 
         async def spawn(before_ms: int) -> Reply:
             return await self._scripts.spawn_task(
@@ -348,6 +357,7 @@ class ChildTasks:
                 fields,
                 parent=self._keys(parent.session_id, parent.task_id),
                 children=self._store.base.keys.children(parent.session_id, parent.task_id),
+                parent_rows=reported.topic_rows(parent.task_id),
                 mark=started.replay.mark,
                 entry=entry,
                 note=note,

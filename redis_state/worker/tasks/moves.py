@@ -84,3 +84,14 @@ def status_update(state: TaskState, status: TaskStatus, **details: Any) -> NewUp
         update_type=UpdateType.STATUS_CHANGE,
         content={"status": status.value, **details},
     )
+
+
+def spawned_update(parent: TaskState, child_id: str, handler: str) -> NewUpdate:
+    """Make the update by which a task names a child that it spawns."""
+    return NewUpdate(
+        session_id=parent.session_id,
+        task_id=parent.task_id,
+        trace_id=parent.trace_id,
+        update_type=UpdateType.NOTIFICATION,
+        content={"notice": "child", "task_id": child_id, "handler": handler},
+    )

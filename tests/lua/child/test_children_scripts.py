@@ -9,7 +9,7 @@ import pytest
 from redis_state.scripts import ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
 from tests.support.scripts.keys import task_keys, token_key
-from tests.support.scripts.logs import rows_of
+from tests.support.scripts.logs import rows_of, topic_of
 from tests.support.scripts.pauses import open_pause, pause
 from tests.support.scripts.replies import HOUR, ask, clock_ms, fields, lives, no, ok
 from tests.support.scripts.tasks import epoch_of, join, make_task, mark_of, spawn, start, wake
@@ -49,7 +49,10 @@ async def test_a_child_its_note_and_its_place_are_written_once_and_together(
     assert await index_of(scripts, keys) == [b"c"]
     assert (await fields(scripts, task.journal)).keys() == {"child:c#1", "entries"}
     rows = [row_id for _, row_id in await rows_of(scripts, keys.updates("s"))]
-    assert rows == ["started-one", "spawned-c"]
+    assert rows == ["started-one", "spawned-c", "pending-c"]
+    # The parent's own row names the child.
+    assert await topic_of(scripts, keys.updates("s"), "t") == [1, 2]
+    assert await topic_of(scripts, keys.updates("s"), "c") == [3]
     assert all(0 < life <= HOUR for life in await lives(scripts, child.task, task.journal))
     assert HOUR < (await lives(scripts, keys.children("s", "t")))[0] <= 2 * HOUR
 
@@ -100,7 +103,7 @@ async def test_a_task_waits_for_a_child_and_goes_on_once_when_that_is_over(
     assert sorted(words) == [ReplyCode.DENIED] * 19 + [ReplyCode.OK]
     assert (await fields(scripts, task.task))["status"] == b"PENDING"
     rows = [row_id for _, row_id in await rows_of(scripts, keys.updates("s"))]
-    assert rows == ["started-one", "spawned-c", "joined-c", "woken-c"]
+    assert rows == ["started-one", "spawned-c", "pending-c", "joined-c", "woken-c"]
     # The repetition of the join is one still.
     assert await join(scripts, keys, task, child) == ok(4)
     assert (await fields(scripts, task.task))["status"] == b"PENDING"

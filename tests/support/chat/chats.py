@@ -80,7 +80,17 @@ async def again(ctx: TaskContext) -> Any:
     await ctx.step("write", retried(write, policy))
 
 
+async def delegate(ctx: TaskContext) -> Any:
+    """Have two others write, and write between their ends."""
+    first, second = [await ctx.spawn(name) for name in ("talk", "again")]
+    await ctx.join(first)
+    async with ctx.text("answer") as out:
+        out.write("One has.")
+    await ctx.join(second)
+
+
 HANDLERS = {
+    "delegate": delegate,
     "again": again,
     "blurt": blurt,
     "talk": talk,

@@ -114,6 +114,7 @@ async def spawn(
         {"status": b"PENDING", "finished": b"0", "parent": parent.task_id.encode()},
         parent=parent,
         children=keys.children("s", parent.task_id),
+        parent_rows=keys.updates("s").topic_rows(parent.task_id),
         mark=await mark_of(scripts, parent.lease) if mark is None else mark,
         entry=f"child:{child}#1",
         note=b"{}",
@@ -121,7 +122,7 @@ async def spawn(
         write=write,
         ttl_ms=ttl_ms,
         index_ttl_ms=2 * ttl_ms,
-        announcement=saying(keys, f"spawned-{child}"),
+        announcement=saying(keys, f"pending-{child}", f"spawned-{child}"),
     )
 
 

@@ -10,7 +10,7 @@ from datetime import UTC
 from typing import Any, Final, TypeAlias
 
 from redis_state.gateway.chat.parts import (
-    ChildAwaited,
+    ChildNamed,
     OtherUpdate,
     Part,
     PauseAsked,
@@ -63,8 +63,13 @@ class RunEvents:
 
     def joined(self) -> list[AgUiEvent]:
         """Open a run for a client that may have nothing, or a part of it."""
-        opened = [*self.started(), self._messages(self._parts), *self._going_on()]
+        children = [self.custom_event("child", each.about) for each in self._parts.children]
+        opened = [*self.started(), self._messages(self._parts), *children, *self._going_on()]
         return [*opened, *self._missed(self._parts)]
+
+    def resumed(self) -> list[AgUiEvent]:
+        """Open a run for a client that has what came before, without what others wrote since."""
+        return [*self.started(), self._messages(self._parts), *self._going_on()]
 
     def went_back(self, kept: TaskParts) -> list[AgUiEvent]:
         """Replace what the client has by what is kept, after the server has lost rows."""
@@ -85,7 +90,7 @@ class RunEvents:
         if self._parts.step is not None:
             opened.append({"type": "STEP_STARTED", "stepName": self._parts.step})
         for text in self._parts.open_texts:
-            opened += self._begin(text.text_id, text.kind)
+            opened += self._begin(text.text_id, text.kind, text.author)
         return opened
 
     def pass_over(self, parts: Sequence[Part]) -> None:
@@ -139,13 +144,14 @@ class RunEvents:
 
     def _write(self, part: Part) -> Iterator[AgUiEvent]:
         match part:
-            case TextBegan(text_id, kind):
-                yield from self._begin(text_id, kind)
-            case TextAdded(text_id, kind, text):
+            case TextBegan(text_id, kind, author):
+                yield from self._begin(text_id, kind, author)
+            case TextAdded(text_id, kind, text, author):
                 name = "REASONING_MESSAGE" if kind == "reasoning" else "TEXT_MESSAGE"
-                yield {"type": f"{name}_CONTENT", "messageId": text_id, "delta": text}
-            case TextEnded(text_id, kind):
-                yield from self._end(text_id, kind)
+                added = {"type": f"{name}_CONTENT", "messageId": text_id, "delta": text}
+                yield added | _by(author)
+            case TextEnded(text_id, kind, author):
+                yield from self._end(text_id, kind, author)
             case ToolCalled(call_id, tool, arguments):
                 called = {"toolCallId": call_id}
                 yield {"type": "TOOL_CALL_START", **called, "toolCallName": tool}
@@ -171,25 +177,25 @@ class RunEvents:
             case PauseDecided(pause_id, approved, actor):
                 decided = {"pause_id": pause_id, "approved": approved, "actor": actor}
                 yield self.custom_event("decision", decided)
-            case ChildAwaited(task_id, ended):
-                state = "ended" if ended else "running"
-                yield self.custom_event("child", {"task_id": task_id, "state": state})
+            case ChildNamed(about=about):
+                yield self.custom_event("child", about)
             case OtherUpdate(kind, content):
                 yield self.custom_event(kind, content)
             case _:
                 pass
 
-    def _begin(self, text_id: str, kind: TextKind) -> list[AgUiEvent]:
+    def _begin(self, text_id: str, kind: TextKind, author: str | None) -> list[AgUiEvent]:
         if kind == "text":
-            return [{"type": "TEXT_MESSAGE_START", "messageId": text_id, "role": "assistant"}]
+            began = {"type": "TEXT_MESSAGE_START", "messageId": text_id, "role": "assistant"}
+            return [began | _by(author)]
         return [
             {"type": "REASONING_START", "messageId": text_id},
             {"type": "REASONING_MESSAGE_START", "messageId": text_id, "role": "reasoning"},
         ]
 
-    def _end(self, text_id: str, kind: TextKind) -> list[AgUiEvent]:
+    def _end(self, text_id: str, kind: TextKind, author: str | None) -> list[AgUiEvent]:
         if kind == "text":
-            return [{"type": "TEXT_MESSAGE_END", "messageId": text_id}]
+            return [{"type": "TEXT_MESSAGE_END", "messageId": text_id, **_by(author)}]
         return [
             {"type": "REASONING_MESSAGE_END", "messageId": text_id},
             {"type": "REASONING_END", "messageId": text_id},
@@ -220,11 +226,16 @@ def at_ms(event: AgUiEvent, moment: Any) -> AgUiEvent:
     return {**event, "timestamp": round(moment.astimezone(UTC).timestamp() * 1000)}
 
 
+def _by(author: str | None) -> dict[str, Any]:
+    """Return what names the writer of a text, if it is another one than the run's."""
+    return {} if author is None else {"subagentRunId": author}
+
+
 def _message(shown: ShownMessage | ShownCall) -> Iterator[dict[str, Any]]:
     match shown:
-        case ShownMessage(text_id=text_id, kind=kind, text=text):
+        case ShownMessage(text_id=text_id, kind=kind, text=text, author=author):
             role = "reasoning" if kind == "reasoning" else "assistant"
-            yield {"id": text_id, "role": role, "content": text}
+            yield {"id": text_id, "role": role, "content": text, **_by(author)}
         case ShownCall(call_id, tool, arguments, returned):
             function = {"name": tool, "arguments": _text(arguments)}
             call = {"id": call_id, "type": "function", "function": function}

@@ -16,7 +16,9 @@ from redis_state.gateway.chat.ag_ui.stream import RunStream
 from redis_state.gateway.chat.places import BEGINNING, EventPlace, read_place
 from redis_state.gateway.chat.sending import begin_chat, check_reader, counted_stream
 from redis_state.gateway.chat.tasks import (
+    CHILDREN,
     ChatTask,
+    ChildrenForm,
     InputForm,
     PauseAnswer,
     answer_pauses,
@@ -66,6 +68,7 @@ class RunQuery(BaseModel):
         description="The task's input: an object with messages, state, tools, context and "
         "forwardedProps, or the text of the last message.",
     )
+    children: ChildrenForm = Field(default="names", description=CHILDREN)
 
 
 class ConnectQuery(BaseModel):
@@ -77,6 +80,7 @@ class ConnectQuery(BaseModel):
     run_id: str | None = Field(
         default=None, description="The id of the run as the client knows it; else the task's."
     )
+    children: ChildrenForm = Field(default="names", description=CHILDREN)
 
 
 async def run_agent(call: ApiCall) -> Response:
@@ -88,6 +92,7 @@ async def run_agent(call: ApiCall) -> Response:
     counted = counted_stream(call)
     with counted as stack:
         task, place = await _begun(call, body, query.input)
+        task = task.showing(query.children)
         stream = RunStream(task, body.run_id, body.messages, body.state)
         is_new = place.within == "^" and not body.resume
         return await begin_chat(stream.chunks(place, is_new=is_new), stack.pop_all())
@@ -97,7 +102,8 @@ async def connect_run(call: ApiCall) -> Response:
     """Connect to the run of a task. The header Last-Event-ID, or ``after``, is the id of the last
     event that the client has. Without it the stream opens with what came before. 204: no more.
     """
-    query, task = call.asked(ConnectQuery), ChatTask(call, *call.task)
+    query = call.asked(ConnectQuery)
+    task = ChatTask(call, *call.task).showing(query.children)
     with counted_stream(call) as stack:
         if await task.state() is None:
             raise TaskUnknown(task.task_id)

@@ -14,7 +14,7 @@ from typing import Any
 from redis_state.errors import RedisStateError
 from redis_state.gateway.chat.ag_ui.events import AgUiEvent, RunEvents, at_ms
 from redis_state.gateway.chat.parts import TextDropped
-from redis_state.gateway.chat.places import EventPlace, Within
+from redis_state.gateway.chat.places import BEGINNING, EventPlace, Within
 from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
 from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.gateway.chat.tasks import ChatTask
@@ -39,7 +39,7 @@ class RunStream:
         before the first events.
         """
         # Who joins gets texts; to others they are given again only if one of them is dropped.
-        parts = TaskParts(self.task.task_id, self.state, keeps_texts=place.within == "~")
+        parts = self.task.parts(self.state, keeps_texts=self._gives_texts(place))
         run = RunEvents(parts, self.task.session_id, self.run_id, self.history)
         rest = [] if is_new else await self._pass_over(parts, run, place)
         coming = self.task.rows.coming(place.cursor)
@@ -73,7 +73,7 @@ class RunStream:
                     rest = await self._row(parts, run, row, place.sent)
                     continue
                 run.pass_over(parts.feed(row.update))
-                if row.is_old and place.within == "~":
+                if row.is_old and self._gives_texts(place):
                     parts.pass_by()
         return rest
 
@@ -83,7 +83,8 @@ class RunStream:
         """Add what opens the stream; return whether that closes it too."""
         cursor, within, sent = place.cursor, place.within, place.sent or 0
         if within == "^":
-            rest += _write(run.started(), cursor, "^", sent)
+            opened = run.resumed() if self._gives_texts(place) else run.started()
+            rest += _write(opened, cursor, "^", sent)
             return False
         if within == "~":
             rest += _write(run.joined(), cursor, "~", sent)
@@ -101,6 +102,13 @@ class RunStream:
         rest += _write(run.started(), cursor, "^")
         return False
 
+    def _gives_texts(self, place: EventPlace) -> bool:
+        """Return whether who begins at a place gets the texts before it."""
+        if self.task.family is not None and place.within == "^":
+            # While a run was closed, those below its task may have written.
+            return place.cursor != BEGINNING
+        return place.within == "~"
+
     async def _live(
         self, parts: TaskParts, run: RunEvents, cursor: str, coming: AsyncGenerator[Heard]
     ) -> AsyncGenerator[bytes]:
@@ -109,7 +117,7 @@ class RunStream:
                 case TaskRow():
                     cursor = heard.cursor
                     chunk = b"".join(await self._row(parts, run, heard))
-                    if pauses := await self.task.asks(parts, cursor):
+                    if pauses := await self.task.asks_in(heard, parts):
                         yield chunk + b"".join(_write(run.interrupted(pauses), cursor, "!"))
                         return
                     if chunk:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from redis_state.gateway.chat.parts import (
-    ChildAwaited,
+    ChildNamed,
     OtherUpdate,
     Part,
     PauseAsked,
@@ -71,8 +71,10 @@ class MessageChunks:
 
     def _write(self, part: Part) -> Iterator[Chunk]:
         match part:
-            case TextBegan(text_id, kind):
-                yield {"type": f"{kind}-start", "id": text_id}
+            case TextBegan(text_id, kind, author):
+                by = {} if author is None else {"redis_state": {"task_id": author}}
+                named = {"providerMetadata": by} if by else {}
+                yield {"type": f"{kind}-start", "id": text_id, **named}
             case TextAdded(text_id, kind, text):
                 yield {"type": f"{kind}-delta", "id": text_id, "delta": text}
             case TextEnded(text_id, kind):
@@ -97,9 +99,8 @@ class MessageChunks:
                 yield from self._asked(part)
             case PauseDecided():
                 yield from self._decided(part)
-            case ChildAwaited(task_id, ended):
-                state = "ended" if ended else "running"
-                yield _data("child", {"task_id": task_id, "state": state}, task_id)
+            case ChildNamed(task_id, about=about):
+                yield _data("child", about, task_id)
             case OtherUpdate(kind, content) if kind not in _UNTOLD:
                 yield _data(kind, content)
             case _:

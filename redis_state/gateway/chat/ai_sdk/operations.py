@@ -16,7 +16,9 @@ from redis_state.gateway.chat.ai_sdk.stream import MessageStream
 from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.sending import NOTHING, begin_chat, check_reader, counted_stream
 from redis_state.gateway.chat.tasks import (
+    CHILDREN,
     ChatTask,
+    ChildrenForm,
     InputForm,
     PauseAnswer,
     answer_pauses,
@@ -60,6 +62,7 @@ class ChatQuery(BaseModel):
         default="conversation",
         description="The task's input: the object that was sent, or the text of the last message.",
     )
+    children: ChildrenForm = Field(default="names", description=CHILDREN)
 
 
 class ResumeQuery(ChatQuery):
@@ -86,7 +89,7 @@ async def chat(call: ApiCall) -> Response:
         else:
             task = ChatTask(call, body.id, _task_id(call, body))
             place = await task.submit(call.path["handler"], _given(body, query.input))
-        since = frozenset(each.pause_id for each in answers)
+        task, since = task.showing(query.children), frozenset(each.pause_id for each in answers)
         stream = MessageStream(task, approvals=query.approvals == "tool", since=since)
         is_new = place.within == "^" and not answers
         return await begin_chat(stream.chunks(place, is_new=is_new), stack.pop_all(), _HEADER)
@@ -101,6 +104,7 @@ async def resume_chat(call: ApiCall) -> Response:
         task = await (_newest(call) if query.task is None else _given_task(call, query.task))
         if task is None:
             return _nothing()
+        task = task.showing(query.children)
         stream = MessageStream(task, approvals=query.approvals == "tool")
         place: EventPlace = await task.joined()
         return await begin_chat(stream.chunks(place), stack.pop_all(), _HEADER)

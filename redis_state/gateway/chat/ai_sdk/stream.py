@@ -9,7 +9,7 @@ from typing import Final
 
 from redis_state.errors import RedisStateError
 from redis_state.gateway.chat.ai_sdk.chunks import Chunk, JoinedChunks, MessageChunks, notice
-from redis_state.gateway.chat.parts import Part, PauseAsked, PauseDecided, TextDropped
+from redis_state.gateway.chat.parts import Halted, Part, PauseAsked, PauseDecided, TextDropped
 from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
 from redis_state.gateway.chat.shown import ShownCall
@@ -37,12 +37,13 @@ class MessageStream:
 
         Errors: those of the store, before the first chunk.
         """
-        parts = TaskParts(self.task.task_id, keeps_texts=False)
+        parts = self.task.parts(keeps_texts=False)
         message = MessageChunks(parts, self.task.task_id, approvals=self.approvals)
         chunks: list[Chunk] = []
         if not is_new:
             chunks = await self._past(parts, message, place)
-        chunks = [*message.started(), *(chunks if place.within == "~" else [])]
+        again = place.within == "~" or self.task.family is not None
+        chunks = [*message.started(), *(chunks if again else [])]
         coming = self.task.rows.coming(place.cursor)
         async with aclosing(coming):
             await anext(coming, b"")
@@ -96,6 +97,9 @@ class MessageStream:
                     parts.pass_by()
                 else:
                     said.add(chunks)
+                if place.within == "^" and any(isinstance(part, Halted) for part in read):
+                    # What those below have written since is all that the client lacks.
+                    said, named, asked = JoinedChunks(), {}, {}
         missing = [notice("resync", {"missed": parts.passed, "reason": "too_long"})]
         tools = [each for tool in asked.values() for each in tool]
         return [*(missing if parts.passed else []), *named.values(), *tools, *said.chunks()]
@@ -107,7 +111,7 @@ class MessageStream:
             match heard:
                 case TaskRow():
                     chunk = _write(message.write(parts.feed(heard.update)))
-                    if await self.task.asks(parts, heard.cursor):
+                    if await self.task.asks_in(heard, parts):
                         yield chunk + _write(message.halted()) + DONE
                         return
                     if chunk:

@@ -20,6 +20,7 @@ class ChildrenScripts(ScriptRunner):
         *,
         parent: TaskKeys,
         children: str,
+        parent_rows: str,
         mark: bytes,
         entry: str,
         note: bytes,
