@@ -39,7 +39,8 @@ from redis_state.transport.keys import WATCH_SHARDS, agent_shard, artifact_place
 
 _TOGETHER = 64
 _PAGE = 5_000
-_OTHER_KINDS = ("artifacts", "moving")
+# The last is of earlier versions: a session's open pauses, which stand among its tasks now.
+_OTHER_KINDS = ("artifacts", "moving", "pauses")
 # Walks until nothing is found: what a host writes meanwhile without a lease.
 _WALKS = 5
 Progress = Callable[[str, int], object]

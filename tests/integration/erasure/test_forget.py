@@ -159,6 +159,19 @@ async def test_a_namespace_may_be_any_text(settings: Settings) -> None:
             await store.delete_everything()
 
 
+async def test_the_list_of_open_pauses_of_an_earlier_version_goes_too(
+    store: RedisStateStore,
+) -> None:
+    """It was a key of its own, and its name has the session's id."""
+    key = f"{store.settings.namespace}:v1:{{mine}}:pauses"
+    await admin(store, "ZADD", key, 1, "0" * 40)
+    await admin(store, "PEXPIRE", key, 60_000)
+    await store.forget("other")
+    assert await admin(store, "EXISTS", key) == 1
+    await store.forget("mine")
+    await nothing_is_left(store, "mine")
+
+
 @pytest.mark.parametrize("running", ["cancel", "refuse", "fence"])
 async def test_the_queues_lose_the_jobs_of_a_user(
     store: RedisStateStore, running: Literal["cancel", "refuse", "fence"]
