@@ -20,8 +20,7 @@ from redis_state import RedisStateStore
 from redis_state.gateway import create_gateway
 from redis_state.gateway.chat.family_parts import FamilyParts
 from redis_state.gateway.chat.parts import TextAdded, TextBegan, TextDropped, TextEnded
-from redis_state.gateway.chat.shown import ShownMessage
-from redis_state.gateway.chat.task_parts import MOST_SHOWN
+from redis_state.gateway.chat.shown import MOST_SHOWN, ShownMessage
 from redis_state.gateway.streaming.events import FrameWriter
 from redis_state.gateway.streaming.family import DEEPEST, MOST_TASKS, TaskFamily
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
