@@ -28,6 +28,9 @@ CALLS: dict[str, Call] = {
     "unlist_pauses": lambda scripts, keys: scripts.unlist_pauses(
         pause_list_keys(keys), members=[token_key(keys)]
     ),
+    "unlist_pause": lambda scripts, keys: scripts.unlist_pause(
+        task_keys(keys).task, tasks=task_keys(keys).tasks, token=token_key(keys)
+    ),
     "page_pauses": lambda scripts, keys: scripts.page_pauses(
         pause_list_keys(keys), first=0, size=2
     ),

@@ -1,4 +1,4 @@
-"""The list of all open pauses: until when each is open, and in what order they were opened."""
+"""Lists of open pauses: that of all, and those of the sessions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PauseListKeys(NamedTuple):
 
 
 class PauseListScripts(ScriptRunner):
-    """The list of all open pauses. Its members are the keys of their tokens."""
+    """The lists of open pauses. Members of that of all are the keys of their tokens."""
 
     @script
     def list_pause(
@@ -28,6 +28,10 @@ class PauseListScripts(ScriptRunner):
     @script
     def unlist_pauses(self, keys: PauseListKeys, *, members: Sequence[str]) -> PendingReply:
         """OK."""
+
+    @script
+    def unlist_pause(self, task: str, *, tasks: str, token: str) -> PendingReply:
+        """OK removed."""
 
     @script
     def page_pauses(self, keys: PauseListKeys, *, first: int, size: int) -> PendingReply:

@@ -1,12 +1,16 @@
 """The list of open pauses: what waits for a decision, with the tokens that decide it.
 
-The indexes only propose. Each proposed pause is read, and removed if it is not open any more. A
-pause is listed after it was opened, and is opened once. So a closed one stays closed.
+The indexes only propose. Each proposed pause is read, and removed if it is not open any more. That
+of a cancelled task is open again once the task is retried, and the task lists it again. A session's
+list is in the slot of its tasks, so the step that removes one looks again whether it is open. The
+list of all has a slot of its own: a sweeper lists there again what such a reader took off.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
@@ -167,11 +171,12 @@ class PauseReading:
     async def ages(self, most: int) -> list[float]:
         """Return for how many seconds each is open, of some of the oldest."""
         found: list[float] = []
-        async for keys in self._slices():
-            some = await self._open_of(keys, whole=False)
-            found += [(each.now - int(each.token["opened"])) / 1000 for each in some]
-            if len(found) >= most:
-                break
+        async with aclosing(self._slices()) as slices:
+            async for keys in slices:
+                some = await self._open_of(keys, whole=False)
+                found += [(each.now - int(each.token["opened"])) / 1000 for each in some]
+                if len(found) >= most:
+                    break
         return found[:most]
 
     async def _slices(self) -> AsyncGenerator[list[str], None]:
@@ -205,22 +210,34 @@ class PauseReading:
         owners = [token["task"] for token in tokens if token["task"]]
         tasks = await self._tasks(owners, (*_TASK_FIELDS, *(JOB_FIELDS if whole else ())))
         found: list[_Found] = []
-        closed: list[str] = []
+        closed: dict[str, tuple[str, str] | None] = {}
         for key, token in zip(keys, tokens, strict=True):
-            task = tasks.get(_owner(token["task"])) if token["task"] else None
+            owner = _owner(token["task"]) if token["task"] else None
+            task = tasks[owner] if owner else None
             if task is None or not _is_open(token, task):
-                closed.append(key)
+                closed[key] = owner
             elif int(token["expires"]) > now:
                 found.append(_Found(key, token, task, now))
         await self._remove(closed)
         return found
 
-    async def _remove(self, closed: Sequence[str]) -> None:
+    async def _remove(self, closed: Mapping[str, tuple[str, str] | None]) -> None:
+        """Take tokens off the list. Those that are gone have no task."""
         if self._session_id is None:
             await self._list.remove(*closed)
-        elif closed:
-            index = self._store.base.keys.tasks(self._session_id)
-            await self._store.base.scripts.zrem(index, *map(token_member, closed))
+            return
+        keys, scripts = self._store.base.keys, self._store.base.scripts
+        index = keys.tasks(self._session_id)
+        await asyncio.gather(
+            *(
+                scripts.unlist_pause(keys.task(*owner), tasks=index, token=token)
+                for token, owner in closed.items()
+                if owner is not None
+            )
+        )
+        gone = [token_member(token) for token, owner in closed.items() if owner is None]
+        if gone:
+            await scripts.zrem(index, *gone)
 
     async def _tasks(
         self, owners: Sequence[bytes], names: Sequence[str]

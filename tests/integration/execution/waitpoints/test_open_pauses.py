@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from redis_state import RedisStateStore
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
+from redis_state.worker.tasks.waitpoints.open_pauses import PauseReading
 from tests.support.processes.pools import SESSION, becomes, pool
 from tests.support.scripts.replies import clock_ms
 
@@ -142,3 +144,28 @@ async def test_a_pause_that_cannot_be_read_is_set_aside(store: RedisStateStore) 
         assert [note.place for note in aside] == [f"pause pause:a#1 of task {task}"]
         await client.approve(one.token)
         assert await client.cancel(SESSION, task)
+
+
+async def test_a_reader_of_a_cancelled_task_keeps_the_pause_of_its_retry(
+    store: RedisStateStore,
+) -> None:
+    """What it has read of the cancelled task is no reason to take an open pause off."""
+
+    class Late(PauseReading):
+        async def _remove(self, closed: Mapping[str, tuple[str, str] | None]) -> None:
+            assert len(closed) == 1
+            await client.retry(SESSION, task)
+            await becomes(client, task, TaskStatus.PAUSED)
+            await super()._remove(closed)
+
+    async with pool(store, {"three": three}) as client:
+        task = await client.submit("three", [{"name": "a"}], session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        await client.cancel(SESSION, task)
+        await becomes(client, task, TaskStatus.CANCELLED)
+        assert [each async for each in Late(store, SESSION).read()] == []
+        assert await listed(client, 1, SESSION) == ["a"]
+        await client.cancel(SESSION, task)
+        await becomes(client, task, TaskStatus.CANCELLED)
+        assert await client.pauses(SESSION) == []
+        assert (await indexed(store))[1] == 0
