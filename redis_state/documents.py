@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from redis_state.models import StateUpdate, TaskState
+from redis_state.models.tasks import parent_of
 
 # The names of types alone: the commands that need no worker start without it.
 if TYPE_CHECKING:
@@ -233,12 +234,6 @@ def occurrence_document(each: Occurrence) -> dict[str, Any]:
     """Write an occurrence of a schedule, and the task that it became."""
     found = {"at": time_text(each.at), "session_id": each.session_id, "task_id": each.task_id}
     return found if each.state is None else found | {"state": each.state}
-
-
-def parent_of(state: TaskState) -> str | None:
-    """Return the task that has spawned this one, if it says so."""
-    spawned_from = state.context_snapshot.spawned_from_task_id
-    return None if spawned_from in ("foreground", state.task_id) else spawned_from
 
 
 def time_text(moment: datetime | None) -> str | None:

@@ -9,6 +9,7 @@ from redis_state import documents
 from redis_state.documents import time_text
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.models import StateUpdate, TaskState
+from redis_state.models.tasks import parent_of
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.worker import (
     BulkItem,
@@ -58,9 +59,9 @@ def branch_documents(
     """
     below: dict[str, list[TaskState]] = {}
     for each in tasks:
-        spawned_from = each.context_snapshot.spawned_from_task_id
-        if spawned_from != each.task_id:
-            below.setdefault(spawned_from, []).append(each)
+        parent = parent_of(each)
+        if parent is not None:
+            below.setdefault(parent, []).append(each)
     branches = [_branch(top, below) for top in tops]
     return [branch for branch, _ in branches], any(is_cut for _, is_cut in branches)
 

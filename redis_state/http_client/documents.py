@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from redis_state.models import StateUpdate, TaskContextSnapshot, TaskState, TaskStatus, TaskType
+from redis_state.models.tasks import FOREGROUND
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.worker import (
     BulkItem,
@@ -32,8 +33,6 @@ from redis_state.worker import (
     TaskView,
     WorkerInfo,
 )
-
-_FOREGROUND = "foreground"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def read_state(said: Mapping[str, Any]) -> TaskState:
         context_snapshot=TaskContextSnapshot(
             session_id=session_id,
             task_id=task_id,
-            spawned_from_task_id=said["parent"] or _FOREGROUND,
+            spawned_from_task_id=said["parent"] or FOREGROUND,
             spawned_at=created_at,
         ),
         trace_id=said["trace_id"],

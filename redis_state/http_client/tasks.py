@@ -219,7 +219,7 @@ class HttpTasks:
         """Submit a new task with the input and the handler of another. See `TaskClient.rerun`."""
         body = _given(
             new_task_id=limits.own_id("new_task_id", new_task_id) or new_id(),
-            new_session_id=limits.own_id("new_session_id", new_session_id),
+            new_session_id=new_session_id,
             attributes=None if attributes is None else dict(attributes),
             queue=queue,
         )

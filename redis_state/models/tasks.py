@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
@@ -14,6 +14,10 @@ from pydantic import BaseModel, Field
 def utc_now() -> datetime:
     """Return the current time, aware, in UTC."""
     return datetime.now(UTC)
+
+
+# What a task names as its parent if none has spawned it.
+FOREGROUND: Final = "foreground"
 
 
 def new_id() -> str:
@@ -63,7 +67,7 @@ class TaskContextSnapshot(BaseModel):
     session_id: str
     task_id: str
     trace_id: str | None = None
-    spawned_from_task_id: str = "foreground"
+    spawned_from_task_id: str = FOREGROUND
     spawned_from_event_id: str | None = None
     spawned_at: datetime = Field(default_factory=utc_now)
     spawn_reason: str | None = None
@@ -114,3 +118,12 @@ class StateUpdate(BaseModel):
     step_index: int | None = None
     total_steps: int | None = None
     created_at: datetime = Field(default_factory=utc_now)
+
+
+def parent_of(state: TaskState) -> str | None:
+    """Return the task that has spawned this one, if it says so.
+
+    A task with the id `FOREGROUND` is not known as a parent: all that none has spawned name it.
+    """
+    spawned_from = state.context_snapshot.spawned_from_task_id
+    return None if spawned_from in (FOREGROUND, state.task_id) else spawned_from

@@ -26,9 +26,10 @@ from redis_state.cli.tasks.printing import (
     print_update,
     print_workers,
 )
-from redis_state.documents import parent_of, task_document, view_document, worker_document
+from redis_state.documents import task_document, view_document, worker_document
 from redis_state.errors import ArchiveUnavailable, CallerError, NotFound
 from redis_state.models import StateUpdate, TaskState, TaskStatus
+from redis_state.models.tasks import parent_of
 
 if TYPE_CHECKING:
     from redis_state.worker import OpenPause, TaskClient, TaskView

@@ -28,6 +28,7 @@ from redis_state.gateway.documents import pause_document
 from redis_state.gateway.routes.pauses import decidable_pause, decide
 from redis_state.gateway.streaming.family import TaskFamily
 from redis_state.models import StateUpdate, TaskState, UpdateType
+from redis_state.models.tasks import parent_of
 from redis_state.serialization import codec
 from redis_state.worker.tasks.operate.copies import Copies
 from redis_state.worker.tasks.views.stream import view_task
@@ -113,13 +114,14 @@ class ChatTask:
         False for an unknown task, and for one whose parents are not kept. Errors: those of the
         store.
         """
-        task_id, seen = self.task_id, set[str]()
-        while task_id not in seen and len(seen) < _DEEPEST:
+        task_id: str | None = self.task_id
+        seen = set[str]()
+        while task_id is not None and task_id not in seen and len(seen) < _DEEPEST:
             seen.add(task_id)
             view = await self.call.client.inspect(self.session_id, task_id)
             if view is None or view.handler == handler:
                 return view is not None
-            task_id = view.state.context_snapshot.spawned_from_task_id
+            task_id = parent_of(view.state)
         return False
 
     async def state(self) -> TaskState | None:

@@ -12,6 +12,7 @@ from redis_state.gateway.bodies import ForgetQuery, PageQuery
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.documents import branch_documents, session_document
 from redis_state.gateway.results import ErasureResult, SessionResult, SessionsResult, TreeResult
+from redis_state.models.tasks import parent_of
 from redis_state.worker.tasks.views.branches import tasks_of_session
 
 # For tasks that run to notice that they are cancelled. Then they lose their leases.
@@ -53,11 +54,7 @@ async def read_trees(call: ApiCall) -> Response:
     if not tasks:
         raise not_found()
     known = {task.task_id for task in tasks}
-    roots = [
-        task
-        for task in tasks
-        if task.context_snapshot.spawned_from_task_id not in known - {task.task_id}
-    ]
+    roots = [task for task in tasks if parent_of(task) not in known]
     trees, is_cut = branch_documents(roots, tasks)
     return answer({"trees": trees, "incomplete": incomplete or is_cut})
 

@@ -162,7 +162,7 @@ class TaskOperations:
         return await self._copy(
             source,
             new_task_id,
-            limits.own_id("new_session_id", new_session_id) or session_id,
+            session_id if new_session_id is None else new_session_id,
             queue,
             lambda state, queue: self._copies.rerun(
                 source, state, attributes=_given(source, attributes), queue=queue

@@ -66,7 +66,6 @@ async def test_an_empty_id_or_key_is_refused_where_one_may_be_chosen(
         for call, field in (
             (client.submit("h", session_id=SESSION, task_id=empty), "task_id"),
             (client.rerun(SESSION, task, new_task_id=empty), "new_task_id"),
-            (client.rerun(SESSION, task, new_session_id=empty), "new_session_id"),
             (client.steer(SESSION, task, SteeringEventType.CANCEL, event_id=empty), "event_id"),
             (client.signal(SESSION, task, "n", idempotency_key=empty), "idempotency_key"),
             (store.pauses.claim("token", idempotency_key=empty), "idempotency_key"),

@@ -28,7 +28,7 @@ from redis_state.errors import (
 )
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.models.attributes import Attributes
-from redis_state.models.tasks import new_id, utc_now
+from redis_state.models.tasks import FOREGROUND, new_id, utc_now
 from redis_state.primitives.record import Stored, new_write_id
 from redis_state.scripts import Reply, ReplyCode, raw
 from redis_state.serialization import codec
@@ -79,11 +79,11 @@ class Source:
     def copy(self, *, task_id: str | None = None, session_id: str | None = None) -> TaskState:
         """Describe the new task."""
         task_id = limits.own_id("new_task_id", task_id) or new_id()
-        session_id = limits.own_id("new_session_id", session_id) or self.state.session_id
+        session_id = self.state.session_id if session_id is None else session_id
         # One of its own, like a child's: two tasks with one trace would write one trajectory.
         trace_id = self.state.trace_id and f"{self.state.trace_id}/{task_id}"
         about = {"task_id": task_id, "session_id": session_id, "spawned_at": utc_now()}
-        about |= {"spawned_from_task_id": "foreground", "trace_id": trace_id}
+        about |= {"spawned_from_task_id": FOREGROUND, "trace_id": trace_id}
         now = utc_now()
         return replace(
             self.state,

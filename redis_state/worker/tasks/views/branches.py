@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from redis_state.errors import ArchiveUnavailable
 from redis_state.models import TaskState
+from redis_state.models.tasks import parent_of
 from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.children import ChildTasks
 
@@ -58,7 +59,7 @@ async def _misses(store: RedisStateStore, top: TaskState, live: Iterable[TaskSta
     known: set[str] = set()
     for state in live:
         known.add(state.task_id)
-        below[state.context_snapshot.spawned_from_task_id].add(state.task_id)
+        below[parent_of(state)].add(state.task_id)
     branch, left = {top.task_id}, [top.task_id]
     while left:
         new = below[left.pop()] - branch
