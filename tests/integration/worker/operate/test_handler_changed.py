@@ -55,6 +55,8 @@ async def notices(store: RedisStateStore) -> list[Any]:
         update.content
         for update in await updates_of(store, TASK)
         if update.update_type is UpdateType.NOTIFICATION
+        # A child is named by one too.
+        and update.content["notice"] != "child"
     ]
     assert all(notice["notice"] == "handler_changed" for notice in found)
     return found
