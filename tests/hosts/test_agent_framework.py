@@ -12,10 +12,11 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import InvalidField, PayloadTooLarge, PayloadUnreadable
+from redis_state.testing import eventually
 from tests.hosts import real
 from tests.hosts.links import CALLERS, dying_links
 from tests.support.processes import children
-from tests.support.servers.faults import start_process
+from tests.support.servers.faults import Proxy, start_process
 from tests.support.servers.rollback import rolling_back
 
 framework: Any = real.load("agent_framework")
@@ -379,6 +380,25 @@ async def test_checkpoints_and_messages_over_tls_on_links_that_die_are_there_onc
         for n in range(CALLERS):
             listed = await storage.list_checkpoint_ids(workflow_name=f"c{n}")
             assert listed == [f"c{n} 0", f"c{n} 2"]
+
+
+async def test_a_save_whose_replies_are_lost_is_listed(
+    settings: Settings, store: RedisStateStore
+) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        behind = settings.model_copy(update={"url": SecretStr(proxy.url)})
+        async with RedisStateStore(behind) as other:
+            storage: Any = RedisStateCheckpointStorage(other)
+            await storage.save(checkpoint_of("first"))
+            proxy.silence()
+            saving = asyncio.create_task(storage.save(checkpoint_of("second")))
+            key = store.base.keys.framework_checkpoint("second")
+            await eventually(lambda: store.base.fetch(key), "the server has it")
+            proxy.silence(silent=False)
+            assert proxy.cut()
+            await saving
+            listed = await storage.list_checkpoint_ids(workflow_name="w")
+            assert listed == ["first", "second"]
 
 
 async def test_what_a_history_that_went_back_kept_is_listed() -> None:

@@ -70,7 +70,11 @@ class RedisStateCheckpointStorage:
         listed = self._of.note_first(index, f"{entry} {given}", ttl_ms=self._ttl_ms)
         await self._of.records.save(key, fields, ttl_ms=self._ttl_ms)
         await listed
-        await self._unlist(given, *await before)
+        of, named = await before
+        # A read whose reply was lost is asked again, and finds this save then. The entry of an
+        # earlier one stays, and lists leave it out.
+        if named != fields["entry"]:
+            await self._unlist(given, of, named)
         return given
 
     async def load(self, checkpoint_id: str) -> Any:
