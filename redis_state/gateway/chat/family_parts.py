@@ -25,6 +25,8 @@ class FamilyParts(TaskParts):
     Texts stand together in the order of their rows. One of another task names it as its author.
     """
 
+    forgot: bool
+
     def __init__(self, task_id: str, state: Any = None, *, keeps_texts: bool = True) -> None:
         super().__init__(task_id, state, keeps_texts=keeps_texts)
         # A reader for each task below it that wrote.
