@@ -182,10 +182,10 @@ async def _beside(run: Run, found: _Found) -> None:
         while not (first := archived()):  # noqa: ASYNC110 - it asks the server
             await asyncio.sleep(0.1)
         began = time.monotonic()
-        looked = told = 0.0
+        looked = reported = 0.0
 
         async def until() -> bool:
-            nonlocal looked, told
+            nonlocal looked, reported
             if time.monotonic() - looked < 1:
                 return False
             looked = time.monotonic()
@@ -194,8 +194,8 @@ async def _beside(run: Run, found: _Found) -> None:
             over = (await listed.backlog()).oldest_s < passed
             if (news := archived() - first) > found.archived:
                 found.archived, found.seconds = news, passed
-            if over or looked - told >= _TELL_S:
-                told = looked
+            if over or looked - reported >= _TELL_S:
+                reported = looked
                 run.tell(f"archiving: {found.archived:,} in {found.seconds:.0f} s, {passed:.0f} s")
             return over or passed >= _LONGEST_S
 

@@ -225,7 +225,7 @@ def tail(
             if task is not None:
                 await found(client, session, task)
             else:
-                # A watcher waits for a server that is away. Who looks at the terminal is told.
+                # A watcher waits for a server that is away. Who looks at the terminal hears of it.
                 await client.store.update_cursor(session)
             updates = _updates(client, session, task, after, follow=follow)
             async with aclosing(updates):

@@ -154,23 +154,23 @@ class TaskParts:
         Return what changes for a client: texts that lost a piece are dropped and given again, and
         pauses that are open again come again.
         """
-        told: list[Part] = []
+        changes: list[Part] = []
         again = dict(self._to_give(kept))
         for each in self.shown.values():
             if isinstance(each, ShownMessage):
-                told += self._go_back(each, kept, again)
+                changes += self._go_back(each, kept, again)
         for each in again.values():
-            told += [TextBegan(each.text_id, each.kind, each.author)]
-            told += [TextAdded(each.text_id, each.kind, each.text, each.author)]
+            changes += [TextBegan(each.text_id, each.kind, each.author)]
+            changes += [TextAdded(each.text_id, each.kind, each.text, each.author)]
             if not each.is_open:
-                told.append(TextEnded(each.text_id, each.kind, each.author))
-        told += [
+                changes.append(TextEnded(each.text_id, each.kind, each.author))
+        changes += [
             PauseAsked(pause_id, about["pause"], about.get("payload"), about)
             for pause_id, about in kept.asked.items()
             if about and not self.asked.get(pause_id)
         ]
         self._become(kept)
-        return told
+        return changes
 
     def last_text(self, result: Any) -> list[Part]:
         """Show a task's result, if it is text and the task has written none."""

@@ -113,12 +113,11 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
     ) -> str:
         """Submit a task for a handler; return the task's id.
 
-        The same ``task_id`` is the same task. It is queued again only
-        if it waits and the queue lost it. The task waits in ``queue``, else in the client's. It
-        begins after a ``delay``, or ``at`` a time. Limits of its ``key`` hold for it (see
-        `Queues`); with ``in_turn`` the tasks of its session that have it run one at a time.
-        ``attributes`` are small facts by which `find` finds it: up to 16 names with text, an int
-        or a bool.
+        The same ``task_id`` is the same task. It is queued again only if it waits and the queue
+        lost it. The task waits in ``queue``, else in the client's. It begins after a ``delay``, or
+        ``at`` a time. Limits of its ``key`` hold for it (see `Queues`); with ``in_turn`` the tasks
+        of its session that have it run one at a time. ``attributes`` are small facts by which
+        `find` finds it: up to 16 names with text, an int or a bool.
 
         ``on_busy`` implies ``in_turn``, and says what happens if another such task of the session
         is unfinished: it waits, runs or is paused. ``enqueue`` is the default: the new one waits

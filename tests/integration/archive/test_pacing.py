@@ -85,11 +85,11 @@ async def test_files_are_written_and_verified_in_other_threads(
     def noting(name: str) -> None:
         work: Any = getattr(module, name)
 
-        def noted(*args: Any, **options: Any) -> Any:
+        def recorded(*args: Any, **options: Any) -> Any:
             where.setdefault(name, set()).add(threading.get_ident())
             return work(*args, **options)
 
-        monkeypatch.setattr(module, name, noted)
+        monkeypatch.setattr(module, name, recorded)
 
     for name in ("changes_of", "write_files"):
         noting(name)

@@ -126,15 +126,15 @@ class RunStream:
                     ended = self._ended(run, await self.task.state())
                     yield b"".join(_write(ended, cursor, "!"))
                 case StreamNotice(name=name, data=data, kept_until=until):
-                    told = [run.custom_event(name, data)]
+                    given = [run.custom_event(name, data)]
                     pauses = []
                     if until is not None:
-                        told += run.went_back(await self.task.kept_until(until, self.state))
+                        given += run.went_back(await self.task.kept_until(until, self.state))
                         pauses = await self.task.asks(parts, until)
                     if pauses:
-                        told += run.interrupted(pauses)
+                        given += run.interrupted(pauses)
                     # Without ids: who connects again behind a lost row is to join.
-                    yield b"".join(map(_event, told))
+                    yield b"".join(map(_event, given))
                     if pauses:
                         return
                 case _:

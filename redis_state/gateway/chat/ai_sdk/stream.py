@@ -119,13 +119,13 @@ class MessageStream:
                 case StreamNotice(name="end"):
                     yield _write(self._ended(message, await self.task.state())) + DONE
                 case StreamNotice(name=name, data=data, kept_until=cursor):
-                    told = [notice(name, data)]
+                    chunks = [notice(name, data)]
                     if cursor is not None:
-                        told += message.write(await self._went_back(parts, cursor))
+                        chunks += message.write(await self._went_back(parts, cursor))
                         if await self.task.asks(parts, cursor):
-                            yield _write([*told, *message.halted()]) + DONE
+                            yield _write([*chunks, *message.halted()]) + DONE
                             return
-                    yield _write(told)
+                    yield _write(chunks)
                 case _:
                     yield heard
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -14,10 +12,8 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 pytest.importorskip("ag_ui", reason="needs ag-ui-protocol")
 
-import httpx
 
 from redis_state import RedisStateStore
-from redis_state.gateway import create_gateway
 from redis_state.gateway.chat.family_parts import FamilyParts
 from redis_state.gateway.chat.parts import TextAdded, TextBegan, TextDropped, TextEnded
 from redis_state.gateway.chat.shown import MOST_SHOWN, ShownMessage
@@ -28,12 +24,9 @@ from redis_state.stores.sessions.session_log import Entry
 from redis_state.testing import eventually
 from redis_state.worker import RetryPolicy, TaskClient, TaskContext, retried
 from tests.support.chat.ag_ui import AgUiClient, run_input
-from tests.support.http.asgi_servers import PLAIN, serving_asgi
-from tests.support.http.gateway import tokens
-from tests.support.processes.pools import agent, client_of, queue_of, serving
+from tests.support.chat.served import over_http, served
+from tests.support.processes.pools import client_of
 from tests.support.servers.rollback import rolling_back
-
-SCOPES = ("read:*", "submit:*", "resolve:*", "steer:*")
 
 
 async def boss(ctx: TaskContext) -> Any:
@@ -59,7 +52,7 @@ async def helper(ctx: TaskContext) -> Any:
 
 
 async def last(ctx: TaskContext) -> Any:
-    """Write once it is told to."""
+    """Write after a signal."""
     await ctx.receive("write", hold_s=60)
     async with ctx.text("answer") as out:
         out.write("I am the last.")
@@ -105,30 +98,6 @@ HANDLERS = {
     "over": over,
 }
 TEXT = {"children": "text"}
-
-
-@asynccontextmanager
-async def over_http(store: RedisStateStore) -> AsyncGenerator[httpx.AsyncClient]:
-    app = create_gateway(store, auth=tokens, queue=queue_of(store.settings))
-    headers = {"authorization": f"Bearer {tokens.mint('ann', SCOPES)}"}
-    async with (
-        serving_asgi(app, stop=app.end_streams) as port,
-        httpx.AsyncClient(
-            verify=PLAIN, base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60
-        ) as http,
-    ):
-        yield http
-    await app.aclose()
-
-
-@asynccontextmanager
-async def served(store: RedisStateStore) -> AsyncGenerator[tuple[TaskClient, httpx.AsyncClient]]:
-    async with (
-        serving(agent(store.settings, HANDLERS)),
-        client_of(store) as tasks,
-        over_http(store) as http,
-    ):
-        yield tasks, http
 
 
 def spawns(parent: str, child: str) -> StateUpdate:
@@ -186,7 +155,7 @@ def by_author(client: AgUiClient) -> dict[str | None, str]:
 async def test_each_child_is_named_once_awaited_or_not_also_to_who_joins_or_reads_again(
     store: RedisStateStore,
 ) -> None:
-    async with served(store) as (tasks, http):
+    async with served(store, HANDLERS) as (tasks, http):
         ann, bob = AgUiClient(http), AgUiClient(http)
         async with ann.running("boss", run_input("s", "t")) as events:
             async for _ in events:
@@ -224,14 +193,14 @@ async def test_each_child_is_named_once_awaited_or_not_also_to_who_joins_or_read
         ]
         page = await http.get("/v1/ai-sdk/boss/s/stream", params={"task": "t"})
         chunks = [json.loads(line[6:]) for line in page.text.split("\n") if line[:7] == "data: {"]
-        told = [each["data"] for each in chunks if each["type"] == "data-child"]
-        assert told == children_of(ann)
+        named = [each["data"] for each in chunks if each["type"] == "data-child"]
+        assert named == children_of(ann)
 
 
 async def test_the_texts_of_all_below_a_task_are_in_its_run_on_request(
     store: RedisStateStore,
 ) -> None:
-    async with served(store) as (tasks, http):
+    async with served(store, HANDLERS) as (tasks, http):
         ann, bob, plain = AgUiClient(http), AgUiClient(http), AgUiClient(http)
         async with ann.running("boss", run_input("s", "t"), params=TEXT) as events:
             async for _ in events:
@@ -278,7 +247,7 @@ async def test_the_texts_of_all_below_a_task_are_in_its_run_on_request(
 async def test_what_a_child_writes_while_the_run_is_interrupted_comes_with_the_next(
     store: RedisStateStore,
 ) -> None:
-    async with served(store) as (tasks, http):
+    async with served(store, HANDLERS) as (tasks, http):
         ann = await AgUiClient(http).run("asker", run_input("s", "t"), params=TEXT)
         (interrupt,) = ann.events[-1]["outcome"]["interrupts"]
         below = await write_below(tasks)
@@ -292,7 +261,7 @@ async def test_what_a_child_writes_while_the_run_is_interrupted_comes_with_the_n
 async def test_a_message_goes_on_with_what_a_child_wrote_while_it_waited_for_an_approval(
     store: RedisStateStore,
 ) -> None:
-    async with served(store) as (tasks, http):
+    async with served(store, HANDLERS) as (tasks, http):
         said = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
         body: dict[str, Any] = {"id": "s", "messages": [said]}
         first = await http.post("/v1/ai-sdk/asker", json=body, params=TEXT)
@@ -318,7 +287,7 @@ async def test_a_message_goes_on_with_what_a_child_wrote_while_it_waited_for_an_
 async def test_a_text_that_a_child_writes_again_takes_the_place_of_the_first(
     store: RedisStateStore,
 ) -> None:
-    async with served(store) as (tasks, http):
+    async with served(store, HANDLERS) as (tasks, http):
         ann = AgUiClient(http)
         async with ann.running("over", run_input("s", "t"), params=TEXT) as events:
             async for _ in events:

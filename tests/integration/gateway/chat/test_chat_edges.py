@@ -278,7 +278,7 @@ def test_a_stream_that_goes_on_for_ever_knows_the_newest_only() -> None:
     assert isinstance(parts.feed(row)[0], TextDropped)
 
 
-async def test_who_joins_a_very_long_chat_gets_the_newest_and_is_told(
+async def test_who_joins_a_very_long_chat_gets_the_newest_and_a_resync(
     store: RedisStateStore,
 ) -> None:
     limits = GatewayLimits(chat_bytes=16_384)

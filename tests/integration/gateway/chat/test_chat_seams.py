@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,17 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 pytest.importorskip("ag_ui", reason="needs ag-ui-protocol")
 
-import httpx
 
 from redis_state import RedisStateStore, Settings
-from redis_state.gateway import create_gateway
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
-from redis_state.worker import TaskClient, TaskContext
+from redis_state.worker import TaskContext
 from tests.support.chat.ag_ui import AgUiClient, run_input
-from tests.support.http.asgi_servers import PLAIN, serving_asgi
-from tests.support.http.gateway import tokens
+from tests.support.chat.served import over_http, served
 from tests.support.processes.pools import agent, client_of, queue_of, serving
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
 from tests.support.servers.rollback import rolling_back
 
-SCOPES = ("read:*", "submit:*", "resolve:*", "steer:*")
 PIECES = 12
 
 
@@ -80,32 +75,6 @@ class Tool:
 HANDLERS = {"hand_off": hand_off, "clerk": clerk, "in_pieces": in_pieces}
 
 
-@asynccontextmanager
-async def over_http(store: RedisStateStore, queue: str) -> AsyncGenerator[httpx.AsyncClient]:
-    app = create_gateway(store, auth=tokens, queue=queue)
-    headers = {"authorization": f"Bearer {tokens.mint('ann', SCOPES)}"}
-    async with (
-        serving_asgi(app, stop=app.end_streams) as port,
-        httpx.AsyncClient(
-            verify=PLAIN, base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60
-        ) as http,
-    ):
-        yield http
-    await app.aclose()
-
-
-@asynccontextmanager
-async def served(
-    store: RedisStateStore, **more: Any
-) -> AsyncGenerator[tuple[TaskClient, httpx.AsyncClient]]:
-    async with (
-        serving(agent(store.settings, {**HANDLERS, **more})),
-        client_of(store) as tasks,
-        over_http(store, queue_of(store.settings)) as http,
-    ):
-        yield tasks, http
-
-
 def sent(chat: str) -> dict[str, Any]:
     parts = [{"type": "text", "text": "hi"}]
     return {"id": chat, "messages": [{"id": "m", "role": "user", "parts": parts}]}
@@ -118,7 +87,7 @@ def chunks_of(lines: list[str]) -> list[dict[str, Any]]:
 async def test_a_run_names_the_child_it_waits_for_whose_own_run_has_the_rest(
     store: RedisStateStore,
 ) -> None:
-    async with served(store) as (_, http):
+    async with served(store, HANDLERS) as (_, http):
         ann = AgUiClient(http)
         reading = asyncio.create_task(ann.run("hand_off", run_input("s", "t")))
 
@@ -147,7 +116,7 @@ async def test_a_run_names_the_child_it_waits_for_whose_own_run_has_the_rest(
 async def test_a_message_names_the_child_it_waits_for_which_can_be_read_and_approved(
     store: RedisStateStore,
 ) -> None:
-    async with served(store) as (tasks, http):
+    async with served(store, HANDLERS) as (tasks, http):
         lines: list[str] = []
 
         async def read() -> None:
@@ -232,7 +201,7 @@ async def test_a_stream_says_that_history_went_back_and_who_joins_has_what_is_ke
                     )
                 )
 
-        async with client_of(store) as tasks, over_http(store, queue_of(store.settings)) as http:
+        async with client_of(store) as tasks, over_http(store) as http:
             await tasks.submit("none", None, session_id="s", task_id="t")
             await write("g", "one ")
             await server.mark()
@@ -265,7 +234,7 @@ async def test_forty_posts_of_one_message_at_once_are_one_task_for_all(
     async def say(_: TaskContext) -> str:
         return "said"
 
-    async with served(store, say=say) as (_, http), asyncio.timeout(60):
+    async with served(store, {**HANDLERS, "say": say}) as (_, http), asyncio.timeout(60):
         posts = [http.post("/v1/ai-sdk/say", json=sent("c")) for _ in range(20)]
         runs = [http.post("/v1/ag-ui/say", json=run_input("s", "t")) for _ in range(20)]
         answers = await asyncio.gather(*posts, *runs)
@@ -278,7 +247,7 @@ async def test_a_stop_while_a_tool_runs_ends_the_message_behind_the_tool(
     store: RedisStateStore,
 ) -> None:
     tool = Tool()
-    async with served(store, use=tool.handler) as (_, http), asyncio.timeout(60):
+    async with served(store, {**HANDLERS, "use": tool.handler}) as (_, http), asyncio.timeout(60):
         reading = asyncio.create_task(http.post("/v1/ai-sdk/use", json=sent("c")))
         await tool.runs.wait()
         stopped = await http.post("/v1/ai-sdk/use/c/stop")
@@ -304,7 +273,7 @@ async def test_lost_pieces_of_a_text_that_continues_are_replaced_for_who_is_conn
                 )
             )
 
-        async with client_of(store) as tasks, over_http(store, queue_of(store.settings)) as http:
+        async with client_of(store) as tasks, over_http(store) as http:
             await tasks.submit("none", None, session_id="s", task_id="t")
             await write("kept ", 1)
             await server.mark()

@@ -60,10 +60,10 @@ def test_texts_that_are_kept_but_too_old_to_be_shown_are_not_taken_back() -> Non
             if number < 3 * MOST_SHOWN - 1:
                 kept.pass_by()
     shown.feed(piece("lost"))
-    told = shown.go_back(kept)
-    dropped = [each.text_id for each in told if isinstance(each, TextDropped)]
+    changes = shown.go_back(kept)
+    dropped = [each.text_id for each in changes if isinstance(each, TextDropped)]
     assert dropped == ["t:lost:g"]
-    assert not [each for each in told if isinstance(each, TextBegan)]
+    assert not [each for each in changes if isinstance(each, TextBegan)]
 
 
 def test_a_text_that_is_partly_too_old_is_as_long_as_it_is() -> None:
@@ -87,8 +87,8 @@ def test_a_text_that_was_too_old_for_who_joined_begins_before_it_goes_on() -> No
     again = piece("kept")
     again.content["generation"] = "h"
     shown.feed(again)
-    told = shown.go_back(kept)
-    assert [each.text_id for each in told if isinstance(each, TextBegan)] == ["t:kept:g"]
+    changes = shown.go_back(kept)
+    assert [each.text_id for each in changes if isinstance(each, TextBegan)] == ["t:kept:g"]
     (began, *_) = shown.feed(piece("old", 2))
     assert isinstance(began, TextBegan)
 
