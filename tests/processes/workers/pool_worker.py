@@ -20,8 +20,8 @@ from redis_state.errors import LeaseLost
 from redis_state.worker import AgentWorker, TaskContext
 from redis_state.worker.tasks.transitions import TaskTransitions
 
-# A process that was forked has some.
-FROZEN_BEFORE = gc.get_freeze_count()
+# Made before the worker runs.
+MADE_BEFORE: list[Any] = []
 # What was garbage when the worker began to run, if a test asks for it.
 GARBAGE: list[weakref.ref[Garbage]] = []
 
@@ -60,9 +60,14 @@ async def who(ctx: TaskContext) -> str:
     return ctx.worker
 
 
-async def frozen(_: TaskContext) -> int:
-    """Count what garbage collection looks at no more since the worker runs."""
-    return gc.get_freeze_count() - FROZEN_BEFORE
+async def frozen(_: TaskContext) -> bool:
+    """Tell whether garbage collection leaves out what was made before the worker ran."""
+    return is_frozen(MADE_BEFORE)
+
+
+def is_frozen(thing: object) -> bool:
+    """Tell whether garbage collection leaves a thing out."""
+    return not any(each is thing for each in gc.get_objects())
 
 
 class Garbage:
@@ -112,14 +117,14 @@ def main(argument: dict[str, Any]) -> None:
         grace_s=argument.get("grace_s", 0.2),
         name=argument["name"],
     )
-    if not argument.get("begins_with_garbage"):
-        worker.run()
-        return
-    gc.unfreeze()
-    gc.disable()
-    GARBAGE.append(weakref.ref(Garbage()))
+    if argument.get("begins_with_garbage"):
+        gc.unfreeze()
+        gc.disable()
+        GARBAGE.append(weakref.ref(Garbage()))
+    else:
+        gc.freeze()
     worker.run()
-    print("frozen", gc.get_freeze_count(), flush=True)  # noqa: T201
+    print("frozen", is_frozen(sys.modules), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
