@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from redis_state import limits
-from redis_state.errors import InvalidField
+from redis_state.errors import InvalidField, TaskUnknown
 from redis_state.http_client.collections import HttpQueues, HttpSchedules
 from redis_state.http_client.decisions import HttpDecisions
 from redis_state.http_client.requests import Ask, Credentials, GatewayCaller
@@ -138,7 +138,7 @@ class HttpTaskClient(HttpTasks, HttpDecisions):
     ) -> TaskState:
         """Wait until a task is terminal and return it. It needs ``read``.
 
-        Errors: TimeoutError; InvalidField if the session has no such task; BackendUnavailable after
+        Errors: TimeoutError; TaskUnknown if the session has no such task; BackendUnavailable after
         five minutes without the gateway.
         """
         async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
@@ -156,7 +156,7 @@ class HttpTaskClient(HttpTasks, HttpDecisions):
                         pass
                 state = await self.get(session_id, task_id)
                 if state is None:
-                    raise InvalidField("task_id", "no such task in this session")
+                    raise TaskUnknown(task_id)
                 if state.status.is_terminal:
                     return state
 
@@ -181,7 +181,7 @@ class HttpTaskClient(HttpTasks, HttpDecisions):
         See `TaskClient.watch`. Lost connections and a restarted gateway are survived. ``after`` is
         a cursor, or ``$`` for what comes from now on.
 
-        Errors: InvalidField if the session has no such task, or no longer; CursorGap instead of a
+        Errors: TaskUnknown if the session has no such task, or no longer; CursorGap instead of a
         silent skip; BackendUnavailable after ``reconnect_timeout_s`` without the gateway.
         """
         return self.watch_updates(

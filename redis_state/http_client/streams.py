@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import Any
 
 from redis_state import limits
-from redis_state.errors import BackendUnavailable, CommandRefused, InvalidField
+from redis_state.errors import BackendUnavailable, CommandRefused, TaskUnknown
 from redis_state.http_client.problems import gap_of
 from redis_state.http_client.requests import Ask, GatewayCaller
 from redis_state.http_client.server_events import EventReader, ServerEvent
@@ -54,7 +54,7 @@ class UpdateStreams:
                     raise gap_of(_facts(event), cursor=cursor or "0")
                 if event.name == "end":
                     if _facts(event).get("status") is None:
-                        raise _no_task()
+                        raise TaskUnknown(task_id or "")
                     return
                 cursor = event.cursor
                 yield _entry(event)
@@ -116,11 +116,9 @@ def _ask(
         ("types", kind.value if isinstance(kind, UpdateType) else kind)
         for kind in (() if types is None else types)
     ]
-    return Ask("GET", ("sessions", session_id, "events"), query, missing=_no_task)
-
-
-def _no_task() -> InvalidField:
-    return InvalidField("task_id", "no such task in this session")
+    return Ask(
+        "GET", ("sessions", session_id, "events"), query, missing=lambda: TaskUnknown(task_id or "")
+    )
 
 
 def _read(reader: EventReader, chunk: bytes) -> list[ServerEvent]:

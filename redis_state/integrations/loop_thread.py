@@ -34,7 +34,13 @@ class LoopThread:
         _all.add(self)
 
     def run(self, work: Work[T]) -> T:
-        """Run a coroutine in the thread and return what it gives. Errors: its own."""
+        """Run a coroutine in the thread and return what it gives.
+
+        Errors: its own; ConfigError once it is closed, and to a call from within the thread, which
+        would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            raise ConfigError(f"{self._name} is called from its own thread, which cannot wait")
         with self._lock:
             if self._closed:
                 raise ConfigError(f"{self._name} is closed")

@@ -48,6 +48,18 @@ async def test_callers_of_every_thread_share_one_loop_and_may_have_their_own() -
     one.close(nothing)
 
 
+def test_a_call_from_within_its_own_thread_is_refused() -> None:
+    one = LoopThread("calls itself")
+
+    async def call_itself() -> None:
+        one.run(nothing)
+
+    with pytest.raises(ConfigError, match="calls itself is called from its own thread"):
+        one.run(call_itself)
+    assert one.run(thread_name) == "calls itself"
+    one.close(nothing)
+
+
 def test_an_error_is_its_callers_and_the_loop_goes_on() -> None:
     async def fail() -> None:
         raise LookupError("mine")

@@ -307,7 +307,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         Every few seconds the task is put on the watch list again, in case the server evicted its
         entry. So a task of a dead worker is taken over.
 
-        Errors: TimeoutError; InvalidField if the session has no such task.
+        Errors: TimeoutError; TaskUnknown if the session has no such task.
         """
         async with asyncio.timeout(limits.timeout("timeout_s", timeout_s)):
             while True:
@@ -325,7 +325,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
     async def result(self, session_id: str, task_id: str, *, timeout_s: float | None = None) -> Any:
         """Wait until a task is terminal and return its result.
 
-        Errors: TaskFailed and TaskWasCancelled, with the reason; TimeoutError; InvalidField if the
+        Errors: TaskFailed and TaskWasCancelled, with the reason; TimeoutError; TaskUnknown if the
         session has no such task.
         """
         return await result_once_over(self, session_id, task_id, timeout_s=timeout_s)
@@ -339,7 +339,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         cursor, to resume later or in another process. Changes of the status are among the updates,
         as STATUS_CHANGE.
 
-        Errors: InvalidField if the session has no such task, or no longer; CursorGap instead of a
+        Errors: TaskUnknown if the session has no such task, or no longer; CursorGap instead of a
         silent skip.
         """
         return watch_task(self, session_id, task_id, after=after)
@@ -395,7 +395,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
     async def _look(self, session_id: str, task_id: str) -> TaskState | None:
         state = await self.get(session_id, task_id)
         if state is None:
-            raise InvalidField("task_id", "no such task in this session")
+            raise TaskUnknown(task_id)
         return state if state.status.is_terminal else None
 
     async def _watch_for_end(

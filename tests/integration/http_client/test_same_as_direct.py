@@ -137,6 +137,8 @@ async def test_what_cannot_be_changed_is_refused_with_the_same_facts(over: OverH
     kind = SteeringEventType.USER_MESSAGE
     await _refused(over, lambda client: client.retry("s", "done"), invalid)
     await _refused(over, lambda client: client.retry("s", "none"), unknown)
+    await _refused(over, lambda client: client.wait("s", "none"), unknown)
+    await _refused(over, lambda client: client.result("s", "none"), unknown)
     for key in ("", "x" * 201, 7):
         await _refused(over, methodcaller("retry", "s", "done", key=key), errors.InvalidField)
     await _refused(over, lambda client: client.rerun("s", "none"), unknown)
@@ -148,7 +150,6 @@ async def test_what_cannot_be_changed_is_refused_with_the_same_facts(over: OverH
         over, lambda client: client.steer("s", "done", kind, {}), errors.SteeringValidationError
     )
     wrong = errors.InvalidField
-    await _refused(over, lambda client: client.wait("s", "none"), wrong)
     await _refused(over, lambda client: client.submit("", session_id="s"), wrong)
     await _refused(over, lambda client: client.submit("echo", session_id=5), wrong)
     await _refused(
@@ -362,7 +363,7 @@ async def test_updates_are_the_same_with_their_cursors_and_runs(over: OverHttp) 
     with pytest.raises(errors.InvalidField, match="after"):
         await watched(over.http, "garbage")
     for client in (over.direct, over.http):
-        with pytest.raises(errors.InvalidField):
+        with pytest.raises(errors.TaskUnknown, match="none"):
             async with aclosing(client.watch("s", "none")) as updates:
                 await anext(updates)
 

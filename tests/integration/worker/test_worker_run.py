@@ -12,9 +12,7 @@ from pydantic import SecretStr
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import (
-    InvalidField,
-)
+from redis_state.errors import TaskUnknown
 from redis_state.models import (
     SteeringEventType,
     TaskStatus,
@@ -353,7 +351,7 @@ async def test_waiting_ends_at_its_deadline_and_for_a_task_that_is_not_there(
         task = await client.submit("forever", session_id=SESSION)
         with pytest.raises(TimeoutError):
             await client.wait(SESSION, task, timeout_s=0.05)
-        with pytest.raises(InvalidField):
+        with pytest.raises(TaskUnknown, match="never was"):
             await client.wait(SESSION, "never was")
         await client.cancel(SESSION, task, hard=True)
         await client.wait(SESSION, task, timeout_s=60)

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from redis_state.errors import CorruptState, InvalidField
+from redis_state.errors import CorruptState, TaskUnknown
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.models.attributes import AttributeValue
 from redis_state.primitives.record import Stored
@@ -143,7 +143,7 @@ async def _next(live: Updates) -> Entry[StateUpdate]:
 async def _is_over(store: RedisStateStore, session_id: str, task_id: str) -> bool:
     state = await store.tasks.load(session_id, task_id)
     if state is None:
-        raise InvalidField("task_id", "no such task in this session")
+        raise TaskUnknown(task_id)
     return bool(state.status.is_terminal)
 
 
