@@ -112,11 +112,6 @@ def writes(task: str, text: str, part: int = 1, *, name: str = "a") -> StateUpda
     return StateUpdate(session_id="s", task_id=task, update_type=kind, content=content)
 
 
-def children_of(client: AgUiClient) -> list[dict[str, Any]]:
-    named = [each for each in client.of("CUSTOM") if each["name"] == "redis_state.child"]
-    return [each["value"] for each in named]
-
-
 async def last_of(tasks: TaskClient, handler: str = "last") -> str:
     async def look() -> list[str]:
         found = await tasks.find(session_id="s", handler=handler)
@@ -159,25 +154,25 @@ async def test_each_child_is_named_once_awaited_or_not_also_to_who_joins_or_read
         ann, bob = AgUiClient(http), AgUiClient(http)
         async with ann.running("boss", run_input("s", "t")) as events:
             async for _ in events:
-                if len(children_of(ann)) == 2:
+                if len(ann.children()) == 2:
                     break
-        names = [each["task_id"] for each in children_of(ann)]
-        assert [(each["handler"], each["state"]) for each in children_of(ann)] == [
+        names = [each["task_id"] for each in ann.children()]
+        assert [(each["handler"], each["state"]) for each in ann.children()] == [
             ("helper", "running"),
             ("helper", "running"),
         ]
         async with bob.connected("s", "t", fresh=True) as events:
             async for _ in events:
-                if len(children_of(bob)) == 2:
+                if len(bob.children()) == 2:
                     break
-        assert children_of(bob) == children_of(ann)
+        assert bob.children() == ann.children()
         for name in ("look", "go"):
             await tasks.signal("s", "t", name)
         await tasks.signal("s", await last_of(tasks), "write")
         # Behind the last event: what was named is not named again.
         for client in (ann, bob):
             await client.connect("s", "t")
-            assert [(each["task_id"], each["state"]) for each in children_of(client)] == [
+            assert [(each["task_id"], each["state"]) for each in client.children()] == [
                 (names[0], "running"),
                 (names[1], "running"),
                 (names[1], "ended"),
@@ -185,16 +180,16 @@ async def test_each_child_is_named_once_awaited_or_not_also_to_who_joins_or_read
             assert list(client.text().values()) == ["I have asked."]
         whole, late = AgUiClient(http), AgUiClient(http)
         await whole.connect("s", "t", params={"after": "0"})
-        assert children_of(whole) == children_of(ann)
+        assert whole.children() == ann.children()
         await late.connect("s", "t")
-        assert [(each["task_id"], each["state"]) for each in children_of(late)] == [
+        assert [(each["task_id"], each["state"]) for each in late.children()] == [
             (names[0], "running"),
             (names[1], "ended"),
         ]
         page = await http.get("/v1/ai-sdk/boss/s/stream", params={"task": "t"})
         chunks = [json.loads(line[6:]) for line in page.text.split("\n") if line[:7] == "data: {"]
         named = [each["data"] for each in chunks if each["type"] == "data-child"]
-        assert named == children_of(ann)
+        assert named == ann.children()
 
 
 async def test_the_texts_of_all_below_a_task_are_in_its_run_on_request(
@@ -216,7 +211,7 @@ async def test_the_texts_of_all_below_a_task_are_in_its_run_on_request(
             await tasks.signal("s", "t", name)
         below = await last_of(tasks)
         await tasks.signal("s", below, "write")
-        left, right = [each["task_id"] for each in children_of(ann)][:2]
+        left, right = [each["task_id"] for each in ann.children()][:2]
         all_of = {
             left: "I am left. Done.",
             right: "I am right. Done.",
@@ -231,7 +226,7 @@ async def test_the_texts_of_all_below_a_task_are_in_its_run_on_request(
         await late.connect("s", "t", params=TEXT)
         await whole.connect("s", "t", params={"after": "0", **TEXT})
         assert by_author(late) == by_author(whole) == all_of
-        last = {each["task_id"]: each["state"] for each in children_of(whole)}
+        last = {each["task_id"]: each["state"] for each in whole.children()}
         assert last == {left: "ended", right: "ended", below: "ended"}
         await plain.connect("s", "t", params={"after": "0"})
         assert by_author(plain) == {None: "I have asked."}
@@ -255,7 +250,7 @@ async def test_what_a_child_writes_while_the_run_is_interrupted_comes_with_the_n
         answer = run_input("s", "r2", resume=[{**entry, "payload": {"approved": True}}])
         await ann.run("asker", answer, params=TEXT)
         assert by_author(ann) == {below: "I am the last.", None: "So be it."}
-        assert len(children_of(ann)) == 1
+        assert len(ann.children()) == 1
 
 
 async def test_a_message_goes_on_with_what_a_child_wrote_while_it_waited_for_an_approval(

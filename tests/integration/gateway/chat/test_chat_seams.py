@@ -27,6 +27,7 @@ from tests.support.servers.faults import Proxy, certificate, tls_server_context
 from tests.support.servers.rollback import rolling_back
 
 PIECES = 12
+READERS = 40
 
 
 async def hand_off(ctx: TaskContext) -> Any:
@@ -52,6 +53,11 @@ async def in_pieces(ctx: TaskContext) -> Any:
             await out.flush()
 
 
+async def in_pieces_below(ctx: TaskContext) -> Any:
+    """Leave the pieces to a child."""
+    return await ctx.join(await ctx.spawn("in_pieces"))
+
+
 class Tool:
     """A tool that runs until it is let go."""
 
@@ -72,7 +78,12 @@ class Tool:
         await self.may_end.wait()
 
 
-HANDLERS = {"hand_off": hand_off, "clerk": clerk, "in_pieces": in_pieces}
+HANDLERS = {
+    "hand_off": hand_off,
+    "clerk": clerk,
+    "in_pieces": in_pieces,
+    "in_pieces_below": in_pieces_below,
+}
 
 
 def sent(chat: str) -> dict[str, Any]:
@@ -91,11 +102,7 @@ async def test_a_run_names_the_child_it_waits_for_whose_own_run_has_the_rest(
         ann = AgUiClient(http)
         reading = asyncio.create_task(ann.run("hand_off", run_input("s", "t")))
 
-        def children() -> list[Any]:
-            return [e["value"] for e in ann.of("CUSTOM") if e["name"] == "redis_state.child"]
-
-        await eventually(children, "the child is named")
-        (child,) = children()
+        (child,) = await eventually(ann.children, "the child is named")
         assert child["state"] == "running"
         of_child = await AgUiClient(http).connect("s", child["task_id"])
         assert list(of_child.text().values()) == ["I am the clerk."]
@@ -108,7 +115,7 @@ async def test_a_run_names_the_child_it_waits_for_whose_own_run_has_the_rest(
         rest = await AgUiClient(http).run("clerk", run_input("s", "r2", resume=[entry]))
         assert rest.events[-1]["outcome"] == {"type": "success"}
         await reading
-        assert children()[1:] == [{**child, "state": "ended"}]
+        assert ann.children()[1:] == [{**child, "state": "ended"}]
         assert list(ann.text().values()) == ["I ask the clerk."]
         assert ann.events[-1]["outcome"] == {"type": "success"}
 
@@ -155,7 +162,7 @@ async def test_a_message_names_the_child_it_waits_for_which_can_be_read_and_appr
         assert (await http.get(url, params={"task": "none"})).status_code == 404
 
 
-async def test_streams_over_tls_lose_nothing_while_the_gateways_links_die(
+async def test_forty_readers_over_tls_lose_nothing_of_a_child_while_the_gateways_links_die(
     settings: Settings, store: RedisStateStore, tmp_path: Path
 ) -> None:
     cert, key = certificate(tmp_path, "IP:127.0.0.1")
@@ -170,21 +177,24 @@ async def test_streams_over_tls_lose_nothing_while_the_gateways_links_die(
         await stack.enter_async_context(serving(agent(settings, HANDLERS)))
         tasks = await stack.enter_async_context(client_of(store))
         http = await stack.enter_async_context(over_http(over, queue_of(settings)))
-        ann, bob = AgUiClient(http), AgUiClient(http)
-        reading = [asyncio.create_task(ann.run("in_pieces", run_input("s", "t")))]
-        await eventually(lambda: ann.events, "the run has begun")
-        reading.append(asyncio.create_task(bob.connect("s", "t")))
-        await eventually(lambda: bob.events, "another browser has joined")
+        ann, *others = (AgUiClient(http) for _ in range(READERS))
+        below = {"children": "text"}
+        run = ann.run("in_pieces_below", run_input("s", "t"), params=below)
+        reading = [asyncio.create_task(run)]
+        (child,) = await eventually(ann.children, "the child is named")
+        reading += [asyncio.create_task(each.connect("s", "t", params=below)) for each in others]
+        await eventually(lambda: all(each.events for each in others), "all have joined")
         cut = 0
         for number in range(PIECES):
             if number in (3, 7):
                 cut += proxy.half_open()
-            await tasks.signal("s", "t", f"go {number}")
+            await tasks.signal("s", child["task_id"], f"go {number}")
         await asyncio.gather(*reading)
         assert cut
     whole = "".join(f"{number} " for number in range(PIECES))
-    assert list(ann.text().values()) == list(bob.text().values()) == [whole]
-    assert ann.events[-1]["outcome"] == bob.events[-1]["outcome"] == {"type": "success"}
+    for each in (ann, *others):
+        assert list(each.text().values()) == [whole]
+        assert each.events[-1]["outcome"] == {"type": "success"}
 
 
 async def test_a_stream_says_that_history_went_back_and_who_joins_has_what_is_kept() -> None:
