@@ -133,15 +133,18 @@ class Archive(Protocol):
         """
         ...
 
-    async def forget_records(self, kind: RecordKind, owner: str, *, before_us: int) -> int:
-        """Erase an owner's records of a kind that no session owns; return how many there were.
+    async def forget_records(
+        self, kind: RecordKind, owners: Collection[str], *, before_us: int
+    ) -> int:
+        """Erase owners' records of a kind that no session owns; return how many there were.
 
-        A mark stays, as `forget` leaves one: `erased` has it under `scope_of` the two.
+        It is one step for all of them. A mark of each stays, as `forget` leaves one: `erased` has
+        it under `scope_of` the two.
         """
         ...
 
-    async def count_records(self, kind: RecordKind, owner: str) -> int:
-        """Count an owner's records of a kind."""
+    async def count_records(self, kind: RecordKind, owners: Collection[str]) -> int:
+        """Count owners' records of a kind."""
         ...
 
     async def first_places(

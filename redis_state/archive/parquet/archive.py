@@ -197,25 +197,27 @@ class ParquetArchive:
 
         return await self._read(look)
 
-    async def forget_records(self, kind: RecordKind, owner: str, *, before_us: int) -> int:
-        """Erase an owner's records of a kind in one entry of the log; return how many there were.
+    async def forget_records(
+        self, kind: RecordKind, owners: Collection[str], *, before_us: int
+    ) -> int:
+        """Erase owners' records of a kind in one entry of the log; return how many there were.
 
         Files that have them are written again without, and deleted, as by `forget`.
         """
         was: list[int] = []
-        scope = plain_text(scope_of(kind, owner))
+        scopes = {plain_text(each): plain_text(scope_of(kind, each)) for each in owners}
 
         def work(reader: FileReader) -> FileChanges:
-            changes = without_records(reader, kind.value, plain_text(owner), scope, before_us)
+            changes = without_records(reader, kind.value, scopes, before_us)
             was.append(sum(len(edit.records) for edit in changes.edits.values()))
             return changes
 
         await self._run("forget", lambda: self._commit(work, delete=True))
         return was[-1]
 
-    async def count_records(self, kind: RecordKind, owner: str) -> int:
-        """Count an owner's records of a kind."""
-        return await self._read(lambda reader: sharing.count(reader, kind, owner))
+    async def count_records(self, kind: RecordKind, owners: Collection[str]) -> int:
+        """Count owners' records of a kind."""
+        return await self._read(lambda reader: sharing.count(reader, kind, owners))
 
     async def first_places(
         self, kind: RecordKind, owner: str, keys: Collection[str]

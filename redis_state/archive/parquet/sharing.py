@@ -12,9 +12,9 @@ from redis_state.archive.parquet.files.reading import FileReader, Record, record
 from redis_state.postgres.text import plain_text, text_of
 
 
-def count(reader: FileReader, kind: RecordKind, owner: str) -> int:
-    """Count an owner's records of a kind."""
-    return sum(1 for _ in _records(reader, kind, owner))
+def count(reader: FileReader, kind: RecordKind, owners: Collection[str]) -> int:
+    """Count owners' records of a kind."""
+    return sum(1 for owner in set(owners) for _ in _records(reader, kind, owner))
 
 
 def first_places(

@@ -260,24 +260,33 @@ class PostgresArchive:
                 for owner, born, n, key, whole in await found.fetchall()
             }
 
-    async def forget_records(self, kind: RecordKind, owner: str, *, before_us: int) -> int:
-        """Erase an owner's records of a kind, in one transaction; return how many there were."""
+    async def forget_records(
+        self, kind: RecordKind, owners: Collection[str], *, before_us: int
+    ) -> int:
+        """Erase owners' records of a kind, in one transaction; return how many there were.
+
+        It holds a lock of each owner, of which a server has some thousands for all.
+        """
 
         async def once() -> int:
             async with self._using("forget") as connection, connection.transaction():
-                await erasing.mark(connection, self._namespace, scope_of(kind, owner), before_us)
+                for owner in sorted(owners):
+                    scope = scope_of(kind, owner)
+                    await erasing.mark(connection, self._namespace, scope, before_us)
                 done = await connection.execute(
-                    sqls.FORGET_RECORDS, [self._namespace, kind.value, id_text(owner)]
+                    sqls.FORGET_RECORDS,
+                    [self._namespace, kind.value, [id_text(owner) for owner in owners]],
                 )
                 return done.rowcount
 
         return await _although_in_a_deadlock(once)
 
-    async def count_records(self, kind: RecordKind, owner: str) -> int:
-        """Count an owner's records of a kind."""
+    async def count_records(self, kind: RecordKind, owners: Collection[str]) -> int:
+        """Count owners' records of a kind."""
         async with self._using("read") as connection:
             found = await connection.execute(
-                sqls.COUNT_RECORDS, [self._namespace, kind.value, id_text(owner)]
+                sqls.COUNT_RECORDS,
+                [self._namespace, kind.value, [id_text(owner) for owner in owners]],
             )
             row: Any = await found.fetchone()
             return int(row[0])

@@ -58,10 +58,10 @@ FROM unnest(%s::text[]) AS wanted (owner) CROSS JOIN LATERAL (
     ORDER BY born DESC, n DESC, key DESC LIMIT 1) AS last
 """
 FORGET_RECORDS: Final = """
-DELETE FROM redis_state.records WHERE namespace = %s AND kind = %s AND owner = %s
+DELETE FROM redis_state.records WHERE namespace = %s AND kind = %s AND owner = ANY(%s)
 """
 COUNT_RECORDS: Final = """
-SELECT count(*) FROM redis_state.records WHERE namespace = %s AND kind = %s AND owner = %s
+SELECT count(*) FROM redis_state.records WHERE namespace = %s AND kind = %s AND owner = ANY(%s)
 """
 FIRST_PLACES: Final = """
 SELECT DISTINCT ON (key) key, born, n FROM redis_state.records

@@ -100,8 +100,8 @@ async def test_the_last_of_each_owner_is_found_and_rows_of_an_owner_are_erased(
     assert last == dict.fromkeys(("session", *IDS), (T + 6, 6, "k6"))
     assert await archive.last_records(RecordKind.ARTIFACT, ["session"]) == {}
     erased_us = T + 4
-    assert await archive.forget_records(RecordKind.EVENT, "session", before_us=erased_us) == 8
-    assert await archive.forget_records(RecordKind.EVENT, "session", before_us=T) == 0
+    assert await archive.forget_records(RecordKind.EVENT, ["session"], before_us=erased_us) == 8
+    assert await archive.forget_records(RecordKind.EVENT, ["session"], before_us=T) == 0
     assert await archive.records(RecordKind.EVENT, "session") == []
     # Nothing else: not the session of this name, and not another trace.
     assert await archive.records(RecordKind.TRAJECTORY, "session") == [of_session]
@@ -114,6 +114,16 @@ async def test_the_last_of_each_owner_is_found_and_rows_of_an_owner_are_erased(
     assert [each.n for each in kept] == [4, 5, 6]
     await archive.forget("session")
     assert len(await archive.records(RecordKind.EVENT, "session")) == 3
+    # Of many owners, and of none, in one step.
+    assert await archive.count_records(RecordKind.EVENT, []) == 0
+    assert await archive.count_records(RecordKind.EVENT, ["session", *IDS]) == 3 + 8 * len(IDS)
+    erased = await archive.forget_records(
+        RecordKind.EVENT, ["session", *IDS, "none"], before_us=erased_us
+    )
+    assert erased == 3 + 8 * len(IDS)
+    assert (await archive.status()).records == {RecordKind.EVENT: 8}
+    scopes = [scope_of(RecordKind.EVENT, each) for each in ("session", *IDS, "none", "other")]
+    assert await archive.erased(scopes) == dict.fromkeys(scopes[:-1], erased_us)
 
 
 async def test_owners_and_keys_are_any_text_and_data_any_bytes(archive: Archive) -> None:

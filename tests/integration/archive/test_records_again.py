@@ -184,7 +184,7 @@ async def test_events_of_before_are_found_whatever_their_trace_is(
         assert (report.copied, report.refused) == ({"events": len(traces)}, 1)
         for trace in traces:
             (found,) = await archived_events(archive, trace)
-            await archive.forget_records(RecordKind.EVENT, trace, before_us=found.born_us)
+            await archive.forget_records(RecordKind.EVENT, [trace], before_us=found.born_us)
         # As if it had come from a backup.
         await enlist_records(later, again=True)
         await records_due(later)

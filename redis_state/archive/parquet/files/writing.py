@@ -137,16 +137,18 @@ def without(reader: FileReader, session: str, before_us: int | None = None) -> F
 
 
 def without_records(
-    reader: FileReader, kind: str, owner: str, scope: str, before_us: int
+    reader: FileReader, kind: str, scopes: Mapping[str, str], before_us: int
 ) -> FileChanges:
-    """Work out what has no record of a kind of an owner, and a mark under the name of a scope."""
-    changes, digest = FileChanges(), digest_of(scope)
-    if before_us > reader.files.erased.get(digest, -1):
-        changes.erased[digest] = before_us
-    for file in reader.files.having(RECORDS, digest_of(owner)):
-        its = {key for key in record_keys(reader.keys(file, owner)) if key[0] == kind}
-        if its:
-            changes.edit(file).records |= its
+    """Work out what has no record of a kind of any owner, and a mark under each one's scope."""
+    changes = FileChanges()
+    for owner, scope in scopes.items():
+        digest = digest_of(scope)
+        if before_us > reader.files.erased.get(digest, -1):
+            changes.erased[digest] = before_us
+        for file in reader.files.having(RECORDS, digest_of(owner)):
+            its = {key for key in record_keys(reader.keys(file, owner)) if key[0] == kind}
+            if its:
+                changes.edit(file).records |= its
     return changes
 
 
