@@ -16,7 +16,7 @@ from redis_state.gateway.auth.principal import (
     Unauthenticated,
 )
 from redis_state.gateway.console.options import ConsoleOptions
-from redis_state.gateway.limits import GatewayLimits
+from redis_state.gateway.requests.limits import GatewayLimits
 
 __all__ = [
     "AccessScope",

@@ -37,10 +37,10 @@ from redis_state.gateway.console.options import ConsoleOptions
 from redis_state.gateway.durable_streams import answers as stream_answers
 from redis_state.gateway.durable_streams.feeds import StreamFeeds
 from redis_state.gateway.durable_streams.route import StreamRoute
-from redis_state.gateway.guard import RequestGuard, check_origins
-from redis_state.gateway.limits import CallerUsage, GatewayLimits
-from redis_state.gateway.masking import masked_scope
 from redis_state.gateway.openapi import describe
+from redis_state.gateway.requests.guard import RequestGuard, check_origins
+from redis_state.gateway.requests.limits import CallerUsage, GatewayLimits
+from redis_state.gateway.requests.masking import masked_scope
 from redis_state.gateway.routes import (
     bulk,
     changes,

@@ -31,8 +31,8 @@ from redis_state.gateway.answers import (
     problem_of,
 )
 from redis_state.gateway.auth.principal import Principal, Right
-from redis_state.gateway.limits import read_body
-from redis_state.gateway.paths import read_parts
+from redis_state.gateway.requests.limits import read_body
+from redis_state.gateway.requests.paths import read_parts
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker import TaskClient

@@ -96,7 +96,7 @@ def http() -> str:
     """Write the page of the gateway's routes."""
     from redis_state.gateway.app import OPERATIONS  # noqa: PLC0415 - needs the extra
     from redis_state.gateway.calls import Over  # noqa: PLC0415 - as above
-    from redis_state.gateway.limits import GatewayLimits  # noqa: PLC0415 - as above
+    from redis_state.gateway.requests.limits import GatewayLimits  # noqa: PLC0415 - as above
     from redis_state.http_client.not_offered import NOT_OFFERED  # noqa: PLC0415 - as above
 
     def right(operation: Any) -> str:

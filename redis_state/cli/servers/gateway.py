@@ -131,7 +131,7 @@ def serve(
     """
     if context.invoked_subcommand is not None:
         return
-    from redis_state.gateway.root_path import check_root_path  # noqa: PLC0415 - needs the extra
+    from redis_state.gateway.requests.root_path import check_root_path  # noqa: PLC0415 - needs the extra
 
     auth = AuthOptions(
         keys, jwt_secret_file, jwks_url, jwt_audience, jwt_issuer, browser_secret_file
@@ -240,7 +240,7 @@ def make_server(application: Gateway, root_path: str = "", **config: Any) -> uvi
     """Make a server of an application, which ends its streams when it stops."""
     import uvicorn  # noqa: PLC0415 - needs the extra
 
-    from redis_state.gateway.root_path import AtRootPath  # noqa: PLC0415 - needs the extra
+    from redis_state.gateway.requests.root_path import AtRootPath  # noqa: PLC0415 - needs the extra
 
     class GatewayServer(uvicorn.Server):
         async def shutdown(self, sockets: Any = None) -> None:

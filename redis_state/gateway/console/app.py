@@ -15,7 +15,7 @@ from redis_state.gateway.console.logins import Logins
 from redis_state.gateway.console.options import ConsoleOptions
 from redis_state.gateway.console.pages import ConsolePage, PageCall, PageRoute
 from redis_state.gateway.console.views import find, inbox, login, overview, pool, session, task
-from redis_state.gateway.limits import CallerUsage
+from redis_state.gateway.requests.limits import CallerUsage
 
 PAGES: tuple[ConsolePage, ...] = (
     *login.PAGES,

@@ -22,7 +22,7 @@ from redis_state.gateway.auth.browser_tokens import BrowserTokens
 from redis_state.gateway.auth.open import is_loopback
 from redis_state.gateway.auth.principal import Authenticator, Principal, Unauthenticated, bearer
 from redis_state.gateway.console.options import ConsoleOptions
-from redis_state.gateway.guard import name_of_host
+from redis_state.gateway.requests.guard import name_of_host
 
 COOKIE = "redis_state_console"
 # Browsers refuse larger cookies without a word.

@@ -24,8 +24,8 @@ from redis_state.gateway.auth.principal import Principal
 from redis_state.gateway.calls import Operation, perform
 from redis_state.gateway.console.logins import Logins, cookie_path
 from redis_state.gateway.console.rendering import html_response, write_query
-from redis_state.gateway.limits import CallerUsage, read_body
-from redis_state.gateway.paths import read_parts
+from redis_state.gateway.requests.limits import CallerUsage, read_body
+from redis_state.gateway.requests.paths import read_parts
 
 log: logging.Logger = logging.getLogger(__name__)
 

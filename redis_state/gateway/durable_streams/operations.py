@@ -45,8 +45,8 @@ from redis_state.gateway.durable_streams.requests import (
     text_of,
 )
 from redis_state.gateway.durable_streams.sending import StreamEvents, while_connected
-from redis_state.gateway.limits import drop_body, read_body
-from redis_state.gateway.paths import read_parts
+from redis_state.gateway.requests.limits import drop_body, read_body
+from redis_state.gateway.requests.paths import read_parts
 from redis_state.models.streams import END, StreamPage
 from redis_state.stores.streams.streams import StreamStore
 

@@ -8,7 +8,7 @@ from starlette.types import Scope
 from redis_state.gateway.calls import Desk, RawRoute
 from redis_state.gateway.durable_streams.operations import OPERATIONS
 from redis_state.gateway.durable_streams.requests import ROOT
-from redis_state.gateway.paths import read_parts
+from redis_state.gateway.requests.paths import read_parts
 
 
 class StreamRoute(RawRoute):

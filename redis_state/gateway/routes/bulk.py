@@ -6,9 +6,9 @@ from starlette.responses import Response
 
 from redis_state.gateway.answers import answer, forbidden
 from redis_state.gateway.auth.principal import Right
-from redis_state.gateway.bodies import BulkBody, utc
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.documents import item_document
+from redis_state.gateway.requests.bodies import BulkBody, utc
 from redis_state.gateway.results import BulkResult
 
 

@@ -9,8 +9,8 @@ from starlette.responses import Response
 from redis_state.errors import InvalidField, InvalidTransition, TaskUnknown
 from redis_state.gateway.answers import answer, forbidden
 from redis_state.gateway.auth.principal import Right
-from redis_state.gateway.bodies import CancelBody, ForkBody, NoBody, RerunBody, SteerBody
 from redis_state.gateway.calls import ApiCall, Operation
+from redis_state.gateway.requests.bodies import CancelBody, ForkBody, NoBody, RerunBody, SteerBody
 from redis_state.gateway.results import MadeResult, MovedResult, SteeredResult
 from redis_state.gateway.routes.tasks import new_id_of
 from redis_state.models import SteeringEventType

@@ -10,8 +10,8 @@ from typing import Protocol, Self
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from redis_state.gateway.bodies import EventsQuery
 from redis_state.gateway.calls import ApiCall, Operation
+from redis_state.gateway.requests.bodies import EventsQuery
 from redis_state.gateway.streaming.client_stream import ClientStream
 from redis_state.gateway.streaming.response import EventStream, read_after
 

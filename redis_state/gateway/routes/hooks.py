@@ -2,7 +2,7 @@
 
 The URL is signed, for one pause, and expires. GET shows a page and changes nothing, because mail
 scanners open links. POST decides: the page's form, or JSON of another program. The URL is the right
-to decide, so it stands in no log of this process: see `redis_state.gateway.masking`.
+to decide, so it stands in no log of this process: see `redis_state.gateway.requests.masking`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from redis_state.errors import InvalidDecision, RedisStateError, TokenResolved
 from redis_state.gateway.answers import HttpProblem, answer, not_found, problem_of
 from redis_state.gateway.auth.hook_links import HookLink, HookLinks
 from redis_state.gateway.auth.principal import Right, Unauthenticated
-from redis_state.gateway.bodies import DecisionBody
 from redis_state.gateway.calls import ApiCall, Operation, Over, validated
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.known_pauses import KnownPause, read_known
-from redis_state.gateway.limits import read_body
+from redis_state.gateway.requests.bodies import DecisionBody
+from redis_state.gateway.requests.limits import read_body
 from redis_state.serialization import codec
 
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"

@@ -10,11 +10,11 @@ from starlette.responses import Response
 from redis_state.errors import TokenResolved
 from redis_state.gateway.answers import already_resolved, answer, forbidden, not_found
 from redis_state.gateway.auth.principal import Principal, Right
-from redis_state.gateway.bodies import DecisionBody, DelegateBody, PausesQuery
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import pause_document
 from redis_state.gateway.known_pauses import KnownPause, read_known
+from redis_state.gateway.requests.bodies import DecisionBody, DelegateBody, PausesQuery
 from redis_state.gateway.results import DecidedResult, DelegatedResult, PauseResult, PausesResult
 from redis_state.worker import OpenPause
 from redis_state.worker.tasks.waitpoints.pause_pages import list_pause_page

@@ -9,8 +9,8 @@ from starlette.responses import Response
 from redis_state.documents import queue_document
 from redis_state.gateway.answers import answer
 from redis_state.gateway.auth.principal import Right
-from redis_state.gateway.bodies import NoBody
 from redis_state.gateway.calls import ApiCall, Operation, Over
+from redis_state.gateway.requests.bodies import NoBody
 from redis_state.gateway.results import QueueResult, QueuesResult
 
 

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from redis_state.documents import schedule_document
 from redis_state.gateway.answers import answer
 from redis_state.gateway.auth.principal import Right
-from redis_state.gateway.bodies import NoBody, ScheduleBody, seconds, utc
 from redis_state.gateway.calls import ApiCall, Operation, Over
+from redis_state.gateway.requests.bodies import NoBody, ScheduleBody, seconds, utc
 from redis_state.gateway.results import (
     DeletedResult,
     OccurrenceResult,

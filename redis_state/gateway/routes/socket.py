@@ -19,7 +19,6 @@ from starlette.types import Receive, Scope, Send
 
 from redis_state.errors import InvalidField
 from redis_state.gateway.answers import HttpProblem, refuse
-from redis_state.gateway.bodies import EventsQuery
 from redis_state.gateway.calls import (
     ApiCall,
     Desk,
@@ -29,7 +28,8 @@ from redis_state.gateway.calls import (
     read_query,
     validated,
 )
-from redis_state.gateway.paths import read_parts
+from redis_state.gateway.requests.bodies import EventsQuery
+from redis_state.gateway.requests.paths import read_parts
 from redis_state.gateway.routes import changes, pauses
 from redis_state.gateway.routes.events import begin_stream
 from redis_state.gateway.streaming.websocket import EventSocket

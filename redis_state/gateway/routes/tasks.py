@@ -12,14 +12,6 @@ from starlette.responses import Response
 from redis_state.errors import CursorGap, InvalidField, TaskUnknown
 from redis_state.gateway.answers import answer, forbidden, not_found
 from redis_state.gateway.auth.principal import Right
-from redis_state.gateway.bodies import (
-    FindQuery,
-    SubmitBody,
-    TimelineQuery,
-    read_attributes,
-    seconds,
-    utc,
-)
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import (
@@ -30,6 +22,14 @@ from redis_state.gateway.documents import (
     step_document,
     summary_document,
     view_document,
+)
+from redis_state.gateway.requests.bodies import (
+    FindQuery,
+    SubmitBody,
+    TimelineQuery,
+    read_attributes,
+    seconds,
+    utc,
 )
 from redis_state.gateway.results import (
     FullStepResult,

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("jwt", reason="needs the gateway extra")
 
 from redis_state.gateway.auth.hook_links import HookLinks
-from redis_state.gateway.masking import masked_scope
+from redis_state.gateway.requests.masking import masked_scope
 
 LINK = HookLinks("s" * 32).mint(f"s:{'0' * 40}", actor="bob")
 KEY = "rsk_0a1b2c3d4e5f_Zm9vYmFyYmF6cXV4"

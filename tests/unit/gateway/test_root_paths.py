@@ -8,7 +8,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state.errors import ConfigError
-from redis_state.gateway.root_path import check_root_path
+from redis_state.gateway.requests.root_path import check_root_path
 
 
 @pytest.mark.parametrize("own", ["v1", "console", "healthz", "readyz", "metrics"])

@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from redis_state.errors import InvalidField, TaskUnknown
 from redis_state.gateway.auth.principal import Right
-from redis_state.gateway.bodies import SomeId
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.chat.ag_ui.stream import RunStream
 from redis_state.gateway.chat.places import BEGINNING, EventPlace, read_place
@@ -24,6 +23,7 @@ from redis_state.gateway.chat.tasks import (
     answer_pauses,
     objects_of,
 )
+from redis_state.gateway.requests.bodies import SomeId
 from redis_state.gateway.streaming import events
 from redis_state.gateway.streaming.response import read_after
 

@@ -10,7 +10,6 @@ from starlette.responses import Response
 from redis_state.errors import InvalidField, TaskUnknown
 from redis_state.gateway.answers import answer
 from redis_state.gateway.auth.principal import Right
-from redis_state.gateway.bodies import SomeId
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.chat.ai_sdk.stream import MessageStream
 from redis_state.gateway.chat.places import EventPlace
@@ -24,6 +23,7 @@ from redis_state.gateway.chat.tasks import (
     answer_pauses,
     objects_of,
 )
+from redis_state.gateway.requests.bodies import SomeId
 from redis_state.gateway.results import MovedResult
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec

@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from redis_state.gateway.answers import HttpProblem, forbidden
 from redis_state.gateway.auth.principal import Right
-from redis_state.gateway.bodies import read_attributes
 from redis_state.gateway.calls import Operation
 from redis_state.gateway.console.operations import (
     CANCEL_TASK,
@@ -26,6 +25,7 @@ from redis_state.gateway.console.operations import (
 )
 from redis_state.gateway.console.pages import ConsolePage, PageCall
 from redis_state.gateway.console.rendering import write_query
+from redis_state.gateway.requests.bodies import read_attributes
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 from redis_state.worker import Archived

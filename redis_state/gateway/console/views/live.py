@@ -14,10 +14,10 @@ from starlette.responses import Response
 
 from redis_state.errors import RedisStateError
 from redis_state.gateway.answers import problem_of
-from redis_state.gateway.bodies import EventsQuery
 from redis_state.gateway.calls import ApiCall, authorise, validated
 from redis_state.gateway.console.operations import STREAM_EVENTS
 from redis_state.gateway.console.pages import PageCall
+from redis_state.gateway.requests.bodies import EventsQuery
 from redis_state.gateway.routes.events import BegunStream, Streamed, begin_stream
 from redis_state.gateway.streaming import events
 from redis_state.gateway.streaming.reading import LiveEvent, read_events
