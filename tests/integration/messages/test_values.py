@@ -93,8 +93,13 @@ async def test_work_that_is_done_again_publishes_again_until_its_step_is_recorde
 async def test_any_text_is_a_key_and_what_is_published_is_read(
     store: RedisStateStore, key: str
 ) -> None:
+    runs: list[int] = []
+
     async def handler(ctx: TaskContext) -> None:
+        runs.append(ctx.epoch)
         await ctx.publish_value(key, {"of": key})
+        if len(runs) == 1:
+            begin_again()
 
     state = await run_to_the_end(store, handler)
     async with client_of(store) as client:
@@ -102,6 +107,7 @@ async def test_any_text_is_a_key_and_what_is_published_is_read(
             assert str(state.error).startswith("InvalidField: key")
             return
         assert state.status is TaskStatus.COMPLETE
+        assert len(runs) == 2
         assert await client.value(SESSION, TASK, key) == {"of": key}
         assert [each.key for each in await client.values(SESSION, TASK)] == [key]
 
