@@ -132,10 +132,16 @@ def version() -> None:
     print(__version__)
 
 
-def _load_worker(target: str, kind: type[AgentWorker]) -> AgentWorker:
+def split_target(target: str) -> tuple[str, str]:
+    """Split MODULE:WORKER. Errors: CallerError."""
     module, colon, name = target.partition(":")
     if not (module and colon and name):
         raise CallerError(f"{target!r} is not of the form MODULE:WORKER")
+    return module, name
+
+
+def _load_worker(target: str, kind: type[AgentWorker]) -> AgentWorker:
+    module, name = split_target(target)
     sys.path.append(str(Path.cwd()))
     try:
         found = getattr(importlib.import_module(module), name)

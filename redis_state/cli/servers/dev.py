@@ -12,13 +12,12 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from redis_state import RedisStateStore
-from redis_state.cli.commands import app
+from redis_state.cli.commands import app, split_target
 from redis_state.cli.exit_codes import or_exit
 from redis_state.cli.output import print_line
 from redis_state.cli.servers.gateway import make_server
@@ -26,6 +25,8 @@ from redis_state.errors import CallerError
 from redis_state.transport.connections.address import Address
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from redis_state.cli.servers.dev_workers import DevWorkers
     from redis_state.gateway import Gateway
     from redis_state.worker import TaskClient
@@ -88,11 +89,49 @@ def dev(
     or_exit(lambda: asyncio.run(run_dev(options)))
 
 
+class _Stopper:
+    """Ends this process's command at a signal: its start, or the server that is up then."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._server: uvicorn.Server | None = None
+
+    def listen(self) -> None:
+        """Take SIGTERM and SIGINT, until uvicorn takes them; it raises them again at its end."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._loop.call_soon_threadsafe(self._stop))
+
+    def serves(self, server: uvicorn.Server) -> None:
+        """Have a signal end the server from now on."""
+        self._server = server
+
+    def _stop(self) -> None:
+        if self._server is not None:
+            self._server.should_exit = True
+        elif self._task is not None and not self.asked:
+            self._task.cancel()
+        self.asked = True
+
+
 async def run_dev(options: DevOptions) -> None:
-    """Run until SIGTERM or SIGINT. Errors: CallerError, ConfigError."""
-    # uvicorn raises what it has caught again, for who was there before: nobody.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _ignore)
+    """Run until SIGTERM or SIGINT, also one that comes while it starts.
+
+    Errors: CallerError, ConfigError.
+    """
+    if options.target is not None:
+        split_target(options.target)
+    stopper = _Stopper()
+    stopper.listen()
+    try:
+        await _run(options, stopper)
+    except asyncio.CancelledError:
+        if not stopper.asked:
+            raise
+
+
+async def _run(options: DevOptions, stopper: _Stopper) -> None:
     from redis_state.cli.servers.dev_workers import DevWorkers  # noqa: PLC0415 - needs the extra
     from redis_state.worker import TaskClient  # noqa: PLC0415 - needs the extra
 
@@ -118,7 +157,12 @@ async def run_dev(options: DevOptions) -> None:
                         f"Console   {address}   API /v1/openapi.json",
                         f"Workers   {serves}   {_reloading(reload=options.reload)}",
                     ]
-                    await _serve(application, listening, lines, open_at=_opened(options, address))
+                    # An access log would have the token.
+                    server = make_server(
+                        application, log_level="warning", access_log=False, lifespan="off"
+                    )
+                    stopper.serves(server)
+                    await _serve(server, listening, lines, open_at=_opened(options, address))
                 finally:
                     watching.cancel()
                     await asyncio.wait({watching})
@@ -166,7 +210,14 @@ async def dev_server(options: DevOptions) -> AsyncGenerator[tuple[str, str]]:
 
     given = None if options.url is None else Address.parse(options.url).directory
     directory = options.data if given is None else Path(given)
-    server = await asyncio.to_thread(start_embedded, directory)
+    starting = asyncio.create_task(asyncio.to_thread(start_embedded, directory))
+    try:
+        server = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # Its thread goes on: what it starts would stay.
+        with suppress(Exception):
+            await asyncio.to_thread((await starting).stop)
+        raise
     try:
         words = f"embedded, version {server.version}, data in {directory}"
         yield server.url, f"{words}   REDIS_STATE_URL={server.url}"
@@ -188,10 +239,8 @@ def _listening(port: int) -> socket.socket:
 
 
 async def _serve(
-    application: Gateway, listening: socket.socket, lines: list[str], *, open_at: str | None
+    server: uvicorn.Server, listening: socket.socket, lines: list[str], *, open_at: str | None
 ) -> None:
-    # An access log would have the token.
-    server = make_server(application, log_level="warning", access_log=False, lifespan="off")
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     while not (server.started or serving.done()):
         await asyncio.wait({serving}, timeout=_POLL_S)
@@ -250,10 +299,6 @@ async def _submit_demo(client: TaskClient) -> None:
             await client.submit(
                 "prepare_order", {"pace_s": 0.5}, session_id=_DEMO_SESSION, task_id=order
             )
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-    del number, frame
 
 
 def _say(text: str) -> None:

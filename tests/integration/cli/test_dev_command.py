@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -132,3 +133,28 @@ def _gone(browser: Browser) -> Callable[[], Awaitable[bool]]:
         return "nothing_of_this_name" not in (await browser.get()).text
 
     return gone
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_while_it_starts_ends_it(
+    settings: Settings, tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "slow_pool.py").write_text("import time\nprint('imports')\ntime.sleep(600)\n")
+    process = await begin(
+        settings, *("dev", "slow_pool:worker", "--port", "0", "--data", "kept"), folder=tmp_path
+    )
+    async with asyncio.timeout(60):
+        while b"imports" not in await process.stderr.readline():
+            pass
+        process.send_signal(number)
+        assert await process.wait() == 0
+
+
+async def test_what_is_no_worker_is_refused_before_anything_starts(
+    settings: Settings, tmp_path: Path
+) -> None:
+    process = await begin(settings, *("dev", "own_pool", "--data", "kept"), folder=tmp_path)
+    _, complaint = await process.communicate()
+    assert process.returncode == 2
+    assert complaint.decode().strip().endswith("'own_pool' is not of the form MODULE:WORKER")
+    assert not (tmp_path / "kept").exists()
