@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,8 @@ from tests.support.servers.faults import own_binary, short_directory
 from tests.support.servers.ports import free_port
 
 _PATIENCE_S = 60
+# A node is asked no more often what takes it seconds.
+_APART_S = 0.1
 # With replicas a lost primary is to be replaced soon. Without, a busy machine must not seem lost.
 NODE_TIMEOUT_MS, _PATIENT_TIMEOUT_MS = 2_000, 15_000
 
@@ -82,7 +84,7 @@ class Cluster:
                     return bool(await self.ask(port, "CLUSTER", "REPLICATE", of) == "OK")
                 return False
 
-            await eventually(joined, "a replica knows its primary", timeout_s=_PATIENCE_S)
+            await _eventually(joined, "a replica knows its primary")
         await self.settled()
 
     def start_node(self, port: int) -> None:
@@ -120,7 +122,7 @@ class Cluster:
                 return True
             return False
 
-        await eventually(sound, "the cluster is whole", timeout_s=_PATIENCE_S)
+        await _eventually(sound, "the cluster is whole")
 
     async def owner(self, slot: int, *, seen_by: int | None = None) -> int:
         """Ask a node, or any that answers, which port has a slot."""
@@ -154,7 +156,7 @@ class Cluster:
                         return "fail" in line.split()[2].split(",")
             return False
 
-        await eventually(agreed, "the nodes agree that it is lost", timeout_s=_PATIENCE_S)
+        await _eventually(agreed, "the nodes agree that it is lost")
 
     async def failed_over(self, port: int) -> None:
         """Wait until a node that was lost has no slot by what the others know."""
@@ -170,7 +172,7 @@ class Cluster:
         others = [each for each in self.ports if each != port]
         order, self.ports = self.ports, [*others, port]
         try:
-            await eventually(elsewhere, "another node has its slots", timeout_s=_PATIENCE_S)
+            await _eventually(elsewhere, "another node has its slots")
         finally:
             self.ports = order
 
@@ -225,7 +227,7 @@ class Cluster:
         """Give an empty slot to another node without waiting for the loop of the caller."""
         node = self.ids[target]
         for port in (target, source):
-            with cast("Any", blocking).Redis(port=port) as client:
+            with cast("Any", blocking).Redis("127.0.0.1", port) as client:
                 client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", node)
 
     async def migrates_slots(self) -> bool:
@@ -254,7 +256,7 @@ class Cluster:
                 for slot in ranges
             )
 
-        await eventually(over, "the slots are moved", timeout_s=_PATIENCE_S)
+        await _eventually(over, "the slots are moved")
         moved = [high - low + 1 for each in sources.values() for low, high in _pairs(each)]
         return sum(moved)
 
@@ -270,7 +272,9 @@ class Cluster:
         if self._certificate is not None:
             tls = {"connection_class": TlsConnection, "ssl_cert_reqs": "none"}
             tls["ssl_check_hostname"] = False
-        pool = ConnectionPool(port=port, decode_responses=True, socket_timeout=5, **tls)
+        pool = ConnectionPool(
+            host="127.0.0.1", port=port, decode_responses=True, socket_timeout=5, **tls
+        )
         async with Redis.from_pool(pool) as client:
             # As it was sent: redis-py reads some replies in its own way.
             client.response_callbacks.clear()
@@ -312,6 +316,18 @@ class Cluster:
 
 def _pairs(ranges: list[int]) -> Iterable[tuple[int, int]]:
     return zip(ranges[::2], ranges[1::2], strict=True)
+
+
+async def _eventually(condition: Callable[[], Awaitable[bool]], described: str) -> None:
+    """Wait until a condition holds, and look at it seldom."""
+
+    async def spaced() -> bool:
+        holds = await condition()
+        if not holds:
+            await asyncio.sleep(_APART_S)
+        return holds
+
+    await eventually(spaced, described, timeout_s=_PATIENCE_S)
 
 
 def tag_in(slots: Iterable[int]) -> str:

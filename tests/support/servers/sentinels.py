@@ -135,7 +135,12 @@ class SentinelSet:
         if self._certificate:
             tls = {"ssl": True, "ssl_cert_reqs": "none", "ssl_check_hostname": False}
         async with Redis(
-            port=port, password=password, decode_responses=True, socket_timeout=5, **tls
+            host="127.0.0.1",
+            port=port,
+            password=password,
+            decode_responses=True,
+            socket_timeout=5,
+            **tls,
         ) as client:
             asked: Any = client
             return await asked.execute_command(*command)
