@@ -36,6 +36,8 @@ _CALLERS = 4
 _PAUSE_S = 3.5
 _ROWS_PER_SESSION = 5_000
 _SUBMIT_EVERY_S = 0.1
+# In the full size one append follows the other.
+_APPEND_EVERY_S = 0.003
 _AGAIN_S = 2.0
 _ALL_FROM = 0.1
 
@@ -64,6 +66,7 @@ class Load:
             with self._trial.history.doing("append"):
                 await self.store.save_update(update)
                 self._rows[caller][session, number] = time.monotonic()
+            await asyncio.sleep(0 if self._trial.size.full else _APPEND_EVERY_S)
 
     async def submit(self) -> None:
         """Submit tasks for ever."""

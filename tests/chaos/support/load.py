@@ -158,7 +158,7 @@ async def _append(trial: Trial, store: RedisStateStore, outside: Outside) -> Non
             await store.save_update(update)
             if outside.rollbacks == rollbacks:
                 outside.rows.append(number)
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.002 if trial.size.full else 0.005)
 
 
 async def _watch(trial: Trial, store: RedisStateStore, outside: Outside) -> None:

@@ -76,13 +76,13 @@ async def _write_random(transport: Transport, key: str, chance: random.Random) -
         case "string":
             await send("SET", key, word() * many)
         case "hash":
-            await asyncio.gather(*(send("HSET", key, b"%d" % n, word()) for n in range(many)))
+            await send("HSET", key, *(part for n in range(many) for part in (b"%d" % n, word())))
         case "list":
-            await asyncio.gather(*(send("RPUSH", key, word()) for _ in range(many)))
+            await send("RPUSH", key, *(word() for _ in range(many)))
         case "zset":
             scores = (1.1, -0.1, 2**53, 1e300, float("inf"), 1 / 3)
-            added = (send("ZADD", key, repr(chance.choice(scores)), word()) for _ in range(many))
-            await asyncio.gather(*added)
+            rows = [(repr(chance.choice(scores)), word()) for _ in range(many)]
+            await send("ZADD", key, *(part for row in rows for part in row))
         case _:
             await asyncio.gather(
                 *(send("XADD", key, f"5-{n}", "f", word()) for n in range(1, many + 1))

@@ -223,7 +223,12 @@ async def test_delayed_tasks_begin_at_their_times(open_pool: OpenPool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("day", "hours"), [((2027, 3, 28), 23), ((2027, 10, 31), 25), ((2027, 6, 1), 24)]
+    ("day", "hours"),
+    [
+        ((2027, 3, 28), 23),
+        ((2027, 10, 31), 25),
+        pytest.param((2027, 6, 1), 24, marks=pytest.mark.full),
+    ],
 )
 async def test_an_hourly_schedule_fires_each_hour_of_a_day(
     open_pool: OpenPool, day: tuple[int, int, int], hours: int

@@ -294,7 +294,7 @@ asyncio.run(main())
 """,
     "a loop that ends with unawaited calls": """
 async def main():
-    for _ in range(1000):
+    for _ in range(250):
         transport.sender.send("PING", repeatable=True)
     transport.sender.send("NOSUCHCOMMAND", repeatable=True)
     await asyncio.sleep(random.random() / 100)

@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 
 from redis import Redis
 
-from redis_state.embedded.server import find_server_binary, start_embedded
+from redis_state.embedded.server import EmbeddedServer, find_server_binary, start_embedded
 from redis_state.errors import ConfigError
 from redis_state.rights import Role, user_rule
 from redis_state.settings import Settings
@@ -21,6 +21,8 @@ from tests.support.processes import children
 CHOICES = ("docker", "path", "embedded", "cluster", "acl")
 # Who the suite is on a server with users: the rule of each test's namespace is this user's.
 SUITE_USER, _PASSWORD = "suite", "s3cret"
+# How often a second a server without calls looks for what has expired. By default ten times.
+_HZ = 2
 
 
 @dataclass(frozen=True)
@@ -181,13 +183,21 @@ def version_of(binary: Path) -> str:
     return f"{binary.name}: {' '.join(stated.stdout.split()[:3])}"
 
 
-def _start_binary(binary: Path, source: str) -> TestServer:
+def _start(binary: Path) -> EmbeddedServer:
+    """Start a server that looks for work seldom: each of many is idle most of its time."""
     server = start_embedded(None, binary=binary)
+    with cast("Any", Redis).from_url(server.url) as client:
+        client.config_set("hz", _HZ)
+    return server
+
+
+def _start_binary(binary: Path, source: str) -> TestServer:
+    server = _start(binary)
     return TestServer(server.url, f"{version_of(binary)} ({source})", server.stop)
 
 
 def _start_with_users(binary: Path) -> TestServer:
-    server = start_embedded(None, binary=binary)
+    server = _start(binary)
     url = server.url.replace("unix://", f"unix://{SUITE_USER}:{_PASSWORD}@")
     label = f"{version_of(binary)}, as a worker's user"
     return TestServer(url, label, server.stop, nodes=(server.url,), has_users=True)

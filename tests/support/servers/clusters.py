@@ -6,7 +6,7 @@ import asyncio
 import signal
 import subprocess
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,10 +19,10 @@ from redis_state.testing import eventually
 from redis_state.transport.cluster.slots import SLOTS, slot_of
 from redis_state.transport.connections.tls import TlsConnection
 from tests.support.processes import children
+from tests.support.servers.asking import PATIENCE_S, Clients
 from tests.support.servers.faults import own_binary, short_directory
 from tests.support.servers.ports import free_port
 
-_PATIENCE_S = 60
 # With replicas a lost primary is to be replaced soon. Without, a busy machine must not seem lost.
 NODE_TIMEOUT_MS, _PATIENT_TIMEOUT_MS = 2_000, 15_000
 
@@ -51,6 +51,7 @@ class Cluster:
         self._directory = directory
         self._options: list[str] = list(options)
         self._processes: dict[int, subprocess.Popen[Any]] = {}
+        self._clients = Clients(self._open)
 
     @property
     def url(self) -> str:
@@ -82,7 +83,7 @@ class Cluster:
                     return bool(await self.ask(port, "CLUSTER", "REPLICATE", of) == "OK")
                 return False
 
-            await eventually(joined, "a replica knows its primary", timeout_s=_PATIENCE_S)
+            await self._clients.until(joined, "a replica knows its primary")
         await self.settled()
 
     def start_node(self, port: int) -> None:
@@ -120,7 +121,7 @@ class Cluster:
                 return True
             return False
 
-        await eventually(sound, "the cluster is whole", timeout_s=_PATIENCE_S)
+        await self._clients.until(sound, "the cluster is whole")
 
     async def owner(self, slot: int, *, seen_by: int | None = None) -> int:
         """Ask a node, or any that answers, which port has a slot."""
@@ -154,7 +155,7 @@ class Cluster:
                         return "fail" in line.split()[2].split(",")
             return False
 
-        await eventually(agreed, "the nodes agree that it is lost", timeout_s=_PATIENCE_S)
+        await self._clients.until(agreed, "the nodes agree that it is lost")
 
     async def failed_over(self, port: int) -> None:
         """Wait until a node that was lost has no slot by what the others know."""
@@ -170,7 +171,7 @@ class Cluster:
         others = [each for each in self.ports if each != port]
         order, self.ports = self.ports, [*others, port]
         try:
-            await eventually(elsewhere, "another node has its slots", timeout_s=_PATIENCE_S)
+            await self._clients.until(elsewhere, "another node has its slots")
         finally:
             self.ports = order
 
@@ -184,7 +185,7 @@ class Cluster:
     async def move_keys(self, slot: int, source: int, target: int, *, most: int = 0) -> int:
         """Move the keys of a slot, so many at most; return how many were moved."""
         moved = 0
-        async with self.client(source) as client:
+        async with self._clients.of(source) as client:
             while most == 0 or moved < most:
                 count = 100 if most == 0 else most - moved
                 keys: list[str] = await client.execute_command(
@@ -205,12 +206,13 @@ class Cluster:
 
     async def move(self, slots: Iterable[int], target: int) -> None:
         """Move slots with their keys, one after the other."""
-        for slot in slots:
-            if await self.owner(slot) == target:
-                continue
-            source = await self.begin_move(slot, target)
-            await self.move_keys(slot, source, target)
-            await self.end_move(slot, target)
+        async with self._clients.kept():
+            for slot in slots:
+                if await self.owner(slot) == target:
+                    continue
+                source = await self.begin_move(slot, target)
+                await self.move_keys(slot, source, target)
+                await self.end_move(slot, target)
 
     async def empty_slot(self, port: int) -> int:
         """Find a slot of a node that has no keys."""
@@ -225,7 +227,7 @@ class Cluster:
         """Give an empty slot to another node without waiting for the loop of the caller."""
         node = self.ids[target]
         for port in (target, source):
-            with cast("Any", blocking).Redis(port=port) as client:
+            with cast("Any", blocking).Redis("127.0.0.1", port) as client:
                 client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", node)
 
     async def migrates_slots(self) -> bool:
@@ -254,27 +256,31 @@ class Cluster:
                 for slot in ranges
             )
 
-        await eventually(over, "the slots are moved", timeout_s=_PATIENCE_S)
+        await self._clients.until(over, "the slots are moved")
         moved = [high - low + 1 for each in sources.values() for low, high in _pairs(each)]
         return sum(moved)
 
     async def ask(self, port: int, *command: Any) -> Any:
         """Send a command to a node. Errors: RedisError, OSError."""
-        async with self.client(port) as client:
+        async with self._clients.of(port) as client:
             return await client.execute_command(*command)
 
-    @asynccontextmanager
-    async def client(self, port: int) -> AsyncGenerator[Any]:
-        """Give a connection to a node."""
+    def client(self, port: int) -> AbstractAsyncContextManager[Any]:
+        """Give a client of a node."""
+        return self._clients.of(port)
+
+    def _open(self, port: int) -> Any:
         tls: dict[str, Any] = {}
         if self._certificate is not None:
             tls = {"connection_class": TlsConnection, "ssl_cert_reqs": "none"}
             tls["ssl_check_hostname"] = False
-        pool = ConnectionPool(port=port, decode_responses=True, socket_timeout=5, **tls)
-        async with Redis.from_pool(pool) as client:
-            # As it was sent: redis-py reads some replies in its own way.
-            client.response_callbacks.clear()
-            yield client
+        pool = ConnectionPool(
+            host="127.0.0.1", port=port, decode_responses=True, socket_timeout=5, **tls
+        )
+        client = Redis.from_pool(pool)
+        # As it was sent: redis-py reads some replies in its own way.
+        client.response_callbacks.clear()
+        return client
 
     def kill(self, port: int) -> None:
         """Kill a node."""
@@ -337,6 +343,6 @@ async def running_cluster(
             options=options,
             certificate=certificate,
         )
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await made.start()
         yield made

@@ -11,11 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from redis.asyncio import Redis
+from redis.asyncio import ConnectionPool, Redis
 from redis.exceptions import RedisError
 
 from redis_state.testing import eventually
+from redis_state.transport.connections.tls import TlsConnection
 from tests.support.processes import children
+from tests.support.servers.asking import PATIENCE_S, Clients
 from tests.support.servers.faults import own_binary, short_directory
 
 SERVICE = "mymaster"
@@ -27,8 +29,6 @@ _REPLICAS = 2
 # How often a Sentinel asks the servers, and greets the others. By default it is every ten and every
 # two seconds, and four greetings go by before it corrects a server that came back as a primary.
 _PERIODS: tuple[str | int, ...] = ("info-period", 1000, "publish-period", 500)
-# A set of so many processes on a busy machine.
-_PATIENCE_S = 60
 
 
 class SentinelSet:
@@ -52,6 +52,7 @@ class SentinelSet:
         self.ports: list[int] = [ports() for _ in range(1 + _REPLICAS)]
         self.sentinel_ports: list[int] = [ports() for _ in range(_SENTINELS)]
         self._servers: dict[int, subprocess.Popen[Any]] = {}
+        self._clients = Clients(self._open)
 
     @property
     def url(self) -> str:
@@ -81,7 +82,7 @@ class SentinelSet:
             return False
 
         # A Sentinel asks a primary for its replicas when it starts, and ten seconds later.
-        await eventually(followed, "the primary has its replicas", timeout_s=_PATIENCE_S)
+        await self._clients.until(followed, "the primary has its replicas")
         for port in self.sentinel_ports:
             self.start_sentinel(port, watching=self.ports[0])
         for port in self.sentinel_ports:
@@ -126,19 +127,28 @@ class SentinelSet:
                     primary = stated["port"]
             return primary is not None and await self._is_followed(int(primary))
 
-        await eventually(all_known, "the Sentinels know all", timeout_s=_PATIENCE_S)
+        await self._clients.until(all_known, "the Sentinels know all")
 
     async def ask(self, port: int, *command: str | int) -> Any:
         """Send a command to a server or a Sentinel. Errors: RedisError, OSError."""
+        async with self._clients.of(port) as client:
+            return await client.execute_command(*command)
+
+    def _open(self, port: int) -> Any:
         password = self.password * (2 if port in self.sentinel_ports else 1) or None
         tls: dict[str, Any] = {}
         if self._certificate:
-            tls = {"ssl": True, "ssl_cert_reqs": "none", "ssl_check_hostname": False}
-        async with Redis(
-            port=port, password=password, decode_responses=True, socket_timeout=5, **tls
-        ) as client:
-            asked: Any = client
-            return await asked.execute_command(*command)
+            tls = {"connection_class": TlsConnection, "ssl_cert_reqs": "none"}
+            tls["ssl_check_hostname"] = False
+        pool = ConnectionPool(
+            host="127.0.0.1",
+            port=port,
+            password=password,
+            decode_responses=True,
+            socket_timeout=5,
+            **tls,
+        )
+        return Redis.from_pool(pool)
 
     def kill(self, port: int) -> None:
         """Kill a server."""
@@ -163,7 +173,7 @@ class SentinelSet:
         async def elsewhere() -> bool:
             return await self.primary() != port
 
-        await eventually(elsewhere, "another primary", timeout_s=_PATIENCE_S)
+        await self._clients.until(elsewhere, "another primary")
 
     async def _stated(self, port: int) -> dict[str, str]:
         stated: Any = await self.ask(port, "SENTINEL", "MASTER", SERVICE)
@@ -225,6 +235,6 @@ async def running_sentinels(
     """Run a set for the length of the block."""
     with short_directory() as directory, ExitStack() as stack:
         made = SentinelSet(stack, directory, ports, **options)
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await made.start()
         yield made
