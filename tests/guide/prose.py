@@ -141,8 +141,9 @@ def _statements(node: ast.AST) -> Iterator[ast.AST]:
     """Yield a node with all statements in it. No definition stands inside of an expression."""
     yield node
     for part in ("body", "handlers", "orelse", "finalbody", "cases"):
-        found = getattr(node, part, ())
-        for each in found if isinstance(found, list) else ():
+        # That of a lambda, or of `x if y else z`, is one expression.
+        found: list[ast.AST] | ast.expr = getattr(node, part, [])
+        for each in found if isinstance(found, list) else []:
             yield from _statements(each)
 
 
