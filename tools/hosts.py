@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -66,6 +67,7 @@ HOSTS = (
 )
 
 
+@cache
 def count_lines(host: Host) -> int:
     """Count the lines of an adapter, with docstrings."""
     home = ROOT / "redis_state" / "integrations"
@@ -73,6 +75,7 @@ def count_lines(host: Host) -> int:
     return sum(file.read_bytes().count(b"\n") for file in files if file.name not in host.without)
 
 
+@cache
 def count_tests(host: Host) -> int:
     """Count the test functions of an adapter. One that has parameters counts once."""
     trees = (ast.parse(file.read_text(encoding="utf-8")) for file in _test_files(host))

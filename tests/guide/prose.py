@@ -124,7 +124,7 @@ def markdown_texts(source: str) -> list[_Text]:
 
 
 def _of_python(name: str, source: str) -> Iterator[Finding]:
-    for node in ast.walk(ast.parse(source)):
+    for node in _statements(ast.parse(source)):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         text = ast.get_docstring(node)
@@ -135,6 +135,16 @@ def _of_python(name: str, source: str) -> Iterator[Finding]:
         first = text.split(maxsplit=1)[0].rstrip(",.:;") if text.strip() else ""
         if first in _FIRST_WORDS and _is_function(node):
             yield Finding(name, line, "first word", text.splitlines()[0])
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node with all statements in it. No definition stands inside of an expression."""
+    yield node
+    for part in ("body", "handlers", "orelse", "finalbody", "cases"):
+        # That of a lambda, or of `x if y else z`, is one expression.
+        found: list[ast.AST] | ast.expr = getattr(node, part, [])
+        for each in found if isinstance(found, list) else []:
+            yield from _statements(each)
 
 
 def _is_function(node: ast.AST) -> bool:

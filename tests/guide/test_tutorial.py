@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from redis_state import Settings
+from redis_state.http_client.requests import tls_for
 from tests.support.processes import forkserver
 from tests.support.servers.faults import importing
 from tests.support.servers.ports import free_port
@@ -66,7 +67,9 @@ async def service(program: Path, settings: Settings) -> AsyncGenerator[httpx.Asy
     async with (
         forkserver.running(*worker, environment=environment, folder=program),
         forkserver.running(*server, environment=environment, folder=program),
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=_GIVE_UP_S) as http,
+        httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", timeout=_GIVE_UP_S, verify=tls_for("http://here")
+        ) as http,
     ):
         async with asyncio.timeout(_GIVE_UP_S):
             while True:

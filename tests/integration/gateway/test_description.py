@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from functools import cache
 from typing import Any, cast
 
 import pytest
@@ -34,6 +33,8 @@ from tests.support.sizes import sizes
 LEFT_OUT = {"stream_events", "show_hook", "run_agent", "connect_run", "chat", "resume_chat"}
 # Who calls is the subject of other tests: here everybody is let in.
 DESCRIBED: dict[str, Any] = describe(OPERATIONS, version="0") | {"security": []}
+# Read here, once for all processes of xdist, which are forked behind this.
+SCHEMA: Any = schemathesis.openapi.from_dict(DESCRIBED)
 # No schema says all that a call needs: one of two fields, a cursor of this listing.
 EXCLUDED: Any = [cast("Any", checks).positive_data_acceptance]
 # The suite has room for calls that are right; `make test-full` makes wrong ones too.
@@ -99,11 +100,6 @@ def fuzzed(defaults: Settings, admin: Admin) -> Iterator[Fuzzed]:
     assert not leaked
 
 
-@cache
-def _schema() -> Any:
-    return schemathesis.openapi.from_dict(DESCRIBED)
-
-
 def test_every_name_of_an_operation_is_one() -> None:
     names = [each.name for each in OPERATIONS]
     assert len(set(names)) == len(names)
@@ -115,7 +111,7 @@ def test_every_name_of_an_operation_is_one() -> None:
 def test_calls_made_from_the_description_are_answered_as_it_says(
     fuzzed: Fuzzed, name: str, mode: GenerationMode, examples: int
 ) -> None:
-    operation = _schema().find_operation_by_id(name)
+    operation = SCHEMA.find_operation_by_id(name)
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @hypothesis_settings(

@@ -22,6 +22,7 @@ from pydantic import SecretStr
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import ConfigError, InvalidField
 from redis_state.integrations.mcp import RedisEventStore, SessionEventStore
+from tests.support.http.asgi_servers import PLAIN
 from tests.support.mcp.servers import mcp_client, serving_mcp
 from tests.support.payloads import KEYS
 from tests.support.processes import children
@@ -238,7 +239,7 @@ async def test_nobody_resumes_the_session_of_another_user(
         RedisStateStore(settings) as other,
         serving_mcp(store, users=True) as first,
         serving_mcp(other, users=True) as second,
-        httpx2.AsyncClient(trust_env=False, timeout=20) as http,
+        httpx2.AsyncClient(verify=PLAIN, trust_env=False, timeout=20) as http,
     ):
         opened, last = await _open(http, first, "ann")
         for user, port, status in (

@@ -38,6 +38,7 @@ from redis_state.integrations.mcp.tasks import TaskParams
 from redis_state.serialization.codec import DecodeError
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
+from tests.support.http.asgi_servers import PLAIN
 from tests.support.mcp.servers import mcp_client, serving_mcp
 from tests.support.mcp.tools import TOOLS
 from tests.support.payloads import KEYS
@@ -253,7 +254,7 @@ async def test_a_session_that_was_ended_is_not_followed_elsewhere(
         RedisStateStore(settings) as other,
         serving_mcp(store, lease_s=0.3) as first,
         serving_mcp(other, lease_s=0.3) as second,
-        httpx2.AsyncClient(trust_env=False, timeout=20) as http,
+        httpx2.AsyncClient(verify=PLAIN, trust_env=False, timeout=20) as http,
     ):
 
         async def post(port: int, headers: Any, method: str, number: Any, **params: Any) -> Any:
@@ -306,7 +307,7 @@ async def test_a_session_that_was_idle_for_too_long_ends_on_the_replicas_that_fo
         RedisStateStore(settings) as other,
         serving_mcp(store, idle_s=1.0) as first,
         serving_mcp(other) as second,
-        httpx2.AsyncClient(trust_env=False, timeout=60) as http,
+        httpx2.AsyncClient(verify=PLAIN, trust_env=False, timeout=60) as http,
     ):
         about = {"name": "t", "version": "1"}
         opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": about}

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from redis_state import Settings
+from redis_state.http_client.requests import tls_for
 from redis_state.stores.a2a.task_model import Phase
 from redis_state.testing import eventually
 from tests.support.a2a.tasks import caller, server_on
@@ -159,7 +160,7 @@ async def replica(
     # No connection is kept: the server closes idle ones, and perhaps while the next call is sent.
     limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(
-        base_url=url, timeout=WAIT_S, trust_env=False, limits=limits
+        base_url=url, timeout=WAIT_S, trust_env=False, limits=limits, verify=tls_for(url)
     ) as client:
         running = Replica(process, url, client)
         reading = asyncio.create_task(_read(process, running.stated))

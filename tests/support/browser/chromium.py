@@ -57,7 +57,9 @@ class Chromium:
         """Start the browser."""
         self._playwright = await import_module("playwright.async_api").async_playwright().start()
         self._browser = await self._playwright.chromium.launch(
-            executable_path=CHROMIUM, headless=True, args=["--no-sandbox"]
+            executable_path=CHROMIUM,
+            headless=True,
+            args=["--no-sandbox", "--disable-gpu", "--disable-software-rasterizer"],
         )
 
     async def stop(self) -> None:

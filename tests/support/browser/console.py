@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from redis_state.gateway import ApiKeys, make_api_key
+from redis_state.http_client.requests import tls_for
 
 HERE = "https://console.test"
 
@@ -76,7 +77,11 @@ class Browser:
         self.mount = mount
         transport = None if over_socket else httpx.ASGITransport(app)
         self.http = httpx.AsyncClient(
-            transport=transport, base_url=base, follow_redirects=True, timeout=30
+            transport=transport,
+            base_url=base,
+            follow_redirects=True,
+            timeout=30,
+            verify=tls_for(base),
         )
 
     async def log_in(self, credential: str) -> Page:

@@ -18,6 +18,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from pydantic import AnyHttpUrl
 
 from redis_state import RedisStateStore
+from redis_state.http_client.requests import tls_for
 from redis_state.integrations.mcp import (
     RedisEventStore,
     RedisSubscriptionBus,
@@ -118,8 +119,9 @@ async def mcp_client(
 ) -> AsyncGenerator[Client]:
     """Connect the SDK's client."""
     headers = {} if user is None else {"Authorization": f"Bearer {user}"}
-    steady = SteadyTransport()
+    url = f"http://127.0.0.1:{port}/mcp"
+    steady = SteadyTransport(httpx2.AsyncHTTPTransport(verify=tls_for(url)))
     async with httpx2.AsyncClient(headers=headers, timeout=30, transport=steady) as http:
-        transport = streamable_http_client(f"http://127.0.0.1:{port}/mcp", http_client=http)
+        transport = streamable_http_client(url, http_client=http)
         async with Client(transport, **options) as client:
             yield client

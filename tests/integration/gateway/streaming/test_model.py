@@ -102,7 +102,7 @@ class Play:
             await self.store.save_update(update)
 
     async def flood(self, size: int) -> None:
-        await self.append(20 + 8 * size)
+        await self.append(20 + 2 * size)
 
     async def join(self, _: int) -> None:
         await self.begin(self.hub.frames(self.session, after="0"), None, None)
