@@ -77,6 +77,8 @@ _ROLLED_BACK = "40"
 _TRIES = 3
 # No partition takes it: another process has dropped one, and the next call makes it again.
 _NO_MONTH = "23514"
+# The schema or a table is not there.
+_NO_TABLES = frozenset({"3F000", "42P01"})
 
 
 class _RolledBackError(ArchiveUnavailable):
@@ -505,7 +507,10 @@ class PostgresArchive:
                 if state.startswith(_ROLLED_BACK):
                     raise _RolledBackError(action, problem(error)) from None
                 # Its text may quote what was to be written.
-                raise ArchiveUnavailable(action, problem(error), refused=refused) from None
+                reason = problem(error)
+                if state in _NO_TABLES:
+                    reason = f"no worker has prepared it yet: {reason}"
+                raise ArchiveUnavailable(action, reason, refused=refused) from None
             except BaseException:
                 # In the middle of a call: nobody knows what the connection would say next.
                 await self._drop()

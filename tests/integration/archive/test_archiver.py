@@ -258,6 +258,8 @@ async def test_migrators_that_come_together_make_the_tables_once(postgres: OwnPo
         await beside.execute("CREATE DATABASE migrated")
     url = postgres.url.replace("/postgres?", "/migrated?")
     archives = [PostgresArchive(url) for _ in range(5)]
+    with pytest.raises(ArchiveUnavailable, match="no worker has prepared it yet"):
+        await archives[0].status()
     await asyncio.gather(*(each.prepare() for each in archives))
     await archives[0].prepare()
     async with await psycopg.AsyncConnection.connect(url) as beside:

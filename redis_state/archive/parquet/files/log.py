@@ -274,7 +274,7 @@ class FileLog:
     def _begin(self) -> Files | None:
         listed = self._listed("")
         if not listed:
-            raise ArchiveUnavailable("read", "it is not there, or not prepared")
+            raise ArchiveUnavailable("read", "it is not there, or no worker has prepared it yet")
         found = _numbers(listed)
         whole = max((n for n, is_whole in found if is_whole), default=None)
         files = Files(-1)
