@@ -507,10 +507,7 @@ class PostgresArchive:
                 if state.startswith(_ROLLED_BACK):
                     raise _RolledBackError(action, problem(error)) from None
                 # Its text may quote what was to be written.
-                reason = problem(error)
-                if state in _NO_TABLES:
-                    reason = f"no worker has prepared it yet: {reason}"
-                raise ArchiveUnavailable(action, reason, refused=refused) from None
+                raise ArchiveUnavailable(action, _reason(error), refused=refused) from None
             except BaseException:
                 # In the middle of a call: nobody knows what the connection would say next.
                 await self._drop()
@@ -537,6 +534,11 @@ class PostgresArchive:
         connection, self._connection = self._connection, None
         if connection is not None:
             await close(connection)
+
+
+def _reason(error: psycopg.Error) -> str:
+    known = "no worker has prepared it yet: " if error.sqlstate in _NO_TABLES else ""
+    return f"{known}{problem(error)}"
 
 
 def _replaced(stamp: str | None) -> tuple[int | None, str | None]:
