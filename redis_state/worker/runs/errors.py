@@ -22,6 +22,10 @@ from redis_state.worker.tasks.execution.inbox import TaskCancelled
 log: logging.Logger = logging.getLogger(__name__)
 
 
+# Of an error's text: it stands in the task, its updates, lists and pages.
+_LONGEST_TEXT = 16_384
+
+
 class Exited(Exception):
     """A handler requested the end of the process. It gets the end of its run."""
 
@@ -64,7 +68,12 @@ def failure_outcome(error: BaseException, task_id: str, payloads: Payloads) -> R
                 kind,
                 exc_info=payloads.loggable(error),
             )
-            return TaskStatus.FAILED, None, f"{kind}: {codec.text_of(error)}"
+            return TaskStatus.FAILED, None, _cut(f"{kind}: {codec.text_of(error)}")
+
+
+def _cut(text: str) -> str:
+    more = len(text) - _LONGEST_TEXT
+    return text if more <= 0 else f"{text[:_LONGEST_TEXT]}… ({more} more characters)"
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -90,8 +90,9 @@ async def test_a_task_is_run_once_and_nothing_is_left_behind(store: RedisStateSt
         (_raise(KeyboardInterrupt()), "KeyboardInterrupt: "),
         (_raise(_Wild("very")), "_Wild: very"),
         (_in_a_group, "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)"),
+        (_raise(_Wild("x" * 20_000)), f"_Wild: {'x' * 16_377}… (3623 more characters)"),
     ],
-    ids=["error", "exit", "interrupt", "base", "group"],
+    ids=["error", "exit", "interrupt", "base", "group", "long"],
 )
 async def test_a_handler_that_raises_fails_its_task_and_not_the_worker(
     store: RedisStateStore, handler: Any, stated: str
