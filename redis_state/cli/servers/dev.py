@@ -104,7 +104,7 @@ class _Stopper:
             signal.signal(number, lambda *_: self._loop.call_soon_threadsafe(self._stop))
 
     def serves(self, server: uvicorn.Server) -> None:
-        """Let a signal end the server from now on."""
+        """End the server at a signal from now on."""
         self._server = server
 
     def _stop(self) -> None:
