@@ -103,8 +103,8 @@ async def test_a_conftest_may_name_the_fixtures_whether_pytest_has_found_them_or
 ) -> None:
     environment = {} if found else {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     named = () if found else ("-p", "pytest_asyncio.plugin")
-    named += ("-o", f"asyncio_mode={mode}")
-    ran = await run_pytest(tmp_path, *named, "-k", "mine", LOOPS, conftest=NAMED, **environment)
+    options = (*named, "-o", f"asyncio_mode={mode}", "-k", "mine", LOOPS)
+    ran = await run_pytest(tmp_path, *options, conftest=NAMED, **environment)
     assert "1 passed" in ran
 
 
