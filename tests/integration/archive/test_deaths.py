@@ -195,7 +195,7 @@ async def test_an_archive_that_says_nothing_delays_and_is_used_again(settings: S
         own.close()
 
 
-@pytest.mark.parametrize("stride", sizes(9, 1))
+@pytest.mark.parametrize("stride", sizes(15, 1))
 async def test_postgresql_dies_at_each_round_trip(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:

@@ -65,7 +65,7 @@ async def test_a_process_dies_at_each_round_trip(
         assert {death["trip"] for death in deaths} >= POINTS - {away}
 
 
-@pytest.mark.parametrize("stride", sizes(13, 1))
+@pytest.mark.parametrize("stride", sizes(29, 1))
 async def test_redis_dies_at_each_round_trip(
     archiving: Settings, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
@@ -120,7 +120,7 @@ async def _restart(server: OwnServer) -> None:
     await server.start()
 
 
-@pytest.mark.parametrize("stride", sizes(13, 1))
+@pytest.mark.parametrize("stride", sizes(29, 1))
 async def test_postgresql_dies_at_each_round_trip(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
