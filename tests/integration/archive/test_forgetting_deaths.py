@@ -27,7 +27,7 @@ POINTS = {
 @pytest.mark.parametrize(
     ("archive_url", "stride"),
     [
-        *(("postgres", 127), pytest.param("postgres", 1, marks=pytest.mark.full)),
+        *(("postgres", 79), pytest.param("postgres", 1, marks=pytest.mark.full)),
         pytest.param("parquet", 1, marks=pytest.mark.full),
     ],
     indirect=["archive_url"],

@@ -39,7 +39,7 @@ from tests.support.tasks.archives import (
 from tests.support.tasks.crash_states import close_queues, make_due, sweeper_of
 
 # Each is made for all 16 shards: one of them stands for all.
-_SHARDED = frozenset({"claim_due", "list_claims", "ZCARD", "ZRANGE"})
+_SHARDED = frozenset({"claim_due", "find_tasks", "list_claims", "ZCARD", "ZRANGE"})
 
 
 @dataclass
