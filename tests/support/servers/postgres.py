@@ -112,12 +112,15 @@ class OwnPostgres:
             self._init(own)
             return
         shared = Path(address).parent / "postgres"
+        half = shared.with_suffix(".half")
         with shared.with_suffix(".lock").open("w") as lock:
             flock(lock, LOCK_EX)
             if not shared.exists():
                 self._init(own)
-                _copy(own, shared.with_suffix(".half"))
-                shared.with_suffix(".half").rename(shared)
+                # Who made it may have been killed.
+                shutil.rmtree(half, ignore_errors=True)
+                _copy(own, half)
+                half.rename(shared)
                 return
         _copy(shared, own)
 
