@@ -8,6 +8,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from pydantic import SecretStr
@@ -21,6 +22,8 @@ from redis_state.errors import ConfigError
 from redis_state.serialization import codec
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
@@ -29,6 +32,14 @@ _LONGEST_WAIT_S = 30.0
 
 
 _IS_ASKING: ContextVar[bool] = ContextVar("redis_state_asking", default=False)
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Read the trusted certificates, once for all drivers: that takes longer than a call."""
+    import httpx  # noqa: PLC0415 - needs the extra
+
+    return httpx.create_ssl_context()
 
 
 class ModelError(Exception):
@@ -76,7 +87,7 @@ class ChatDriver:
             limits.seconds("timeout_s", timeout_s)
             limits.seconds("wait_s", wait_s, least=0)
             self._attempts = limits.count("attempts", attempts)
-        self._client = httpx.AsyncClient(timeout=timeout_s)
+        self._client = httpx.AsyncClient(verify=_trusted(), timeout=timeout_s)
         self._failures: tuple[type[Exception], ...] = (httpx.HTTPError, httpx.InvalidURL)
         self._model = model
         self._api_url = api_url.rstrip("/")

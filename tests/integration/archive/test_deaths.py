@@ -50,8 +50,8 @@ POINTS = {
 @pytest.mark.parametrize(
     ("archive_url", "stride"),
     [
-        *(("postgres", 59), pytest.param("postgres", 1, marks=pytest.mark.full)),
-        *(("parquet", 107), pytest.param("parquet", 1, marks=pytest.mark.full)),
+        *(("postgres", 45), pytest.param("postgres", 1, marks=pytest.mark.full)),
+        *(("parquet", 61), pytest.param("parquet", 1, marks=pytest.mark.full)),
     ],
     indirect=["archive_url"],
 )
@@ -66,7 +66,7 @@ async def test_an_archiver_dies_at_each_round_trip(
         "stride": stride,
     }
     arguments = [
-        argument | {"edge": edge, "first": 1 + number * stride // 2}
+        argument | {"edge": edge, "first": max(1, (1 + 2 * number) * stride // 4)}
         for number, edge in enumerate(("before", "after"))
     ]
     found = await run_processes("die_archiving", arguments, timeout_s=1500)
@@ -195,7 +195,7 @@ async def test_an_archive_that_says_nothing_delays_and_is_used_again(settings: S
         own.close()
 
 
-@pytest.mark.parametrize("stride", sizes(9, 1))
+@pytest.mark.parametrize("stride", sizes(15, 1))
 async def test_postgresql_dies_at_each_round_trip(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:

@@ -27,7 +27,7 @@ POINTS = {
 @pytest.mark.parametrize(
     ("archive_url", "stride"),
     [
-        *(("postgres", 61), pytest.param("postgres", 1, marks=pytest.mark.full)),
+        *(("postgres", 79), pytest.param("postgres", 1, marks=pytest.mark.full)),
         pytest.param("parquet", 1, marks=pytest.mark.full),
     ],
     indirect=["archive_url"],
@@ -44,7 +44,7 @@ async def test_who_erases_dies_at_each_round_trip(
         "stride": stride,
     }
     arguments = [
-        argument | {"edge": edge, "first": 1 + number * stride // 2}
+        argument | {"edge": edge, "first": max(1, (1 + 2 * number) * stride // 4)}
         for number, edge in enumerate(("before", "after"))
     ]
     found = await run_processes("die_forgetting", arguments, timeout_s=3000)

@@ -14,10 +14,15 @@ from tests.support.sizes import sizes
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
-@pytest.mark.parametrize("stride", sizes(149, 1))
+@pytest.mark.parametrize("stride", sizes(199, 1))
 async def test_who_changes_files_dies_at_each_call(tmp_path: Path, stride: int) -> None:
     arguments = [
-        {"folder": str(tmp_path), "stride": stride, "edge": edge, "first": 1 + number * stride // 2}
+        {
+            "folder": str(tmp_path),
+            "stride": stride,
+            "edge": edge,
+            "first": max(1, (1 + 2 * number) * stride // 4),
+        }
         for number, edge in enumerate(("before", "after"))
     ]
     found = await run_processes("die_filing", arguments, timeout_s=1500)

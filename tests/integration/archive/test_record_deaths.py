@@ -41,7 +41,7 @@ POINTS = {
 
 
 @pytest.mark.timeout(1600)
-@pytest.mark.parametrize("stride", sizes(83, 1))
+@pytest.mark.parametrize("stride", sizes(149, 1))
 async def test_a_process_dies_at_each_round_trip(
     archiving: Settings, archive: Archive, archive_url: str, stride: int
 ) -> None:
@@ -53,7 +53,7 @@ async def test_a_process_dies_at_each_round_trip(
         "stride": stride,
     }
     arguments = [
-        argument | {"edge": edge, "first": 1 + number * stride // 2}
+        argument | {"edge": edge, "first": max(1, (1 + 2 * number) * stride // 4)}
         for number, edge in enumerate(("before", "after"))
     ]
     found = await run_processes("die_archiving_records", arguments, timeout_s=1500)
@@ -65,7 +65,7 @@ async def test_a_process_dies_at_each_round_trip(
         assert {death["trip"] for death in deaths} >= POINTS - {away}
 
 
-@pytest.mark.parametrize("stride", sizes(13, 1))
+@pytest.mark.parametrize("stride", sizes(29, 1))
 async def test_redis_dies_at_each_round_trip(
     archiving: Settings, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
@@ -120,7 +120,7 @@ async def _restart(server: OwnServer) -> None:
     await server.start()
 
 
-@pytest.mark.parametrize("stride", sizes(13, 1))
+@pytest.mark.parametrize("stride", sizes(29, 1))
 async def test_postgresql_dies_at_each_round_trip(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:

@@ -8,6 +8,7 @@ belongs to one session (it lets another session take it over), a token is saved 
 from __future__ import annotations
 
 import uuid
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_state import RedisStateStore
+from redis_state import RedisStateStore, Settings
 from redis_state.store import HostTypes
 from tests.support.samples import changed
 
@@ -179,15 +180,21 @@ class Both:
         assert shown[0] == shown[1]
 
 
+@pytest.fixture
+async def ours(settings: Settings) -> AsyncIterator[RedisStateStore]:
+    """Give a store with the types of the package; each example has names of its own."""
+    async with RedisStateStore(settings, types=TYPES) as opened:
+        yield opened
+
+
 @given(steps=STEPS, since=st.integers(0, 12), limit=st.integers(1, 8))
 async def test_random_operations_leave_both_stores_alike(
-    settings: Any, steps: list[tuple[str, Any, Any, Any]], since: int, limit: int
+    ours: RedisStateStore, steps: list[tuple[str, Any, Any, Any]], since: int, limit: int
 ) -> None:
-    async with RedisStateStore(settings, types=TYPES) as ours:
-        both = Both(ours, their_memory.InMemoryStateStore())
-        for step in steps:
-            await both.do(step)
-        await both.compare(since, limit)
+    both = Both(ours, their_memory.InMemoryStateStore())
+    for step in steps:
+        await both.do(step)
+    await both.compare(since, limit)
 
 
 async def test_both_keep_as_many_of_the_newest_rows(settings: Any) -> None:

@@ -91,20 +91,20 @@ async def run_pytest(folder: Path, *options: str, conftest: str = "", **environm
     return await run_python("-m", "pytest", *quiet, *options, str(folder), environment=environment)
 
 
-@pytest.mark.parametrize("mode", ["strict", "auto"])
-async def test_pytest_finds_the_fixtures_by_itself_in_both_modes_of_pytest_asyncio(
-    tmp_path: Path, mode: str
-) -> None:
-    assert "2 passed" in await run_pytest(tmp_path, "-o", f"asyncio_mode={mode}", LOOPS)
+async def test_pytest_finds_the_fixtures_by_itself(tmp_path: Path) -> None:
+    assert "2 passed" in await run_pytest(tmp_path, "-o", "asyncio_mode=strict", LOOPS)
 
 
-@pytest.mark.parametrize("found", [True, False], ids=["found", "not found"])
+@pytest.mark.parametrize(
+    ("found", "mode"), [(True, "auto"), (False, "strict")], ids=["found", "not found"]
+)
 async def test_a_conftest_may_name_the_fixtures_whether_pytest_has_found_them_or_not(
-    tmp_path: Path, *, found: bool
+    tmp_path: Path, mode: str, *, found: bool
 ) -> None:
     environment = {} if found else {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     named = () if found else ("-p", "pytest_asyncio.plugin")
-    ran = await run_pytest(tmp_path, *named, "-k", "mine", LOOPS, conftest=NAMED, **environment)
+    options = (*named, "-o", f"asyncio_mode={mode}", "-k", "mine", LOOPS)
+    ran = await run_pytest(tmp_path, *options, conftest=NAMED, **environment)
     assert "1 passed" in ran
 
 

@@ -192,19 +192,29 @@ async def test_ids_that_joined_would_be_the_same_are_apart(host: Host) -> None:
         assert (found.context_id, found.task_id) == (one, other)
 
 
+NAMES = [*ODD_IDS, *(f"k{chr(n)}" for n in range(256)), f"{LONG_ID}\u2028"]
+
+
 async def test_keys_of_every_character_are_apart(host: Host) -> None:
     store = host.store
-    names = [*ODD_IDS, *(f"k{chr(n)}" for n in range(256)), f"{LONG_ID}\u2028"]
-    for n, name in enumerate(names):
-        await store.save_memory_state(name, {"n": n})
-        await store.save_planner_state(name, {"n": n})
-        await store.save_event(host.event(float(n), trace_id=name))
-        await store.save_planner_event(name, host.planner_event(float(n)))
-    for n, name in enumerate(names):
-        assert await store.load_memory_state(name) == {"n": n}
-        assert await store.load_planner_state(name) == {"n": n}
-        assert [each.ts for each in await store.load_history(name)] == [float(n)]
-        assert [each.ts for each in await store.list_planner_events(name)] == [float(n)]
+    numbered = list(enumerate(NAMES))
+    await asyncio.gather(
+        *(store.save_memory_state(name, {"n": n}) for n, name in numbered),
+        *(store.save_planner_state(name, {"n": n}) for n, name in numbered),
+        *(store.save_planner_event(name, host.planner_event(float(n))) for n, name in numbered),
+    )
+    wanted = [{"n": n} for n, _ in numbered]
+    assert await asyncio.gather(*map(store.load_memory_state, NAMES)) == wanted
+    assert await asyncio.gather(*map(store.load_planner_state, NAMES)) == wanted
+    found = await asyncio.gather(*map(store.list_planner_events, NAMES))
+    assert [[each.ts for each in events] for events in found] == [[float(n)] for n, _ in numbered]
+
+
+async def test_traces_of_every_character_are_apart(host: Host) -> None:
+    events = [host.event(float(n), trace_id=name) for n, name in enumerate(NAMES)]
+    await asyncio.gather(*map(host.store.save_event, events))
+    found = await asyncio.gather(*map(host.store.load_history, NAMES))
+    assert [[each.ts for each in of_one] for of_one in found] == [[each.ts] for each in events]
 
 
 async def test_bindings_match_exactly_and_the_newest_live_one_is_found(host: Host) -> None:

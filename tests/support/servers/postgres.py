@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from contextlib import ExitStack, suppress
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from tests.support.processes import children
 from tests.support.servers.faults import short_directory
 
 _USER = "postgres"
+# The socket of the fork server, in a folder that is there for as long as the run lasts.
+_SHARED = "REDIS_STATE_TEST_FORKS"
 _START_S = 60.0
 _OPTIONS = (
     *("fsync=off", "full_page_writes=off", "shared_buffers=32MB", "listen_addresses="),
@@ -43,15 +46,7 @@ class OwnPostgres:
         if self._user is not None:
             shutil.chown(self.folder, self._user)
         self.url: str = f"postgresql://{_USER}@/{_USER}?host={self.folder}"
-        made = children.run(
-            [
-                *(self._programs / "initdb", "-D", self.folder / "data", "-A", "trust"),
-                *("-U", _USER, "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"),
-            ],
-            capture_output=True,
-            **self._as_user(),
-        )
-        assert made.returncode == 0, made.stderr.decode("utf-8", "replace")[-300:]
+        self._make_files()
 
     def start(self) -> None:
         """Start it from the files that are there; return once it answers."""
@@ -110,8 +105,43 @@ class OwnPostgres:
         self.kill()
         self._stack.close()
 
+    def _make_files(self) -> None:
+        """Make its files: once for all test processes of a run, as a copy costs a tenth."""
+        own, address = self.folder / "data", os.environ.get(_SHARED)
+        if address is None:
+            self._init(own)
+            return
+        shared = Path(address).parent / "postgres"
+        half = shared.with_suffix(".half")
+        with shared.with_suffix(".lock").open("w") as lock:
+            flock(lock, LOCK_EX)
+            if not shared.exists():
+                self._init(own)
+                # Who made it may have been killed.
+                shutil.rmtree(half, ignore_errors=True)
+                _copy(own, half)
+                half.rename(shared)
+                return
+        _copy(shared, own)
+
+    def _init(self, data: Path) -> None:
+        made = children.run(
+            [
+                *(self._programs / "initdb", "-D", data, "-A", "trust"),
+                *("-U", _USER, "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"),
+            ],
+            capture_output=True,
+            **self._as_user(),
+        )
+        assert made.returncode == 0, made.stderr.decode("utf-8", "replace")[-300:]
+
     def _as_user(self) -> dict[str, Any]:
         return {"cwd": self.folder, **({} if self._user is None else {"user": self._user})}
+
+
+def _copy(files: Path, to: Path) -> None:
+    """Copy a folder, whoever owns what is in it."""
+    children.run(["cp", "-Rp", files, to], check=True)
 
 
 def _lives(pid: int) -> bool:
