@@ -121,13 +121,6 @@ async def test_with_chaos_the_table_shows_who_took_over(folder: Path) -> None:
     assert "1 taken over from the worker that was killed" in ran.out
 
 
-@pytest.mark.parametrize("count", sizes(1, 2))
-async def test_one_or_two_documents_are_enough(folder: Path, count: int) -> None:
-    ran = await demo(folder, "--json", "--workers", "2", *list(DOCUMENTS)[:count])
-    assert ran.status == 0, ran.err
-    assert len(ran.outcome["resumed_elsewhere"]) >= 1
-
-
 async def test_a_person_decides_line_by_line_and_silence_is_no(folder: Path) -> None:
     names = ("docs/guide.md", "README.md")
     ran = await demo(folder, "--json", "--ask", *FEW, *names, answers="y\n")
@@ -139,8 +132,9 @@ async def test_a_person_decides_line_by_line_and_silence_is_no(folder: Path) -> 
     assert ran.err.count("[Y/n]") == 2
 
 
-async def test_without_json_it_ends_with_a_table(folder: Path) -> None:
-    ran = await demo(folder, *FEW, COLUMNS="80")
+@pytest.mark.parametrize("names", sizes(["README.md"], []))
+async def test_without_json_it_ends_with_a_table(folder: Path, names: list[str]) -> None:
+    ran = await demo(folder, *FEW, *names, COLUMNS="80")
     assert ran.status == 0, ran.err
     assert "paused by" in ran.out
     assert re.search(r"README\.md +approved +pid \d+ +pid \d+ +\d+ +\d+", ran.out)
@@ -182,27 +176,22 @@ async def test_an_unreachable_server_ends_with_status_5_and_no_password(
 
 
 @pytest.mark.role("any", why="the demo has a namespace of its own")
-async def test_a_server_that_others_use_is_left_as_it_was(
+async def test_over_tls_too_a_server_that_others_use_is_left_as_it_was(
     folder: Path, store: RedisStateStore, settings: Settings
 ) -> None:
     before = await without_lifetime(store)
-    url = settings.url.get_secret_value()
-    ran = await demo(folder, "--json", "--url", url, *FEW, *DOCUMENTS)
-    assert ran.status == 0, ran.err
-    assert await without_lifetime(store) <= before
-
-
-async def test_it_runs_over_tls(folder: Path, settings: Settings) -> None:
     cert, key = certificate(folder, "IP:127.0.0.1")
     target = settings.url.get_secret_value()
     async with Proxy(target, tls=tls_server_context(cert, key)) as proxy:
         url = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_certs={cert}"
-        ran = await demo(folder, "--json", "--url", url, *DOCUMENTS)
+        ran = await demo(folder, "--json", "--url", url, *FEW, *DOCUMENTS)
+        assert proxy.accepted > 0
     assert ran.status == 0, ran.err
+    assert await without_lifetime(store) <= before
 
 
-# All three signals reach the same pool: `tests/integration/cli/test_demo.py` sends each.
-@pytest.mark.parametrize("how", sizes(signal.SIGKILL, signal.SIGINT))
+# All three signals reach the same pool: `tests/integration/cli/test_demo.py` sends the others.
+@pytest.mark.parametrize("how", sizes(signal.SIGINT, signal.SIGKILL))
 async def test_nothing_is_left_when_it_is_stopped(folder: Path, how: signal.Signals) -> None:
     process = await begin(folder, "--json", "--ask", *FEW, "README.md")
     stated = await stated_until(process, "[Y/n]")

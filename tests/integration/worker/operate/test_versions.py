@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,19 @@ import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
-from redis_state import RedisStateStore
+from redis_state import RedisStateStore, Settings
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, UnservedTasks
+from tests.processes.workers.killed.versioned_worker import worker_of
+from tests.support.processes import children
 from tests.support.processes.pools import (
     SESSION,
     becomes,
     client_of,
+    queue_of,
+    queued,
+    serving,
     statuses,
     steered_before,
     updates_of,
@@ -28,8 +34,29 @@ from tests.support.processes.worker_processes import has_begun, listed, stop, wo
 
 pytestmark = pytest.mark.worker
 
-OLD: dict[str, Any] = {"program": "versioned_worker", "versions": ["1"], "interval_s": 0.2}
+OLD: dict[str, Any] = {"versions": ["1"], "interval_s": 0.2}
 NEW = OLD | {"versions": ["2"]}
+
+
+def process(
+    settings: Settings, name: str, **options: Any
+) -> AbstractAsyncContextManager[children.Process]:
+    """Run a worker as a process, which may be killed, kill itself, or be another runner's."""
+    return worker_process(settings, name, program="versioned_worker", **options)
+
+
+@asynccontextmanager
+async def worker(store: RedisStateStore, name: str, **options: Any) -> AsyncGenerator[None, None]:
+    """Serve as that process does, in this one: for those that only begin, give back, or go on."""
+    settings = store.settings
+
+    async def idle() -> bool:
+        return not await queued(store)
+
+    async with serving(worker_of(settings, name=name, queue=queue_of(settings), **options)):
+        yield
+        # Cancelled while it ends a job, it would leave that to be claimed when its lease is over.
+        await eventually(idle, "no job is left")
 
 
 @pytest.fixture
@@ -77,9 +104,9 @@ async def results(client: TaskClient, tasks: list[str]) -> list[Any]:
 async def test_in_a_rolling_deploy_each_task_is_finished_by_its_version(
     store: RedisStateStore, client: TaskClient
 ) -> None:
-    async with worker_process(store.settings, "old", **OLD):
+    async with process(store.settings, "old", **OLD):
         before = await paused(client, 20)
-        async with worker_process(store.settings, "new", **NEW):
+        async with process(store.settings, "new", **NEW):
             await listed(client, "old", "new")
             # New ones begin in either, and stay with what they began with.
             during = await paused(client, 20)
@@ -98,12 +125,11 @@ async def test_in_a_rolling_deploy_each_task_is_finished_by_its_version(
 async def test_what_no_worker_serves_waits_at_no_cost_until_one_does(
     store: RedisStateStore, client: TaskClient
 ) -> None:
-    async with worker_process(store.settings, "old", **OLD) as old:
+    async with worker(store, "old", **OLD):
         tasks = await paused(client, 120)
-        assert await stop(old) == 0
     async with (
-        worker_process(store.settings, "new", **NEW),
-        worker_process(store.settings, "other", **NEW),
+        worker(store, "new", **NEW),
+        worker(store, "other", **NEW),
     ):
         await approve(client, *tasks)
         (found,) = await parked(client, 120)
@@ -128,7 +154,7 @@ async def test_what_no_worker_serves_waits_at_no_cost_until_one_does(
         # Other tasks go on meanwhile.
         await approve(client, *(fresh := await paused(client)))
         assert await results(client, fresh) == [["2", "2"]]
-        async with worker_process(store.settings, "again", **OLD):
+        async with worker(store, "again", **OLD):
             assert await results(client, tasks) == [["1", "1"]] * 120
         assert await client.unserved() == []
 
@@ -139,12 +165,12 @@ async def test_the_only_worker_with_a_version_is_killed(
 ) -> None:
     options: dict[str, Any] = {"attributes": {"mark": str(tmp_path / "hung")}}
     options |= {"in_turn": True} if queued == "in turn" else {}
-    async with worker_process(store.settings, "old", lease_s=0.5, **OLD) as old:
+    async with process(store.settings, "old", lease_s=0.5, **OLD) as old:
         (task,) = await paused(client, task_input="hang", **options)
         await approve(client, task)
         await eventually(lambda: has_begun(store, task), "it runs")
         assert await stop(old, signal.SIGKILL) == -signal.SIGKILL
-    async with worker_process(store.settings, "new", lease_s=0.5, **NEW):
+    async with worker(store, "new", lease_s=0.5, **NEW):
         await parked(client, 1)
         view = await client.inspect(SESSION, task)
         assert view is not None
@@ -153,7 +179,7 @@ async def test_the_only_worker_with_a_version_is_killed(
         (other,) = await paused(client, **options)
         await approve(client, other)
         assert await results(client, [other]) == [["2", "2"]]
-        async with worker_process(store.settings, "again", lease_s=0.5, **OLD):
+        async with worker(store, "again", lease_s=0.5, **OLD):
             assert await results(client, [task]) == [["1", "1"]]
 
 
@@ -162,17 +188,16 @@ async def test_the_only_worker_with_a_version_is_killed(
 async def test_a_worker_dies_while_it_gives_a_task_back(
     when: str, script: str, store: RedisStateStore, client: TaskClient, tmp_path: Path
 ) -> None:
-    async with worker_process(store.settings, "old", **OLD) as old:
+    async with worker(store, "old", **OLD):
         tasks = await paused(client, 3)
-        assert await stop(old) == 0
     await approve(client, *tasks)
     dies = [when, script, str(tmp_path / "died")]
-    async with worker_process(store.settings, "dies", lease_s=0.5, **NEW, die=dies) as dying:
+    async with process(store.settings, "dies", lease_s=0.5, **NEW, die=dies) as dying:
         async with asyncio.timeout(60):
             assert await dying.wait() == -signal.SIGKILL
-    async with worker_process(store.settings, "new", lease_s=0.5, **NEW):
+    async with worker(store, "new", lease_s=0.5, **NEW):
         await parked(client, 3)
-        async with worker_process(store.settings, "again", lease_s=0.5, **OLD):
+        async with worker(store, "again", lease_s=0.5, **OLD):
             assert await results(client, tasks) == [["1", "1"]] * 3
     for task in tasks:
         view = await client.inspect(SESSION, task)
@@ -183,10 +208,9 @@ async def test_a_worker_dies_while_it_gives_a_task_back(
 async def test_a_task_that_waits_for_a_version_is_cancelled_and_deleted(
     store: RedisStateStore, client: TaskClient
 ) -> None:
-    async with worker_process(store.settings, "old", **OLD) as old:
+    async with worker(store, "old", **OLD):
         tasks = await paused(client, 2)
-        assert await stop(old) == 0
-    async with worker_process(store.settings, "new", **NEW):
+    async with worker(store, "new", **NEW):
         await approve(client, *tasks)
         await parked(client, 2)
         assert await client.cancel(SESSION, tasks[0])
@@ -199,13 +223,12 @@ async def test_a_task_that_waits_for_a_version_is_cancelled_and_deleted(
 async def test_a_cancel_that_was_meant_for_the_run_is_not_lost_with_it(
     store: RedisStateStore, client: TaskClient
 ) -> None:
-    async with worker_process(store.settings, "old", **OLD) as old:
+    async with worker(store, "old", **OLD):
         (task,) = await paused(client)
-        assert await stop(old) == 0
     await approve(client, task)
     # As a client leaves it that found the task running.
     await steered_before(store, task, SteeringEventType.CANCEL, reason="enough")
-    async with worker_process(store.settings, "new", **NEW):
+    async with worker(store, "new", **NEW):
         ended = await becomes(client, task, TaskStatus.CANCELLED)
         assert ended.error == "enough"
         assert await client.unserved() == []
@@ -214,10 +237,9 @@ async def test_a_cancel_that_was_meant_for_the_run_is_not_lost_with_it(
 async def test_a_later_task_of_the_id_does_not_wait_for_the_version_of_the_first(
     store: RedisStateStore, client: TaskClient
 ) -> None:
-    async with worker_process(store.settings, "old", **OLD) as old:
+    async with worker(store, "old", **OLD):
         (task,) = await paused(client, task_id="again", in_turn=True)
-        assert await stop(old) == 0
-    async with worker_process(store.settings, "new", **NEW):
+    async with worker(store, "new", **NEW):
         await approve(client, task)
         await parked(client, 1)
         await store.clear_session(SESSION)
@@ -231,8 +253,8 @@ async def test_a_handler_that_only_new_workers_have_is_left_to_them(
     store: RedisStateStore, client: TaskClient
 ) -> None:
     async with (
-        worker_process(store.settings, "old", **OLD),
-        worker_process(store.settings, "new", fresh=True, **NEW),
+        worker(store, "old", **OLD),
+        worker(store, "new", fresh=True, **NEW),
     ):
         await listed(client, "old", "new")
         tasks = [await client.submit("fresh", session_id=SESSION) for _ in range(40)]
@@ -246,14 +268,13 @@ async def test_a_handler_that_only_new_workers_have_is_left_to_them(
 async def test_a_burst_is_worked_off_beside_what_is_parked(
     store: RedisStateStore, client: TaskClient
 ) -> None:
-    async with worker_process(store.settings, "old", **OLD) as old:
+    async with worker(store, "old", **OLD):
         tasks = await paused(client, 60)
-        assert await stop(old) == 0
-    async with worker_process(store.settings, "new", max_tasks=1, **NEW):
+    async with worker(store, "new", max_tasks=1, **NEW):
         await approve(client, *tasks)
         await parked(client, 60)
     both = OLD | {"versions": ["1", "2"]}
-    async with worker_process(store.settings, "both", max_tasks=1, **both):
+    async with worker(store, "both", max_tasks=1, **both):
         later = await paused(client, 5)
         await approve(client, *later)
         assert await results(client, later) == [["2", "2"]] * 5
@@ -263,17 +284,15 @@ async def test_a_burst_is_worked_off_beside_what_is_parked(
 async def test_arqs_own_runner_serves_and_gives_back(
     store: RedisStateStore, client: TaskClient
 ) -> None:
-    async with worker_process(store.settings, "old", **OLD) as old:
+    async with worker(store, "old", **OLD):
         tasks = await paused(client, 3)
-        assert await stop(old) == 0
-    async with worker_process(store.settings, "new", **NEW) as new:
+    async with worker(store, "new", **NEW):
         await approve(client, *tasks)
         await parked(client, 3)
-        assert await stop(new) == 0
-    async with worker_process(store.settings, "arq", runner="arq", **OLD):
+    async with process(store.settings, "arq", runner="arq", **OLD):
         assert await results(client, tasks) == [["1", "1"]] * 3
         (last,) = await paused(client)
-    async with worker_process(store.settings, "lacks", runner="arq", **NEW):
+    async with process(store.settings, "lacks", runner="arq", **NEW):
         await approve(client, last)
 
         async def given_back() -> bool:
@@ -281,5 +300,5 @@ async def test_arqs_own_runner_serves_and_gives_back(
             return any(content.get("waits_for_version") == "1" for content in waits)
 
         await eventually(given_back, "it was given back")
-        async with worker_process(store.settings, "has", **OLD):
+        async with worker(store, "has", **OLD):
             assert await results(client, [last]) == [["1", "1"]]

@@ -22,7 +22,7 @@ from tests.support.servers.faults import run_processes
 
 pytestmark = pytest.mark.slow
 
-_PROCESSES, _TURNS, _CALLERS = 8, 3, 4
+_PROCESSES, _TURNS, _CALLERS = 4, 3, 4
 
 
 async def race(store: RedisStateStore, policy: OnBusy) -> tuple[list[str], dict[str, str]]:

@@ -34,7 +34,7 @@ def ask(version: str) -> Callable[[TaskContext], Awaitable[list[str]]]:
     return handler
 
 
-async def fresh(ctx: TaskContext) -> str:
+async def say_new(ctx: TaskContext) -> str:
     """Be a handler that older workers do not have."""
     return ctx.worker
 
@@ -67,21 +67,27 @@ def plant(when: str, script: str, mark: Path) -> None:
     setattr(Scripts, script, watched)
 
 
+def worker_of(
+    settings: Settings, *, versions: list[str], fresh: bool = False, **options: Any
+) -> AgentWorker:
+    """Make a worker with these versions of the handler, and perhaps with the new handler."""
+    handlers: dict[str, Any] = {
+        "ask": versioned({version: ask(version) for version in versions}, default=versions[-1])
+    }
+    if fresh:
+        handlers["fresh"] = say_new
+    return AgentWorker(handlers, settings=settings, **options)
+
+
 def main(argument: dict[str, Any]) -> None:
     """Serve until SIGTERM; under arq's own runner if asked for."""
     logging.basicConfig(level=logging.WARNING)
     own = argument.pop("runner", "ours") == "ours"
     settings = Settings(url=SecretStr(argument.pop("url")), namespace=argument.pop("namespace"))
-    versions: list[str] = argument.pop("versions")
     if "die" in argument:
         when, script, mark = argument.pop("die")
         plant(when, script, Path(mark))
-    handlers: dict[str, Any] = {
-        "ask": versioned({version: ask(version) for version in versions}, default=versions[-1])
-    }
-    if argument.pop("fresh", False):
-        handlers["fresh"] = fresh
-    worker = AgentWorker(handlers, settings=settings, **argument)
+    worker = worker_of(settings, **argument)
     if own:
         worker.run()
     else:
