@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -101,11 +102,15 @@ class _Stopper:
     def listen(self) -> None:
         """Take SIGTERM and SIGINT, until uvicorn takes them; it raises them again at its end."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._loop.call_soon_threadsafe(self._stop))
+            signal.signal(number, self._hear)
 
     def serves(self, server: uvicorn.Server) -> None:
         """End the server at a signal from now on."""
         self._server = server
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self._loop.call_soon_threadsafe(self._stop)
 
     def _stop(self) -> None:
         if self._server is not None:
