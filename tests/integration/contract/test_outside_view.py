@@ -17,7 +17,7 @@ from redis_state import (
     TaskNotCompleted,
     TaskWasCancelled,
 )
-from redis_state.errors import CorruptState, InvalidField
+from redis_state.errors import CorruptState, TaskUnknown
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
@@ -112,14 +112,14 @@ async def test_what_is_no_task_cannot_be_watched(
 ) -> None:
     monkeypatch.setattr(watching, "_LOOK_EVERY_S", 0.05)
     async with client_of(store) as client:
-        with pytest.raises(InvalidField, match="no such task"):
+        with pytest.raises(TaskUnknown, match="there is no task"):
             await seen(client, "none")
         await make(store)
         watched = asyncio.create_task(seen(client, TASK))
         await store.transport.sender.send(
             "DEL", store.base.keys.task(SESSION, TASK), repeatable=True
         )
-        with pytest.raises(InvalidField, match="no such task"):
+        with pytest.raises(TaskUnknown, match="there is no task"):
             await asyncio.wait_for(watched, 60)
 
 
@@ -143,7 +143,7 @@ async def test_a_result_is_returned_or_the_reason_raised(store: RedisStateStore)
         with pytest.raises(TaskWasCancelled, match="no reason was given") as cancelled:
             await client.result(SESSION, endless, timeout_s=60)
         assert isinstance(cancelled.value, TaskNotCompleted)
-        with pytest.raises(InvalidField):
+        with pytest.raises(TaskUnknown):
             await client.result(SESSION, "none")
 
 
