@@ -206,13 +206,12 @@ class Cluster:
 
     async def move(self, slots: Iterable[int], target: int) -> None:
         """Move slots with their keys, one after the other."""
-        async with self._clients.kept():
-            for slot in slots:
-                if await self.owner(slot) == target:
-                    continue
-                source = await self.begin_move(slot, target)
-                await self.move_keys(slot, source, target)
-                await self.end_move(slot, target)
+        for slot in slots:
+            if await self.owner(slot) == target:
+                continue
+            source = await self.begin_move(slot, target)
+            await self.move_keys(slot, source, target)
+            await self.end_move(slot, target)
 
     async def empty_slot(self, port: int) -> int:
         """Find a slot of a node that has no keys."""
