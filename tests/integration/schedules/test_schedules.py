@@ -104,7 +104,7 @@ async def test_a_worker_runs_schedules_by_itself_unless_it_is_told_not_to(
         async def fired() -> Any:
             found = await client.schedules.get("s")
             last = found.last
-            # It is noted that an occurrence has fired, and then its task is submitted.
+            # It is recorded that an occurrence has fired, and then its task is submitted.
             if last is None or found.fired < 2:
                 return None
             return last if await client.get(last.session_id, last.task_id) else None

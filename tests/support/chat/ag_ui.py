@@ -135,7 +135,7 @@ class AgUiClient:
         return [each for each in self.events if each["type"] == kind]
 
     def children(self) -> list[dict[str, Any]]:
-        """Give what it was told of child tasks, in order."""
+        """Give what the events say of child tasks, in order."""
         return [each["value"] for each in self.of("CUSTOM") if each["name"] == "redis_state.child"]
 
     def text(self, role: str = "assistant") -> dict[str, str]:

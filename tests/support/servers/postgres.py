@@ -140,7 +140,7 @@ class OwnPostgres:
 
 
 def _copy(files: Path, to: Path) -> None:
-    """Copy a folder, whoever owns what is in it."""
+    """Copy a folder with files of any owner."""
     children.run(["cp", "-Rp", files, to], check=True)
 
 
