@@ -272,9 +272,8 @@ class PostgresArchive:
 
         async def once() -> int:
             async with self._using("forget") as connection, connection.transaction():
-                for owner in sorted(owners):
-                    scope = scope_of(kind, owner)
-                    await erasing.mark(connection, self._namespace, scope, before_us)
+                scopes = [scope_of(kind, owner) for owner in owners]
+                await erasing.mark(connection, self._namespace, scopes, before_us)
                 done = await connection.execute(
                     sqls.FORGET_RECORDS,
                     [self._namespace, kind.value, [id_text(owner) for owner in owners]],
@@ -336,7 +335,7 @@ class PostgresArchive:
 
         async def once() -> ArchivedSession | None:
             async with self._using("forget") as connection, connection.transaction():
-                await erasing.mark(connection, self._namespace, session_id, before_us)
+                await erasing.mark(connection, self._namespace, [session_id], before_us)
                 was = await self._session(connection, session_id)
                 for statement in sqls.FORGET:
                     await connection.execute(statement, [self._namespace, id_text(session_id)])

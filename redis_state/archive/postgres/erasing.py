@@ -19,14 +19,19 @@ from redis_state.archive.model import ArchiveBatch, moment_of_us
 from redis_state.archive.postgres.rows import us_of
 from redis_state.postgres.text import id_of, id_text
 
+# In one order, so that two who take several do not wait for each other.
 _LOCK_TOGETHER: Final = """
 SELECT pg_advisory_xact_lock_shared(lock)
 FROM (SELECT DISTINCT lock FROM unnest(%s::bigint[]) AS lock ORDER BY lock) AS locks
 """
-_LOCK_ALONE: Final = "SELECT pg_advisory_xact_lock(%s)"
+_LOCK_ALONE: Final = """
+SELECT pg_advisory_xact_lock(lock)
+FROM (SELECT DISTINCT lock FROM unnest(%s::bigint[]) AS lock ORDER BY lock) AS locks
+"""
 _MARK: Final = """
 INSERT INTO redis_state.erasures AS kept (namespace, session_digest, before)
-VALUES (%s, %s, %s) ON CONFLICT (namespace, session_digest) DO UPDATE
+SELECT %s, digest, %s FROM unnest(%s::bytea[]) AS digest
+ON CONFLICT (namespace, session_digest) DO UPDATE
 SET before = greatest(kept.before, excluded.before), erased_at = now()
 """
 _MARKS: Final = """
@@ -48,13 +53,16 @@ ORDER BY session_id
 
 
 async def mark(
-    connection: AsyncConnection[Any], namespace: str, session_id: str, before_us: int | None
+    connection: AsyncConnection[Any],
+    namespace: str,
+    session_ids: Iterable[str],
+    before_us: int | None,
 ) -> None:
-    """Take a session's lock alone, and mark it as erased, within a transaction."""
-    digest = _digest(namespace, session_id)
-    await connection.execute(_LOCK_ALONE, [_lock(digest)])
+    """Take the locks of sessions alone, and mark them as erased, within a transaction."""
+    digests = list({_digest(namespace, each) for each in session_ids})
+    await connection.execute(_LOCK_ALONE, [[_lock(digest) for digest in digests]])
     if before_us is not None:
-        await connection.execute(_MARK, [namespace, digest, moment_of_us(before_us)])
+        await connection.execute(_MARK, [namespace, moment_of_us(before_us), digests])
 
 
 async def marks(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from dataclasses import replace
 
 import pytest
@@ -14,6 +16,8 @@ import psycopg
 from redis_state import Settings
 from redis_state.archive.erased import scope_of
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKey, RecordKind
+from redis_state.archive.opening import open_archive
+from redis_state.archive.postgres import archive as postgres_archive
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.postgres.schema import MIGRATIONS
 from redis_state.archive.protocol import Archive
@@ -124,6 +128,31 @@ async def test_the_last_of_each_owner_is_found_and_rows_of_an_owner_are_erased(
     assert (await archive.status()).records == {RecordKind.EVENT: 8}
     scopes = [scope_of(RecordKind.EVENT, each) for each in ("session", *IDS, "none", "other")]
     assert await archive.erased(scopes) == dict.fromkeys(scopes[:-1], erased_us)
+
+
+async def test_writers_and_erasers_of_the_same_owners_do_not_wait_for_each_other(
+    archiving: Settings, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_archive, "_TRIES", 1)
+    owners = [f"trace {n}" for n in range(60)]
+    rows = [replace(record(write=""), kind=RecordKind.EVENT, owner=each) for each in owners]
+    others = [open_archive(archiving) for _ in range(4)]
+
+    async def work(number: int, through: Archive) -> None:
+        for turn in range(3):
+            some = random.Random(f"{number} {turn}").sample(rows, 40)
+            if number % 2:
+                await through.write(ArchiveBatch(records=some))
+            else:
+                names = [each.owner for each in some]
+                await through.forget_records(RecordKind.EVENT, names, before_us=T)
+
+    await asyncio.gather(*(work(n, each) for n, each in enumerate([archive, *others])))
+    scopes = [scope_of(RecordKind.EVENT, each) for each in owners]
+    assert await archive.erased(scopes) == dict.fromkeys(scopes, T)
+    assert await archive.forget_records(RecordKind.EVENT, owners, before_us=T) <= len(owners)
+    for each in others:
+        await each.aclose()
 
 
 async def test_owners_and_keys_are_any_text_and_data_any_bytes(archive: Archive) -> None:
