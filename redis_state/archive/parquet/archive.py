@@ -35,7 +35,7 @@ from redis_state.archive.parquet.files.columns import KINDS, folder_of, pa
 from redis_state.archive.parquet.files.compacting import GRACE, clean, compact
 from redis_state.archive.parquet.files.log import NEW, FileGone, FileLog, LogChange
 from redis_state.archive.parquet.files.objects import open_objects
-from redis_state.archive.parquet.files.reading import FileReader
+from redis_state.archive.parquet.files.reading import FileReader, Footer
 from redis_state.archive.parquet.files.writing import (
     FileChanges,
     changes_of,
@@ -76,7 +76,7 @@ class ParquetArchive:
         plain = url.get_secret_value() if isinstance(url, SecretStr) else url
         self._objects = open_objects(plain, timeout_s=timeout_s)
         self._folder = folder_of(namespace)
-        self._footers: OrderedDict[str, Any] = OrderedDict()
+        self._footers: OrderedDict[str, Footer] = OrderedDict()
         self._lock = asyncio.Lock()
         self._call = ArchiveCall()
         self._log = self._new_log()

@@ -19,11 +19,13 @@ from redis_state.archive.model import (
     ArchivedRecord,
     ArchivedRow,
     ArchiveListing,
+    ArchiveQuery,
     RecordKind,
     SessionRows,
     moment_of_ms,
 )
 from redis_state.archive.parquet.archive import ParquetArchive
+from redis_state.errors import ArchiveFileMissing
 from tests.support.tasks.archived_tasks import sample_task
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "archive.md"
@@ -80,6 +82,55 @@ async def test_archives_that_write_at_once_have_each_row_once(tmp_path: Path) ->
     for batch in batches:
         assert (await archives[0].verify(batch)).is_whole
     assert (await archives[1].status()).updates == 5 * len(rows)
+
+
+async def test_no_compacted_file_is_opened_for_a_session_that_it_has_not(tmp_path: Path) -> None:
+    archive = ParquetArchive((tmp_path / "a").as_uri())
+    await archive.prepare()
+    rows = [ArchivedRow(n, 1_700_000_000_000 + n, b"%d" % n, "t", b"[1]") for n in (1, 2)]
+
+    def batch(first: int) -> ArchiveBatch:
+        names = [f"{number * 7919 % 10_007}" for number in range(first, first + 60)]
+        tasks = [sample_task(name, "t", 3) for name in names]
+        return ArchiveBatch(tasks, [SessionRows(name, None, rows) for name in names])
+
+    earlier = batch(0)
+    await archive.write(earlier)
+    await archive.compact()
+    # Each file is opened once, for its footer.
+    assert (await archive.verify(earlier)).is_whole
+    compacted = [
+        file for file in (tmp_path / "a").rglob("*.parquet") if "bucket=new" not in str(file)
+    ]
+    away = tmp_path / "away"
+    away.mkdir()
+    assert len(compacted) > 24
+    # Its filter may err for some of the 60: those it says yes of are left out.
+    fresh = batch(60)
+    for file in compacted:
+        file.rename(away / file.name)
+    known = await asyncio.gather(*(_is_known(archive, each) for each in fresh.sessions))
+    fresh = ArchiveBatch(
+        [task for task, opens in zip(fresh.tasks, known, strict=True) if not opens],
+        [each for each, opens in zip(fresh.sessions, known, strict=True) if not opens],
+    )
+    assert len(fresh.sessions) > 50
+    await archive.write(fresh)
+    assert (await archive.verify(fresh)).is_whole
+    for file in compacted:
+        (away / file.name).rename(file)
+    assert (await archive.verify(earlier)).is_whole
+    assert (await archive.status()).sessions == 60 + len(fresh.sessions)
+
+
+async def _is_known(archive: ParquetArchive, session: SessionRows) -> bool:
+    """Return whether a file has to be opened for a session: here none can be."""
+    try:
+        assert await archive.last_rows([session.session_id]) == {}
+        assert await archive.tasks(ArchiveQuery(session_id=session.session_id)) == []
+    except ArchiveFileMissing:
+        return True
+    return False
 
 
 async def test_a_bucket_of_an_s3_compatible_server_is_an_archive(

@@ -22,6 +22,7 @@ from redis_state.archive.model import (
     row_id,
 )
 from redis_state.archive.parquet.files.log import NEW, DataFile
+from redis_state.archive.parquet.files.owners import OWNERS_ENTRY, written_owners
 from redis_state.postgres.text import plain_text, text_of
 
 # Its types are of little use here: most calls are made when it is imported.
@@ -252,16 +253,14 @@ def rows_of(table: Any) -> list[ArchivedRow]:
 
 
 def encode(table: Any, kind: str) -> bytes:
-    """Write a table as a file, in the order of its sessions."""
+    """Write a table as a file, in the order of its sessions. Its footer has their filter."""
     out = BytesIO()
     fitting = table.num_rows * _GROUP_BYTES // max(table.nbytes, 1)
-    pq.write_table(
-        table.sort_by(_ORDERS[kind]),
-        out,
-        compression="zstd",
-        row_group_size=max(1, min(_GROUPS[kind], fitting)),
-        write_page_index=True,
-    )
+    owners = pc.unique(table[OWNERS[kind]]).to_pylist()
+    with pq.ParquetWriter(out, table.schema, compression="zstd", write_page_index=True) as writer:
+        size = max(1, min(_GROUPS[kind], fitting))
+        writer.write_table(table.sort_by(_ORDERS[kind]), row_group_size=size)
+        writer.add_key_value_metadata({OWNERS_ENTRY: written_owners(owners)})
     return out.getvalue()
 
 

@@ -27,10 +27,11 @@ from redis_state.archive.parquet.files.columns import (
     rows_of,
 )
 from redis_state.archive.parquet.files.log import DataFile, FileGone, FileLog, Files
+from redis_state.archive.parquet.files.owners import OWNERS_ENTRY, OwnerFilter
 
 # A file of so many bytes is read as one.
 _SMALL = 1 << 20
-_FOOTERS = 512
+_FOOTERS = 1024
 # A page of rows, or of found tasks, ends before it has more bytes. It has one at least.
 PAGE_BYTES = 4 << 20
 # So many of such files, and row groups of them, are kept for the rest of a call.
@@ -47,6 +48,29 @@ Place = tuple[int, int]
 Record = tuple[str, str, int, int, str]
 
 
+class Footer:
+    """What a file says of itself: which of its row groups may have rows of an owner."""
+
+    def __init__(self, metadata: Any, kind: str) -> None:
+        self.metadata: Any = metadata
+        self._place = SCHEMAS[kind].names.index(OWNERS[kind])
+        written = (metadata.metadata or {}).get(OWNERS_ENTRY)
+        self._owners = None if written is None else OwnerFilter(written)
+
+    def groups(self, owner: str | None, only: Container[int] | None = None) -> list[int]:
+        """Return the numbers of the row groups that may have rows of an owner, of all for None."""
+        chosen = range(self.metadata.num_row_groups)
+        if owner is not None and self._owners is not None and owner not in self._owners:
+            return []
+        return [n for n in chosen if (only is None or n in only) and self._may_have(n, owner)]
+
+    def _may_have(self, n: int, owner: str | None) -> bool:
+        if owner is None:
+            return True
+        seen = self.metadata.row_group(n).column(self._place).statistics
+        return seen is None or not seen.has_min_max or bool(seen.min <= owner <= seen.max)
+
+
 class FileReader:
     """Read the files of a log. ``footers`` are kept from call to call: files never change.
 
@@ -54,7 +78,7 @@ class FileReader:
     """
 
     def __init__(
-        self, log: FileLog, footers: OrderedDict[str, Any], *, without: Collection[str] = ()
+        self, log: FileLog, footers: OrderedDict[str, Footer], *, without: Collection[str] = ()
     ) -> None:
         self._log = log
         self._footers = footers
@@ -130,9 +154,8 @@ class FileReader:
             if found is not None and file.most < found[0]:
                 break
             table = self.keys(file, session)
-            kept = _kept(table) if file.kind == UPDATES else table
-            seen = [*places(kept), *([] if found is None else [found])]
-            found = max(seen, default=None)
+            last = _last_place(_kept(table) if file.kind == UPDATES else table)
+            found = max((each for each in (last, found) if each is not None), default=None)
         return found
 
     def ends(self, session: str) -> list[tuple[DataFile, list[Place]]]:
@@ -145,7 +168,7 @@ class FileReader:
         found: dict[Place, tuple[DataFile, bool]] = {}
         for file in self.files.having(UPDATES, digest_of(session)):
             if file.most >= least_ms:
-                table = self.keys(file, session)
+                table = _within(self.keys(file, session), least_ms, file.most)
                 for place, lost in zip(places(table), table["lost"].to_pylist(), strict=True):
                     found[place] = (file, lost)
         return found
@@ -180,7 +203,8 @@ class FileReader:
         for file in chosen:
             if file.most < first or file.least > last:
                 continue
-            for table in self._groups(file, session, SCHEMAS[UPDATES].names):
+            for group in self._groups(file, session, SCHEMAS[UPDATES].names):
+                table = _within(group, first, last)
                 mask = [place in wanted for place in places(table)]
                 rows += rows_of(_kept(table.filter(pa.array(mask, pa.bool_()))))
         return sorted(rows, key=lambda row: row.place)
@@ -254,30 +278,16 @@ class FileReader:
         only: Container[int] | None = None,
     ) -> Iterator[tuple[int, Any]]:
         """Yield the row groups that may have a session's rows, whole, each with its number."""
+        footer = self._footers.get(file.name)
+        if footer is not None and not footer.groups(session, only):
+            return
         opened = self._open(file)
         try:
-            yield from self._groups_of(opened, file, session, columns, only)
+            for n in self._footer(file, opened).groups(session, only):
+                yield n, self._read(opened, file, n, columns)
         finally:
             if file.bytes > _SMALL:
                 opened.close(force=True)
-
-    def _groups_of(
-        self,
-        opened: Any,
-        file: DataFile,
-        session: str | None,
-        columns: Sequence[str],
-        only: Container[int] | None,
-    ) -> Iterator[tuple[int, Any]]:
-        place = SCHEMAS[file.kind].names.index(OWNERS[file.kind])
-        for n in range(opened.metadata.num_row_groups):
-            if only is not None and n not in only:
-                continue
-            if session is not None:
-                seen = opened.metadata.row_group(n).column(place).statistics
-                if seen is not None and seen.has_min_max and not seen.min <= session <= seen.max:
-                    continue
-            yield n, self._read(opened, file, n, columns)
 
     def _read(self, opened: Any, file: DataFile, n: int, columns: Sequence[str]) -> Any:
         key: tuple[str | int, ...] = (file.name, n, *columns)
@@ -316,13 +326,16 @@ class FileReader:
         if source is None:
             raise FileGone(file.name)
         known = self._footers.get(file.name)
-        opened = pq.ParquetFile(source, metadata=known)
+        opened = pq.ParquetFile(source, metadata=known and known.metadata)
         self._keep(file, (file.name,), opened)
-        self._footers[file.name] = opened.metadata
-        self._footers.move_to_end(file.name)
+        return opened
+
+    def _footer(self, file: DataFile, opened: Any) -> Footer:
+        found = self._footers.pop(file.name, None) or Footer(opened.metadata, file.kind)
+        self._footers[file.name] = found
         if len(self._footers) > _FOOTERS:
             self._footers.popitem(last=False)
-        return opened
+        return found
 
 
 def fitting(sizes: Iterable[int]) -> int:
@@ -349,6 +362,18 @@ def _grouped(tasks: Iterable[Task]) -> dict[str, set[Task]]:
     for task in tasks:
         found.setdefault(task[0], set()).add(task)
     return found
+
+
+def _within(table: Any, least_ms: int, most_ms: int) -> Any:
+    """Leave the rows of a time, without a Python object for each of the others."""
+    at = table["at"].cast(pa.int64())
+    return table.filter(pc.and_(pc.greater_equal(at, least_ms), pc.less_equal(at, most_ms)))
+
+
+def _last_place(table: Any) -> Place | None:
+    at = table["at"].cast(pa.int64())
+    ms = pc.max(at).as_py()
+    return None if ms is None else (ms, pc.max(table["n"].filter(pc.equal(at, ms))).as_py())
 
 
 def _kept(table: Any) -> Any:

@@ -1,0 +1,39 @@
+"""Which owners a file may have: a Bloom filter in its footer.
+
+A file is opened for an owner only if its filter has him. One in a hundred files is opened in vain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Iterator
+
+# Text, as some readers of Parquet demand of each entry of a footer.
+OWNERS_ENTRY = b"redis_state.owners"
+_BITS_EACH, _PROBES = 10, 7
+
+
+class OwnerFilter:
+    """A set that may say yes of an owner who is not in it, and never no of one who is."""
+
+    def __init__(self, written: bytes) -> None:
+        self._bits = b64decode(written)
+
+    def __contains__(self, owner: str) -> bool:
+        return all(self._bits[at >> 3] & 1 << (at & 7) for at in _places(owner, len(self._bits)))
+
+
+def written_owners(owners: Collection[str]) -> bytes:
+    """Write the filter of a file's owners."""
+    bits = bytearray(max(8, len(owners) * _BITS_EACH // 8))
+    for owner in owners:
+        for at in _places(owner, len(bits)):
+            bits[at >> 3] |= 1 << (at & 7)
+    return b64encode(bits)
+
+
+def _places(owner: str, size: int) -> Iterator[int]:
+    digest = hashlib.sha256(owner.encode()).digest()
+    first, step = int.from_bytes(digest[:8]), int.from_bytes(digest[8:16]) | 1
+    return ((first + number * step) % (size * 8) for number in range(_PROBES))
