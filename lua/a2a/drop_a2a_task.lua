@@ -30,7 +30,7 @@
 -- @idempotent
 
 local log = events
-log.topic_rows, log.topic, log.max_rows = log.rows, '', 1
+log.topic, log.max_rows = '', 1
 local was, now = redis.call('HMGET', task, 'version', 'phase', 'at', 'updated'), now_ms()
 local there = was[2] and was[2] ~= 'g'
 if before_us ~= '' and there and not (was[2] == 'e' and tonumber(was[4]) < tonumber(before_us)) then return { 'STALE' } end

@@ -48,7 +48,7 @@
 -- @lasting
 
 local log = events
-log.topic_rows, log.topic = log.rows, ''
+log.topic = ''
 local us = now_us()
 local now = math.floor(us / 1000)
 local was = redis.call('HMGET', task, 'state', 'phase', 'version', 'at', 'creator')

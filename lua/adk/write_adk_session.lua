@@ -53,7 +53,7 @@ if row_id == '' then
   redis.call('UNLINK', rows, ids)
 else
   local log = {
-    rows = rows, ids = ids, topic_rows = rows, channel = channel, topic = '', max_rows = max_rows,
+    rows = rows, ids = ids, channel = channel, topic = '', max_rows = max_rows,
     ttl_ms = ttl_ms, announce = false, keeps_old = true, more = false,
   }
   local n = log_append(log, row_id, row, math.floor(now / 1000))

@@ -3,12 +3,10 @@
 -- KEYS tasks                    zset: task_id -> expiry in us
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: the child's index in it
 -- KEYS parent.task              hash: status, order
 -- KEYS parent.lease             hash: epoch, claim: the parent's
 -- KEYS parent.journal           hash: entry -> JSON, lane:<name> -> JSON, entries: the parent's
 -- KEYS children                 zset: task_id -> expiry in us: the parent's
--- KEYS parent_rows              list: the parent's index in the updates
 -- ARGV announcement.channel     channel
 -- ARGV mark                     of the parent's lease
 -- ARGV entry                    of the parent's journal
@@ -66,9 +64,7 @@ redis.call('HSET', parent.journal, entry, note)
 entries = journal_count(parent.journal, lane.entry, lane.state)
 redis.call('PEXPIREAT', parent.journal, redis.call('PEXPIRETIME', parent.task))
 -- The parent's log names a child before the child says anything.
-local child_rows = announcement.topic_rows
-announcement.topic_rows, announcement.topic = parent_rows, parent.task_id
+announcement.topic = parent.task_id
 log_append(announcement, announcement.other_id, announcement.other, now)
-announcement.topic_rows = child_rows
 announce(announcement, task_id, now)
 return { 'OK', record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields), entries }

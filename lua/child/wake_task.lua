@@ -4,7 +4,6 @@
 -- KEYS tasks                    zset: task_id -> expiry in us
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: the task's index in it
 -- KEYS child.task               hash: finished
 -- KEYS journal                  hash: entry -> JSON; lives as long as the task
 -- ARGV announcement.channel     channel

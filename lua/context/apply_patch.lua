@@ -4,7 +4,6 @@
 -- KEYS patches                  zset: patch_id -> expiry in us: those that wait
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: the task's index in it
 -- ARGV announcement.channel     channel
 -- ARGV basis                    number and, after a space, hash of the context that was read
 -- ARGV patch_id                 text

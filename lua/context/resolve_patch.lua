@@ -5,7 +5,6 @@
 -- KEYS patches                  zset: patch_id -> expiry in us: those that wait
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: the task's index in it
 -- ARGV announcement.channel     channel
 -- ARGV claim                    who may repeat it, and whether it approves
 -- ARGV actor                    who decides

@@ -7,7 +7,6 @@
 -- KEYS keys.lease          hash: epoch; there if an earlier task of this id ran
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: n of the task's updates; there if an earlier task of this id published any
 -- KEYS children            zset: what an earlier task of this id has spawned
 -- KEYS gathering           hash: name -> the task whose input is open; name:item -> the task that has the item
 -- KEYS items               zset: name:item -> until when it is remembered, in ms

@@ -1,7 +1,6 @@
 -- Append rows to a log: once per id, in the given order, trimmed and announced in the same step.
 -- KEYS rows        stream: id, topic, row; entry <n>-<ms>
 -- KEYS ids         hash: entry id -> n; '' -> head
--- KEYS topic_rows  list: n of the rows of this topic; untouched without a topic
 -- KEYS lease       hash: epoch, claim; another key without one
 -- ARGV channel     channel: <entry> <id length> <topic length> <id><topic><row>
 -- ARGV mark        of the writer's lease, '' for none
@@ -21,7 +20,7 @@
 -- @lasting
 
 local log = {
-  rows = rows, ids = ids, topic_rows = topic_rows, channel = channel,
+  rows = rows, ids = ids, channel = channel,
   topic = topic, max_rows = max_rows, ttl_ms = ttl_ms, announce = announce, more = false,
 }
 local lost = fence(lease, mark)

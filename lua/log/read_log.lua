@@ -1,7 +1,6 @@
 -- Read a log forward from a cursor, all rows or one topic's, or say why that would skip rows.
 -- KEYS rows        stream: id, topic, row
 -- KEYS ids         hash: entry id -> n; '' -> head
--- KEYS topic_rows  list: n of the rows of this topic
 -- ARGV after       n of the last row seen, '' to start with the oldest kept, -1 for no row of this log
 -- ARGV after_ms    int: its time, 0 if unknown
 -- ARGV count       int: rows at most
@@ -11,7 +10,7 @@
 --   {'GAP', reason, n, ms}  reason: trimmed, foreign, ahead or rewound; from which row to read on
 -- @include log_head
 -- @include log_position
--- @include topic_search
+-- @include topic_first
 -- @include topic_fetch
 
 local head = log_head(redis.call('HGET', ids, ''))
@@ -25,8 +24,6 @@ local found
 if topic == '' then
   found = redis.call('XRANGE', rows, string.format('%.0f', from + 1), '+', 'COUNT', count)
 else
-  local start = topic_search(topic_rows, from)
-  local numbers = redis.call('LRANGE', topic_rows, start, start + count - 1)
-  found = topic_fetch(rows, topic, numbers)
+  found = topic_fetch(rows, topic_first(ids, topic, from, count))
 end
 return { 'OK', head.first, head.last, head.last_ms, found }

@@ -6,7 +6,6 @@
 -- KEYS lease                    hash: owner, claim, epoch, expires
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: the task's index in it
 -- KEYS journal                  hash: box:<box>, entries; lives as long as the task
 -- ARGV announcement.channel     channel
 -- ARGV mark                     of the worker's lease

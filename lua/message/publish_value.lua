@@ -2,7 +2,6 @@
 -- key stands. A repetition finds its update and writes nothing.
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: the task's index in it
 -- KEYS lease                    hash: epoch, claim
 -- KEYS journal                  hash: value:<key> -> JSON, values, lane:<name> -> JSON, entries
 -- KEYS task                     hash: the journal lives as long as it

@@ -5,7 +5,6 @@
 -- KEYS tasks                    zset: task_id -> expiry in us
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: the task's index in it
 -- KEYS journal                  hash: mailed:<size>:<box><id> -> 1, box:<box> -> taken and sent,
 --   mail:<n>:<box> -> JSON, mail -> count and bytes; lives as long as the task
 -- ARGV announcement.channel     channel

@@ -7,7 +7,6 @@
 -- KEYS lease                    hash: epoch, claim
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: the task's index in it
 -- KEYS token                    hash: state, payload, order, expires, claim, actor, at, decision, task, approvals,
 --   rejections, seat:<actor>, vote:<actor>, claim:<actor>
 -- KEYS journal                  hash: entry -> JSON

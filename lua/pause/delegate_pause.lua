@@ -2,7 +2,6 @@
 -- KEYS task                     hash: status, finished, order
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: the task's index in it
 -- KEYS token                    hash: state, order, expires, actor, at, decision, seat:<actor>
 -- ARGV announcement.channel     channel
 -- ARGV actor                    whose seat it is

@@ -3,7 +3,6 @@
 -- KEYS task                     hash: status, finished, order
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: the task's index in it
 -- KEYS token                    hash: state, order, opened, expires, approvals, escalated, seat:<actor>
 -- ARGV announcement.channel     channel
 -- ARGV number                   int: which of the pause's escalations, from 0 on

@@ -3,7 +3,6 @@
 -- KEYS lease                    hash: epoch, claim
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: the task's index in it
 -- KEYS token                    hash: state, payload, task, order, opened, expires and the fields given
 -- KEYS journal                  hash: entry -> JSON, lane:<name> -> JSON, entries
 -- KEYS tasks                    zset: task_id -> expiry in us; \255 and a token's digest -> minus its expiry in ms

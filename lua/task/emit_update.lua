@@ -2,7 +2,6 @@
 -- a replay asks the journal, which remembers for as long as the task lives, and not the log.
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: the task's index in it
 -- KEYS lease                    hash: epoch, claim
 -- KEYS journal                  hash: lane:<name> -> JSON, entries
 -- KEYS task                     hash: the journal lives as long as it

@@ -5,7 +5,8 @@
 -- KEYS journal             hash: entry -> JSON
 -- KEYS lease               hash: epoch; there if an earlier task of this id ran
 -- KEYS steering.ids        hash: ids of the session's steering
--- KEYS updates.topic_rows  list: n of the task's updates; there if an earlier task of this id published any
+-- KEYS updates.ids         hash: ids of the session's updates; its index is there if an earlier task of this id
+--   published any
 -- KEYS children            zset: what an earlier task of this id has spawned
 -- KEYS source.task         hash: order: the other task
 -- KEYS source.journal      hash: entry -> JSON: the other task's
@@ -26,6 +27,7 @@
 --   {'MISSING'}         the other task is gone, or a later one of its id is there; nothing was written
 -- @include now_ms
 -- @include log_head
+-- @include topic_index
 -- @include record_write
 -- @include turn_list
 
@@ -34,7 +36,7 @@ if was[1] and was[2] ~= write then return { 'STALE', tonumber(was[1]) } end
 if was[1] then return { 'OK', tonumber(was[1]) } end
 if order ~= '' and redis.call('HGET', source.task, 'order') ~= order then return { 'MISSING' } end
 if now_ms() > before then return { 'EXPIRED' } end
-if redis.call('EXISTS', lease, updates.topic_rows) > 0 then
+if redis.call('EXISTS', lease) + redis.call('HEXISTS', updates.ids, topic_field(task_id)) > 0 then
   local steering_head = log_head(redis.call('HGET', steering.ids, ''))
   fields[#fields + 1] = 'inbox'
   fields[#fields + 1] = string.format('%.0f-%.0f', steering_head.last, steering_head.last_ms)

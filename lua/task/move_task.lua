@@ -7,7 +7,6 @@
 -- KEYS lease                    hash: owner, claim, epoch, expires
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: the task's index in it
 -- KEYS journal                  hash: entry -> JSON, entries; lives as long as the task
 -- KEYS parent.task              hash: order, finished; another key without one
 -- KEYS parent.journal           hash: end:<child> -> JSON; likewise

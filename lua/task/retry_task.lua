@@ -5,7 +5,6 @@
 -- KEYS lease                    hash: owner, claim, epoch, expires
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: the task's index in it
 -- KEYS journal                  hash: entry -> JSON; lives as long as the task
 -- KEYS children                 zset: task_id -> expiry in us: the tasks that it has spawned
 -- KEYS turn                     zset: task_id -> its place in the line, in ms; another key without one

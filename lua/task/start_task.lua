@@ -6,9 +6,8 @@
 -- KEYS lease                    hash: owner, claim, epoch, expires
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: the task's index in it
 -- KEYS journal                  hash: entry -> JSON; there if an earlier run has recorded something
--- KEYS steering.topic_rows      list: the task's index in the steering; there if it was steered
+-- KEYS steering.ids             hash: ids of the session's steering; the task's index is there if it was steered
 -- ARGV announcement.channel     channel
 -- ARGV owner                    id of this claim
 -- ARGV lease_ms                 int: until it expires unless renewed
@@ -53,4 +52,4 @@ if not again then
   record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
 end
 return { 'OK', epoch, redis.call('HGETALL', task), redis.call('EXISTS', journal),
-  redis.call('EXISTS', steering.topic_rows) }
+  redis.call('HEXISTS', steering.ids, topic_field(task_id)) }

@@ -8,11 +8,9 @@
 -- KEYS keys.lease       hash: epoch; there if an earlier task of this id ran
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS announcement.topic_rows  list: n of the task's updates; there if an earlier task of this id published any
 -- KEYS children         zset: what an earlier task of this id has spawned
 -- KEYS turn             zset: task_id -> its place in the line, in ms
--- KEYS others..         hashes and lists: for each task that is known to be in the list its record, its index in
---   the updates, its journal
+-- KEYS others..         hashes: for each task that is known to be in the list its record, its journal
 -- ARGV announcement.channel     channel
 -- ARGV announcement.max_rows    int: of the updates
 -- ARGV announcement.ttl_ms      int: of the updates

@@ -109,8 +109,7 @@ class SessionErasure:
         for key in found.keys:
             what = class_of(key.kind)
             if key.kind in LOGS and key.rest.rpartition(":")[2] not in ("ids", "spare"):
-                if not key.rest.startswith("topic:"):
-                    logs.append(key.name)
+                logs.append(key.name)
             elif key.kind == "artifacts":
                 report.count("artifacts", int(key.rest.startswith("blob:")))
             elif what and key.kind not in LOGS:

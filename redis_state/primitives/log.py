@@ -294,9 +294,9 @@ class Log:
         missed = n - after if reason == "trimmed" else None
         return CursorGap(cursor, reason=reason, missed=missed, resume_after=self.cursor_at(n, ms))
 
-    async def clear(self, *, topics: Sequence[str] = ()) -> int:
+    async def clear(self) -> int:
         """Remove all rows; return how many. Numbers continue, so older cursors raise CursorGap."""
-        return int((await self.scripts.clear_log(self.keys, topics=topics)).facts[0])
+        return int((await self.scripts.clear_log(self.keys)).facts[0])
 
     def follow(
         self,

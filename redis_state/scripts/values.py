@@ -135,10 +135,6 @@ class Announcement:
         """Return the log's channel."""
         return self.log.channel
 
-    def topic_rows(self, topic: str) -> str:
-        """Return the key of the task's index in the log."""
-        return self.log.topic_rows(topic)
-
     @property
     def row_id(self) -> bytes:
         """Return the update's id."""

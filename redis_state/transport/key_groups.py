@@ -11,35 +11,22 @@ from redis_state.transport.key_text import escape
 
 
 class LogKeys(NamedTuple):
-    """The keys of one log, all in one slot, and of one topic in it. The channel is no key."""
+    """The keys of one log, both in one slot. The channel is no key."""
 
     rows: str
     ids: str
     channel: str
-    topics: str
 
     @property
     def spare(self) -> str:
         """Return the key of a copy that is there for the length of a call."""
         return f"{self.rows}:spare"
 
-    def topic_rows(self, topic: str | None) -> str:
-        """Return the key of a topic's index; without a topic that of the rows.
-
-        A slot that is moved refuses a call some of whose keys are there, and others not. So a call
-        names no key that never exists.
-        """
-        return self.rows if topic is None else f"{self.topics}:{escape('task_id', topic)}"
-
-    def topic_lists(self, topics: Sequence[str]) -> list[str]:
-        """Return the keys of topics' indexes."""
-        return [self.topic_rows(topic) for topic in topics]
-
 
 @lru_cache(maxsize=1024)
 def log_keys(rows: str, database: int) -> LogKeys:
     """Return the keys of the log with these rows."""
-    return LogKeys(rows, f"{rows}:ids", live_channel(rows, database), f"{rows}:topic")
+    return LogKeys(rows, f"{rows}:ids", live_channel(rows, database))
 
 
 def live_channel(key: str, database: int) -> str:

@@ -86,8 +86,8 @@ version of the layout.
 Ids are escaped: only `A-Za-z0-9_.-~` and `%XX` appear in a key. An id whose escaped form is longer
 than 120 characters is replaced by its SHA-256.
 
-Every key expires. The setting in the last column decides when. `:ids` and `:topic:…` expire with
-their stream.
+Every key expires. The setting in the last column decides when. `:ids` expires with its
+stream.
 
 {key_table()}"""
 

@@ -1,5 +1,5 @@
 -- Drop the rows of a log, and return how many there were. Its numbers continue, so that no cursor can
--- point into a later log. The indexes of its topics are the caller's to drop.
+-- point into a later log.
 -- @include log_head
 local function log_drop(rows, ids)
   local head, dropped = log_head(redis.call('HGET', ids, '')), redis.call('XLEN', rows)

@@ -8,9 +8,10 @@ end
 -- not this one's; of the first task of an id, what was said of it before it was made counts too.
 -- @include announce
 -- @include log_head
+-- @include topic_index
 -- @include record_write
 local function task_new(keys, children, steering, announcement, fields, write, ttl_ms, task_id, now)
-  if redis.call('EXISTS', keys.lease, announcement.topic_rows) > 0 then
+  if redis.call('EXISTS', keys.lease) + redis.call('HEXISTS', announcement.ids, topic_field(task_id)) > 0 then
     local steering_head = log_head(redis.call('HGET', steering.ids, ''))
     fields[#fields + 1] = 'inbox'
     fields[#fields + 1] = string.format('%.0f-%.0f', steering_head.last, steering_head.last_ms)

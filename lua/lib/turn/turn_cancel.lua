@@ -4,8 +4,8 @@
 local function turn_cancel(tasks, announcement, others, known, i, fields, write, ttl_ms, now)
   local log, id = {}, known[3 * i - 2]
   for name, value in pairs(announcement) do log[name] = value end
-  log.topic_rows, log.row_id, log.row = others[3 * i - 1], known[3 * i - 1], known[3 * i]
+  log.row_id, log.row = known[3 * i - 1], known[3 * i]
   announce(log, id, now)
-  redis.call('PEXPIRE', others[3 * i], ttl_ms)
-  return record_write(others[3 * i - 2], { key = tasks, member = id }, write, ttl_ms, fields)
+  redis.call('PEXPIRE', others[2 * i], ttl_ms)
+  return record_write(others[2 * i - 1], { key = tasks, member = id }, write, ttl_ms, fields)
 end

@@ -9,7 +9,7 @@ local function turn_others(turn, policy, others, known, task_id)
   for i = 1, #known / 3 do
     local id = known[3 * i - 2]
     local place = id ~= task_id and tonumber(redis.call('ZSCORE', turn, id) or nil)
-    local busy = place and turn_busy(others[3 * i - 2])
+    local busy = place and turn_busy(others[2 * i - 1])
     if busy then turn_meet(found, busy, id, place, i) end
     if place and not busy then found.over[#found.over + 1] = id end
     if place then listed = listed + 1 end

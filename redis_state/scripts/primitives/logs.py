@@ -83,7 +83,7 @@ class LogScripts(ScriptRunner):
         """OK n ms | MISSING. The id must not be empty."""
 
     @script
-    def clear_log(self, log: LogKeys, *, topics: Sequence[str]) -> PendingReply:
+    def clear_log(self, log: LogKeys) -> PendingReply:
         """OK dropped."""
 
     @script

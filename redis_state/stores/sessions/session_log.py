@@ -198,11 +198,8 @@ class SessionLog(ABC, Generic[M]):
         return await self._log(session_id).find(entry_id("id", row_id))
 
     async def clear(self, session_id: str) -> None:
-        """Drop all rows, with the index of each task. Cursors into them give a CursorGap."""
-        log = self._log(session_id)
-        rows = await log.read_all()
-        if rows:
-            await log.clear(topics=sorted({row.topic for row in rows if row.topic is not None}))
+        """Drop all rows. Cursors into them give a CursorGap."""
+        await self._log(session_id).clear()
 
     def _read(self, session_id: str, row: Row) -> M | None:
         return self._base.read_row(session_id, self.kind, row, partial(self.read, session_id))

@@ -21,15 +21,15 @@ class SessionLayout(KeyLayout):
         return self._log("trace_id", trace_id, "planner-events")
 
     def updates(self, session_id: str) -> LogKeys:
-        """stream: updates of a session; ``:ids`` hash: update_id -> n; ``:topic:<task>`` list: n;
-        ``:spare`` a copy, for the length of a call; ``:live`` channel. `updates_ttl`, trimmed by
-        append.
+        """stream: updates of a session; ``:ids`` hash: update_id -> n, and the numbers of each
+        task's; ``:spare`` a copy, for the length of a call; ``:live`` channel. `updates_ttl`,
+        trimmed by append.
         """
         return self._log("session_id", session_id, "updates")
 
     def steering(self, session_id: str) -> LogKeys:
-        """stream: steering of a session; ``:ids`` hash: event_id -> n; ``:topic:<task>`` list: n;
-        ``:live`` channel. `steering_ttl`, trimmed by append.
+        """stream: steering of a session; ``:ids`` hash: event_id -> n, and the numbers of each
+        task's; ``:live`` channel. `steering_ttl`, trimmed by append.
         """
         return self._log("session_id", session_id, "steering")
 

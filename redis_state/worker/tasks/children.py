@@ -357,7 +357,6 @@ class ChildTasks:
                 fields,
                 parent=self._keys(parent.session_id, parent.task_id),
                 children=self._store.base.keys.children(parent.session_id, parent.task_id),
-                parent_rows=reported.topic_rows(parent.task_id),
                 mark=started.replay.mark,
                 entry=entry,
                 note=note,

@@ -146,11 +146,9 @@ class InTurn:
                     "tasks of the session", limit=MOST_IN_LINE, code="session_line_is_full"
                 )
             names = listed
-        updates = self.store.updates.keys(session_id)
         return [
             KnownTask(
                 self.store.tasks.keys(session_id, name),
-                updates.topic_rows(name),
                 *self._cancelling(session_id, name, task_id),
             )
             for name in names

@@ -161,10 +161,8 @@ class Run:
 async def _play(scripts: Scripts, keys: Keys, steps: list[tuple[Any, ...]]) -> list[str]:
     task = task_keys(keys)
     log = keys.updates("s")
-    await ask(
-        scripts, "DEL", task.task, task.tasks, task.lease, task.journal, log.rows, log.ids,
-        log.topic_rows("t"),
-    )  # fmt: skip
+    names = task.task, task.tasks, task.lease, task.journal, log.rows, log.ids
+    await ask(scripts, "DEL", *names)
     await make_task(scripts, task, "PENDING")
     run = Run(scripts, task, keys)
     await run.begin()

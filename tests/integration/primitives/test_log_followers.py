@@ -120,7 +120,7 @@ class FollowPlay:
             await self.end(topic)
             self.cursors[topic] = await self.log.end()
             self.begin(topic)
-        await self.log.clear(topics=["a"])
+        await self.log.clear()
         self.cleared = bool(self.written)
 
 

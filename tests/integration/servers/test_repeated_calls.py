@@ -447,7 +447,7 @@ CASES = {
     ),
     "clear_log": Case(
         lambda scripts, keys: append(scripts, keys.updates("s"), "a", topic="t"),
-        lambda scripts, keys: scripts.clear_log(keys.updates("s"), topics=["t"]),
+        lambda scripts, keys: scripts.clear_log(keys.updates("s")),
         _log,
     ),
     "clear_task": Case(

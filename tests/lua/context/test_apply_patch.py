@@ -22,7 +22,7 @@ async def test_a_patch_is_applied_once_with_all_that_goes_with_it(
     found = await fields(scripts, patch.patch)
     assert (found["state"], found["actor"], found["decision"]) == (b"resolved", b"me", b"applied")
     assert [row for _, row in await rows_of(scripts, log)] == ["told"]
-    made = (patch.context, patch.patch, log.rows, log.ids, log.topic_rows("t"))
+    made = (patch.context, patch.patch, log.rows, log.ids)
     assert all(0 < life <= 1.5 * HOUR for life in await lives(scripts, *made))
     assert await ask(scripts, "EXISTS", patch.patches) == 0
 

@@ -2,23 +2,21 @@ from __future__ import annotations
 
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.keys import Keys
-from tests.support.scripts.logs import append, end_of, rows_of, topic_of
+from tests.support.scripts.logs import append, end_of, ids_hash, rows_of, topic_of
 from tests.support.scripts.replies import HOUR, ask, lives, no, ok
 
 
 async def test_rows_go_and_numbers_go_on(scripts: Scripts, keys: Keys) -> None:
     log = keys.updates("s")
-    assert await scripts.clear_log(log, topics=("t",)) == ok(0)
+    assert await scripts.clear_log(log) == ok(0)
     await append(scripts, log, "a", "b", topic="t")
     await append(scripts, log, "c", topic="u")
-    assert await scripts.clear_log(log, topics=("t", "none")) == ok(3)
-    assert await scripts.clear_log(log, topics=("t", "none")) == ok(0)
-    rows, ids, t, u = await lives(
-        scripts, log.rows, log.ids, log.topic_rows("t"), log.topic_rows("u")
-    )
-    assert (rows, t) == (-2, -2)
+    assert await scripts.clear_log(log) == ok(3)
+    assert await scripts.clear_log(log) == ok(0)
+    rows, ids = await lives(scripts, log.rows, log.ids)
+    assert rows == -2
     assert 0 < ids <= 1.5 * HOUR
-    assert 0 < u <= 1.5 * HOUR
+    assert list(await ids_hash(scripts, log)) == [b""]
     reply = await scripts.read_log(log, after=1, after_ms=0, count=9, topic=None)
     assert reply.word is ReplyCode.GAP
     assert reply.facts[:2] == [b"trimmed", 3]
@@ -29,11 +27,11 @@ async def test_what_comes_after_has_a_lifetime_and_no_stale_rows(
 ) -> None:
     log = keys.updates("s")
     await append(scripts, log, "a", "b", topic="t")
-    await scripts.clear_log(log, topics=())
+    await scripts.clear_log(log)
     assert await append(scripts, log, "b", topic="t") == ok(1, 3)
     assert await rows_of(scripts, log) == [(3, "b")]
     assert await topic_of(scripts, log, "t") == [3]
-    assert all(life > HOUR for life in await lives(scripts, log.rows, log.ids, log.topic_rows("t")))
+    assert all(life > HOUR for life in await lives(scripts, log.rows, log.ids))
 
 
 async def test_numbers_go_on_though_somebody_took_the_lifetime_away(
@@ -42,18 +40,17 @@ async def test_numbers_go_on_though_somebody_took_the_lifetime_away(
     log = keys.updates("s")
     await append(scripts, log, "a", "b")
     await ask(scripts, "PERSIST", log.ids)
-    assert await scripts.clear_log(log, topics=()) == ok(2)
+    assert await scripts.clear_log(log) == ok(2)
     assert await append(scripts, log, "c") == ok(1, 3)
     assert (await lives(scripts, log.ids))[0] > HOUR
 
 
-async def test_thousands_of_topics_and_rows_without_a_head_go(scripts: Scripts, keys: Keys) -> None:
+async def test_rows_without_a_head_go(scripts: Scripts, keys: Keys) -> None:
     log = keys.updates("s")
     await append(scripts, log, "a", topic="last")
-    topics = [f"t{number}" for number in range(10_000)] + ["last"]
     await ask(scripts, "DEL", log.ids)
-    assert await scripts.clear_log(log, topics=topics) == ok(1)
-    assert await lives(scripts, log.rows, log.ids, log.topic_rows("last")) == [-2, -2, -2]
+    assert await scripts.clear_log(log) == ok(1)
+    assert await lives(scripts, log.rows, log.ids) == [-2, -2]
 
 
 async def test_a_cursor_at_the_end_stays_good_and_a_foreign_one_does_not(
@@ -62,7 +59,7 @@ async def test_a_cursor_at_the_end_stays_good_and_a_foreign_one_does_not(
     log = keys.updates("s")
     await append(scripts, log, "a", "b")
     n, ms = await end_of(scripts, log)
-    await scripts.clear_log(log, topics=())
+    await scripts.clear_log(log)
     await append(scripts, log, "c")
     read = await scripts.read_log(log, after=n, after_ms=ms, count=9, topic=None)
     assert [entry[1][1] for entry in read.facts[3]] == [b"c"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.key_groups import LogKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts.logs import append, end_of, rows_of
+from tests.support.scripts.logs import append, end_of, ids_hash, rows_of, topic_of
 from tests.support.scripts.replies import ask, clock_ms, clock_passes, no, ok
 
 
@@ -165,3 +166,51 @@ async def test_the_time_of_a_row_is_never_before_that_of_the_last(
     assert (await times(scripts, log))[1:] == [later, later]
     assert ids(await read(scripts, log, 2, later)) == ["c"]
     assert (await end_of(scripts, log))[:2] == [3, later]
+
+
+@pytest.mark.parametrize("start", [0, 2**40, 2**53 - 600])
+async def test_the_rows_of_topics_are_found_through_all_blocks_of_their_indexes(
+    scripts: Scripts, keys: Keys, start: int
+) -> None:
+    """As a plain list says: from each cursor, forward and from the end, while rows are dropped."""
+    log, pattern = keys.updates("s"), random.Random(start)
+    names = ["t", "", "t 1", "\ud800", "0"]
+    model: list[tuple[int, str]] = []
+    if start:
+        await ask(scripts, "HSET", log.ids, "", f"{start}-1 {start + 1} 0 0 0")
+    for number in range(start + 1, start + 301):
+        # Some topics come in a row, one comes seldom.
+        topic = names[number // 7 % 4] if number % 41 else "0"
+        await append(scripts, log, str(number), topic=topic, max_rows=230)
+        model.append((number, topic))
+    first = (await rows_of(scripts, log))[0][0]
+    assert start + 1 < first <= start + 71
+    for _ in range(2):
+        for topic in [*names, "none"]:
+            rows = [str(n) for n, of in model if of == topic and n >= first]
+            for _ in range(12):
+                after, count = pattern.randrange(first - 1, start + 301), pattern.randrange(1, 90)
+                reply = await scripts.read_log(
+                    log, after=after, after_ms=0, count=count, topic=topic
+                )
+                assert ids(reply) == [row for row in rows if int(row) > after][:count]
+                after_id = str(after).encode()
+                reply = await scripts.tail_log(log, after_id=after_id, count=count, topic=topic)
+                found = [entry[1][1].decode() for entry in reply.facts[0]]
+                assert found == [row for row in rows if int(row) > after or after < first][-count:]
+        # A cursor that is the last row, whose id is its number too.
+        await append(scripts, log, str(start + 301), topic="t", max_rows=60)
+        model.append((start + 301, "t"))
+        first = (await rows_of(scripts, log))[0][0]
+
+
+async def test_a_topic_whose_rows_are_all_dropped_leaves_nothing(
+    scripts: Scripts, keys: Keys
+) -> None:
+    log = keys.updates("s")
+    await append(scripts, log, *(f"old-{number}" for number in range(100)), topic="old")
+    assert len(await ids_hash(scripts, log)) > 103
+    for number in range(20):
+        await append(scripts, log, f"new-{number}", topic="new", max_rows=10)
+    assert {name for name in await ids_hash(scripts, log) if name[:1] > b"\xf7"} == {b"\xffnew"}
+    assert await topic_of(scripts, log, "old") == []

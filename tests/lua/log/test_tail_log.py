@@ -33,6 +33,6 @@ async def test_numbers_of_dropped_rows_are_passed_over(scripts: Scripts, keys: K
     await append(scripts, log, "a", "b", topic="t")
     await append(scripts, log, "c", "d", topic="u", max_rows=2)
     assert await tail(scripts, log, topic="t") == ""
-    await scripts.clear_log(log, topics=())
+    await scripts.clear_log(log)
     await append(scripts, log, "e", topic="u")
     assert await tail(scripts, log, topic="u", count=3) == "e"

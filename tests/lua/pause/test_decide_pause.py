@@ -67,7 +67,7 @@ async def test_the_first_claim_sets_the_task_that_waits_pending(
     assert await entries_of(scripts, task) == {"pause:x#1": b"yes by c"}
     assert [row_id for _, row_id in await rows_of(scripts, log)][3:] == ["resumed-c"]
     assert await ask(scripts, "ZRANGE", task.tasks, 0, -1) == [task.task_id.encode()]
-    created = (task.task, task.tasks, task.journal, token, log.rows, log.ids, log.topic_rows("t"))
+    created = (task.task, task.tasks, task.journal, token, log.rows, log.ids)
     assert all(0 < life <= 2 * HOUR for life in await lives(scripts, *created))
     assert (await start(scripts, keys, task, owner="two")).word is ReplyCode.OK
     assert await decide(scripts, keys, task, token) == ok(b"RUNNING", 2)

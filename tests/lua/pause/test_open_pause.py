@@ -50,7 +50,7 @@ async def test_a_running_task_opens_a_pause_once(scripts: Scripts, keys: Keys) -
     assert await listed(scripts, task) == [b"\xff" + token.rpartition(":")[2].encode()]
     rows = [row_id for _, row_id in await rows_of(scripts, log)]
     assert rows == ["started-one", f"opened-{token}"]
-    created = (task.journal, token, task.tasks, log.rows, log.ids, log.topic_rows("t"))
+    created = (task.journal, token, task.tasks, log.rows, log.ids)
     assert all(0 < life <= 2 * HOUR for life in await lives(scripts, *created))
     assert (await fields(scripts, task.task))["status"] == b"RUNNING"
 

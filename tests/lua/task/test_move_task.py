@@ -39,7 +39,7 @@ async def test_a_running_task_is_finished_once_and_its_lease_is_free(
     assert await finish(scripts, keys, task, mark=b"") == no(ReplyCode.DENIED, b"COMPLETE")
     assert (await fields(scripts, task.lease))["owner"] == b""
     assert await rows_of(scripts, log) == [(1, "started-one"), (2, "finished")]
-    left = await lives(scripts, task.task, task.tasks, log.rows, log.ids, log.topic_rows("t"))
+    left = await lives(scripts, task.task, task.tasks, log.rows, log.ids)
     assert all(0 < life <= 1.5 * HOUR for life in left)
 
 

@@ -24,9 +24,7 @@ async def test_one_worker_starts_a_pending_task(scripts: Scripts, keys: Keys) ->
         assert flat(reply)[b"attempts"] == b"1"
     assert (await start(scripts, keys, task, owner="two")).word is ReplyCode.HELD
     assert await rows_of(scripts, log) == [(1, "started-one")]
-    left = await lives(
-        scripts, task.task, task.tasks, task.lease, log.rows, log.ids, log.topic_rows("t")
-    )
+    left = await lives(scripts, task.task, task.tasks, task.lease, log.rows, log.ids)
     assert all(0 < life <= 2 * HOUR for life in left)
 
 

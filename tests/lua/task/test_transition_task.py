@@ -58,7 +58,7 @@ async def test_a_task_moves_once_however_often_the_call_is_sent(
     assert denied == no(ReplyCode.DENIED, b"RUNNING")
     assert await fields(scripts, task.task) == before
     assert await rows_of(scripts, log) == [(1, "now-RUNNING")]
-    left = await lives(scripts, task.task, task.tasks, log.rows, log.ids, log.topic_rows("t"))
+    left = await lives(scripts, task.task, task.tasks, log.rows, log.ids)
     assert all(0 < life <= 1.5 * HOUR for life in left)
 
 

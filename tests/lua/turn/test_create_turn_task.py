@@ -14,11 +14,9 @@ from tests.support.scripts.replies import HOUR, ask, clock_ms, fields, lives, no
 async def create(
     scripts: Scripts, keys: Keys, name: str, policy: str, *known: str, **changes: Any
 ) -> Reply:
-    updates = keys.updates("s")
     line = [
         KnownTask(
             task_keys(keys, "s", other),
-            updates.topic_rows(other),
             f"gone-{other}".encode(),
             b"[]",
         )

@@ -33,7 +33,7 @@ CALLS: dict[str, Call] = {
         own=1,
         bindings=[(keys.binding(SESSION, "b"), "b", b"w"), (keys.binding(SESSION, "c"), "c", b"")],
     ),
-    "clear_log": lambda scripts, keys: scripts.clear_log(keys.updates(SESSION), topics=["t", ""]),
+    "clear_log": lambda scripts, keys: scripts.clear_log(keys.updates(SESSION)),
     "find_row": lambda scripts, keys: scripts.find_row(keys.updates(SESSION), row_id=b"a"),
     "emit_update": lambda scripts, keys: scripts.emit_update(
         task_keys(keys, SESSION),

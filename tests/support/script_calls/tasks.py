@@ -117,7 +117,7 @@ def _fork(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
 
 def _create_in_turn(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     other = task_keys(keys, SESSION, "other")
-    known = KnownTask(other, keys.updates(SESSION).topic_rows("other"), b"u", b"[]")
+    known = KnownTask(other, b"u", b"[]")
     return scripts.create_turn_task(
         task_keys(keys, SESSION),
         {"status": b"PENDING"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 from redis_state.scripts import (
@@ -51,9 +51,30 @@ async def rows_of(scripts: Scripts, log: LogKeys) -> list[tuple[int, str]]:
     return [(int(entry.split(b"-")[0]), found[1].decode()) for entry, found in entries]
 
 
+async def ids_hash(scripts: Scripts, log: LogKeys) -> dict[bytes, bytes]:
+    """Read all that a log keeps beside its rows."""
+    flat: list[bytes] = await ask(scripts, "HGETALL", log.ids)
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
 async def topic_of(scripts: Scripts, log: LogKeys, topic: str) -> list[int]:
-    """List what a topic's index holds."""
-    return [int(n) for n in await ask(scripts, "LRANGE", log.topic_rows(topic), 0, -1)]
+    """List what a topic's index holds, of all its blocks."""
+    name, found = topic_bytes(topic), await ids_hash(scripts, log)
+    if b"\xff" + name not in found:
+        return []
+    last, oldest, newest, block = found[b"\xff" + name].split(b" ", 3)
+    places = range(int(oldest), int(newest))
+    blocks = [*(found[b"\xfe%d " % place + name] for place in places), block]
+    numbers = [n for each in blocks for n in accumulate(map(int, each.split()))]
+    assert numbers[-1] == int(last)
+    return numbers
+
+
+async def ids_of(scripts: Scripts, log: LogKeys) -> list[bytes]:
+    """List the ids that the log knows, without its head and the indexes of its topics."""
+    return [
+        name for name in await ids_hash(scripts, log) if name[:1] not in (b"", b"\xfe", b"\xff")
+    ]
 
 
 def matching(topic: str | None, rows: Iterable[T], of: Callable[[T], str | None]) -> list[T]:

@@ -114,7 +114,6 @@ async def spawn(
         {"status": b"PENDING", "finished": b"0", "parent": parent.task_id.encode()},
         parent=parent,
         children=keys.children("s", parent.task_id),
-        parent_rows=keys.updates("s").topic_rows(parent.task_id),
         mark=await mark_of(scripts, parent.lease) if mark is None else mark,
         entry=f"child:{child}#1",
         note=b"{}",

@@ -7,7 +7,6 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from redis_state.errors import InvalidField
-from redis_state.transport.key_groups import LogKeys
 from redis_state.transport.key_text import entry_id, escape
 from redis_state.transport.keys import WATCH_SHARDS, Keys, binding_member, token_digest
 
@@ -102,8 +101,7 @@ def test_all_keys_of_a_session_share_its_slot(session: str, task: str, token: st
         keys.unreadable(session),
     ]
     for log in (keys.updates(session), keys.steering(session)):
-        found += [log.rows, log.ids, log.channel, log.topic_rows(task)]
-        assert log.topic_rows(None) == log.rows
+        found += [log.rows, log.ids, log.channel]
     of_token = keys.session_token(f"{escape('session_id', session)}.{token.replace('.', '')}")
     assert of_token is not None
     found.append(of_token)
@@ -129,13 +127,6 @@ def test_two_scopes_never_share_a_key(one: str, other: str) -> None:
 
     assert len(names(one)) == 7
     assert bool(names(one) & names(other)) == (one == other)
-
-
-@given(TEXT, TEXT)
-def test_two_topics_never_share_an_index(one: str, other: str) -> None:
-    log = LogKeys("r", "i", "c", "t")
-    assert (log.topic_rows(one) == log.topic_rows(other)) == (one == other)
-    assert log.topic_rows(one) != log.topic_rows(None)
 
 
 @pytest.mark.parametrize("name", ["", *"{}*?[]:\\ \t\x7f\ud800\u00a0", "a b", "{a", "a:"])

@@ -81,7 +81,7 @@ async def test_appends_that_differ_in_anything_share_nothing() -> None:
             fence=fence,
         )
         lease, mark = (fence.lease, fence.mark) if fence else (log.rows, b"")
-        keys = (log.rows, log.ids, log.topic_rows(topic), lease)
+        keys = (log.rows, log.ids, lease)
         given = (log.channel, mark, topic_bytes(topic), max_rows, ttl_ms, int(announce), *row)
         assert sender.sent[-1][3:] == read_all(*keys, *given)
 

@@ -20,7 +20,6 @@ class ChildrenScripts(ScriptRunner):
         *,
         parent: TaskKeys,
         children: str,
-        parent_rows: str,
         mark: bytes,
         entry: str,
         note: bytes,

@@ -17,7 +17,6 @@ class KnownTask(NamedTuple):
     """A task that may be in the way, and the update that it is cancelled; empty for none."""
 
     keys: TaskKeys
-    topic_rows: str
     row_id: bytes = b""
     row: bytes = b""
 
@@ -30,10 +29,8 @@ class KnownTasks:
 
     @property
     def others(self) -> list[str]:
-        """Return the keys of each: its record, its index in the updates, its journal."""
-        return [
-            key for one in self.each for key in (one.keys.task, one.topic_rows, one.keys.journal)
-        ]
+        """Return the keys of each: its record, its journal."""
+        return [key for one in self.each for key in (one.keys.task, one.keys.journal)]
 
     @property
     def known(self) -> list[Argument]:

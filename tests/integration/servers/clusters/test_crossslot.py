@@ -54,11 +54,11 @@ async def test_a_log_works_there_and_calls_of_several_sessions_share_no_command(
     """It is asked once, before anything is shared; the order is kept from the first call on."""
     await ask(cluster, "CONFIG", "RESETSTAT")
     log = Keys().updates("works")
-    await cluster.clear_log(log, topics=["t"])
+    await cluster.clear_log(log)
     assert (await append(cluster, log, "a", topic="t", announce=True)).facts[0] == 1
     logs = [Keys().updates(f"shares-{number}") for number in range(10)]
     for log in logs:
-        await cluster.clear_log(log, topics=[])
+        await cluster.clear_log(log)
     for turn in range(3):
         rows = [f"{turn}-{number}" for number in range(5)]
         await asyncio.gather(*(append(cluster, log, row) for row in rows for log in logs))
