@@ -46,7 +46,7 @@ from redis_state.transport.keys import Keys, token_digest
 from redis_state.transport.transport import Transport
 
 if TYPE_CHECKING:
-    from redis_state.archive.reader import ArchiveReader
+    from redis_state.archive.reading.reader import ArchiveReader
 
 
 class RedisStateStore(StateStoreContract):
@@ -146,7 +146,7 @@ class RedisStateStore(StateStoreContract):
         It belongs to the running loop, connects at its first call, and is closed with the store.
         Errors: ConfigError without `archive_url`, and those of `open_archive`.
         """
-        from redis_state.archive.reader import ArchiveReader  # noqa: PLC0415 - it reads stores
+        from redis_state.archive.reading.reader import ArchiveReader  # noqa: PLC0415 - above us
 
         loop = asyncio.get_running_loop()
         reader = self._archives.get(loop)

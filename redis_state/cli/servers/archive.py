@@ -16,10 +16,10 @@ import typer
 
 from redis_state import RedisStateStore
 from redis_state.archive import ArchivedTask, ArchiveReader, KeptArtifact, open_archive
-from redis_state.archive.archiver import Archiver, ArchiveReport
-from redis_state.archive.backfill import backfill as backfill_tasks
+from redis_state.archive.copying.archiver import Archiver, ArchiveReport
+from redis_state.archive.copying.backfill import backfill as backfill_tasks
+from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.model import TaskEnd
-from redis_state.archive.records import RecordArchiver
 from redis_state.archive.retaining import Retainer
 from redis_state.archive.retention import RetentionReport
 from redis_state.archive.waiting import ArchiveList

@@ -15,9 +15,9 @@ pytest.importorskip("typer", reason="needs the cli extra")
 
 from redis_state import RedisStateStore, Settings, TaskClient
 from redis_state.archive import open_archive
+from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKind
 from redis_state.archive.protocol import Archive
-from redis_state.archive.records import RecordArchiver
 from redis_state.erasure import Eraser
 from redis_state.errors import ArchiveUnavailable, ConfigError
 from redis_state.models import ArtifactRef, ArtifactRetentionConfig, ArtifactScope

@@ -17,8 +17,8 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import ArchiveQuery, open_archive
-from redis_state.archive.archiver import Archiver
-from redis_state.archive.backfill import backfill
+from redis_state.archive.copying.archiver import Archiver
+from redis_state.archive.copying.backfill import backfill
 from redis_state.archive.model import ArchiveBatch
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.postgres.schema import MIGRATIONS

@@ -15,8 +15,8 @@ import psycopg
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import ArchiveReader, open_archive
-from redis_state.archive.archiver import Archiver
-from redis_state.archive.backfill import backfill
+from redis_state.archive.copying.archiver import Archiver
+from redis_state.archive.copying.backfill import backfill
 from redis_state.archive.erased import sessions_in
 from redis_state.archive.model import ArchiveBatch, ArchivedTask, ArchiveQuery
 from redis_state.archive.postgres.archive import PostgresArchive

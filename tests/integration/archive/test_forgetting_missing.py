@@ -12,7 +12,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.archive.backfill import backfill
+from redis_state.archive.copying.backfill import backfill
 from redis_state.archive.model import ArchiveQuery, RecordKind
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.erasure import Eraser

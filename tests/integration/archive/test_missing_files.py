@@ -16,8 +16,8 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.archive.archiver import Archiver
-from redis_state.archive.backfill import backfill
+from redis_state.archive.copying.archiver import Archiver
+from redis_state.archive.copying.backfill import backfill
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRow,

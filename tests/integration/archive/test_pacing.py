@@ -20,10 +20,10 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import open_archive
-from redis_state.archive.archiver import Archiver
-from redis_state.archive.pace import Pace
+from redis_state.archive.copying.archiver import Archiver
+from redis_state.archive.copying.pace import Pace
+from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.protocol import Archive
-from redis_state.archive.records import RecordArchiver
 from redis_state.archive.waiting import ArchiveList
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts.runner import ScriptRunner

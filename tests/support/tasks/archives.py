@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from redis_state import RedisStateStore
-from redis_state.archive.archiver import Archiver, ArchiveReport
+from redis_state.archive.copying.archiver import Archiver, ArchiveReport
 from redis_state.archive.model import ArchivedRow, ArchivedTask, ArchiveQuery, rows_digest
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList

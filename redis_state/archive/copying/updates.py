@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from redis_state.archive.copying.pace import Pace
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
-from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
 from redis_state.errors import CursorGap
 from redis_state.primitives.log import Log, Page
@@ -105,11 +105,6 @@ class UpdateCopies:
                     following[session_id] = _Position(written, page.last, was.erased_us)
             left, count = following, _next_count(news)
 
-    def log(self, session_id: str) -> Log:
-        """Return the log of a session's updates."""
-        updates = self._store.updates
-        return Log(self._store.base.scripts, updates.keys(session_id), updates.bounds, named=True)
-
     async def _keep(self, news: Sequence[SessionRows]) -> frozenset[str]:
         if not news:
             return frozenset()
@@ -122,7 +117,7 @@ class UpdateCopies:
 
     async def _read(self, session_id: str, position: _Position, count: int) -> _Read | None:
         """Read a page; None if the log changes its history while it is read."""
-        log, after = self.log(session_id), position.read
+        log, after = log_of(self._store, session_id), position.read
         try:
             try:
                 cursor = None if after is None else f"{after[0]}-{after[1]}"
@@ -138,6 +133,12 @@ class UpdateCopies:
         rows = [row for row in rows if row.ms * 1000 >= position.erased_us]
         found = SessionRows(session_id, position.written, rows, lost)
         return _Read(found, missed, page.at_end, last)
+
+
+def log_of(store: RedisStateStore, session_id: str) -> Log:
+    """Return the log of a session's updates, with cursors that name it."""
+    updates = store.updates
+    return Log(store.base.scripts, updates.keys(session_id), updates.bounds, named=True)
 
 
 async def _read_behind(log: Log, gap: CursorGap, count: int) -> tuple[Page, int, Place | None]:

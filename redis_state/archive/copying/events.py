@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TypeVar
 
+from redis_state.archive.copying.pace import Pace
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKind, RecordPlace
-from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
 from redis_state.errors import (
     ArchiveUnavailable,

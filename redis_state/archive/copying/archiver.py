@@ -19,10 +19,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
-from redis_state.archive.copying import UpdateCopies
-from redis_state.archive.ended import EndedTask, divided, in_slices
+from redis_state.archive.copying.ended import EndedTask, divided, in_slices
+from redis_state.archive.copying.pace import Pace
+from redis_state.archive.copying.updates import UpdateCopies
 from redis_state.archive.model import ArchiveBatch, ArchivedTask
-from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList, session_of_entry, task_of_entry
 from redis_state.errors import ArchiveUnavailable, NoConnection, RedisStateError, StoreFull

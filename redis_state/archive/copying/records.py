@@ -20,12 +20,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from redis_state.archive.copying.events import EventCopies
+from redis_state.archive.copying.pace import Pace
+from redis_state.archive.copying.sources import RecordReader
 from redis_state.archive.erased import scope_of
-from redis_state.archive.events import EventCopies
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKey, RecordKind
-from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
-from redis_state.archive.sources import RecordReader
 from redis_state.errors import (
     ArchiveUnavailable,
     CommandRefused,
