@@ -16,13 +16,10 @@ from redis_state import limits
 from redis_state.archive.erased import scope_of
 from redis_state.archive.model import (
     ArchiveBatch,
-    ArchivedPage,
     ArchivedRecord,
     ArchivedRow,
     ArchivedSession,
     ArchivedTask,
-    ArchiveListing,
-    ArchiveQuery,
     ArchiveStatus,
     ArchiveVerdict,
     RecordKind,
@@ -48,6 +45,7 @@ from redis_state.archive.parquet.files.writing import (
 from redis_state.archive.parquet.finding import find_tasks
 from redis_state.archive.parquet.retention import CLASSES, Expiry
 from redis_state.archive.protocol import overlooked
+from redis_state.archive.queries import ArchivedPage, ArchiveListing, ArchiveQuery
 from redis_state.archive.retention import RetentionReport, check_classes
 from redis_state.errors import ArchiveFileMissing, ArchiveUnavailable
 from redis_state.postgres.text import plain_text, text_of

@@ -15,23 +15,19 @@ from psycopg.pq import TransactionStatus
 from pydantic import SecretStr
 
 from redis_state import limits
+from redis_state.archive.encoding import moment_of_ms, moment_of_us
 from redis_state.archive.erased import scope_of
 from redis_state.archive.model import (
     ArchiveBatch,
-    ArchivedPage,
     ArchivedRecord,
     ArchivedRow,
     ArchivedSession,
     ArchivedTask,
-    ArchiveListing,
-    ArchiveQuery,
     ArchiveStatus,
     ArchiveVerdict,
     RecordKind,
     RecordPlace,
     SessionRows,
-    moment_of_ms,
-    moment_of_us,
 )
 from redis_state.archive.postgres import erasing
 from redis_state.archive.postgres import statements as sqls
@@ -56,6 +52,7 @@ from redis_state.archive.postgres.schema import (
 )
 from redis_state.archive.postgres.verifying import verify_records, verify_rows, verify_tasks
 from redis_state.archive.protocol import patience
+from redis_state.archive.queries import ArchivedPage, ArchiveListing, ArchiveQuery
 from redis_state.archive.retention import RetentionReport, check_classes
 from redis_state.errors import ArchiveUnavailable
 from redis_state.postgres.connection import (

@@ -11,19 +11,18 @@ from typing import Any, Self, TypeVar
 from redis_state import limits
 from redis_state.agents.state.session import AgentSession
 from redis_state.agents.storage.session_store import SessionStore
+from redis_state.archive.encoding import fields_of
 from redis_state.archive.model import (
     ArchivedRecord,
     ArchivedSession,
     ArchivedTask,
-    ArchiveListing,
-    ArchiveQuery,
     RecordKind,
     RecordPlace,
     TaskEnd,
-    fields_of,
 )
 from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive
+from redis_state.archive.queries import ArchiveListing, ArchiveQuery
 from redis_state.archive.reading.artifacts import KeptArtifact, kept_artifacts
 from redis_state.archive.reading.breaker import CallBreaker
 from redis_state.archive.reading.history import EventCursor, EventHistory, read_history, row_of

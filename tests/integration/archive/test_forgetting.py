@@ -18,9 +18,10 @@ from redis_state.archive import ArchiveReader, open_archive
 from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.copying.backfill import backfill
 from redis_state.archive.erased import sessions_in
-from redis_state.archive.model import ArchiveBatch, ArchivedTask, ArchiveQuery
+from redis_state.archive.model import ArchiveBatch, ArchivedTask
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive
+from redis_state.archive.queries import ArchiveQuery
 from redis_state.archive.waiting import ArchiveList
 from redis_state.erasure import Eraser, eraser, traces
 from redis_state.errors import PayloadStoreUnavailable

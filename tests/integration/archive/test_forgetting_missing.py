@@ -13,8 +13,9 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive.copying.backfill import backfill
-from redis_state.archive.model import ArchiveQuery, RecordKind
+from redis_state.archive.model import RecordKind
 from redis_state.archive.parquet.archive import ParquetArchive
+from redis_state.archive.queries import ArchiveQuery
 from redis_state.erasure import Eraser
 from redis_state.errors import ArchiveFileMissing
 from redis_state.models import Trajectory

@@ -18,20 +18,15 @@ from pydantic import SecretStr
 from redis_state import RedisStateStore, Settings
 from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.copying.backfill import backfill
-from redis_state.archive.model import (
-    ArchiveBatch,
-    ArchivedRow,
-    ArchiveQuery,
-    RecordKind,
-    SessionRows,
-    moment_of_ms,
-)
+from redis_state.archive.encoding import moment_of_ms
+from redis_state.archive.model import ArchiveBatch, ArchivedRow, RecordKind, SessionRows
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files import compacting
 from redis_state.archive.parquet.files.log import DataFile, FileGone, FileLog
 from redis_state.archive.parquet.files.objects import FolderObjects, ListedObject
 from redis_state.archive.parquet.files.reading import FileReader
 from redis_state.archive.protocol import overlooked
+from redis_state.archive.queries import ArchiveQuery
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveFileMissing, ArchiveUnavailable
 from redis_state.worker.recovery.archive_again import enlist_records

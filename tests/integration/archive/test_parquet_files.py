@@ -14,16 +14,16 @@ pytest.importorskip("duckdb", reason="needs duckdb")
 
 import duckdb
 
+from redis_state.archive.encoding import moment_of_ms
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRecord,
     ArchivedRow,
-    ArchiveListing,
     RecordKind,
     SessionRows,
-    moment_of_ms,
 )
 from redis_state.archive.parquet.archive import ParquetArchive
+from redis_state.archive.queries import ArchiveListing
 from tests.support.tasks.archived_tasks import sample_task
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "archive.md"

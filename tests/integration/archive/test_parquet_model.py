@@ -11,17 +11,12 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the parquet extra")
 
-from redis_state.archive.model import (
-    ArchiveBatch,
-    ArchivedRow,
-    ArchivedTask,
-    ArchiveQuery,
-    SessionRows,
-    moment_of_ms,
-)
+from redis_state.archive.encoding import moment_of_ms
+from redis_state.archive.model import ArchiveBatch, ArchivedRow, ArchivedTask, SessionRows
 from redis_state.archive.parquet import archive as archives
 from redis_state.archive.parquet import expiring, retention
 from redis_state.archive.parquet.archive import ParquetArchive
+from redis_state.archive.queries import ArchiveQuery
 from tests.support.sizes import sizes
 from tests.support.tasks.archived_tasks import sample_task
 

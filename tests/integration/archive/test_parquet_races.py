@@ -16,20 +16,14 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the parquet extra")
 
-from redis_state.archive.model import (
-    ArchiveBatch,
-    ArchivedRow,
-    ArchivedTask,
-    ArchiveListing,
-    ArchiveQuery,
-    SessionRows,
-)
+from redis_state.archive.model import ArchiveBatch, ArchivedRow, ArchivedTask, SessionRows
 from redis_state.archive.parquet import archive as archives
 from redis_state.archive.parquet import calls
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files import compacting, log
 from redis_state.archive.parquet.files.columns import pq
 from redis_state.archive.parquet.files.log import FileLog, LogChange
+from redis_state.archive.queries import ArchiveListing, ArchiveQuery
 from redis_state.errors import ArchiveUnavailable, ConfigError
 from tests.support.tasks.archived_tasks import sample_task
 

@@ -10,20 +10,20 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the parquet extra")
 
+from redis_state.archive.encoding import moment_of_ms
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRecord,
     ArchivedRow,
-    ArchiveQuery,
     RecordKind,
     SessionRows,
-    moment_of_ms,
 )
 from redis_state.archive.parquet import archive as archives
 from redis_state.archive.parquet import expiring, retention
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files import log
 from redis_state.archive.parquet.files.log import LogChange
+from redis_state.archive.queries import ArchiveQuery
 from tests.support.tasks.archived_tasks import sample_task
 
 _BEGIN_MS = 1_700_000_000_000

@@ -18,18 +18,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from redis_state.archive.encoding import moment_of_ms
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRecord,
     ArchivedRow,
-    ArchiveQuery,
     RecordKind,
     SessionRows,
-    moment_of_ms,
     rows_digest,
 )
 from redis_state.archive.parquet import archive as archives
 from redis_state.archive.parquet.files.objects import FolderObjects
+from redis_state.archive.queries import ArchiveQuery
 from tests.processes.deaths.dying import COUNTED, Death, fork, join
 from tests.support.tasks.archived_tasks import sample_task
 
