@@ -41,12 +41,13 @@ from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.schedules.client import Schedules
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
+from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.messaging.messages import TaskMessages
 from redis_state.worker.tasks.messaging.values import Values
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.snapshots import Snapshots
-from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.turns import InTurn, OnBusy, Turns
 from redis_state.worker.tasks.views.archived import view_archived
 from redis_state.worker.tasks.views.stream import (
@@ -72,7 +73,8 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
 
     def __init__(self, store: RedisStateStore, *, queue: str | None = None) -> None:
         super().__init__(store, queue=queue)
-        self._transitions = TaskTransitions(store)
+        self._books = TaskBookkeeping(store)
+        self._changes = TaskChanges(store)
         self._new_tasks = NewTasks(store)
         self._pausing = TaskPauses(store)
         self._children = ChildTasks(store, self._queue)
@@ -387,7 +389,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
 
     async def _prioritize(self, session_id: str, task_id: str, priority: int) -> None:
         """Change the priority of a waiting task. A running task receives an event."""
-        waiting = await self._transitions.prioritize(session_id, task_id, priority)
+        waiting = await self._changes.prioritize(session_id, task_id, priority)
         if waiting is not None:
             job = Job.of(waiting)._replace(priority=priority)
             await self._queue.move(job, before=waiting.priority)

@@ -12,7 +12,7 @@ from redis_state.store import RedisStateStore, process_name
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.waitpoints.deciders import delegate_vote
 from redis_state.worker.tasks.waitpoints.open_pauses import (
     OpenPause,
@@ -30,7 +30,7 @@ class ClientDecisions(ABC):
     store: RedisStateStore
     _queue: Queue
     _pausing: TaskPauses
-    _transitions: TaskTransitions
+    _books: TaskBookkeeping
 
     @abstractmethod
     async def get(self, session_id: str, task_id: str) -> TaskState | None:
@@ -179,7 +179,7 @@ class ClientDecisions(ABC):
             session_id, task_id = decided.session_id, decided.task_id
             status_view = await self.store.tasks.look(session_id, task_id)
             if status_view is not None and status_view.status is TaskStatus.PENDING:
-                self._transitions.note_status(status_view)
+                self._books.note_status(status_view)
                 # Put, not ensured: the worker of the run that paused may still hold that run's job.
                 job = Job.ready(status_view)._replace(trace=span.carrier)
                 await self._queue.put(job)

@@ -46,8 +46,8 @@ from redis_state.worker.recovery.queue_history import QueueHistory
 from redis_state.worker.recovery.report import SweepReport
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.messaging.messages import TaskMessages
-from redis_state.worker.tasks.moves import SKEW_MS
-from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, MAX_CRASHES, TaskTransitions
+from redis_state.worker.tasks.moves import LOOK_LATEST_MS, SKEW_MS
+from redis_state.worker.tasks.transitions import MAX_CRASHES, TaskTransitions
 from redis_state.worker.tasks.turns import Turns
 from redis_state.worker.tasks.waitpoints.deciders import escalate_pause, pause_of
 from redis_state.worker.tasks.waitpoints.pause_tokens import token_key_of

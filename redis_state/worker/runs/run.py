@@ -33,6 +33,7 @@ from redis_state.worker.queue.parked import ParkedFor, lane_of
 from redis_state.worker.runs.config import AGAIN_S, RunConfig, RunOutcome
 from redis_state.worker.runs.errors import Exited, cause_of, failure_outcome
 from redis_state.worker.runs.waiting import done_within, shielded, until_written
+from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.execution.compensation import AGAIN, Compensations
 from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
@@ -62,6 +63,7 @@ class TaskRun:
         self._task_id = started.state.task_id
         self._payloads = store.base.payloads
         self._transitions = TaskTransitions(store)
+        self._changes = TaskChanges(store)
         self._children = ChildTasks(store, config.queue)
         self._inbox = Inbox(
             store,
@@ -231,7 +233,6 @@ class TaskRun:
             raise LookupError(f"no handler named {name!r} in this worker, which has {known}")
         context = TaskContext(
             self._store,
-            self._transitions,
             self._started,
             self._inbox,
             self._config.worker,
@@ -394,7 +395,7 @@ class TaskRun:
     def _set_priority(self, priority: int) -> None:
         async def save() -> None:
             try:
-                await self._transitions.set_priority(self._started, priority)
+                await self._changes.set_priority(self._started, priority)
             except (BackendError, LeaseLost, InvalidTransition):
                 pass
             except RedisStateError as error:

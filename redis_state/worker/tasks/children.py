@@ -38,6 +38,7 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.child_requests import ChildTask, SpawnRequest
 from redis_state.worker.tasks.moves import (
     announcement,
@@ -71,6 +72,7 @@ class ChildTasks:
         self._scripts = store.base.scripts
         self.queue: Queue | None = queue
         self._transitions = TaskTransitions(store)
+        self._books = TaskBookkeeping(store)
         self._new_tasks = NewTasks(store)
         self._watch = WatchList(store.base.scripts, store.base.keys)
 
@@ -160,7 +162,7 @@ class ChildTasks:
             if child.status.is_terminal:
                 self._store.base.payloads.need_end(child)
                 return recorded_end(child)
-            await self._transitions.inspect_soon(session_id, task_id)
+            await self._books.inspect_soon(session_id, task_id)
             write = new_write_id()
             reply = await self._scripts.join_task(
                 self._keys(session_id, task_id),
@@ -177,7 +179,7 @@ class ChildTasks:
             )
             if reply.word is ReplyCode.OK:
                 version = int(reply.facts[0])
-                self._transitions.note_move(parent, TaskStatus.PAUSED, version=version, write=write)
+                self._books.note_move(parent, TaskStatus.PAUSED, version=version, write=write)
                 return None
             if reply.word not in (ReplyCode.AGAIN, ReplyCode.MISSING):
                 raise_refused(reply, parent, run=started.replay, wanted="PAUSED")
@@ -193,7 +195,7 @@ class ChildTasks:
         if parent is None:
             yield
             return
-        await self._transitions.inspect_soon(session_id, parent)
+        await self._books.inspect_soon(session_id, parent)
         yield
         with suppress(BackendError):
             await self.wake(session_id, parent, task_id)
@@ -221,7 +223,7 @@ class ChildTasks:
         if reply.word is not ReplyCode.OK:
             return False
         version = int(reply.facts[0])
-        self._transitions.note_move(state, TaskStatus.PENDING, version=version, write=write)
+        self._books.note_move(state, TaskStatus.PENDING, version=version, write=write)
         await self._put(Job.ready(status_view))
         return True
 

@@ -12,6 +12,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.errors import InvalidTransition, LeaseLost, TokenUnknown
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.transport.keys import pause_id_of
+from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.started import NotStarted, StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
@@ -148,7 +149,7 @@ async def test_a_task_handed_over_is_started_under_the_next_epoch(
     with pytest.raises(LeaseLost):
         await note_step(store, first, "step:x#1", "stale")
     with pytest.raises(LeaseLost):
-        await life.set_priority(first, 9)
+        await TaskChanges(store).set_priority(first, 9)
     with pytest.raises(LeaseLost):
         await pause(store, first)
     with pytest.raises(LeaseLost):
@@ -219,16 +220,16 @@ async def test_a_token_is_refused_once_its_task_is_gone_or_over(
 async def test_only_a_task_that_waits_gets_a_new_priority_at_once(
     life: TaskTransitions, store: RedisStateStore
 ) -> None:
-    assert await life.prioritize(SESSION, "t", 9) is None
+    assert await TaskChanges(store).prioritize(SESSION, "t", 9) is None
     await create(life)
-    waiting = await life.prioritize(SESSION, "t", 5)
+    waiting = await TaskChanges(store).prioritize(SESSION, "t", 5)
     assert waiting is not None
     assert (waiting.attempts, waiting.priority, waiting.queue) == (0, 3, None)
     run = await started(life)
-    assert await life.prioritize(SESSION, "t", 9) is None
-    await life.set_priority(run, 8)
+    assert await TaskChanges(store).prioritize(SESSION, "t", 9) is None
+    await TaskChanges(store).set_priority(run, 8)
     await life.finish_run(run, TaskStatus.PENDING)
-    waiting = await life.prioritize(SESSION, "t", 9)
+    waiting = await TaskChanges(store).prioritize(SESSION, "t", 9)
     assert waiting is not None
     assert (waiting.attempts, waiting.priority, waiting.queue) == (1, 8, None)
     state = await store.tasks.load(SESSION, "t")

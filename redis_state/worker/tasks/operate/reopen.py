@@ -38,11 +38,11 @@ from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import is_undone
 from redis_state.worker.tasks.moves import announcement, status_update
 from redis_state.worker.tasks.recorded.journal import Journals, joined_child, steps_of
-from redis_state.worker.tasks.transitions import TaskTransitions
 
 _REOPENED = (TaskStatus.FAILED, TaskStatus.CANCELLED)
 # What steered the run that is over, and not its handler.
@@ -75,7 +75,7 @@ class Reopening:
         self._store = store
         self._queue = queue
         self._journals = Journals(store.base)
-        self._transitions = TaskTransitions(store)
+        self._books = TaskBookkeeping(store)
         self._children = ChildTasks(store)
 
     async def retry(self, session_id: str, task_id: str, *, key: str | None) -> TaskState:
@@ -87,7 +87,7 @@ class Reopening:
                 break
             await asyncio.gather(
                 *(
-                    self._transitions.inspect_soon(session_id, each.view.task_id)
+                    self._books.inspect_soon(session_id, each.view.task_id)
                     for each in plan.all()
                 )
             )
@@ -209,7 +209,7 @@ class Reopening:
         )
         if reply.word is ReplyCode.OK:
             version = int(reply.facts[0])
-            self._transitions.note_move(plan.state, pending, version=version, write=write)
+            self._books.note_move(plan.state, pending, version=version, write=write)
         return reply
 
     async def _queue_up(self, plans: Sequence[_RetryPlan]) -> None:

@@ -31,11 +31,11 @@ from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.transport.clock import ms_of
 from redis_state.transport.commands import Commands
 from redis_state.transport.keys import pause_id_of
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
 from redis_state.worker.tasks.recorded.journal import state_of
 from redis_state.worker.tasks.recorded.replay import Lane
 from redis_state.worker.tasks.started import StartedRun
-from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.ballots import raise_unless_voted, vote_of
 from redis_state.worker.tasks.waitpoints.deciders import open_watched
 from redis_state.worker.tasks.waitpoints.forms import check_value, form_value
@@ -76,7 +76,7 @@ class TaskPauses:
     def __init__(self, store: RedisStateStore) -> None:
         self._store = store
         self._scripts = store.base.scripts
-        self._transitions = TaskTransitions(store)
+        self._books = TaskBookkeeping(store)
         self._list = PauseList(store)
         self._keep_ms = ms(store.settings.resolved_token_ttl)
 
@@ -178,7 +178,7 @@ class TaskPauses:
             return await self._decide_overdue(started, entry, key)
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
         version = int(reply.facts[0])
-        self._transitions.note_move(state, TaskStatus.PAUSED, version=version, write=write)
+        self._books.note_move(state, TaskStatus.PAUSED, version=version, write=write)
         return None
 
     async def decide(
@@ -392,7 +392,7 @@ class TaskPauses:
         return False
 
     async def _inspect_soon(self, state: TaskState) -> None:
-        await self._transitions.inspect_soon(state.session_id, state.task_id)
+        await self._books.inspect_soon(state.session_id, state.task_id)
 
     async def _unlist(self, key: str) -> None:
         # Readers of the list remove entries that are not open any more.
