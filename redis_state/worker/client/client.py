@@ -43,7 +43,8 @@ from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.schedules.client import Schedules
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.changes import TaskChanges
-from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.children.cancelling import CancelCascade
+from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.messaging.messages import TaskMessages
 from redis_state.worker.tasks.messaging.values import Values
 from redis_state.worker.tasks.new_tasks import NewTasks
@@ -78,6 +79,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         self._new_tasks = NewTasks(store)
         self._pausing = TaskPauses(store)
         self._children = ChildTasks(store, self._queue)
+        self._cancels = CancelCascade(store, self._children)
         self._snapshots = Snapshots(store)
         self._values = Values(store)
         self._messages = TaskMessages(store, self._queue)
@@ -269,7 +271,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         await self.store.save_steering(event if token is None else _naming_token(event))
         if event_type is SteeringEventType.CANCEL:
             reason, hard = event.payload.get("reason"), event.payload.get("hard") is True
-            await self._children.cancel_waiting(session_id, task_id, reason, hard=hard)
+            await self._cancels.cancel_waiting(session_id, task_id, reason, hard=hard)
         elif event_type is SteeringEventType.PRIORITIZE:
             await self._prioritize(session_id, task_id, event.payload["priority"])
         return event

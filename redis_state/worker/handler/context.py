@@ -21,7 +21,7 @@ from redis_state.worker.handler.pauses import DECIDED, SHORT_SLEEP, ContextPause
 from redis_state.worker.queue.control import take
 from redis_state.worker.queue.limits import Rate
 from redis_state.worker.tasks.changes import TaskChanges
-from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import Compensations
 from redis_state.worker.tasks.execution.emitter import Emitter
 from redis_state.worker.tasks.execution.inbox import Inbox

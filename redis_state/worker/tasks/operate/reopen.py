@@ -39,7 +39,8 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
-from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.children.cancelling import parent_cancelled
+from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import is_undone
 from redis_state.worker.tasks.moves import announcement, status_update
 from redis_state.worker.tasks.recorded.journal import Journals, joined_child, steps_of
@@ -121,8 +122,8 @@ class Reopening:
         if view.status not in _REOPENED:
             raise InvalidTransition(task_id, current=view.status.value, wanted="PENDING")
         parent = view.cancelled_with
-        if parent is not None and await self._children.parent_cancelled(
-            session_id, parent, order=view.parent_order
+        if parent is not None and await parent_cancelled(
+            self._store, session_id, parent, order=view.parent_order
         ):
             raise RetryRefused(task_id, f"its parent {parent!r} was cancelled: retry that one")
         return await self._plan_of(view, record)
