@@ -39,7 +39,7 @@ from redis_state.worker.tasks.messaging.messages import mail_channel, reply_entr
 from redis_state.worker.tasks.messaging.payloads import write_payload
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
 from redis_state.worker.tasks.recorded.journal import state_of
-from redis_state.worker.tasks.recorded.replay import Lane
+from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.started import StartedRun
 
 log: logging.Logger = logging.getLogger(__name__)
