@@ -58,7 +58,7 @@ from redis_state.worker.tasks.views.stream import (
     view_task,
     watch_task,
 )
-from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
+from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_EVERY_S = 5.0
@@ -77,7 +77,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         self._books = TaskBookkeeping(store)
         self._changes = TaskChanges(store)
         self._new_tasks = NewTasks(store)
-        self._pausing = TaskPauses(store)
+        self._decisions = PauseDecisions(store)
         self._children = ChildTasks(store, self._queue)
         self._cancels = CancelCascade(store, self._children)
         self._snapshots = Snapshots(store)

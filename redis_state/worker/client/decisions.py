@@ -14,6 +14,7 @@ from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.waitpoints.deciders import delegate_vote
+from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions
 from redis_state.worker.tasks.waitpoints.open_pauses import (
     OpenPause,
     list_open_pauses,
@@ -21,7 +22,6 @@ from redis_state.worker.tasks.waitpoints.open_pauses import (
     wanted_pauses,
 )
 from redis_state.worker.tasks.waitpoints.pause_pages import PausePage, list_pause_page
-from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 
 
 class ClientDecisions(ABC):
@@ -29,7 +29,7 @@ class ClientDecisions(ABC):
 
     store: RedisStateStore
     _queue: Queue
-    _pausing: TaskPauses
+    _decisions: PauseDecisions
     _books: TaskBookkeeping
 
     @abstractmethod
@@ -167,7 +167,7 @@ class ClientDecisions(ABC):
         before: Callable[[], Awaitable[object]] | None = None,
     ) -> TaskState | None:
         with telemetry.deciding() as span:
-            decided = await self._pausing.decide(
+            decided = await self._decisions.decide(
                 token,
                 approved=approved,
                 value=value,

@@ -55,8 +55,8 @@ from redis_state.worker.tasks.moves import LOOK_LATEST_MS, SKEW_MS
 from redis_state.worker.tasks.transitions import MAX_CRASHES, TaskTransitions
 from redis_state.worker.tasks.turns import Turns
 from redis_state.worker.tasks.waitpoints.deciders import escalate_pause, pause_of
+from redis_state.worker.tasks.waitpoints.deciding import expire_pauses, pause_left_ms
 from redis_state.worker.tasks.waitpoints.pause_tokens import token_key_of
-from redis_state.worker.tasks.waitpoints.pauses import expire_pauses, pause_left_ms
 
 log: logging.Logger = logging.getLogger(__name__)
 

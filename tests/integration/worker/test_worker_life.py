@@ -16,13 +16,14 @@ from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.started import NotStarted, StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.waitpoints.deciding import Decided, PauseDecisions
 from redis_state.worker.tasks.waitpoints.pause_model import (
     Decision,
     PauseRequest,
     decision_of,
     pause_token,
 )
-from redis_state.worker.tasks.waitpoints.pauses import Decided, TaskPauses
+from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from tests.support.processes.pools import SESSION, statuses, updates_of
 from tests.support.servers.faults import run_processes
 from tests.support.tasks.runs import note_step
@@ -189,7 +190,7 @@ async def test_a_pause_frees_the_lease_and_is_told_with_its_token(
     requested = {"reason": "why", "pause_id": pause_id_of(token), "payload": {"q": 1}}
     assert reported[-2].content == requested | {"pause": "x", "tags": []}
     assert await status(store) == "PAUSED"
-    decided = await TaskPauses(store).decide(token, approved=True, value={"n": 2}, actor="ann")
+    decided = await PauseDecisions(store).decide(token, approved=True, value={"n": 2}, actor="ann")
     assert decided == Decided(SESSION, "t")
     run = await started(life, "two")
     decision = decision_of("pause:x#1", run.journal["pause:x#1"])
@@ -211,10 +212,10 @@ async def test_a_token_is_refused_once_its_task_is_gone_or_over(
     assert state is not None
     await life.cancel(state, None)
     with pytest.raises(InvalidTransition):
-        await TaskPauses(store).decide(token, approved=True, value=None, actor="ann")
+        await PauseDecisions(store).decide(token, approved=True, value=None, actor="ann")
     await store.clear_session(SESSION)
     with pytest.raises(TokenUnknown):
-        await TaskPauses(store).decide(token, approved=True, value=None, actor="ann")
+        await PauseDecisions(store).decide(token, approved=True, value=None, actor="ann")
 
 
 async def test_only_a_task_that_waits_gets_a_new_priority_at_once(
@@ -279,7 +280,7 @@ async def test_resolving_against_cancelling_has_one_winner(
         state = await store.tasks.load(SESSION, task_id)
         assert state is not None
         calls: list[Any] = [
-            TaskPauses(store).decide(token, approved=True, value=None, actor="ann"),
+            PauseDecisions(store).decide(token, approved=True, value=None, actor="ann"),
             life.cancel(state, None),
         ]
         if number % 2:
