@@ -26,7 +26,7 @@ from redis_state.archive.waiting import ArchiveList
 from redis_state.erasure import Eraser, eraser, traces
 from redis_state.errors import PayloadStoreUnavailable
 from redis_state.memory.keys import MemoryKey
-from redis_state.stores.oauth_tokens import OAuthTokenStore
+from redis_state.stores.hosts.oauth_tokens import OAuthTokenStore
 from redis_state.worker import TaskContext
 from tests.support.erasure import nothing_is_left
 from tests.support.processes.pools import pool
