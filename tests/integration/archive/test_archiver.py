@@ -27,8 +27,8 @@ from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveUnavailable, ConfigError
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
+from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
-from redis_state.worker.recovery.archiving import archive_regularly
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.moves import watch_entry
 from tests.support.processes.pools import SESSION

@@ -29,7 +29,7 @@ from redis_state.archive.protocol import overlooked
 from redis_state.archive.queries import ArchiveQuery
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveFileMissing, ArchiveUnavailable
-from redis_state.worker.recovery.archive_again import enlist_records
+from redis_state.worker.archiving.again import enlist_records
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.archived_records import archive_records, save_records
 from tests.support.tasks.archived_tasks import sample_task

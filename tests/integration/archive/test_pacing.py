@@ -29,9 +29,9 @@ from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts.runner import ScriptRunner
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.recovery import archiving as archiving_module
-from redis_state.worker.recovery.archiving import archive_regularly
 from tests.support.commands import begin, end
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.archives import all_due, archive_all, archived, ended, expected
@@ -124,7 +124,7 @@ async def test_a_worker_without_a_share_only_counts_and_says_what_may_expire(
                 for entry in await send(live, "ZRANGE", key, 0, -1):
                     await send(live, "ZINCRBY", key, by, entry)
         stats = WorkerStats()
-        with caplog.at_level(logging.WARNING, logger="redis_state.worker.recovery.archiving"):
+        with caplog.at_level(logging.WARNING, logger="redis_state.worker.archiving.loop"):
             running = asyncio.create_task(
                 archive_regularly(live, open_archive(settings), stats=stats)
             )

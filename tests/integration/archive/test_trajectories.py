@@ -26,8 +26,8 @@ from redis_state.stores.traces.trajectories import trajectory_entry
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.transport.sending.calls import CallSender
+from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
-from redis_state.worker.recovery.archiving import archive_regularly
 from tests.integration.archive.test_any_ids import IDS
 from tests.support.tasks.archived_records import archive_records, records_due
 from tests.support.tasks.crash_states import send
