@@ -120,7 +120,9 @@ async def test_claims_of_many_archived_tasks_are_read_in_pages(
     await archive_all(large, archive)
     await large.clear_session("mine")
     # Four have ended in one moment: more than a page.
-    async with await psycopg.AsyncConnection.connect(archive._url.get_secret_value()) as link:
+    url = large.settings.archive_url
+    assert url is not None
+    async with await psycopg.AsyncConnection.connect(url.get_secret_value()) as link:
         await link.execute(
             "UPDATE redis_state.tasks SET ended_at = '2031-01-01 00:00+00', record = "
             "jsonb_set(record::jsonb - 'updated', '{updated_at}', '\"1924992000000000\"')::json "

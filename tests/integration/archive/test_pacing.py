@@ -29,9 +29,9 @@ from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts.runner import ScriptRunner
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker.archiving import loop as archiving_loop
 from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
-from redis_state.worker.recovery import archiving as archiving_module
 from tests.support.commands import begin, end
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.archives import all_due, archive_all, archived, ended, expected
@@ -163,7 +163,7 @@ async def test_what_is_late_waits_for_no_rest_of_an_earlier_round(
 
     # Each piece takes the two seconds that count at most.
     monkeypatch.setattr(
-        archiving_module, "Pace", partial(Pace, clock=count(0, 2).__next__, sleep=sleep)
+        archiving_loop, "Pace", partial(Pace, clock=count(0, 2).__next__, sleep=sleep)
     )
     stats = WorkerStats()
     archive = open_archive(live.settings)
@@ -187,7 +187,7 @@ async def test_a_pool_that_is_late_again_and_again_says_so_once(
 
     monkeypatch.setattr(WatchList, "overdue_s", overdue_s)
     for name in ("_COUNT_EVERY_S", "_PAUSE_S"):
-        monkeypatch.setattr(archiving_module, name, 0.01)
+        monkeypatch.setattr(archiving_loop, name, 0.01)
     running = asyncio.create_task(
         archive_regularly(live, open_archive(live.settings), stats=WorkerStats(), share=0.0)
     )

@@ -87,10 +87,7 @@ class Reopening:
             if plan is None:
                 break
             await asyncio.gather(
-                *(
-                    self._books.inspect_soon(session_id, each.view.task_id)
-                    for each in plan.all()
-                )
+                *(self._books.inspect_soon(session_id, each.view.task_id) for each in plan.all())
             )
             reply = await self._reopen(plan, key=key)
             if reply.word is ReplyCode.DENIED:
