@@ -41,13 +41,13 @@ def place_us(place: bytes) -> int:
 
 def json_of(fields: Mapping[bytes, bytes]) -> str:
     """Write fields as one ASCII JSON object; bytes that are no text are surrogates in it."""
-    named = {_text(name): _text(value) for name, value in fields.items()}
+    named = {as_text(name): as_text(value) for name, value in fields.items()}
     return json.dumps(named, sort_keys=True, separators=(",", ":"))
 
 
 def fields_of(text: str) -> dict[bytes, bytes]:
     """Read what `json_of` wrote. Errors: ValueError."""
-    return {_bytes(name): _bytes(value) for name, value in json.loads(text).items()}
+    return {as_bytes(name): as_bytes(value) for name, value in json.loads(text).items()}
 
 
 def moment_of_us(us: int) -> datetime:
@@ -65,9 +65,11 @@ def record_fields(fields: Mapping[bytes, bytes]) -> str:
     return json_of({name: value for name, value in fields.items() if name not in OWN_FIELDS})
 
 
-def _text(value: bytes) -> str:
+def as_text(value: bytes) -> str:
+    """Return bytes as text; those that are no text are surrogates in it."""
     return value.decode("utf-8", "surrogateescape")
 
 
-def _bytes(value: str) -> bytes:
+def as_bytes(value: str) -> bytes:
+    """Return what `as_text` was given."""
     return value.encode("utf-8", "surrogateescape")

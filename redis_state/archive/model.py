@@ -14,7 +14,14 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self, TypeAlias
 
-from redis_state.archive.encoding import OWN_FIELDS, fields_of, json_of, moment_of_us, task_place
+from redis_state.archive.encoding import (
+    OWN_FIELDS,
+    as_text,
+    fields_of,
+    json_of,
+    moment_of_us,
+    task_place,
+)
 from redis_state.models import TaskStatus
 from redis_state.models.version import Version
 from redis_state.postgres.text import plain_text
@@ -316,7 +323,7 @@ def rows_digest(rows: Iterable[ArchivedRow]) -> str:
 
 def row_id(row: ArchivedRow) -> str:
     """Return a row's id as text; bytes that are no text are surrogates in it."""
-    return row.id.decode("utf-8", "surrogateescape")
+    return as_text(row.id)
 
 
 def _without_secret(job: bytes, secret: Any) -> bytes:
