@@ -47,7 +47,7 @@ async def test_what_is_there_is_erased_and_the_report_names_the_file(
         await archive.compact()
         (file,) = [
             each
-            for each in archive._log.files().of(kind)
+            for each in archive._calls.log.files().of(kind)
             if await _has(archive, each.name, RecordKind.TRAJECTORY if kind == "records" else None)
         ]
         at = tmp_path / f"namespace={settings.namespace}" / file.name
@@ -79,5 +79,5 @@ async def test_what_is_there_is_erased_and_the_report_names_the_file(
 
 async def _has(archive: ParquetArchive, name: str, kind: RecordKind | None) -> bool:
     """Return whether a file is one of tasks or updates, or has records of a kind."""
-    classes = archive._log.files().by_name[name].classes or {}
+    classes = archive._calls.log.files().by_name[name].classes or {}
     return kind is None or kind.value in classes

@@ -76,13 +76,14 @@ async def test_a_round_rests_after_few_commands(
 async def test_files_are_written_and_verified_in_other_threads(
     live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from redis_state.archive.parquet import archive as module  # noqa: PLC0415 - needs the extra
+    from redis_state.archive.parquet import archive as files  # noqa: PLC0415 - needs the extra
+    from redis_state.archive.parquet import calls  # noqa: PLC0415 - as above
 
     task = await ended(live)
     await ArchiveList(live).enlist(SESSION, task)
     where: dict[str, set[int]] = {}
 
-    def noting(name: str) -> None:
+    def noting(module: Any, name: str) -> None:
         work: Any = getattr(module, name)
 
         def recorded(*args: Any, **options: Any) -> Any:
@@ -91,8 +92,8 @@ async def test_files_are_written_and_verified_in_other_threads(
 
         monkeypatch.setattr(module, name, recorded)
 
-    for name in ("changes_of", "write_files"):
-        noting(name)
+    noting(files, "changes_of")
+    noting(calls, "write_files")
     await archive_all(live, archive)
     assert set(where) == {"changes_of", "write_files"}
     assert threading.get_ident() not in set[int]().union(*where.values())
