@@ -1,4 +1,4 @@
-"""What is noted of a task elsewhere: in the index, and on the watch list of the sweepers."""
+"""The notes of a task elsewhere: in the index, and on the watch list of the sweepers."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Decided:
 
 
 class PauseDecisions:
-    """Decide pauses, whoever opened them."""
+    """Decide pauses of any task."""
 
     def __init__(self, store: RedisStateStore) -> None:
         self._store = store
