@@ -37,7 +37,8 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.keys import WATCH_SHARDS
-from redis_state.worker.queue.queue import Queue, QueueState
+from redis_state.worker.queue.job import QueueState
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.index_repair import IndexRepair
 from redis_state.worker.recovery.old_claims import OldClaims
 from redis_state.worker.recovery.pause_repair import PauseRepair
