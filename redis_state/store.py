@@ -26,16 +26,16 @@ from redis_state.stores.contexts.session_context import ContextStore
 from redis_state.stores.contract import StateStoreContract
 from redis_state.stores.durable_events.opening import open_events
 from redis_state.stores.health import Health, check_health
-from redis_state.stores.host_types import HostTypes
+from redis_state.stores.hosts.host_types import HostTypes
+from redis_state.stores.hosts.pauses import PauseStore
+from redis_state.stores.hosts.snapshots import SnapshotStore
 from redis_state.stores.memory.kv import KVStore
 from redis_state.stores.memory.memory import MemoryStore
-from redis_state.stores.pauses import PauseStore
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 from redis_state.stores.sessions.steering import SteeringStore
 from redis_state.stores.sessions.tasks import TaskStore
 from redis_state.stores.sessions.transitions import Transitions
 from redis_state.stores.sessions.updates import UpdateStore
-from redis_state.stores.snapshots import SnapshotStore
 from redis_state.stores.streams.streams import StreamStore
 from redis_state.stores.traces.audit_events import GLOBAL_TRACE, EventStore
 from redis_state.stores.traces.bindings import BindingStore
@@ -46,7 +46,7 @@ from redis_state.transport.keys import Keys, token_digest
 from redis_state.transport.transport import Transport
 
 if TYPE_CHECKING:
-    from redis_state.archive.reader import ArchiveReader
+    from redis_state.archive.reading.reader import ArchiveReader
 
 
 class RedisStateStore(StateStoreContract):
@@ -146,7 +146,7 @@ class RedisStateStore(StateStoreContract):
         It belongs to the running loop, connects at its first call, and is closed with the store.
         Errors: ConfigError without `archive_url`, and those of `open_archive`.
         """
-        from redis_state.archive.reader import ArchiveReader  # noqa: PLC0415 - it reads stores
+        from redis_state.archive.reading.reader import ArchiveReader  # noqa: PLC0415 - above us
 
         loop = asyncio.get_running_loop()
         reader = self._archives.get(loop)

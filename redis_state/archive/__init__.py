@@ -5,20 +5,13 @@ The archiver runs in every worker that has `archive_url`. `docs/design.md` lists
 
 from __future__ import annotations
 
-from redis_state.archive.artifacts import KeptArtifact
-from redis_state.archive.history import EventCursor, EventHistory
-from redis_state.archive.model import (
-    ArchivedPage,
-    ArchivedSession,
-    ArchivedTask,
-    ArchiveListing,
-    ArchiveQuery,
-    ArchiveStatus,
-    RecordKind,
-)
+from redis_state.archive.model import ArchivedSession, ArchivedTask, ArchiveStatus, RecordKind
 from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive
-from redis_state.archive.reader import ArchiveReader, ReadRecord
+from redis_state.archive.queries import ArchivedPage, ArchiveListing, ArchiveQuery
+from redis_state.archive.reading.artifacts import KeptArtifact
+from redis_state.archive.reading.history import EventCursor, EventHistory
+from redis_state.archive.reading.reader import ArchiveReader, ReadRecord
 from redis_state.archive.waiting import ArchiveBacklog
 from redis_state.stores.archive_list import RecordBacklog
 

@@ -8,28 +8,27 @@ its pauses are derived. A reader of the archive must not be able to decide a pau
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self, TypeAlias
 
+from redis_state.archive.encoding import (
+    OWN_FIELDS,
+    as_text,
+    fields_of,
+    json_of,
+    moment_of_us,
+    task_place,
+)
 from redis_state.models import TaskStatus
 from redis_state.models.version import Version
 from redis_state.postgres.text import plain_text
 from redis_state.primitives.record import Stored
 from redis_state.serialization.rows import as_object
 from redis_state.stores.sessions.job_parts import with_whole_job
-from redis_state.stores.sessions.task_status import watch_entry
-from redis_state.stores.sessions.tasks import microseconds, read_updated
-from redis_state.stores.task_index import LATEST_US
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Of a task's place.
-TIME_BYTES, ID_BYTES = 7, 10
-# What the archive itself writes into a record.
-_OWN = (b"archived", b"archive_hold")
+from redis_state.stores.sessions.tasks import read_updated
 
 
 class RecordKind(StrEnum):
@@ -138,7 +137,7 @@ class ArchivedTask:
         Errors: ValueError, KeyError, TypeError; OverflowError for a time that is none.
         """
         fields = with_whole_job(dict(zip(record[::2], record[1::2], strict=True)))
-        for own in _OWN:
+        for own in OWN_FIELDS:
             fields.pop(own, None)
         job = as_object(fields[b"job"])
         fields[b"job"] = _without_secret(fields[b"job"], job.get("secret"))
@@ -313,98 +312,6 @@ class ArchiveStatus:
     missing: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveQuery:
-    """Which tasks are wanted, the last that ended first. None wants any.
-
-    ``after`` is the `end` of the task behind which they begin.
-    """
-
-    session_id: str | None = None
-    task_id: str | None = None
-    handler: str | None = None
-    trace_id: str | None = None
-    statuses: Sequence[TaskStatus] = ()
-    ended_after: datetime | None = None
-    ended_before: datetime | None = None
-    after: TaskEnd | None = None
-    limit: int = 100
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveListing:
-    """Which tasks are wanted in the order of their creation. None wants any.
-
-    ``after`` is the place behind which they begin, ``until`` the last place that is wanted, in the
-    order of the listing. ``created_after`` is included, ``created_before`` is not.
-    """
-
-    session_id: str | None = None
-    handler: str | None = None
-    statuses: Sequence[TaskStatus] = ()
-    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    created_after: datetime | None = None
-    created_before: datetime | None = None
-    newest_first: bool = True
-    after: bytes | None = None
-    until: bytes | None = None
-    limit: int = 100
-
-    def matches(
-        self, *, session_id: str, handler: str, status: TaskStatus, attributes: Mapping[str, Any]
-    ) -> bool:
-        """Return whether a task is wanted, by all but its time and place."""
-        return (
-            self.session_id in (None, session_id)
-            and self.handler in (None, handler)
-            and (not self.statuses or status in self.statuses)
-            and all(
-                # A number is no flag: 1 and True are two values.
-                type(attributes.get(name)) is type(value) and attributes[name] == value
-                for name, value in self.attributes.items()
-            )
-        )
-
-    def reaches(self, place: bytes) -> bool:
-        """Return whether a place is behind ``after``, and not behind ``until``."""
-        if self.newest_first:
-            return (self.after is None or place < self.after) and (
-                self.until is None or place >= self.until
-            )
-        return (self.after is None or place > self.after) and (
-            self.until is None or place <= self.until
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivedPage:
-    """Tasks in the order of a listing, without their journals.
-
-    ``end`` is the place up to which the archive was read; None if nothing that is wanted follows.
-    A page may have fewer tasks than the limit, or none, and still an end.
-    """
-
-    tasks: Sequence[ArchivedTask]
-    end: bytes | None
-
-
-def task_place(session_id: str, task_id: str, created_at: datetime) -> bytes:
-    """Return a task's place in the order of creation: 7 bytes of time, 10 of its id.
-
-    It is the place that the index of tasks has. So live and archived tasks have one order.
-    """
-    created_us = min(max(microseconds(created_at), 0), LATEST_US)
-    entry = watch_entry(session_id, task_id)
-    # The index distinguishes tasks of one microsecond by this digest. It protects nothing.
-    digest = hashlib.sha1(entry, usedforsecurity=False).digest()
-    return created_us.to_bytes(TIME_BYTES, "big") + digest[:ID_BYTES]
-
-
-def place_us(place: bytes) -> int:
-    """Return the time of a place, in microseconds."""
-    return int.from_bytes(place[:TIME_BYTES], "big")
-
-
 def rows_digest(rows: Iterable[ArchivedRow]) -> str:
     """Return the digest of rows of one session, in their order."""
     made = hashlib.sha256()
@@ -416,41 +323,7 @@ def rows_digest(rows: Iterable[ArchivedRow]) -> str:
 
 def row_id(row: ArchivedRow) -> str:
     """Return a row's id as text; bytes that are no text are surrogates in it."""
-    return row.id.decode("utf-8", "surrogateescape")
-
-
-def json_of(fields: Mapping[bytes, bytes]) -> str:
-    """Write fields as one ASCII JSON object; bytes that are no text are surrogates in it."""
-    named = {_text(name): _text(value) for name, value in fields.items()}
-    return json.dumps(named, sort_keys=True, separators=(",", ":"))
-
-
-def fields_of(text: str) -> dict[bytes, bytes]:
-    """Read what `json_of` wrote. Errors: ValueError."""
-    return {_bytes(name): _bytes(value) for name, value in json.loads(text).items()}
-
-
-def moment_of_us(us: int) -> datetime:
-    """Return a moment of the server's, counted in microseconds."""
-    return _EPOCH + timedelta(microseconds=us)
-
-
-def moment_of_ms(ms: int) -> datetime:
-    """Return a moment of the server's, counted in milliseconds."""
-    return _EPOCH + timedelta(milliseconds=ms)
-
-
-def record_fields(fields: Mapping[bytes, bytes]) -> str:
-    """Write all fields of a record but the archive's own, as `json_of` does."""
-    return json_of({name: value for name, value in fields.items() if name not in _OWN})
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "surrogateescape")
-
-
-def _bytes(value: str) -> bytes:
-    return value.encode("utf-8", "surrogateescape")
+    return as_text(row.id)
 
 
 def _without_secret(job: bytes, secret: Any) -> bytes:

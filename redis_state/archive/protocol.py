@@ -14,18 +14,16 @@ from typing import Any, Protocol
 
 from redis_state.archive.model import (
     ArchiveBatch,
-    ArchivedPage,
     ArchivedRecord,
     ArchivedRow,
     ArchivedSession,
     ArchivedTask,
-    ArchiveListing,
-    ArchiveQuery,
     ArchiveStatus,
     ArchiveVerdict,
     RecordKind,
     RecordPlace,
 )
+from redis_state.archive.queries import ArchivedPage, ArchiveListing, ArchiveQuery
 from redis_state.archive.retention import RetentionReport
 
 # The loop's time after which the caller of an archive waits no longer. A call of an archive that

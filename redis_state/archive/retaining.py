@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redis_state.archive.model import moment_of_us
+from redis_state.archive.encoding import moment_of_us
 from redis_state.archive.protocol import Archive
 from redis_state.archive.retention import RetentionReport, moments_of
 from redis_state.primitives.lease import HeldLease, Leases

@@ -23,7 +23,7 @@ _OVERDUE_S = 60.0
 def queue_settings(settings: Settings) -> Settings | None:
     """Return the settings of the queue's own server, if it has one. Errors: ConfigError."""
     try:
-        from redis_state.worker.queue.queue import queue_server  # noqa: PLC0415 - needs the extra
+        from redis_state.worker.queue.server import queue_server  # noqa: PLC0415 - needs the extra
     except ImportError:
         return None
     return queue_server(settings)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
-from redis_state.archive.model import ArchiveQuery
 from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive, overlooked
+from redis_state.archive.queries import ArchiveQuery
 from redis_state.erasure.families import ALWAYS_KEPT, check_session, long_keys
 from redis_state.erasure.session import Progress, SessionErasure, SessionFindings
 from redis_state.erasure.traces import TraceErasure

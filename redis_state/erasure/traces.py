@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from redis_state.archive.model import ArchiveQuery, RecordKind
+from redis_state.archive.model import RecordKind
 from redis_state.archive.protocol import Archive, overlooked
+from redis_state.archive.queries import ArchiveQuery
 from redis_state.scripts import topic_text
 from redis_state.store import RedisStateStore
 from redis_state.stores.traces.audit_events import GLOBAL_TRACE

@@ -22,7 +22,7 @@ from redis_state.models.tasks import new_id
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.worker import OnBusy
 from redis_state.worker.client.operations import check_id
-from redis_state.worker.tasks.children import recorded_end, result_of
+from redis_state.worker.tasks.children.children import recorded_end, result_of
 
 if TYPE_CHECKING:
     import httpx

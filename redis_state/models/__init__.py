@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis_state.errors import SteeringValidationError
 from redis_state.models.artifacts import ArtifactRef, ArtifactRetentionConfig, ArtifactScope
-from redis_state.models.capabilities import (
+from redis_state.models.hosts.capabilities import (
     StateStore,
     SupportsArtifacts,
     SupportsConversationBindings,
@@ -17,6 +17,7 @@ from redis_state.models.capabilities import (
     missing_capabilities,
     require_capabilities,
 )
+from redis_state.models.hosts.snapshots import Snapshot
 from redis_state.models.lifecycle import (
     A2A,
     ASAP,
@@ -26,7 +27,6 @@ from redis_state.models.lifecycle import (
     can_transition,
     transition,
 )
-from redis_state.models.snapshots import Snapshot
 from redis_state.models.steering import (
     MAX_STEERING_DEPTH,
     MAX_STEERING_KEYS,

@@ -15,8 +15,8 @@ from redis_state.models import (
     Trajectory,
 )
 from redis_state.models.version import Version
+from redis_state.stores.hosts.pauses import PauseStore
 from redis_state.stores.memory.memory import MemoryStore
-from redis_state.stores.pauses import PauseStore
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 from redis_state.stores.sessions.steering import SteeringStore
 from redis_state.stores.sessions.tasks import TaskStore

@@ -17,7 +17,7 @@ from redis_state.worker.queue.limits import KeyLimits, QueueInfo, Rate
 from redis_state.worker.runs.config import Handler
 from redis_state.worker.schedules.client import Occurrence, Schedules, ScheduleView
 from redis_state.worker.schedules.model import Schedule, occurrence_of
-from redis_state.worker.tasks.child_requests import ChildTask
+from redis_state.worker.tasks.children.requests import ChildTask
 from redis_state.worker.tasks.execution.compensation import Compensation
 from redis_state.worker.tasks.execution.inbox import TaskCancelled
 from redis_state.worker.tasks.execution.retries import RetryPolicy, retried

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
+from redis_state.archive.encoding import moment_of_us
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRow,
@@ -16,7 +17,6 @@ from redis_state.archive.model import (
     ArchiveVerdict,
     RecordKey,
     RecordKind,
-    moment_of_us,
     rows_digest,
 )
 from redis_state.archive.parquet.counting import counted, records_of_session

@@ -1,17 +1,33 @@
-"""Calls that block, each in a thread of its own."""
+"""Calls of files, which block: each in a thread of its own, and tried again if they change."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
 from math import inf
 from time import monotonic
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
+
+from redis_state.archive.parquet.files.columns import pa
+from redis_state.archive.parquet.files.compacting import GRACE, clean, compact
+from redis_state.archive.parquet.files.log import FileGone, FileLog
+from redis_state.archive.parquet.files.objects import Objects
+from redis_state.archive.parquet.files.reading import FileReader, Footer
+from redis_state.archive.parquet.files.writing import FileChanges, delete_files, write_files
+from redis_state.archive.protocol import overlooked
+from redis_state.errors import ArchiveFileMissing, ArchiveUnavailable
 
 T = TypeVar("T")
+
+_ATTEMPTS = 3
+# The files that are gone, and that a call does without. Each thread has a context of its own.
+_without: ContextVar[frozenset[str]] = ContextVar("without", default=frozenset())
 
 
 class ArchiveCall:
@@ -60,3 +76,120 @@ async def in_thread(work: Callable[[], T]) -> T:
         target=context.run, args=[run], name="redis-state-archive", daemon=True
     ).start()
     return await future
+
+
+class FileCalls:
+    """The files of one namespace, and calls of them: one at a time, each in a thread.
+
+    ``limit_s`` is the deadline of a call. No I/O when it is made.
+    """
+
+    def __init__(self, objects: Objects, folder: str, *, limit_s: float) -> None:
+        self._objects = objects
+        self._folder = folder
+        self._limit_s = limit_s
+        self._footers: OrderedDict[str, Footer] = OrderedDict()
+        self._lock = asyncio.Lock()
+        self._call = ArchiveCall()
+        self.log: FileLog = self._new_log()
+
+    async def read(self, work: Callable[[FileReader], T], *, action: str = "read") -> T:
+        """Read in a thread. Errors: ArchiveUnavailable; ArchiveFileMissing."""
+        return await self.run(action, lambda: work(self._reading()))
+
+    async def run(self, action: str, work: Callable[[], T], *, timeout_s: float | None = None) -> T:
+        """Run a call in a thread. Errors: ArchiveUnavailable; ArchiveFileMissing."""
+        limit_s = timeout_s or self._limit_s
+        async with self._lock:
+            self._call.begin(limit_s)
+            try:
+                async with asyncio.timeout(limit_s):
+                    return await in_thread(partial(self._attempts, action, work))
+            except TimeoutError:
+                self._abandon()
+                raise ArchiveUnavailable(action, f"no answer in {limit_s:g} s") from None
+            except asyncio.CancelledError:
+                self._abandon()
+                raise
+
+    def commit(self, work: Callable[[FileReader], FileChanges], *, delete: bool = False) -> None:
+        """Work out changes and commit them, until no other process comes between."""
+        made: list[Any] = []
+        keys: list[object] | None = None
+        edited = False
+        while True:
+            reader = self._reading()
+            changes = work(reader)
+            # What is written again is of files that count no more once others have edited them.
+            if made and (edited or changes.edits or changes.keys != keys):
+                delete_files(self.log, [file.name for file in made])
+                made = []
+            if changes and not made:
+                made, keys = write_files(self.log, reader, changes), changes.keys
+                edited = bool(changes.edits)
+            if not changes or self.log.commit(changes.entry(made)):
+                break
+        if delete:
+            delete_files(self.log, self.log.files().removed)
+            self.clean()
+
+    def compact(self, few: int) -> int:
+        """Make few files of many; return how many there are fewer. Delete what does not count."""
+        fewer = compact(self.log, self._footers, few=few)
+        self.clean()
+        return fewer
+
+    def clean(self) -> None:
+        """Delete what does not count and is old enough."""
+        clean(self.log, grace=GRACE)
+
+    async def aclose(self) -> None:
+        """Forget what was read."""
+        async with self._lock:
+            self.log = self._new_log()
+            self._footers.clear()
+
+    def _reading(self) -> FileReader:
+        return FileReader(self.log, self._footers, without=_without.get())
+
+    def _new_log(self) -> FileLog:
+        call = self._call = ArchiveCall()
+        return FileLog(self._objects, self._folder, may_go_on=call.may_go_on)
+
+    def _abandon(self) -> None:
+        """Leave the thread of a call alone: it changes nothing any more that others see."""
+        self._call.over = True
+        known = self.log.was_there
+        self.log = self._new_log()
+        self.log.was_there = known
+        self._footers = OrderedDict()
+
+    def _attempts(self, action: str, work: Callable[[], T]) -> T:
+        known = ""
+        # One more, without the files that are gone.
+        for attempt in range(_ATTEMPTS + 1):
+            try:
+                return work()
+            except FileGone as gone:
+                if gone.file == known:
+                    # A log that was read since it was gone names it still.
+                    names = overlooked.get()
+                    if names is None:
+                        raise ArchiveFileMissing(action, known) from None
+                    names.add(known)
+                    _without.set(self.log.missing())
+                    continue
+                # Another process has replaced it since the log was read.
+                self.log.forget_files()
+                known = gone.file
+                if attempt >= _ATTEMPTS - 1:
+                    break
+            except ArchiveUnavailable:
+                raise
+            except (ValueError, LookupError, OverflowError, TypeError, pa.ArrowException) as error:
+                # Its text may quote what was to be written.
+                refused = action == "write"
+                raise ArchiveUnavailable(action, type(error).__name__, refused=refused) from None
+            except self._objects.problems as error:
+                raise ArchiveUnavailable(action, type(error).__name__) from None
+        raise ArchiveUnavailable(action, "its files change meanwhile")

@@ -2,87 +2,44 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
-import psycopg
-from psycopg import AsyncConnection, AsyncCursor
-from psycopg.pq import TransactionStatus
+from psycopg import AsyncConnection
 from pydantic import SecretStr
 
 from redis_state import limits
+from redis_state.archive.encoding import moment_of_ms, moment_of_us
 from redis_state.archive.erased import scope_of
 from redis_state.archive.model import (
     ArchiveBatch,
-    ArchivedPage,
     ArchivedRecord,
     ArchivedRow,
     ArchivedSession,
     ArchivedTask,
-    ArchiveListing,
-    ArchiveQuery,
     ArchiveStatus,
     ArchiveVerdict,
     RecordKind,
     RecordPlace,
-    SessionRows,
-    moment_of_ms,
-    moment_of_us,
 )
 from redis_state.archive.postgres import erasing
 from redis_state.archive.postgres import statements as sqls
+from redis_state.archive.postgres.calls import PostgresCalls, although_in_a_deadlock
 from redis_state.archive.postgres.finding import PAGE_BYTES, find_tasks
 from redis_state.archive.postgres.retention import CLASSES, Retaining
-from redis_state.archive.postgres.rows import (
-    ms_of,
-    record_of,
-    record_values,
-    row_of,
-    row_values,
-    task_of,
-    task_values,
-    us_of,
-)
-from redis_state.archive.postgres.schema import (
-    is_dropped,
-    is_migrated,
-    make_months,
-    migrate,
-    month_of,
-)
+from redis_state.archive.postgres.rows import ms_of, record_of, row_of, task_of, us_of
+from redis_state.archive.postgres.schema import is_dropped, is_migrated, migrate
 from redis_state.archive.postgres.verifying import verify_records, verify_rows, verify_tasks
-from redis_state.archive.protocol import patience
+from redis_state.archive.postgres.writing import MadeMonths, write_batch
+from redis_state.archive.queries import ArchivedPage, ArchiveListing, ArchiveQuery
 from redis_state.archive.retention import RetentionReport, check_classes
 from redis_state.errors import ArchiveUnavailable
-from redis_state.postgres.connection import (
-    PostgresConnection,
-    close,
-    connect,
-    cut,
-    problem,
-)
-from redis_state.postgres.text import id_of, id_text, long_ids, plain_text
+from redis_state.postgres.text import id_of, id_text
 
 _NONE = (0, 0)
-T = TypeVar("T")
 _MIGRATION_S = 3600.0
-# Classes of errors: of data, of constraints, of limits of the program.
-_REFUSED = ("22", "23", "54")
-# A deadlock: the transaction has done nothing, and may be repeated at once.
-_ROLLED_BACK = "40"
-_TRIES = 3
-# No partition takes it: another process has dropped one, and the next call makes it again.
-_NO_MONTH = "23514"
-# The schema or a table is not there.
-_NO_TABLES = frozenset({"3F000", "42P01"})
-
-
-class _RolledBackError(ArchiveUnavailable):
-    """The server has chosen this transaction to end a deadlock."""
 
 
 class PostgresArchive:
@@ -94,12 +51,13 @@ class PostgresArchive:
     def __init__(
         self, url: str | SecretStr, *, namespace: str = "rs", timeout_s: float = 30.0
     ) -> None:
-        self._url = url if isinstance(url, SecretStr) else SecretStr(url)
         self._namespace = id_text(namespace)
-        self._timeout_s = limits.seconds("timeout_s", timeout_s)
-        self._connection: PostgresConnection | None = None
-        self._lock = asyncio.Lock()
-        self._months: set[tuple[str, tuple[int, int]]] = set()
+        self._months = MadeMonths()
+        self._calls = PostgresCalls(
+            url if isinstance(url, SecretStr) else SecretStr(url),
+            timeout_s=limits.seconds("timeout_s", timeout_s),
+            failed=self._months.forget,
+        )
 
     def __repr__(self) -> str:
         return f"<PostgresArchive namespace={self._namespace!r}>"
@@ -111,10 +69,10 @@ class PostgresArchive:
 
     async def prepare(self) -> None:
         """Make the tables, unless they are there. Several processes may call it at once."""
-        async with self._using("prepare") as connection:
+        async with self._calls.using("prepare") as connection:
             if await is_migrated(connection):
                 return
-        async with self._using("prepare", timeout_s=_MIGRATION_S) as connection:
+        async with self._calls.using("prepare", timeout_s=_MIGRATION_S) as connection:
             encoding = connection.info.parameter_status("server_encoding")
             if encoding != "UTF8":
                 raise ArchiveUnavailable(
@@ -133,24 +91,21 @@ class PostgresArchive:
         """
 
         async def once() -> None:
-            async with self._using("write", settled=False) as connection:
-                await self._make_months(connection, batch)
+            async with self._calls.using("write", settled=False) as connection:
+                await self._months.make(connection, batch)
                 async with (
                     connection.settled(),
                     connection.transaction(),
                     connection.cursor() as cursor,
                 ):
                     left = await erasing.without_erased(cursor, self._namespace, batch)
-                    for rows in sorted(left.sessions, key=lambda each: id_text(each.session_id)):
-                        await self._write_rows(cursor, rows)
-                    await self._write_tasks(cursor, left.tasks, replaces or {})
-                    await self._write_records(cursor, left.records)
+                    await write_batch(cursor, self._namespace, left, replaces or {})
 
-        await _although_in_a_deadlock(once)
+        await although_in_a_deadlock(once)
 
     async def verify(self, batch: ArchiveBatch) -> ArchiveVerdict:
         """Compare a batch with what is kept, by count and by digests that the server makes."""
-        async with self._using("verify") as connection, connection.cursor() as cursor:
+        async with self._calls.using("verify") as connection, connection.cursor() as cursor:
             tasks = await verify_tasks(cursor, self._namespace, batch.tasks)
             sessions = await verify_rows(cursor, self._namespace, batch.sessions)
             records = await verify_records(cursor, self._namespace, batch.records)
@@ -159,7 +114,7 @@ class PostgresArchive:
     async def last_rows(self, session_ids: Sequence[str]) -> Mapping[str, tuple[int, int]]:
         """Return number and time of the last row that was written of each session, if any."""
         by_text = {id_text(each): each for each in session_ids}
-        async with self._using("read") as connection:
+        async with self._calls.using("read") as connection:
             found = await connection.execute(sqls.LAST_ROWS, [self._namespace, list(by_text)])
             return {
                 by_text[session]: (n, ms_of(at))
@@ -169,7 +124,7 @@ class PostgresArchive:
 
     async def session(self, session_id: str) -> ArchivedSession | None:
         """Return what there is of a session, or None."""
-        async with self._using("read") as connection:
+        async with self._calls.using("read") as connection:
             return await self._session(connection, session_id)
 
     async def tasks(self, query: ArchiveQuery) -> list[ArchivedTask]:
@@ -180,14 +135,14 @@ class PostgresArchive:
         limits.count("limit", query.limit)
         conditions, values = sqls.conditions(self._namespace, query)
         statement = sqls.TASKS.format(conditions=" AND ".join(conditions))
-        async with self._using("read") as connection:
+        async with self._calls.using("read") as connection:
             found = await connection.execute(statement.encode(), [*values, query.limit, PAGE_BYTES])
             return [task_of(row) for row in await found.fetchall()]
 
     async def find(self, listing: ArchiveListing) -> ArchivedPage:
         """List tasks in the order of their places. See `redis_state.archive.postgres.finding`."""
         limits.count("limit", listing.limit)
-        async with self._using("read") as connection:
+        async with self._calls.using("read") as connection:
             return await find_tasks(connection, self._namespace, listing)
 
     async def rows(
@@ -207,7 +162,7 @@ class PostgresArchive:
         limits.count("count", count)
         n, ms = after or _NONE
         place = [self._namespace, id_text(session_id), moment_of_ms(ms), n]
-        async with self._using("read") as connection:
+        async with self._calls.using("read") as connection:
             found = await connection.execute(sqls.ROWS_AFTER, [*place, count, PAGE_BYTES])
             rows = [row_of(row) for row in await found.fetchall()]
             if after is None or over_gaps:
@@ -238,7 +193,7 @@ class PostgresArchive:
         place = [moment_of_us(born_us), n, id_text(last)]
         wanted = None if key is None else id_text(key)
         named = [self._namespace, kind.value, id_text(owner)]
-        async with self._using("read") as connection:
+        async with self._calls.using("read") as connection:
             found = await connection.execute(
                 sqls.RECORDS, [*named, *place, wanted, limit, PAGE_BYTES]
             )
@@ -253,7 +208,7 @@ class PostgresArchive:
         """
         by_text = {id_text(each): each for each in owners}
         before = None if before_us is None else moment_of_us(before_us)
-        async with self._using("read") as connection:
+        async with self._calls.using("read") as connection:
             found = await connection.execute(
                 sqls.LAST_RECORDS, [list(by_text), self._namespace, kind.value, before]
             )
@@ -271,7 +226,7 @@ class PostgresArchive:
         """
 
         async def once() -> int:
-            async with self._using("forget") as connection, connection.transaction():
+            async with self._calls.using("forget") as connection, connection.transaction():
                 scopes = [scope_of(kind, owner) for owner in owners]
                 await erasing.mark(connection, self._namespace, scopes, before_us)
                 done = await connection.execute(
@@ -280,11 +235,11 @@ class PostgresArchive:
                 )
                 return done.rowcount
 
-        return await _although_in_a_deadlock(once)
+        return await although_in_a_deadlock(once)
 
     async def count_records(self, kind: RecordKind, owners: Collection[str]) -> int:
         """Count owners' records of a kind."""
-        async with self._using("read") as connection:
+        async with self._calls.using("read") as connection:
             found = await connection.execute(
                 sqls.COUNT_RECORDS,
                 [self._namespace, kind.value, [id_text(owner) for owner in owners]],
@@ -297,7 +252,7 @@ class PostgresArchive:
     ) -> Mapping[str, RecordPlace]:
         """Return of each key the place of an owner's first record that has it, if any has."""
         by_text = {id_text(each): each for each in keys}
-        async with self._using("read") as connection:
+        async with self._calls.using("read") as connection:
             found = await connection.execute(
                 sqls.FIRST_PLACES, [self._namespace, kind.value, id_text(owner), list(by_text)]
             )
@@ -312,13 +267,13 @@ class PostgresArchive:
         """Return those of the traces that a session has which is none of ``besides``."""
         by_text = {id_text(each): each for each in trace_ids}
         others = [self._namespace, [id_text(each) for each in besides]]
-        async with self._using("read") as connection:
+        async with self._calls.using("read") as connection:
             found = await connection.execute(sqls.SHARED_TRACES, [list(by_text), *others, *others])
             return frozenset(by_text[trace] for (trace,) in await found.fetchall())
 
     async def status(self) -> ArchiveStatus:
         """Count what is kept. It reads all of the namespace's keys."""
-        async with self._using("read") as connection:
+        async with self._calls.using("read") as connection:
             found = await connection.execute(sqls.STATUS, {"namespace": self._namespace})
             row: Any = await found.fetchone()
             found = await connection.execute(sqls.RECORD_COUNTS, [self._namespace])
@@ -334,18 +289,18 @@ class PostgresArchive:
         """
 
         async def once() -> ArchivedSession | None:
-            async with self._using("forget") as connection, connection.transaction():
+            async with self._calls.using("forget") as connection, connection.transaction():
                 await erasing.mark(connection, self._namespace, [session_id], before_us)
                 was = await self._session(connection, session_id)
                 for statement in sqls.FORGET:
                     await connection.execute(statement, [self._namespace, id_text(session_id)])
                 return was
 
-        return await _although_in_a_deadlock(once)
+        return await although_in_a_deadlock(once)
 
     async def erased(self, session_ids: Sequence[str]) -> Mapping[str, int]:
         """Return up to which time of the Redis server sessions were erased, in us, if any were."""
-        async with self._using("read") as connection, connection.cursor() as cursor:
+        async with self._calls.using("read") as connection, connection.cursor() as cursor:
             return await erasing.marks(cursor, self._namespace, session_ids)
 
     async def sessions_of(self, attribute: str, value: Any, *, only: bool = False) -> list[str]:
@@ -353,7 +308,7 @@ class PostgresArchive:
 
         With ``only``, those without a task that has another value of it.
         """
-        async with self._using("read") as connection:
+        async with self._calls.using("read") as connection:
             return await erasing.sessions_of(
                 connection, self._namespace, attribute, value, only=only
             )
@@ -368,18 +323,17 @@ class PostgresArchive:
 
         async def once() -> None:
             # In transactions of its own: what is locked is soon free again.
-            async with self._using("retain", settled=False) as connection:
+            async with self._calls.using("retain", settled=False) as connection:
                 work = Retaining(connection, self._namespace, dry_run=dry_run, report=report)
                 await work.run(before)
 
-        await _although_in_a_deadlock(once)
-        self._months.clear()
+        await although_in_a_deadlock(once)
+        self._months.forget()
         return report
 
     async def aclose(self) -> None:
         """Disconnect."""
-        async with self._lock:
-            await self._drop()
+        await self._calls.aclose()
 
     async def _session(
         self, connection: AsyncConnection[Any], session_id: str
@@ -397,160 +351,3 @@ class PostgresArchive:
             return None
         last = None if last_at is None or not last_n else (last_n, ms_of(last_at))
         return ArchivedSession(session_id, tasks, updates, last, records)
-
-    async def _make_months(self, connection: PostgresConnection, batch: ArchiveBatch) -> None:
-        """Make the months of a batch, in transactions of their own.
-
-        Their locks keep out every reader and writer.
-        """
-        wanted = {("tasks", month_of(moment_of_us(task.born_us))) for task in batch.tasks} | {
-            ("updates", month_of(moment_of_ms(row.ms)))
-            for rows in batch.sessions
-            for row in rows.rows
-        }
-        wanted |= {("records", month_of(moment_of_us(each.born_us))) for each in batch.records}
-        missing = wanted - self._months
-        for table in sorted({table for table, _ in missing}):
-            months = {month for of, month in missing if of == table}
-            async with connection.settled():
-                await make_months(connection, table, months)
-        self._months |= missing
-
-    async def _write_rows(self, cursor: AsyncCursor[Any], rows: SessionRows) -> None:
-        session = [self._namespace, id_text(rows.session_id)]
-        await cursor.execute(sqls.NEW_SESSION, [*session, long_ids(rows.session_id)])
-        await cursor.execute(sqls.LOCK_SESSION, session)
-        found: Any = await cursor.fetchone()
-        if found is None or (found[1], ms_of(found[0])) != (rows.after or _NONE):
-            return
-        if rows.lost_behind is not None:
-            n, ms = rows.lost_behind
-            await cursor.execute(sqls.LOSE_ROWS, [*session, moment_of_ms(ms), n])
-        if rows.rows:
-            values = [row_values(self._namespace, rows.session_id, row) for row in rows.rows]
-            await cursor.executemany(sqls.INSERT_ROW, values)
-        last = (rows.rows[-1].n, rows.rows[-1].ms) if rows.rows else rows.lost_behind
-        if last is not None:
-            await cursor.execute(sqls.MOVE_SESSION, [moment_of_ms(last[1]), last[0], *session])
-
-    async def _write_tasks(
-        self,
-        cursor: AsyncCursor[Any],
-        tasks: Sequence[ArchivedTask],
-        replaces: Mapping[tuple[str, str, int], str],
-    ) -> None:
-        if not tasks:
-            return
-        values = [
-            [*task_values(self._namespace, task), *_replaced(replaces.get(task.key))]
-            for task in sorted(tasks, key=lambda each: each.key)
-        ]
-        await cursor.executemany(sqls.INSERT_TASK, values)
-
-    async def _write_records(
-        self, cursor: AsyncCursor[Any], records: Sequence[ArchivedRecord]
-    ) -> None:
-        if not records:
-            return
-        values = [
-            [*record_values(self._namespace, each), *_replaced(each.replaces)]
-            for each in sorted(records, key=lambda each: each.known_by)
-        ]
-        await cursor.executemany(sqls.INSERT_RECORD, values)
-
-    @asynccontextmanager
-    async def _using(
-        self, action: str, *, timeout_s: float | None = None, settled: bool = True
-    ) -> AsyncGenerator[PostgresConnection]:
-        """Return the connection; open another one if it is lost. Errors: ArchiveUnavailable."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        until = min(now + (timeout_s or self._timeout_s), patience.get())
-        timeout_s = round(until - now, 1)
-        late = False
-
-        def end(connection: AsyncConnection[Any]) -> None:
-            nonlocal late
-            late = True
-            cut(connection)
-
-        try:
-            async with asyncio.timeout_at(until):
-                await self._lock.acquire()
-        except TimeoutError:
-            raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
-        try:
-            try:
-                async with asyncio.timeout_at(until):
-                    connection = await self._connected()
-                timer = loop.call_at(until, end, connection)
-                try:
-                    async with connection.settled() if settled else nullcontext():
-                        yield connection
-                finally:
-                    timer.cancel()
-            except TimeoutError:
-                await self._drop()
-                raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
-            except psycopg.Error as error:
-                if late:
-                    await self._drop()
-                    raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
-                # A partition that another process has dropped is made again.
-                self._months.clear()
-                state = error.sqlstate or ""
-                refused = state.startswith(_REFUSED) and state != _NO_MONTH
-                # Another server may be the right one by now: this one may only read, or go away.
-                if not refused or not self._is_idle():
-                    await self._drop()
-                if state.startswith(_ROLLED_BACK):
-                    raise _RolledBackError(action, problem(error)) from None
-                # Its text may quote what was to be written.
-                raise ArchiveUnavailable(action, _reason(error), refused=refused) from None
-            except BaseException:
-                # In the middle of a call: nobody knows what the connection would say next.
-                await self._drop()
-                raise
-        finally:
-            self._lock.release()
-
-    async def _connected(self) -> PostgresConnection:
-        if self._connection is None or self._connection.closed:
-            try:
-                self._connection = await connect(self._url)
-            except (OSError, ValueError) as error:
-                # A host that is none, for one. Its text and its parts may quote the URL.
-                raise ArchiveUnavailable("connect", type(error).__name__) from None
-        return self._connection
-
-    def _is_idle(self) -> bool:
-        """Return whether the next call may use the connection: nothing is under way on it."""
-        if self._connection is None or self._connection.closed:
-            return False
-        return self._connection.info.transaction_status is TransactionStatus.IDLE
-
-    async def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await close(connection)
-
-
-def _reason(error: psycopg.Error) -> str:
-    known = "no worker has prepared it yet: " if error.sqlstate in _NO_TABLES else ""
-    return f"{known}{problem(error)}"
-
-
-def _replaced(stamp: str | None) -> tuple[int | None, str | None]:
-    """Return version and write of a stamp, None for none."""
-    if stamp is None:
-        return None, None
-    version, _, write = stamp.partition(" ")
-    return int(version), plain_text(write)
-
-
-async def _although_in_a_deadlock(call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call that may be repeated, again if the server ends it for another one's sake."""
-    for _ in range(_TRIES - 1):
-        with suppress(_RolledBackError):
-            return await call()
-    return await call()

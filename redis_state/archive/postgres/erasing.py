@@ -15,7 +15,8 @@ from typing import Any, Final
 from psycopg import AsyncConnection, AsyncCursor
 
 from redis_state.archive import erased
-from redis_state.archive.model import ArchiveBatch, moment_of_us
+from redis_state.archive.encoding import moment_of_us
+from redis_state.archive.model import ArchiveBatch
 from redis_state.archive.postgres.rows import us_of
 from redis_state.postgres.text import id_of, id_text
 

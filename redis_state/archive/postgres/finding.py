@@ -16,17 +16,10 @@ from typing import Any, Final
 
 from psycopg import AsyncConnection
 
-from redis_state.archive.model import (
-    ID_BYTES,
-    TIME_BYTES,
-    ArchivedPage,
-    ArchivedTask,
-    ArchiveListing,
-    moment_of_us,
-    place_us,
-    task_place,
-)
+from redis_state.archive.encoding import ID_BYTES, TIME_BYTES, moment_of_us, place_us, task_place
+from redis_state.archive.model import ArchivedTask
 from redis_state.archive.postgres.rows import task_of
+from redis_state.archive.queries import ArchivedPage, ArchiveListing
 from redis_state.models import TaskStatus
 from redis_state.postgres.text import id_of, id_text
 

@@ -6,16 +6,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from redis_state.archive.model import (
-    ArchivedRecord,
-    ArchivedRow,
-    ArchivedTask,
-    RecordKind,
-    json_of,
-    moment_of_ms,
-    moment_of_us,
-    row_id,
-)
+from redis_state.archive.encoding import as_bytes, json_of, moment_of_ms, moment_of_us
+from redis_state.archive.model import ArchivedRecord, ArchivedRow, ArchivedTask, RecordKind, row_id
 from redis_state.postgres.text import id_of, id_text, long_ids, plain_text, text_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -87,7 +79,7 @@ def row_of(found: Any) -> ArchivedRow:
     return ArchivedRow(
         n,
         ms_of(at),
-        id_of(written, None, 0).encode("utf-8", "surrogateescape"),
+        as_bytes(id_of(written, None, 0)),
         topic or None,
         bytes(data),
     )

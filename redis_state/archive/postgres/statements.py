@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final, LiteralString
 
-from redis_state.archive.model import ArchiveQuery, moment_of_us
+from redis_state.archive.encoding import moment_of_us
 from redis_state.archive.postgres.rows import RECORD_COLUMNS, ROW_COLUMNS, TASK_COLUMNS
+from redis_state.archive.queries import ArchiveQuery
 from redis_state.postgres.text import id_text
 
 # What of a task may change: all but its key and its long ids.

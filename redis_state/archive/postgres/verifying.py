@@ -7,13 +7,12 @@ from typing import Any
 
 from psycopg import AsyncCursor
 
+from redis_state.archive.encoding import moment_of_ms, moment_of_us
 from redis_state.archive.model import (
     ArchivedRecord,
     ArchivedTask,
     RecordKey,
     SessionRows,
-    moment_of_ms,
-    moment_of_us,
     rows_digest,
 )
 from redis_state.archive.postgres import statements as sqls

@@ -16,10 +16,10 @@ import typer
 
 from redis_state import RedisStateStore
 from redis_state.archive import ArchivedTask, ArchiveReader, KeptArtifact, open_archive
-from redis_state.archive.archiver import Archiver, ArchiveReport
-from redis_state.archive.backfill import backfill as backfill_tasks
+from redis_state.archive.copying.archiver import Archiver, ArchiveReport
+from redis_state.archive.copying.backfill import backfill as backfill_tasks
+from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.model import TaskEnd
-from redis_state.archive.records import RecordArchiver
 from redis_state.archive.retaining import Retainer
 from redis_state.archive.retention import RetentionReport
 from redis_state.archive.waiting import ArchiveList
@@ -304,7 +304,7 @@ async def _archive_due(url: str | None, *, backfill: bool, again: bool) -> dict[
     async with _reading(url) as (store, reader):
         enlisted, found, left = 0, Counter[str](), list[str]()
         if backfill or again:
-            from redis_state.worker.recovery.archive_again import (  # noqa: PLC0415 - the extra
+            from redis_state.worker.archiving.again import (  # noqa: PLC0415 - the extra
                 enlist_records,
             )
 
@@ -335,7 +335,7 @@ async def _archive_due(url: str | None, *, backfill: bool, again: bool) -> dict[
 
 async def _follow(url: str | None, *, share: float, nice: int) -> None:
     """Archive until SIGTERM or SIGINT. What is claimed then is due again after two minutes."""
-    from redis_state.worker.recovery.archiving import (  # noqa: PLC0415 - needs the extra
+    from redis_state.worker.archiving.loop import (  # noqa: PLC0415 - needs the extra
         archive_regularly,
     )
 

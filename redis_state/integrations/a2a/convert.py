@@ -29,7 +29,7 @@ from a2a.utils.proto_utils import to_stream_response
 from google.protobuf.message import DecodeError
 
 from redis_state.errors import CursorGap, InvalidField, InvalidTransition
-from redis_state.models.a2a import read_state
+from redis_state.models.hosts.a2a import read_state
 from redis_state.stores.a2a.task_model import Draft, Listing, Phase
 
 P = TypeVar("P", Task, TaskStatusUpdateEvent)

@@ -15,7 +15,7 @@ from redis_state.integrations.asap.package import load
 from redis_state.integrations.loop_thread import LoopThread
 from redis_state.settings import make_settings
 from redis_state.store import RedisStateStore
-from redis_state.stores.snapshots import SnapshotStore
+from redis_state.stores.hosts.snapshots import SnapshotStore
 
 BACKEND = "ASAP_STORAGE_BACKEND"
 

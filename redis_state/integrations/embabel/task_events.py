@@ -19,7 +19,7 @@ from redis_state.errors import (
     TaskUnknown,
     VersionConflict,
 )
-from redis_state.models.a2a import (
+from redis_state.models.hosts.a2a import (
     A2AState,
     Document,
     EventKind,

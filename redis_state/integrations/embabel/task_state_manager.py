@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from redis_state import limits
 from redis_state.errors import InvalidField
 from redis_state.integrations.embabel.task_events import TaskEvents
-from redis_state.models.a2a import (
+from redis_state.models.hosts.a2a import (
     A2AState,
     Document,
     EventKind,

@@ -34,7 +34,7 @@ from redis_state.integrations.langgraph.threads.claims import ThreadClaim, Threa
 from redis_state.integrations.langgraph.threads.housekeeping import Housekeeping
 from redis_state.integrations.langgraph.threads.listings import Page
 from redis_state.integrations.langgraph.threads.reading import Version
-from redis_state.integrations.langgraph.threads.rows import Rows
+from redis_state.integrations.langgraph.threads.stored.rows import Rows
 from redis_state.integrations.langgraph.threads.threads import Threads
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms

@@ -7,20 +7,16 @@ each, with a key that is the same in every run. So a replay publishes nothing tw
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
 
 from agents.items import TResponseStreamEvent
 
 from redis_state.integrations.agent_runs.scopes import joined
+from redis_state.integrations.agent_runs.texts import OpenTexts
 from redis_state.integrations.openai_agents.terms import AgentRun
 from redis_state.models import UpdateType
 from redis_state.serialization import codec
-from redis_state.worker import TextWriter
-
-# Of a tool's result in its update: the whole one is the step's.
-MOST_CHARACTERS = 4_096
 
 _KINDS = {
     "response.output_text": UpdateType.RESULT,
@@ -35,9 +31,10 @@ class ResponseTexts:
 
     def __init__(self, run: AgentRun) -> None:
         self._run = run
-        self._open: dict[tuple[object, ...], tuple[AsyncExitStack, TextWriter]] = {}
+        self._texts = OpenTexts[tuple[object, ...]]()
 
     async def __aenter__(self) -> Self:
+        await self._texts.__aenter__()
         return self
 
     async def __aexit__(
@@ -46,9 +43,7 @@ class ResponseTexts:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for place in list(self._open):
-            stack, _ = self._open.pop(place)
-            await stack.__aexit__(kind, error, traceback)
+        await self._texts.__aexit__(kind, error, traceback)
 
     async def show(self, event: TResponseStreamEvent) -> None:
         """Publish what an event has of a text."""
@@ -59,16 +54,14 @@ class ResponseTexts:
         place = (of, getattr(event, "output_index", 0), index)
         if what == "delta":
             await self._write(place, of, str(getattr(event, "delta", "")))
-        elif what == "done" and place in self._open:
-            stack, _ = self._open.pop(place)
-            await stack.aclose()
+        elif what == "done":
+            await self._texts.end(place)
 
     async def _write(self, place: tuple[object, ...], of: str, text: str) -> None:
-        if place not in self._open:
-            stack = AsyncExitStack()
+        if place not in self._texts:
             writer = self._run.scope.ctx.text(self._run.agent, kind=_KINDS[of])
-            self._open[place] = stack, await stack.enter_async_context(writer)
-        self._open[place][1].write(text)
+            await self._texts.begin(place, writer)
+        self._texts.write(place, text)
 
 
 async def publish_tool(run: AgentRun, place: str, about: dict[str, Any]) -> None:
@@ -86,8 +79,3 @@ def arguments_of(text: str | None) -> Any:
         return codec.decode((text or "null").encode())
     except (codec.DecodeError, ValueError):
         return text
-
-
-def shortened(text: str) -> str:
-    """Return a text, or its beginning if it is long."""
-    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"

@@ -8,9 +8,9 @@ from inspect import isawaitable
 from typing import Any, TypeAlias, cast
 
 from agents import Agent, Runner, TResponseInputItem
-from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from redis_state.errors import InvalidField
+from redis_state.integrations.agent_runs.outputs import plain_output
 from redis_state.integrations.agent_runs.running import with_agents
 from redis_state.integrations.openai_agents.runner import install
 from redis_state.integrations.openai_agents.session import RedisStateSession
@@ -103,7 +103,7 @@ def openai_handler(
             result = await Runner.run(agent, given, context=made, session=session, **options)
         else:
             result = await Runner.run(agent, given, context=made, **options)
-        return _plain(result.final_output)
+        return plain_output(result.final_output)
 
     run.__name__ = run.__qualname__ = name
     return durable(run, retry=retry, tools=tools, pauses=pauses, publish=publish, steering=steering)
@@ -143,11 +143,3 @@ def _read_input(given: Any) -> str | list[TResponseInputItem]:
             kind = type(item).__name__
             raise InvalidField("input", f"item {number}: an object is needed, not {kind}")
     return cast("list[TResponseInputItem]", items)
-
-
-def _plain(output: Any) -> Any:
-    try:
-        return to_jsonable_python(output)
-    except PydanticSerializationError:
-        kind = type(output).__name__
-    raise InvalidField("output", f"a {kind} cannot be written as JSON")

@@ -23,9 +23,10 @@ from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from redis_state.errors import InvalidField
+from redis_state.integrations.agent_runs.outputs import shortened
 from redis_state.integrations.agent_runs.running import do_unit
 from redis_state.integrations.agent_runs.scopes import AgentScope, entered, part
-from redis_state.integrations.openai_agents.events import arguments_of, publish_tool, shortened
+from redis_state.integrations.openai_agents.events import arguments_of, publish_tool
 from redis_state.integrations.openai_agents.terms import (
     AgentRun,
     ToolTerms,

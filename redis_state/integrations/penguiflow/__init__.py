@@ -12,13 +12,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from redis_state.integrations.penguiflow.jobs import PenguiflowJobStore, create_job_store
 from redis_state.integrations.penguiflow.memory import create_memory, summarizer_of
 from redis_state.integrations.penguiflow.state import TYPES, PenguiflowStateStore, create_store
-from redis_state.integrations.penguiflow.tokens import PenguiflowTokenStore, create_token_store
+from redis_state.integrations.penguiflow.stores.jobs import PenguiflowJobStore, create_job_store
+from redis_state.integrations.penguiflow.stores.tokens import (
+    PenguiflowTokenStore,
+    create_token_store,
+)
 
 if TYPE_CHECKING:
-    from redis_state.integrations.penguiflow.a2a import (
+    from redis_state.integrations.penguiflow.stores.a2a import (
         PenguiflowA2ATaskStore,
         create_a2a_task_store,
     )
@@ -27,7 +30,7 @@ else:
     def __getattr__(name: str) -> object:
         # With PenguiFlow's A2A package comes a web framework: only who asks for its store pays.
         if name in {"PenguiflowA2ATaskStore", "create_a2a_task_store"}:
-            return getattr(import_module(f"{__name__}.a2a"), name)
+            return getattr(import_module(f"{__name__}.stores.a2a"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -16,7 +16,7 @@ from penguiflow.planner import PlannerFinish, PlannerPause, ReactPlanner
 from redis_state.errors import ConfigError, TokenResolved
 from redis_state.integrations.penguiflow.adapter.private_names import drop_copies, has_copy
 from redis_state.store import RedisStateStore
-from redis_state.stores.pauses import current_claim
+from redis_state.stores.hosts.pauses import current_claim
 
 
 async def resume_once(

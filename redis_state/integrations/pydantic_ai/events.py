@@ -8,9 +8,7 @@ each, with a key that is the same in every run. So a replay publishes nothing tw
 from __future__ import annotations
 
 from collections.abc import AsyncIterable
-from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pydantic_ai.messages import (
     AgentStreamEvent,
@@ -27,13 +25,12 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.tools import RunContext
 
+from redis_state.integrations.agent_runs.outputs import shortened
 from redis_state.integrations.agent_runs.scopes import AgentScope, current_scope
+from redis_state.integrations.agent_runs.texts import OpenTexts
 from redis_state.models import UpdateType
 from redis_state.serialization import codec
-from redis_state.worker import TaskContext, TextWriter
-
-# Of a tool's result in its update: the whole one is the step's.
-MOST_CHARACTERS = 4_096
+from redis_state.worker import TaskContext
 
 _KINDS = {TextPart: UpdateType.RESULT, ThinkingPart: UpdateType.THINKING}
 
@@ -46,13 +43,13 @@ async def publish_events(ctx: RunContext[Any], events: AsyncIterable[AgentStream
     call. Outside of a task it publishes nothing. Errors: TaskCancelled, LeaseLost.
     """
     scope = current_scope()
-    async with _Texts(ctx, None if scope is None else scope.ctx) as texts:
+    async with OpenTexts[int]() as texts:
         async for event in events:
             if scope is None:
                 continue
             match event:
                 case PartStartEvent(index=index, part=TextPart() | ThinkingPart() as part):
-                    await texts.begin(index, part)
+                    await _begin(texts, index, part, ctx, scope.ctx)
                 case PartDeltaEvent(index=index, delta=TextPartDelta(content_delta=text)):
                     texts.write(index, text)
                 case PartDeltaEvent(index=index, delta=ThinkingPartDelta(content_delta=str(text))):
@@ -80,47 +77,18 @@ def event_parts(event: Any) -> tuple[str, ...]:
     return (kind, call) if isinstance(call, str) and call else (kind,)
 
 
-class _Texts:
-    """The texts of one response that are being written, by the number of their part."""
-
-    def __init__(self, ctx: RunContext[Any], task: TaskContext | None) -> None:
-        self._task = task
-        self._name = ctx.agent.name if ctx.agent is not None and ctx.agent.name else "agent"
-        self._open: dict[int, tuple[AsyncExitStack, TextWriter]] = {}
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for index in list(self._open):
-            stack, _ = self._open.pop(index)
-            await stack.__aexit__(kind, error, traceback)
-
-    async def begin(self, index: int, part: TextPart | ThinkingPart) -> None:
-        """Begin a part's text. A part that begins again takes the place of the first."""
-        await self.end(index)
-        if self._task is None:
-            return
-        stack = AsyncExitStack()
-        writer = self._task.text(self._name, kind=_KINDS[type(part)])
-        self._open[index] = stack, await stack.enter_async_context(writer)
-        writer.write(part.content)
-
-    def write(self, index: int, text: str) -> None:
-        """Add to a part's text."""
-        if index in self._open:
-            self._open[index][1].write(text)
-
-    async def end(self, index: int) -> None:
-        """End a part's text, if it is one."""
-        if index in self._open:
-            stack, _ = self._open.pop(index)
-            await stack.aclose()
+async def _begin(
+    texts: OpenTexts[int],
+    index: int,
+    part: TextPart | ThinkingPart,
+    ctx: RunContext[Any],
+    task: TaskContext,
+) -> None:
+    """Begin a part's text. A part that begins again takes the place of the first."""
+    await texts.end(index)
+    name = ctx.agent.name if ctx.agent is not None and ctx.agent.name else "agent"
+    await texts.begin(index, task.text(name, kind=_KINDS[type(part)]))
+    texts.write(index, part.content)
 
 
 async def _publish_tool(
@@ -133,7 +101,7 @@ async def _publish_tool(
     if isinstance(part, ToolCallPart):
         content["arguments"] = arguments_of(part)
     else:
-        content |= {"result": _shortened(part.model_response_str()), "outcome": part.outcome}
+        content |= {"result": shortened(part.model_response_str()), "outcome": part.outcome}
     key = scope.next(str(ctx.run_step), *event_parts(event), kind="event")
     await scope.ctx.emit(UpdateType.TOOL_CALL, content, key=key)
 
@@ -144,7 +112,3 @@ def arguments_of(call: ToolCallPart) -> Any:
         return codec.plain(call.args_as_dict())
     except ValueError:
         return call.args
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias, cast
 from pydantic import ValidationError
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
-from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from redis_state import limits
 from redis_state.errors import InvalidField
+from redis_state.integrations.agent_runs.outputs import plain_output
 from redis_state.integrations.agent_runs.running import with_agents
 from redis_state.integrations.pydantic_ai.durability import RedisStateDurability
 from redis_state.integrations.pydantic_ai.history import MOST_MESSAGES, History
@@ -71,7 +71,7 @@ def pydantic_handler(
             deps=made,
             **options,
         )
-        output = _plain(result.output)
+        output = plain_output(result.output)
         if keeps is not None:
             await keeps.save(ctx, before, result)
         return output
@@ -124,11 +124,3 @@ def read_messages(field: str, messages: Any) -> list[ModelMessage]:
     except ValidationError as error:
         place = ".".join(str(each) for each in error.errors(include_input=False)[0]["loc"][:1])
     raise InvalidField(field, f"message {place or 0} is none of pydantic-ai's")
-
-
-def _plain(output: Any) -> Any:
-    try:
-        return to_jsonable_python(output)
-    except PydanticSerializationError:
-        kind = type(output).__name__
-    raise InvalidField("output", f"a {kind} cannot be written as JSON")

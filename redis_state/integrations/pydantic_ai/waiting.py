@@ -13,7 +13,7 @@ from redis_state.errors import TokenResolved
 from redis_state.integrations.agent_runs.scopes import AgentScope, current_scope
 from redis_state.integrations.pydantic_ai.approvals import NOT_IN_TIME
 from redis_state.integrations.pydantic_ai.backend import run_unit
-from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
+from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions
 
 
 class PausingWaiter(ExternalEventWaiter):
@@ -62,7 +62,7 @@ class PausingWaiter(ExternalEventWaiter):
         """Decide the pause by the answer that was there at once, unless a person was faster."""
         store = self._scope.ctx.store
         try:
-            await TaskPauses(store).decide(token, approved=True, value=answer, actor="ask")
+            await PauseDecisions(store).decide(token, approved=True, value=answer, actor="ask")
         except TokenResolved:
             # In an earlier run, or by a person: what stands is what `wait_for` returns.
             return

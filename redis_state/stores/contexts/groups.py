@@ -11,13 +11,13 @@ from typing import Any
 
 from redis_state import limits
 from redis_state.errors import InvalidField, VersionConflict
-from redis_state.models.session_context import MergeStrategy
-from redis_state.models.task_groups import (
+from redis_state.models.hosts.task_groups import (
     GroupReportStrategy,
     GroupStatus,
     TaskGroup,
     new_group_id,
 )
+from redis_state.models.session_context import MergeStrategy
 from redis_state.primitives.record import Stored, new_write_id
 from redis_state.scripts import GroupKeys, Reply, ReplyCode
 from redis_state.serialization import codec

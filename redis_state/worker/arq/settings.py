@@ -11,7 +11,7 @@ from redis_state.errors import ConfigError
 from redis_state.settings import Settings
 from redis_state.transport.connections.address import Address
 from redis_state.transport.connections.login import login_of
-from redis_state.worker.queue.queue import check_shared, queue_server
+from redis_state.worker.queue.server import check_shared, queue_server
 
 # What redis-py knows, and arq's own settings have no place for.
 _INSTEAD = "use run() or redis-state worker"

@@ -41,12 +41,14 @@ from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.schedules.client import Schedules
-from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
+from redis_state.worker.tasks.changes import TaskChanges
+from redis_state.worker.tasks.children.cancelling import CancelCascade
+from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.messaging.messages import TaskMessages
 from redis_state.worker.tasks.messaging.values import Values
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.snapshots import Snapshots
-from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.turns import InTurn, OnBusy, Turns
 from redis_state.worker.tasks.views.archived import view_archived
 from redis_state.worker.tasks.views.stream import (
@@ -56,7 +58,7 @@ from redis_state.worker.tasks.views.stream import (
     view_task,
     watch_task,
 )
-from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
+from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _LOOK_EVERY_S = 5.0
@@ -72,10 +74,12 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
 
     def __init__(self, store: RedisStateStore, *, queue: str | None = None) -> None:
         super().__init__(store, queue=queue)
-        self._transitions = TaskTransitions(store)
+        self._books = TaskBookkeeping(store)
+        self._changes = TaskChanges(store)
         self._new_tasks = NewTasks(store)
-        self._pausing = TaskPauses(store)
+        self._decisions = PauseDecisions(store)
         self._children = ChildTasks(store, self._queue)
+        self._cancels = CancelCascade(store, self._children)
         self._snapshots = Snapshots(store)
         self._values = Values(store)
         self._messages = TaskMessages(store, self._queue)
@@ -267,7 +271,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         await self.store.save_steering(event if token is None else _naming_token(event))
         if event_type is SteeringEventType.CANCEL:
             reason, hard = event.payload.get("reason"), event.payload.get("hard") is True
-            await self._children.cancel_waiting(session_id, task_id, reason, hard=hard)
+            await self._cancels.cancel_waiting(session_id, task_id, reason, hard=hard)
         elif event_type is SteeringEventType.PRIORITIZE:
             await self._prioritize(session_id, task_id, event.payload["priority"])
         return event
@@ -387,7 +391,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
 
     async def _prioritize(self, session_id: str, task_id: str, priority: int) -> None:
         """Change the priority of a waiting task. A running task receives an event."""
-        waiting = await self._transitions.prioritize(session_id, task_id, priority)
+        waiting = await self._changes.prioritize(session_id, task_id, priority)
         if waiting is not None:
             job = Job.of(waiting)._replace(priority=priority)
             await self._queue.move(job, before=waiting.priority)

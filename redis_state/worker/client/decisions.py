@@ -12,8 +12,9 @@ from redis_state.store import RedisStateStore, process_name
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.waitpoints.deciders import delegate_vote
+from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions
 from redis_state.worker.tasks.waitpoints.open_pauses import (
     OpenPause,
     list_open_pauses,
@@ -21,7 +22,6 @@ from redis_state.worker.tasks.waitpoints.open_pauses import (
     wanted_pauses,
 )
 from redis_state.worker.tasks.waitpoints.pause_pages import PausePage, list_pause_page
-from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 
 
 class ClientDecisions(ABC):
@@ -29,8 +29,8 @@ class ClientDecisions(ABC):
 
     store: RedisStateStore
     _queue: Queue
-    _pausing: TaskPauses
-    _transitions: TaskTransitions
+    _decisions: PauseDecisions
+    _books: TaskBookkeeping
 
     @abstractmethod
     async def get(self, session_id: str, task_id: str) -> TaskState | None:
@@ -167,7 +167,7 @@ class ClientDecisions(ABC):
         before: Callable[[], Awaitable[object]] | None = None,
     ) -> TaskState | None:
         with telemetry.deciding() as span:
-            decided = await self._pausing.decide(
+            decided = await self._decisions.decide(
                 token,
                 approved=approved,
                 value=value,
@@ -179,7 +179,7 @@ class ClientDecisions(ABC):
             session_id, task_id = decided.session_id, decided.task_id
             status_view = await self.store.tasks.look(session_id, task_id)
             if status_view is not None and status_view.status is TaskStatus.PENDING:
-                self._transitions.note_status(status_view)
+                self._books.note_status(status_view)
                 # Put, not ensured: the worker of the run that paused may still hold that run's job.
                 job = Job.ready(status_view)._replace(trace=span.carrier)
                 await self._queue.put(job)

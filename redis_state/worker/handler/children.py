@@ -7,8 +7,8 @@ from typing import Any, Unpack
 
 from redis_state.errors import InvalidField
 from redis_state.worker.handler.calls import ContextCalls
-from redis_state.worker.tasks.child_requests import ChildTask, SpawnOptions, SpawnRequest
-from redis_state.worker.tasks.children import ChildTasks, result_of
+from redis_state.worker.tasks.children.children import ChildTasks, result_of
+from redis_state.worker.tasks.children.requests import ChildTask, SpawnOptions, SpawnRequest
 from redis_state.worker.tasks.execution.inbox import refuse_in_undo
 
 

@@ -20,14 +20,14 @@ from redis_state.worker.handler.messaging import ContextMessaging, RunMessaging
 from redis_state.worker.handler.pauses import DECIDED, SHORT_SLEEP, ContextPauses
 from redis_state.worker.queue.control import take
 from redis_state.worker.queue.limits import Rate
-from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.changes import TaskChanges
+from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import Compensations
 from redis_state.worker.tasks.execution.emitter import Emitter
 from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.execution.patches import VERSION
 from redis_state.worker.tasks.execution.steps import StepPolicy, Steps
 from redis_state.worker.tasks.started import StartedRun
-from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.forms import PauseForm
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 
@@ -47,7 +47,6 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
     def __init__(
         self,
         store: RedisStateStore,
-        transitions: TaskTransitions,
         started: StartedRun,
         inbox: Inbox,
         worker: str,
@@ -59,7 +58,7 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         self.store: RedisStateStore = store
         self.inbox: Inbox = inbox
         self.worker = worker
-        self._transitions = transitions
+        self._changes = TaskChanges(store)
         self._started = started
         self._steps = Steps(store, started, inbox, steps or StepPolicy())
         self._pausing = TaskPauses(store)
@@ -343,4 +342,4 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         kept = {name: value for name, value in self.attributes.items() if name not in gone}
         attributes = check_attributes("attributes", kept | dict(changes))
         lane = self._steps.lane()
-        await self._transitions.set_attributes(self._started, entry, attributes, lane)
+        await self._changes.set_attributes(self._started, entry, attributes, lane)

@@ -20,6 +20,7 @@ from redis_state.primitives.lease import Leases
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
+from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.arq.cron import CronRunner
 from redis_state.worker.handler.guards import Guard
 from redis_state.worker.handler.versions import lanes_of
@@ -29,7 +30,6 @@ from redis_state.worker.observe.stats import Polls, WorkerStats, stale_writes_re
 from redis_state.worker.pool.heartbeat import Heartbeat, HeartbeatThread
 from redis_state.worker.queue.parked import queue_parked
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.recovery.archiving import archive_regularly
 from redis_state.worker.recovery.sweep_loop import sweep_regularly
 from redis_state.worker.runs.config import Handler, RunConfig
 from redis_state.worker.schedules.runner import run_schedules

@@ -36,9 +36,9 @@ from redis_state.worker.observe.registry import INTERVAL_S, WorkerIdentity
 from redis_state.worker.observe.stats import Polls
 from redis_state.worker.pool.heartbeat import Heartbeat
 from redis_state.worker.pool.process import WorkerConfig, WorkerProcess, need_prometheus
-from redis_state.worker.queue.job import JobPayload, RunAgain
+from redis_state.worker.queue.job import ClaimedJob, JobPayload, RunAgain
 from redis_state.worker.queue.loop import QueueLoop
-from redis_state.worker.queue.queue import DEFAULT_QUEUE, ClaimedJob, Queue
+from redis_state.worker.queue.queue import DEFAULT_QUEUE, Queue
 from redis_state.worker.runs.config import Handler
 from redis_state.worker.runs.run_task import run_task
 from redis_state.worker.tasks.execution.steps import StepPolicy

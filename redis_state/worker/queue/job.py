@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -15,6 +16,8 @@ from redis_state.worker.observe.tracing import carried
 # One point of priority is worth as much as having been queued a minute earlier.
 _SENIORITY_MS = 60_000
 _HIGHEST_PRIORITY = 100_000
+# In half microseconds a job's place is odd if its task waits for longer than that says.
+_HALVES_OF_MS = 2_000
 _UNTRACED: Mapping[str, str] = MappingProxyType({})
 
 
@@ -117,6 +120,40 @@ class Job(NamedTuple):
         return f"{tag}/{session}/{escape('task_id', self.task_id)}:{self.runs}"
 
 
+class QueueState(StrEnum):
+    """What the queue had of a job, and what was done."""
+
+    WAITS = "WAITS"  # it is there for any worker
+    CLAIMED = "CLAIMED"  # a worker has claimed it and may be about to start it
+    RELEASED = "RELEASED"  # who claimed it never started it: it is there for any worker again
+    QUEUED = "QUEUED"  # it was not there, and is now
+    HELD = "HELD"  # its claim is a permit, and who has it could still run the task
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedJob:
+    """A job that this process has claimed, and when. Its ``task`` is None if it names none.
+
+    ``is_limited`` if its claim may be a permit. ``place`` is where it was in the queue.
+    """
+
+    id: bytes
+    queue: str
+    claimed: bytes
+    task: JobPayload | None
+    is_limited: bool = False
+    place: bytes = b"0"
+
+
+@dataclass(frozen=True, slots=True)
+class OldClaim:
+    """A claim that its worker has had time to begin: which task's, and when it was made."""
+
+    queue: str
+    task: tuple[str, str]
+    claimed_ms: int
+
+
 def _since_ms(task: TaskStatusView) -> int:
     """Return since when a task counts as waiting: one that goes before others, since before."""
     created_ms = task.order // 1000
@@ -146,3 +183,17 @@ def names_of(claim: str) -> tuple[str, str] | None:
 def seniority_ms(priority: int) -> int:
     """Return by how many ms a priority makes a job earlier."""
     return min(max(0, priority), _HIGHEST_PRIORITY) * _SENIORITY_MS
+
+
+def waited_s(job: JobPayload, *, priority: int) -> float | None:
+    """Return how long a task of this priority waited for its run, if that is known."""
+    if job.place_age_s is None:
+        return None
+    return max(0.0, job.place_age_s - seniority_ms(priority) / 1000)
+
+
+def age_s(place: bytes, now: bytes) -> float | None:
+    """Return how long a job at a place has waited, in seconds; None if that is not known."""
+    if round(float(place) * _HALVES_OF_MS) % 2:
+        return None
+    return (int(now) - float(place)) / 1000

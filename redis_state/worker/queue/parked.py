@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from time import monotonic
 
 from redis_state.transport.key_text import escape, unescape
-from redis_state.worker.queue.job import RunAgain
-from redis_state.worker.queue.queue import ClaimedJob, Queue
+from redis_state.worker.queue.job import ClaimedJob, RunAgain
+from redis_state.worker.queue.queue import Queue
 
 # arq's own runner parks nothing: it tries again after so long, not all at the same moment.
 _AGAIN_S = (5.0, 15.0)

@@ -13,67 +13,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 
-from redis_state.errors import CommandRefused, ConfigError
+from redis_state.errors import CommandRefused
 from redis_state.primitives.record import new_write_id
 from redis_state.scripts import EndedJob, EndedJobs, QueuedJob, Scripts, raw
-from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.transport.cluster.slots import slot_of
-from redis_state.transport.connections.address import Address
 from redis_state.transport.key_groups import QueueKeys
 from redis_state.transport.keys import Keys
 from redis_state.transport.subscriber import Subscription
 from redis_state.transport.transport import Transport
 from redis_state.worker.arq.job_format import payload_key, payload_of, picked_key, stated_in
 from redis_state.worker.queue.backlog import Backlog, read_backlog
-from redis_state.worker.queue.job import Job, JobPayload, names_of, seniority_ms, task_of
+from redis_state.worker.queue.job import (
+    ClaimedJob,
+    Job,
+    JobPayload,
+    OldClaim,
+    QueueState,
+    age_s,
+    names_of,
+    seniority_ms,
+    task_of,
+)
+from redis_state.worker.queue.server import check_shared, queue_server
 
 DEFAULT_QUEUE = "tasks"
 
 _REMEMBERED = 64
 # A claim is remembered for so long; no run of a task is longer.
 _CLAIM_LIFE_MS = timedelta(days=7) // timedelta(milliseconds=1)
-# In half microseconds a job's place is odd if its task waits for longer than that says.
-_HALVES_OF_MS = 2_000
-
-
-class QueueState(StrEnum):
-    """What the queue had of a job, and what was done."""
-
-    WAITS = "WAITS"  # it is there for any worker
-    CLAIMED = "CLAIMED"  # a worker has claimed it and may be about to start it
-    RELEASED = "RELEASED"  # who claimed it never started it: it is there for any worker again
-    QUEUED = "QUEUED"  # it was not there, and is now
-    HELD = "HELD"  # its claim is a permit, and who has it could still run the task
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimedJob:
-    """A job that this process has claimed, and when. Its ``task`` is None if it names none.
-
-    ``is_limited`` if its claim may be a permit. ``place`` is where it was in the queue.
-    """
-
-    id: bytes
-    queue: str
-    claimed: bytes
-    task: JobPayload | None
-    is_limited: bool = False
-    place: bytes = b"0"
-
-
-@dataclass(frozen=True, slots=True)
-class OldClaim:
-    """A claim that its worker has had time to begin: which task's, and when it was made."""
-
-    queue: str
-    task: tuple[str, str]
-    claimed_ms: int
 
 
 class Queue:
@@ -344,7 +315,7 @@ class Queue:
         return [
             await self._named(
                 ClaimedJob(job_id, queue, mark, None, place=place),
-                _age_s(place, now),
+                age_s(place, now),
                 is_limited=is_limited,
             )
             for job_id, place, mark in claimed
@@ -410,46 +381,5 @@ class Queue:
         )
 
 
-def check_shared(settings: Settings) -> None:
-    """Errors: ConfigError for an address that no worker could share."""
-    address = _address(settings)
-    if address.scheme == "embedded" and address.directory is None:
-        raise ConfigError(
-            "embedded:// is a server of one store's own, and a pool shares its server: "
-            "name a directory, embedded:///path/to/directory, or a redis:// server"
-        )
-
-
-def queue_server(settings: Settings) -> Settings | None:
-    """Return the settings of the queue's own server; None if it is the store's.
-
-    A password in its address goes before credentials that change. Errors: ConfigError.
-    """
-    if settings.queue_url is None:
-        return None
-    changes: dict[str, object] = {"url": settings.queue_url, "queue_url": None, "guarantee": "fast"}
-    address = _address(settings)
-    if "password" in address.options or address.scheme == "embedded":
-        changes |= {"credentials": None, "password_file": None}
-    return settings.model_copy(update=changes)
-
-
-def _address(settings: Settings) -> Address:
-    return Address.parse((settings.queue_url or settings.url).get_secret_value())
-
-
-def waited_s(job: JobPayload, *, priority: int) -> float | None:
-    """Return how long a task of this priority waited for its run, if that is known."""
-    if job.place_age_s is None:
-        return None
-    return max(0.0, job.place_age_s - seniority_ms(priority) / 1000)
-
-
 def _payload_of(job: ClaimedJob) -> str:
     return payload_key(job.id.decode("utf-8", "replace"))
-
-
-def _age_s(place: bytes, now: bytes) -> float | None:
-    if round(float(place) * _HALVES_OF_MS) % 2:
-        return None
-    return (int(now) - float(place)) / 1000

@@ -16,9 +16,11 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
-from redis_state.worker.queue.queue import OldClaim, Queue, QueueState
+from redis_state.worker.queue.job import OldClaim, QueueState
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.permits import queue_again
-from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, TaskTransitions
+from redis_state.worker.tasks.moves import LOOK_LATEST_MS
+from redis_state.worker.tasks.transitions import TaskTransitions
 
 
 class OldClaims:

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from redis_state.stores.sessions.task_status import TaskStatusView
-from redis_state.worker.queue.job import Job
-from redis_state.worker.queue.queue import Queue, QueueState
+from redis_state.worker.queue.job import Job, QueueState
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.transitions import TaskTransitions
 
 

@@ -37,21 +37,27 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.keys import WATCH_SHARDS
-from redis_state.worker.queue.queue import Queue, QueueState
+from redis_state.worker.queue.job import QueueState
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.index_repair import IndexRepair
 from redis_state.worker.recovery.old_claims import OldClaims
 from redis_state.worker.recovery.pause_repair import PauseRepair
 from redis_state.worker.recovery.permits import queue_again
 from redis_state.worker.recovery.queue_history import QueueHistory
 from redis_state.worker.recovery.report import SweepReport
-from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
+from redis_state.worker.tasks.children.cancelling import (
+    WITH_PARENT,
+    CancelCascade,
+    parent_cancelled,
+)
+from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.messaging.messages import TaskMessages
-from redis_state.worker.tasks.moves import SKEW_MS
-from redis_state.worker.tasks.transitions import LOOK_LATEST_MS, MAX_CRASHES, TaskTransitions
+from redis_state.worker.tasks.moves import LOOK_LATEST_MS, SKEW_MS
+from redis_state.worker.tasks.transitions import MAX_CRASHES, TaskTransitions
 from redis_state.worker.tasks.turns import Turns
 from redis_state.worker.tasks.waitpoints.deciders import escalate_pause, pause_of
+from redis_state.worker.tasks.waitpoints.deciding import expire_pauses, pause_left_ms
 from redis_state.worker.tasks.waitpoints.pause_tokens import token_key_of
-from redis_state.worker.tasks.waitpoints.pauses import expire_pauses, pause_left_ms
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -120,6 +126,7 @@ class Sweeper:
         self._transitions = TaskTransitions(store)
         # Without the queue: what it wakes is queued with all else that waits.
         self._children = ChildTasks(store)
+        self._cancels = CancelCascade(store, self._children)
         self._messages = TaskMessages(store)
         self._index = IndexRepair(store)
         self._pauses = PauseRepair(store)
@@ -302,11 +309,11 @@ class Sweeper:
             return status_view
         session_id, task_id = task
         parent = status_view.cancelled_with
-        if parent is not None and await self._children.parent_cancelled(
-            session_id, parent, order=status_view.parent_order
+        if parent is not None and await parent_cancelled(
+            self._store, session_id, parent, order=status_view.parent_order
         ):
             report.parent_cancelled += 1
-            await self._children.cancel_with(session_id, task_id, parent, reason=WITH_PARENT)
+            await self._cancels.cancel_with(session_id, task_id, parent, reason=WITH_PARENT)
         elif status_view.waits_for is not None:
             report.woken += await self._children.wake(session_id, task_id, status_view.waits_for)
         else:

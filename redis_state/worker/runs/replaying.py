@@ -33,7 +33,6 @@ from redis_state.worker.tasks.recorded.call_order import CallOrder
 from redis_state.worker.tasks.recorded.rehearsal import Rehearsal
 from redis_state.worker.tasks.recorded.replay import Replay
 from redis_state.worker.tasks.started import StartedRun
-from redis_state.worker.tasks.transitions import TaskTransitions
 
 TIMEOUT_S = 10.0
 _IDLE_S = 0.5
@@ -136,9 +135,7 @@ class _Replayed:
             on_priority=lambda _: None,
         )
         store = _offline(self._history.namespace)
-        self._context = context = TaskContext(
-            store, TaskTransitions(store), self._started, inbox, "replay"
-        )
+        self._context = context = TaskContext(store, self._started, inbox, "replay")
         context.store = _NoStore(store.settings)  # type: ignore[assignment] # pyright: ignore[reportAttributeAccessIssue]
         outcome = code(context)
         if isawaitable(outcome):

@@ -33,7 +33,13 @@ from redis_state.worker.queue.parked import ParkedFor, lane_of
 from redis_state.worker.runs.config import AGAIN_S, RunConfig, RunOutcome
 from redis_state.worker.runs.errors import Exited, cause_of, failure_outcome
 from redis_state.worker.runs.waiting import done_within, shielded, until_written
-from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
+from redis_state.worker.tasks.changes import TaskChanges
+from redis_state.worker.tasks.children.cancelling import (
+    WITH_PARENT,
+    CancelCascade,
+    parent_cancelled,
+)
+from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import AGAIN, Compensations
 from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
 from redis_state.worker.tasks.started import StartedRun
@@ -62,7 +68,9 @@ class TaskRun:
         self._task_id = started.state.task_id
         self._payloads = store.base.payloads
         self._transitions = TaskTransitions(store)
+        self._changes = TaskChanges(store)
         self._children = ChildTasks(store, config.queue)
+        self._cancels = CancelCascade(store, self._children)
         self._inbox = Inbox(
             store,
             started.state.session_id,
@@ -183,8 +191,8 @@ class TaskRun:
         """Cancel a child that starts after its parent was cancelled."""
         parent = None if self._started.isolated else self._started.parent
         session_id = self._started.state.session_id
-        if parent is not None and await self._children.parent_cancelled(
-            session_id, parent, order=self._started.parent_order
+        if parent is not None and await parent_cancelled(
+            self._store, session_id, parent, order=self._started.parent_order
         ):
             self._inbox.cancel(WITH_PARENT)
 
@@ -231,7 +239,6 @@ class TaskRun:
             raise LookupError(f"no handler named {name!r} in this worker, which has {known}")
         context = TaskContext(
             self._store,
-            self._transitions,
             self._started,
             self._inbox,
             self._config.worker,
@@ -314,7 +321,7 @@ class TaskRun:
     async def _cancel_children(self) -> None:
         # What this does not reach is seen by a sweeper.
         with suppress(BackendError):
-            await self._children.cancel_children(
+            await self._cancels.cancel_children(
                 self._started.state.session_id,
                 self._task_id,
                 self._inbox.cancel_reason,
@@ -371,7 +378,7 @@ class TaskRun:
             await self._inbox.catch_up()
             if self._inbox.cancelled:
                 state = self._started.state
-                await self._children.cancel_waiting(
+                await self._cancels.cancel_waiting(
                     state.session_id, self._task_id, self._inbox.cancel_reason
                 )
 
@@ -394,7 +401,7 @@ class TaskRun:
     def _set_priority(self, priority: int) -> None:
         async def save() -> None:
             try:
-                await self._transitions.set_priority(self._started, priority)
+                await self._changes.set_priority(self._started, priority)
             except (BackendError, LeaseLost, InvalidTransition):
                 pass
             except RedisStateError as error:

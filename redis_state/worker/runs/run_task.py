@@ -11,10 +11,10 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import JOB_FIELDS, job_in
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.stats import RunOutcome as Ended
-from redis_state.worker.queue.job import JobPayload, RunAgain
-from redis_state.worker.queue.queue import waited_s
+from redis_state.worker.queue.job import JobPayload, RunAgain, waited_s
 from redis_state.worker.runs.config import AGAIN_S, RunConfig
 from redis_state.worker.runs.run import TaskRun
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.started import NotStarted, StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 
@@ -50,7 +50,7 @@ async def run_task(
         else:
             # Its job is dropped. If the owner of the task dies, the sweeper queues the task.
             log.info("task %r is not started: %s", job.task_id, started.reason)
-            unstarted = TaskTransitions(store).inspect_unstarted
+            unstarted = TaskBookkeeping(store).inspect_unstarted
             await unstarted(job.session_id, job.task_id, started)
     except RunAgain:
         raise

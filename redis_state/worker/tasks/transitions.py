@@ -33,45 +33,26 @@ from redis_state.models import (
     TaskType,
     UpdateType,
 )
-from redis_state.models.attributes import Attributes
 from redis_state.primitives.lease import HeldLease, Leases, new_owner
 from redis_state.primitives.record import new_write_id
-from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import ReplyCode, TaskKeys
-from redis_state.serialization import codec
 from redis_state.serialization.payloads import Sealed
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.stores.sessions.updates import NewUpdate
-from redis_state.stores.task_index import (
-    LETTERS,
-    TaskIndex,
-    forget,
-    indexed_move,
-    indexed_new,
-    indexed_start,
-)
 from redis_state.worker.recovery.dead_letters import note_dead
-from redis_state.worker.tasks.moves import (
-    LOOK_SOON_MS,
-    announcement,
-    raise_refused,
-    status_update,
-    watch_entry,
-)
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
+from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
 from redis_state.worker.tasks.recorded.journal import Journals
-from redis_state.worker.tasks.recorded.replay import Lane, Replay
+from redis_state.worker.tasks.recorded.replay import Replay
 from redis_state.worker.tasks.started import NotStarted, StartedRun, crashes_of, read_started
 
 log: logging.Logger = logging.getLogger(__name__)
 
 # More workers than these that die with one task, one after the other, are its fault.
 MAX_CRASHES = 3
-
-# However long the lease: a task that is handed off and not queued is checked by then.
-LOOK_LATEST_MS = 10_000
 
 _DEAD_LETTER_LEASE_MS = 10_000
 _OUTCOMES = (TaskStatus.COMPLETE, TaskStatus.FAILED)
@@ -83,71 +64,7 @@ class TaskTransitions:
     def __init__(self, store: RedisStateStore) -> None:
         self._store = store
         self._scripts = store.base.scripts
-        self._watch = WatchList(store.base.scripts, store.base.keys)
-        self._index = TaskIndex(store.base.scripts, store.base.keys)
-
-    def note_move(
-        self,
-        state: TaskState,
-        status: TaskStatus,
-        *,
-        version: int,
-        write: str,
-        inspect: bool = False,
-    ) -> None:
-        """Write a move into the index, without waiting for it.
-
-        With ``inspect`` a sweeper inspects the task soon: only sweepers remove its entry of the
-        watch list.
-        """
-        task = indexed_move(
-            watch_entry(state.session_id, state.task_id),
-            status,
-            version=version,
-            write=write,
-            ttl_ms=self._store.tasks.ttl_ms(status.value),
-        )
-        self._index.moved(task, delay_ms=LOOK_SOON_MS if inspect else None)
-        if status is TaskStatus.PAUSED:
-            self.pack_updates(state.session_id)
-
-    def pack_updates(self, session_id: str) -> None:
-        """Shrink the updates of a session whose task waits to what their rows take.
-
-        Without waiting for it: what fails costs memory.
-        """
-        forget(self._scripts.begin_pack_log(self._store.updates.keys(session_id)))
-
-    def note_status(self, found: TaskStatusView) -> None:
-        """Write the status of a task that was read into the index, without waiting for it."""
-        task = indexed_move(
-            watch_entry(found.session_id, found.task_id),
-            found.status,
-            version=found.version,
-            write=found.write,
-            ttl_ms=self._store.tasks.ttl_ms(found.status.value),
-        )
-        self._index.moved(task)
-
-    async def inspect_soon(self, session_id: str, task_id: str) -> None:
-        """Make a sweeper inspect a task soon.
-
-        Call it before a task becomes PENDING: a caller that dies before the task is queued then
-        loses nothing.
-        """
-        entry = watch_entry(session_id, task_id)
-        await self._watch.put(entry, delay_ms=LOOK_SOON_MS, sooner=True)
-
-    async def inspect_unstarted(self, session_id: str, task_id: str, why: NotStarted) -> None:
-        """Make a sweeper inspect a task soon whose job is about to be dropped.
-
-        The job was the last that waited for it, and its entry may not be due for long: another
-        worker has started it and died, or the server has forgotten that it was resumed.
-        """
-        soon_ms = {"held": why.left_ms + 1, TaskStatus.PAUSED.value: LOOK_SOON_MS}
-        if why.reason in soon_ms:
-            entry = watch_entry(session_id, task_id)
-            await self._watch.bring_forward(entry, delay_ms=soon_ms[why.reason])
+        self._books = TaskBookkeeping(store)
 
     async def start(
         self,
@@ -195,16 +112,7 @@ class TaskTransitions:
         if crashes > max_crashes:
             reason = await self._dead_letter(session_id, task_id, held, crashes)
             return NotStarted(reason)
-        # The time to look is when this lease runs out; and an entry that was lost is there again.
-        delay_ms = min(lease_ms, LOOK_LATEST_MS)
-        self._index.started(
-            indexed_start(
-                watch_entry(session_id, task_id),
-                flat,
-                ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
-            ),
-            delay_ms=delay_ms,
-        )
+        self._books.note_start(session_id, task_id, flat, lease_ms=lease_ms)
         journal: tuple[dict[str, Any], int] = ({}, 0)
         try:
             if recorded:
@@ -326,7 +234,7 @@ class TaskTransitions:
         The watch list has it before: a crash afterwards leaves it PENDING and to be queued. Errors:
         InvalidTransition if it does not wait any more.
         """
-        await self.inspect_soon(state.session_id, state.task_id)
+        await self._books.inspect_soon(state.session_id, state.task_id)
         content = {"status": TaskStatus.PENDING.value, "cancelled": reason or True}
         fields = move_fields(TaskStatus.PENDING)
         await self._move(
@@ -352,58 +260,6 @@ class TaskTransitions:
         await leases.release(held)
         return running
 
-    async def prioritize(
-        self, session_id: str, task_id: str, priority: int
-    ) -> TaskStatusView | None:
-        """Change the priority of a task that waits; return what it was, or None if none waits."""
-        keys = self._store.tasks.keys(session_id, task_id)
-        while True:
-            record = await self._store.tasks.load_fields(session_id, task_id)
-            if record is None:
-                return None
-            found = TaskStatusView.of(session_id, task_id, record.fields)
-            if found.status not in (TaskStatus.PENDING, TaskStatus.PAUSED):
-                return None
-            reply = await self._scripts.prioritize_task(
-                keys, priority=priority, write=new_write_id(), expected=record.version
-            )
-            if reply.word is ReplyCode.OK:
-                return found
-
-    async def set_attributes(
-        self, started: StartedRun, entry: str, attributes: Attributes, lane: Lane
-    ) -> None:
-        """Set all attributes of a running task, once per entry of its journal.
-
-        Errors: LeaseLost, JournalRewound, InvalidTransition.
-        """
-        state, write = started.state, new_write_id()
-        reply = await self._scripts.set_attributes(
-            self._keys(state),
-            mark=started.replay.mark,
-            entry=entry,
-            attributes=codec.canonical(attributes),
-            write=write,
-            lane=lane.state(),
-        )
-        raise_refused(reply, state, run=started.replay, wanted="attributes")
-        started.replay.learn(reply, 1, entry, what=state.task_id)
-        if reply.word is ReplyCode.OK:
-            started.attributes.clear()
-            started.attributes.update(attributes)
-            self._note_attributes(started, version=int(reply.facts[0]), write=write)
-
-    async def set_priority(self, started: StartedRun, priority: int) -> None:
-        """Change a running task's priority, for the next time it waits.
-
-        Errors: LeaseLost; InvalidTransition if it is terminal.
-        """
-        mark = started.held.fence.mark
-        reply = await self._scripts.prioritize_task(
-            self._keys(started.state), priority=priority, write=new_write_id(), mark=mark
-        )
-        raise_refused(reply, started.state, run=started.replay, wanted="prioritized")
-
     async def _dead_letter(self, session_id: str, task_id: str, held: HeldLease, died: int) -> str:
         """List a task as a dead letter, then fail it.
 
@@ -424,7 +280,7 @@ class TaskTransitions:
         parent = None if found is None else found.parent
         if parent is not None:
             # It may wait for this task's end.
-            await self.inspect_soon(session_id, parent)
+            await self._books.inspect_soon(session_id, parent)
         content = {"status": TaskStatus.FAILED.value, "error": reason}
         fields = move_fields(TaskStatus.FAILED, self._store.base.payloads, error=reason)
         fields |= {"crashes": b"%d" % crashes}
@@ -487,22 +343,10 @@ class TaskTransitions:
             ended=self._ended(ended) if of_child and ended is not None else b"",
         )
         raise_refused(reply, state, run=run, wanted=status.value)
-        self.note_move(state, status, version=reply.facts[0], write=write, inspect=inspect)
+        self._books.note_move(state, status, version=reply.facts[0], write=write, inspect=inspect)
 
     def _ended(self, ended: Mapping[str, Any]) -> bytes:
         return self._store.base.payloads.document(ended, "result", "error")
-
-    def _note_attributes(self, started: StartedRun, *, version: int, write: str) -> None:
-        new = indexed_new(
-            watch_entry(started.state.session_id, started.state.task_id),
-            started.state,
-            write=write,
-            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
-            handler=started.handler,
-            attributes=started.attributes,
-        )
-        letter = LETTERS[TaskStatus.RUNNING]
-        self._index.changed(new._replace(version=version, status=letter))
 
     def _keys(self, state: TaskState) -> TaskKeys:
         return self._store.tasks.keys(state.session_id, state.task_id)

@@ -40,7 +40,8 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.stores.task_index import TaskIndex, indexed_move
 from redis_state.worker.queue.job import Job, seniority_ms
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.children.cancelling import CancelCascade
+from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.moves import announcement, watch_entry
 from redis_state.worker.tasks.new_tasks import NewTask
 
@@ -229,7 +230,8 @@ class Turns:
         What has something to undo, and waits, runs once more before the new task. Errors:
         BackendError. Then a sweeper does it.
         """
-        session_id, children = view.session_id, ChildTasks(self.store)
+        session_id = view.session_id
+        cancels = CancelCascade(self.store, ChildTasks(self.store))
         reason = f"interrupted by task {view.task_id!r}"
         for name, order in zip(interrupted[::2], interrupted[1::2], strict=True):
             task_id = topic_text(name) or ""
@@ -245,7 +247,7 @@ class Turns:
                 source=f"task:{view.task_id}",
             )
             await self.store.save_steering(event)
-            await children.cancel_waiting(session_id, task_id, reason)
+            await cancels.cancel_waiting(session_id, task_id, reason)
             await self._undo_first(session_id, task_id, before=_place_ms(view))
         await self.store.base.scripts.settle_turn(
             task=self.store.base.keys.task(session_id, view.task_id), order=view.order

@@ -11,7 +11,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
 from redis_state.archive import ArchiveReader
-from redis_state.archive.backfill import backfill
+from redis_state.archive.copying.backfill import backfill
 from redis_state.archive.protocol import Archive
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.worker import TaskContext

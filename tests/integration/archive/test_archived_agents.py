@@ -15,9 +15,9 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.agents import AgentSession, LlmConfig, SessionStore
+from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.model import RecordKind
 from redis_state.archive.protocol import Archive
-from redis_state.archive.records import RecordArchiver
 from redis_state.erasure import Eraser
 from redis_state.errors import ConfigError, SessionNotFound
 from redis_state.stores.archive_list import RecordList

@@ -15,9 +15,9 @@ pytest.importorskip("typer", reason="needs the cli extra")
 
 from redis_state import RedisStateStore, Settings, TaskClient
 from redis_state.archive import open_archive
+from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKind
 from redis_state.archive.protocol import Archive
-from redis_state.archive.records import RecordArchiver
 from redis_state.erasure import Eraser
 from redis_state.errors import ArchiveUnavailable, ConfigError
 from redis_state.models import ArtifactRef, ArtifactRetentionConfig, ArtifactScope
@@ -25,7 +25,7 @@ from redis_state.stores.archive_list import RecordList, artifact_entry
 from redis_state.stores.artifacts import ArtifactStore
 from redis_state.transport.keys import WATCH_SHARDS, artifact_place
 from redis_state.transport.sending.calls import CallSender
-from redis_state.worker.recovery.archive_again import enlist_records
+from redis_state.worker.archiving.again import enlist_records
 from tests.integration.archive.test_any_ids import IDS
 from tests.support.commands import cli
 from tests.support.tasks.archived_records import archive_records, records_due

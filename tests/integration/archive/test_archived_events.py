@@ -17,9 +17,9 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import Archive, open_archive
+from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.model import ArchiveBatch, RecordKind
 from redis_state.archive.postgres.archive import PostgresArchive
-from redis_state.archive.records import RecordArchiver
 from redis_state.erasure import Eraser
 from redis_state.errors import ConfigError
 from redis_state.models import StoredEvent, Trajectory

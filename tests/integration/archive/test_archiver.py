@@ -17,8 +17,8 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import ArchiveQuery, open_archive
-from redis_state.archive.archiver import Archiver
-from redis_state.archive.backfill import backfill
+from redis_state.archive.copying.archiver import Archiver
+from redis_state.archive.copying.backfill import backfill
 from redis_state.archive.model import ArchiveBatch
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.postgres.schema import MIGRATIONS
@@ -27,8 +27,8 @@ from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveUnavailable, ConfigError
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
+from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
-from redis_state.worker.recovery.archiving import archive_regularly
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.moves import watch_entry
 from tests.support.processes.pools import SESSION

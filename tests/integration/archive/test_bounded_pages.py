@@ -12,11 +12,11 @@ from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRecord,
     ArchivedTask,
-    ArchiveQuery,
     RecordKind,
     RecordPlace,
 )
 from redis_state.archive.protocol import Archive
+from redis_state.archive.queries import ArchiveQuery
 from tests.support.tasks.archived_tasks import sample_task
 
 _BEGIN_MS = 1_700_000_000_000

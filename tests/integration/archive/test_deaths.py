@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import Archive, open_archive
-from redis_state.archive.archiver import Archiver
+from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.models import TaskStatus

@@ -13,8 +13,8 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import Archive, ArchiveReader, EventCursor
+from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKind
-from redis_state.archive.records import RecordArchiver
 from redis_state.errors import CommandRefused
 from redis_state.models import StoredEvent
 from redis_state.stores.archive_list import RecordList

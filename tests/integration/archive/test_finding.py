@@ -174,7 +174,7 @@ async def test_an_archive_that_says_nothing_holds_nobody_up_twice(
     monkeypatch: pytest.MonkeyPatch,
     unused_tcp_port: int,
 ) -> None:
-    monkeypatch.setattr("redis_state.archive.reader._PATIENCE_S", 0.2)
+    monkeypatch.setattr("redis_state.archive.reading.breaker._PATIENCE_S", 0.2)
     task = await ended(live)
     kept: list[asyncio.StreamWriter] = []
 
@@ -190,8 +190,8 @@ async def test_an_archive_that_says_nothing_holds_nobody_up_twice(
             pages = await asyncio.gather(*(client.find(archived="also") for _ in range(40)))
             assert all(page.incomplete and page.tasks[0].task_id == task for page in pages)
         # The next ones do not even try.
-        monkeypatch.setattr("redis_state.archive.reader._PATIENCE_S", 3600.0)
-        monkeypatch.setattr("redis_state.archive.reader._LEFT_ALONE_S", 3600.0)
+        monkeypatch.setattr("redis_state.archive.reading.breaker._PATIENCE_S", 3600.0)
+        monkeypatch.setattr("redis_state.archive.reading.breaker._LEFT_ALONE_S", 3600.0)
         async with asyncio.timeout(20):
             assert (await client.find(archived="also")).incomplete
         assert kept
@@ -260,7 +260,7 @@ async def test_an_archive_that_is_killed_between_pages_leaves_a_page_incomplete_
     postgres: OwnPostgres,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("redis_state.archive.reader._LEFT_ALONE_S", 0.05)
+    monkeypatch.setattr("redis_state.archive.reading.breaker._LEFT_ALONE_S", 0.05)
     tasks = [await ended(live, updates=0) for _ in range(6)]
     await archive_and_expire(live, archive, *tasks[:3])
     async with TaskClient(live) as client:

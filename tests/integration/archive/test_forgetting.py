@@ -15,17 +15,18 @@ import psycopg
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import ArchiveReader, open_archive
-from redis_state.archive.archiver import Archiver
-from redis_state.archive.backfill import backfill
+from redis_state.archive.copying.archiver import Archiver
+from redis_state.archive.copying.backfill import backfill
 from redis_state.archive.erased import sessions_in
-from redis_state.archive.model import ArchiveBatch, ArchivedTask, ArchiveQuery
+from redis_state.archive.model import ArchiveBatch, ArchivedTask
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive
+from redis_state.archive.queries import ArchiveQuery
 from redis_state.archive.waiting import ArchiveList
 from redis_state.erasure import Eraser, eraser, traces
 from redis_state.errors import PayloadStoreUnavailable
 from redis_state.memory.keys import MemoryKey
-from redis_state.stores.oauth_tokens import OAuthTokenStore
+from redis_state.stores.hosts.oauth_tokens import OAuthTokenStore
 from redis_state.worker import TaskContext
 from tests.support.erasure import nothing_is_left
 from tests.support.processes.pools import pool
@@ -119,7 +120,9 @@ async def test_claims_of_many_archived_tasks_are_read_in_pages(
     await archive_all(large, archive)
     await large.clear_session("mine")
     # Four have ended in one moment: more than a page.
-    async with await psycopg.AsyncConnection.connect(archive._url.get_secret_value()) as link:
+    url = large.settings.archive_url
+    assert url is not None
+    async with await psycopg.AsyncConnection.connect(url.get_secret_value()) as link:
         await link.execute(
             "UPDATE redis_state.tasks SET ended_at = '2031-01-01 00:00+00', record = "
             "jsonb_set(record::jsonb - 'updated', '{updated_at}', '\"1924992000000000\"')::json "

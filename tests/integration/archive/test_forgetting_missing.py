@@ -12,9 +12,10 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.archive.backfill import backfill
-from redis_state.archive.model import ArchiveQuery, RecordKind
+from redis_state.archive.copying.backfill import backfill
+from redis_state.archive.model import RecordKind
 from redis_state.archive.parquet.archive import ParquetArchive
+from redis_state.archive.queries import ArchiveQuery
 from redis_state.erasure import Eraser
 from redis_state.errors import ArchiveFileMissing
 from redis_state.models import Trajectory
@@ -46,7 +47,7 @@ async def test_what_is_there_is_erased_and_the_report_names_the_file(
         await archive.compact()
         (file,) = [
             each
-            for each in archive._log.files().of(kind)
+            for each in archive._calls.log.files().of(kind)
             if await _has(archive, each.name, RecordKind.TRAJECTORY if kind == "records" else None)
         ]
         at = tmp_path / f"namespace={settings.namespace}" / file.name
@@ -78,5 +79,5 @@ async def test_what_is_there_is_erased_and_the_report_names_the_file(
 
 async def _has(archive: ParquetArchive, name: str, kind: RecordKind | None) -> bool:
     """Return whether a file is one of tasks or updates, or has records of a kind."""
-    classes = archive._log.files().by_name[name].classes or {}
+    classes = archive._calls.log.files().by_name[name].classes or {}
     return kind is None or kind.value in classes

@@ -12,7 +12,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
 from redis_state.archive import Archive
-from redis_state.archive.reader import ArchiveReader
+from redis_state.archive.reading.updates import UpdateReader
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.worker import TaskClient
 from redis_state.worker.tasks.transitions import TaskTransitions
@@ -44,13 +44,13 @@ async def test_a_page_of_large_updates_is_bounded_and_decoded_between_other_work
             turns += 1
             await asyncio.sleep(0)
 
-    decode = ArchiveReader._update_of
+    decode = UpdateReader._update_of
 
-    def noting(self: ArchiveReader, *args: Any) -> StateUpdate | None:
+    def noting(self: UpdateReader, *args: Any) -> StateUpdate | None:
         decoded.append(turns)
         return decode(self, *args)
 
-    monkeypatch.setattr(ArchiveReader, "_update_of", noting)
+    monkeypatch.setattr(UpdateReader, "_update_of", noting)
     turning = asyncio.create_task(turn())
     cursor, found, sizes = None, list[int](), list[int]()
     try:

@@ -17,7 +17,8 @@ import psycopg
 
 from redis_state import RedisStateStore
 from redis_state.archive import ArchivedTask, ArchiveListing, ArchiveReader
-from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows, json_of, moment_of_ms
+from redis_state.archive.encoding import json_of, moment_of_ms
+from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
 from redis_state.archive.parquet import finding as of_files
 from redis_state.archive.postgres import finding as of_tables
 from redis_state.archive.protocol import Archive

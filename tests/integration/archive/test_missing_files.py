@@ -16,25 +16,19 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.archive.archiver import Archiver
-from redis_state.archive.backfill import backfill
-from redis_state.archive.model import (
-    ArchiveBatch,
-    ArchivedRow,
-    ArchiveQuery,
-    RecordKind,
-    SessionRows,
-    moment_of_ms,
-)
+from redis_state.archive.copying.archiver import Archiver
+from redis_state.archive.copying.backfill import backfill
+from redis_state.archive.encoding import moment_of_ms
+from redis_state.archive.model import ArchiveBatch, ArchivedRow, RecordKind, SessionRows
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files import compacting
 from redis_state.archive.parquet.files.log import DataFile, FileGone, FileLog
 from redis_state.archive.parquet.files.objects import FolderObjects, ListedObject
-from redis_state.archive.parquet.files.reading import FileReader
 from redis_state.archive.protocol import overlooked
+from redis_state.archive.queries import ArchiveQuery
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveFileMissing, ArchiveUnavailable
-from redis_state.worker.recovery.archive_again import enlist_records
+from redis_state.worker.archiving.again import enlist_records
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.archived_records import archive_records, save_records
 from tests.support.tasks.archived_tasks import sample_task
@@ -79,7 +73,9 @@ async def test_a_file_that_is_gone_is_named_and_the_rest_goes_on(
                 [sample_task(session, "t", 3)], [SessionRows(session, None, rows_of(1, 2))]
             )
         )
-    (first,) = (each.name for each in files._log.files().of(kind) if _has(files, each.name, "lost"))
+    (first,) = (
+        each.name for each in files._calls.log.files().of(kind) if _has(files, each.name, "lost")
+    )
     (tmp_path / "namespace=n" / first).unlink()
     status = await files.status()
     assert status.missing == (first,)
@@ -94,7 +90,7 @@ async def test_a_file_that_is_gone_is_named_and_the_rest_goes_on(
     assert await files.rows("kept", after=None, count=9) == rows_of(1, 2)
     # The others of its kind are merged.
     assert await files.compact() >= 0
-    assert len(files._log.files().at(kind, "new")) == 1
+    assert len(files._calls.log.files().at(kind, "new")) == 1
     assert (await files.status()).missing == (first,)
     # A retention that need not read it takes it along; one that does names it.
     report = await files.retain({kind: moment_of_ms(_BEGIN_MS + 2)}, dry_run=True)
@@ -107,7 +103,7 @@ async def test_a_file_that_is_gone_is_named_and_the_rest_goes_on(
 
 
 def _has(files: ParquetArchive, name: str, session: str) -> bool:
-    reader = FileReader(files._log, files._footers)
+    reader = files._calls._reading()
     return bool(reader.keys(reader.files.by_name[name], session).num_rows)
 
 
@@ -168,7 +164,7 @@ async def test_updates_between_that_are_gone_are_a_gap_until_their_session_is_ar
     for _ in range(3):
         await ArchiveList(store).enlist(SESSION, await ended(store))
         await archive_all(store, archive)
-    middle = sorted(archive._log.files().of("updates"), key=lambda file: file.least)[1]
+    middle = sorted(archive._calls.log.files().of("updates"), key=lambda file: file.least)[1]
     (tmp_path / "namespace=n" / middle.name).unlink()
     assert await archive.drop_missing() == [middle.name]
     whole = await log_of(store).read_all()
@@ -205,7 +201,7 @@ async def test_a_listing_that_is_behind_names_no_file_that_counts_no_more(
     files: ParquetArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await files.write(ArchiveBatch([sample_task("s", "t", 3), sample_task("p", "t", 3)]))
-    listed, names = {each.name for each in files._objects.names("")}, FolderObjects.names
+    listed, names = {each.name for each in files._calls._objects.names("")}, FolderObjects.names
     # The file is written again, and deleted.
     await files.forget("p")
 
@@ -241,7 +237,7 @@ async def test_a_merge_is_bounded_by_what_it_has_in_memory(
     assert merged
     assert max(merged) <= 3 << 19
     assert (await files.status()).updates == 8
-    assert not files._log.files().at("updates", "new")
+    assert not files._calls.log.files().at("updates", "new")
 
 
 @pytest.mark.parametrize("last", ["done", "lost", "other"])
@@ -260,10 +256,10 @@ async def test_a_file_that_is_lost_behind_one_that_was_replaced_is_overlooked(
     known = overlooked.set(missing)
     try:
         if last == "done":
-            assert await files._run("read", work) == "done"
+            assert await files._calls.run("read", work) == "done"
         else:
             with pytest.raises(ArchiveUnavailable, match="its files change meanwhile"):
-                await files._run("read", work)
+                await files._calls.run("read", work)
     finally:
         overlooked.reset(known)
     assert missing == {"lost"}

@@ -20,18 +20,18 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import open_archive
-from redis_state.archive.archiver import Archiver
-from redis_state.archive.pace import Pace
+from redis_state.archive.copying.archiver import Archiver
+from redis_state.archive.copying.pace import Pace
+from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.protocol import Archive
-from redis_state.archive.records import RecordArchiver
 from redis_state.archive.waiting import ArchiveList
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts.runner import ScriptRunner
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker.archiving import loop as archiving_loop
+from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
-from redis_state.worker.recovery import archiving as archiving_module
-from redis_state.worker.recovery.archiving import archive_regularly
 from tests.support.commands import begin, end
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.archives import all_due, archive_all, archived, ended, expected
@@ -76,13 +76,14 @@ async def test_a_round_rests_after_few_commands(
 async def test_files_are_written_and_verified_in_other_threads(
     live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from redis_state.archive.parquet import archive as module  # noqa: PLC0415 - needs the extra
+    from redis_state.archive.parquet import archive as files  # noqa: PLC0415 - needs the extra
+    from redis_state.archive.parquet import calls  # noqa: PLC0415 - as above
 
     task = await ended(live)
     await ArchiveList(live).enlist(SESSION, task)
     where: dict[str, set[int]] = {}
 
-    def noting(name: str) -> None:
+    def noting(module: Any, name: str) -> None:
         work: Any = getattr(module, name)
 
         def recorded(*args: Any, **options: Any) -> Any:
@@ -91,8 +92,8 @@ async def test_files_are_written_and_verified_in_other_threads(
 
         monkeypatch.setattr(module, name, recorded)
 
-    for name in ("changes_of", "write_files"):
-        noting(name)
+    noting(files, "changes_of")
+    noting(calls, "write_files")
     await archive_all(live, archive)
     assert set(where) == {"changes_of", "write_files"}
     assert threading.get_ident() not in set[int]().union(*where.values())
@@ -124,7 +125,7 @@ async def test_a_worker_without_a_share_only_counts_and_says_what_may_expire(
                 for entry in await send(live, "ZRANGE", key, 0, -1):
                     await send(live, "ZINCRBY", key, by, entry)
         stats = WorkerStats()
-        with caplog.at_level(logging.WARNING, logger="redis_state.worker.recovery.archiving"):
+        with caplog.at_level(logging.WARNING, logger="redis_state.worker.archiving.loop"):
             running = asyncio.create_task(
                 archive_regularly(live, open_archive(settings), stats=stats)
             )
@@ -163,7 +164,7 @@ async def test_what_is_late_waits_for_no_rest_of_an_earlier_round(
 
     # Each piece takes the two seconds that count at most.
     monkeypatch.setattr(
-        archiving_module, "Pace", partial(Pace, clock=count(0, 2).__next__, sleep=sleep)
+        archiving_loop, "Pace", partial(Pace, clock=count(0, 2).__next__, sleep=sleep)
     )
     stats = WorkerStats()
     archive = open_archive(live.settings)
@@ -187,7 +188,7 @@ async def test_a_pool_that_is_late_again_and_again_says_so_once(
 
     monkeypatch.setattr(WatchList, "overdue_s", overdue_s)
     for name in ("_COUNT_EVERY_S", "_PAUSE_S"):
-        monkeypatch.setattr(archiving_module, name, 0.01)
+        monkeypatch.setattr(archiving_loop, name, 0.01)
     running = asyncio.create_task(
         archive_regularly(live, open_archive(live.settings), stats=WorkerStats(), share=0.0)
     )

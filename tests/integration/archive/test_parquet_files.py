@@ -14,17 +14,16 @@ pytest.importorskip("duckdb", reason="needs duckdb")
 
 import duckdb
 
+from redis_state.archive.encoding import moment_of_ms
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRecord,
     ArchivedRow,
-    ArchiveListing,
-    ArchiveQuery,
     RecordKind,
     SessionRows,
-    moment_of_ms,
 )
 from redis_state.archive.parquet.archive import ParquetArchive
+from redis_state.archive.queries import ArchiveListing, ArchiveQuery
 from redis_state.errors import ArchiveFileMissing
 from tests.support.tasks.archived_tasks import sample_task
 

@@ -11,17 +11,12 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the parquet extra")
 
-from redis_state.archive.model import (
-    ArchiveBatch,
-    ArchivedRow,
-    ArchivedTask,
-    ArchiveQuery,
-    SessionRows,
-    moment_of_ms,
-)
-from redis_state.archive.parquet import archive as archives
+from redis_state.archive.encoding import moment_of_ms
+from redis_state.archive.model import ArchiveBatch, ArchivedRow, ArchivedTask, SessionRows
+from redis_state.archive.parquet import calls as file_calls
 from redis_state.archive.parquet import expiring, retention
 from redis_state.archive.parquet.archive import ParquetArchive
+from redis_state.archive.queries import ArchiveQuery
 from tests.support.sizes import sizes
 from tests.support.tasks.archived_tasks import sample_task
 
@@ -138,7 +133,7 @@ class FilesAndModel:
 async def test_any_calls_leave_what_they_should(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: range
 ) -> None:
-    monkeypatch.setattr(archives, "GRACE", timedelta(0))
+    monkeypatch.setattr(file_calls, "GRACE", timedelta(0))
     for seed in seeds:
         chosen = random.Random(seed)
         monkeypatch.setattr(retention, "_MOST", chosen.choice([3, 10, 500]))

@@ -16,20 +16,13 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the parquet extra")
 
-from redis_state.archive.model import (
-    ArchiveBatch,
-    ArchivedRow,
-    ArchivedTask,
-    ArchiveListing,
-    ArchiveQuery,
-    SessionRows,
-)
-from redis_state.archive.parquet import archive as archives
+from redis_state.archive.model import ArchiveBatch, ArchivedRow, ArchivedTask, SessionRows
 from redis_state.archive.parquet import calls
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files import compacting, log
 from redis_state.archive.parquet.files.columns import pq
 from redis_state.archive.parquet.files.log import FileLog, LogChange
+from redis_state.archive.queries import ArchiveListing, ArchiveQuery
 from redis_state.errors import ArchiveUnavailable, ConfigError
 from tests.support.tasks.archived_tasks import sample_task
 
@@ -94,7 +87,7 @@ async def test_who_was_stopped_while_the_log_went_on_says_that_it_wrote_nothing(
     one, other = (ParquetArchive(tmp_path.as_uri()) for _ in range(2))
     await one.prepare()
     # `one` stands still from here on, for longer than what counts no more is kept.
-    monkeypatch.setattr(archives, "GRACE", timedelta(0))
+    monkeypatch.setattr(calls, "GRACE", timedelta(0))
 
     async def go_on() -> None:
         await other.write(ArchiveBatch([sample_task("s", "other", 3, at_ms=_BEGIN_MS)]))

@@ -10,20 +10,19 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the parquet extra")
 
+from redis_state.archive.encoding import moment_of_ms
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRecord,
     ArchivedRow,
-    ArchiveQuery,
     RecordKind,
     SessionRows,
-    moment_of_ms,
 )
-from redis_state.archive.parquet import archive as archives
-from redis_state.archive.parquet import expiring, retention
+from redis_state.archive.parquet import calls, expiring, retention
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files import log
 from redis_state.archive.parquet.files.log import LogChange
+from redis_state.archive.queries import ArchiveQuery
 from tests.support.tasks.archived_tasks import sample_task
 
 _BEGIN_MS = 1_700_000_000_000
@@ -112,7 +111,7 @@ async def test_last_places_stay_through_compaction_and_go_back_with_the_server(
 async def test_what_was_erased_and_what_has_expired_is_known_when_the_entries_have_gone(
     files: ParquetArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "GRACE", timedelta(0))
+    monkeypatch.setattr(calls, "GRACE", timedelta(0))
     old = ArchiveBatch([sample_task("s", "t", 3, at_ms=_BEGIN_MS)])
     await files.write(old)
     await append(files, "r", 1, 2, 3)
@@ -211,7 +210,7 @@ async def test_a_missing_file_of_an_older_entry_is_left_and_the_others_expire(
     for at_ms in (_BEGIN_MS, _BEGIN_MS + 1):
         await files.write(ArchiveBatch(records=records_of(at_ms)))
     await append(files, "s", 1)
-    first, _ = files._log.files().of("records")
+    first, _ = files._calls.log.files().of("records")
     (tmp_path / "namespace=n" / first.name).unlink()
     moment = moment_of_ms(_BEGIN_MS + 2)
     report = await files.retain({"updates": moment, "events": moment})

@@ -16,8 +16,8 @@ import psycopg
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.archive.model import ArchiveListing
 from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.queries import ArchiveListing
 from redis_state.archive.waiting import ArchiveList
 from redis_state.models import StoredEvent
 from redis_state.stores.durable_events.store import DurableEventStore

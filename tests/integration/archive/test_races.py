@@ -12,8 +12,8 @@ pytest.importorskip("psycopg", reason="needs the postgres extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
-from redis_state.archive.archiver import Archiver
-from redis_state.archive.copying import UpdateCopies
+from redis_state.archive.copying.archiver import Archiver
+from redis_state.archive.copying.updates import UpdateCopies
 from redis_state.archive.model import ArchiveBatch, ArchivedTask
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList, session_entry

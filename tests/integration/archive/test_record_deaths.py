@@ -17,9 +17,9 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import open_archive
+from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive
-from redis_state.archive.records import RecordArchiver
 from redis_state.errors import ArchiveUnavailable
 from redis_state.settings import ArchiveClass
 from redis_state.transport.sending.calls import CallSender

@@ -17,7 +17,7 @@ from redis_state import Settings
 from redis_state.archive.erased import scope_of
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKey, RecordKind
 from redis_state.archive.opening import open_archive
-from redis_state.archive.postgres import archive as postgres_archive
+from redis_state.archive.postgres import calls
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.postgres.schema import MIGRATIONS
 from redis_state.archive.protocol import Archive
@@ -133,7 +133,7 @@ async def test_the_last_of_each_owner_is_found_and_rows_of_an_owner_are_erased(
 async def test_writers_and_erasers_of_the_same_owners_do_not_wait_for_each_other(
     archiving: Settings, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_archive, "_TRIES", 1)
+    monkeypatch.setattr(calls, "_TRIES", 1)
     owners = [f"trace {n}" for n in range(60)]
     rows = [replace(record(write=""), kind=RecordKind.EVENT, owner=each) for each in owners]
     others = [open_archive(archiving) for _ in range(4)]

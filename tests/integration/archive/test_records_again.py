@@ -17,10 +17,10 @@ from pydantic import SecretStr
 from redis_state import RedisStateStore, Settings
 from redis_state.agents import SessionStore
 from redis_state.archive import Archive, open_archive
+from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.model import ArchivedRecord, RecordKind
-from redis_state.archive.records import RecordArchiver
 from redis_state.models import Trajectory
-from redis_state.worker.recovery.archive_again import enlist_records
+from redis_state.worker.archiving.again import enlist_records
 from tests.integration.archive.test_any_ids import IDS
 from tests.support.agents.sessions import fresh
 from tests.support.commands import cli

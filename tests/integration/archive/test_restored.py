@@ -15,7 +15,7 @@ import psycopg
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import ArchiveQuery
-from redis_state.archive.archiver import Archiver
+from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive

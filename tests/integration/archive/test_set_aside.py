@@ -9,8 +9,8 @@ pytest.importorskip("psycopg", reason="needs the postgres extra")
 import psycopg
 
 from redis_state import RedisStateStore, Settings
+from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.protocol import Archive
-from redis_state.archive.records import RecordArchiver
 from redis_state.models import Trajectory
 from redis_state.stores.archive_list import RecordList, record_entry
 from tests.support.processes.pools import SESSION

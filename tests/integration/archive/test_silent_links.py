@@ -14,8 +14,9 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore
-from redis_state.archive import Archive, reader
+from redis_state.archive import Archive
 from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.reading import breaker
 from redis_state.errors import ArchiveUnavailable, CursorGap
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
@@ -71,8 +72,8 @@ async def test_a_page_of_both_does_not_wait_for_a_silent_archive(
 async def test_one_connection_that_says_nothing_closes_the_archive_for_nobody(
     live: RedisStateStore, link: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "_PATIENCE_S", 2.0)
-    monkeypatch.setattr(reader, "_LEFT_ALONE_S", LONG_S)
+    monkeypatch.setattr(breaker, "_PATIENCE_S", 2.0)
+    monkeypatch.setattr(breaker, "_LEFT_ALONE_S", LONG_S)
     settings = live.settings.model_copy(update={"archive_url": url_of(link)})
     async with RedisStateStore(settings) as store, TaskClient(store) as client:
         await store.archive.archive.prepare()
@@ -89,7 +90,7 @@ async def test_an_archive_that_is_away_is_asked_by_one_caller_at_a_time(
     live: RedisStateStore, link: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
-    monkeypatch.setattr(reader, "monotonic", lambda: now_s)
+    monkeypatch.setattr(breaker, "monotonic", lambda: now_s)
     settings = live.settings.model_copy(update={"archive_url": url_of(link)})
     async with RedisStateStore(settings) as store, TaskClient(store) as client:
 

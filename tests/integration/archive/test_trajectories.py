@@ -14,9 +14,9 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import open_archive
+from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.model import ArchiveBatch, RecordKind
 from redis_state.archive.protocol import Archive
-from redis_state.archive.records import RecordArchiver
 from redis_state.erasure import Eraser
 from redis_state.errors import ConfigError
 from redis_state.models import Trajectory
@@ -26,8 +26,8 @@ from redis_state.stores.traces.trajectories import trajectory_entry
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.transport.sending.calls import CallSender
+from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
-from redis_state.worker.recovery.archiving import archive_regularly
 from tests.integration.archive.test_any_ids import IDS
 from tests.support.tasks.archived_records import archive_records, records_due
 from tests.support.tasks.crash_states import send

@@ -18,8 +18,9 @@ from redis_state.models import TaskState, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import ChildTask, Handler, TaskClient, TaskContext
 from redis_state.worker.recovery.report import SweepReport
-from redis_state.worker.tasks.child_requests import SpawnRequest
-from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
+from redis_state.worker.tasks.children.cancelling import WITH_PARENT, CancelCascade
+from redis_state.worker.tasks.children.children import ChildTasks
+from redis_state.worker.tasks.children.requests import SpawnRequest
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import (
@@ -368,7 +369,7 @@ async def test_an_isolated_child_goes_on_when_its_parent_is_cancelled(
 ) -> None:
     child = await spawn_one(store, isolate=True)
     await TaskTransitions(store).finish_run(await take(store), TaskStatus.CANCELLED)
-    await ChildTasks(store).cancel_children(SESSION, TASK, None)
+    await CancelCascade(store, ChildTasks(store)).cancel_children(SESSION, TASK, None)
     assert (await sweep(store, child.task_id)).parent_cancelled == 0
     state = await run_once(store, double_of_none, task_id=child.task_id)
     assert state.status is TaskStatus.COMPLETE
@@ -547,7 +548,7 @@ async def test_what_is_left_in_an_index_is_cancelled_with_its_own_parent_only(
     key = store.base.keys.task(SESSION, TASK)
     order = await store.transport.sender.send("HGET", key, "order", repeatable=True)
     await store.transport.sender.send("HSET", key, "order", int(order) + 1, repeatable=True)
-    family = ChildTasks(store)
+    family = CancelCascade(store, ChildTasks(store))
     await family.cancel_children(SESSION, TASK, "enough")
     assert (await state_of(store, child.task_id)).status is TaskStatus.PENDING
     await store.transport.sender.send("HSET", key, "order", order, repeatable=True)

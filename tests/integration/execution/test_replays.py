@@ -321,7 +321,7 @@ async def test_a_wait_for_steering_is_not_waited_again(store: RedisStateStore) -
 async def test_a_handler_that_does_not_repeat_itself_is_steered_all_the_same(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redis_state.worker.tasks.recorded.replay._PATIENCE_S", 0.05)
+    monkeypatch.setattr("redis_state.worker.tasks.recorded.lanes._PATIENCE_S", 0.05)
 
     async def handler(ctx: TaskContext) -> str:
         if ctx.attempt == 1:

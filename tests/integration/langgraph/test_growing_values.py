@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from redis_state import CorruptState, RedisStateStore, Settings
 from redis_state.integrations.langgraph import RedisSaver
-from redis_state.integrations.langgraph.threads.tails import SIGN
+from redis_state.integrations.langgraph.threads.stored.tails import SIGN
 from tests.support.agents.graphs import config_of
 
 Saved = tuple[Any, list[Any]]

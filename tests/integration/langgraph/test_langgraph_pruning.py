@@ -18,7 +18,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from redis_state import Conflict, RedisStateStore, Settings
 from redis_state.integrations.langgraph import RedisSaver
 from redis_state.integrations.langgraph.threads.newest import Newest
-from redis_state.integrations.langgraph.threads.tails import StoredValue
+from redis_state.integrations.langgraph.threads.stored.tails import StoredValue
 from redis_state.integrations.langgraph.threads.threads import Threads
 from redis_state.testing import eventually
 from tests.support.agents.graphs import config_of

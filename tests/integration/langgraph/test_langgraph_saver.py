@@ -29,7 +29,7 @@ from redis_state import (
     ThreadClaimed,
 )
 from redis_state.integrations.langgraph import RedisSaver
-from redis_state.integrations.langgraph.threads.places import value_name
+from redis_state.integrations.langgraph.threads.stored.places import value_name
 from redis_state.testing import eventually
 from tests.support.agents.graphs import adding_deltas, asking, config_of, counting
 from tests.support.processes import forkserver

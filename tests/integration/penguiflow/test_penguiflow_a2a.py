@@ -26,11 +26,8 @@ from penguiflow_a2a.store import InMemoryTaskStore
 
 from redis_state import ConfigError, InvalidField, Settings
 from redis_state.errors import OutcomeUnknown
-from redis_state.integrations.penguiflow import (
-    PenguiflowA2ATaskStore,
-    a2a_tasks,
-    create_a2a_task_store,
-)
+from redis_state.integrations.penguiflow import PenguiflowA2ATaskStore, create_a2a_task_store
+from redis_state.integrations.penguiflow.stores import a2a_tasks
 from redis_state.primitives.log import Bounds, Log
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually

@@ -32,7 +32,7 @@ from redis_state.integrations.penguiflow.planners import (
 )
 from redis_state.integrations.penguiflow.tasks import once
 from redis_state.models import SteeringEventType, TaskStatus
-from redis_state.stores.pauses import PauseStore
+from redis_state.stores.hosts.pauses import PauseStore
 from redis_state.testing import eventually
 from redis_state.worker import Decision, TaskContext
 from tests.support.penguiflow.handlers import Effects, planner_of

@@ -19,7 +19,8 @@ from redis_state.scripts import Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from redis_state.worker.tasks.execution.inbox import Inbox
-from redis_state.worker.tasks.recorded.replay import Lane, Replay
+from redis_state.worker.tasks.recorded.lanes import Lane
+from redis_state.worker.tasks.recorded.replay import Replay
 from tests.support.samples import steering, update
 from tests.support.scripts.replies import HOUR, ask
 from tests.support.servers.nodes import subscribers

@@ -11,6 +11,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, client_of, pool
@@ -40,11 +41,10 @@ async def test_a_lost_history_leaves_an_index_that_a_sweeper_makes_exact() -> No
         # A write of the lost history arrives late: it is of a version that will be given again.
         entry = watch_entry(SESSION, task)
         run = await started(store, task)
-        transitions = TaskTransitions(store)
-        transitions.note_move(run.state, TaskStatus.CANCELLED, version=9, write="lost")
+        TaskBookkeeping(store).note_move(run.state, TaskStatus.CANCELLED, version=9, write="lost")
         assert await _counts(client) == {"CANCELLED": 1, "PENDING": 1}
         # A later version of the record is lower than that, and is put in its place.
-        await transitions.finish_run(run, TaskStatus.COMPLETE, result=1)
+        await TaskTransitions(store).finish_run(run, TaskStatus.COMPLETE, result=1)
         for _ in range(4):
             await make_due(store, entry)
             await sweeper_of(store).run_once()

@@ -19,7 +19,7 @@ from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.job import JobPayload
 from redis_state.worker.runs.config import RunConfig
 from redis_state.worker.runs.run_task import run_task
-from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.tasks.runs import TASK, make, run_once

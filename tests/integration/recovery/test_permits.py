@@ -13,8 +13,8 @@ from redis_state.errors import LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases, new_owner
 from redis_state.worker import TaskClient
-from redis_state.worker.queue.job import Job
-from redis_state.worker.queue.queue import ClaimedJob, Queue, QueueState
+from redis_state.worker.queue.job import ClaimedJob, Job, QueueState
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.permits import queue_again
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.started import NotStarted, StartedRun

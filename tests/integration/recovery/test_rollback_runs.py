@@ -18,6 +18,7 @@ from redis_state.primitives.lease import Leases
 from redis_state.primitives.record import Records
 from redis_state.primitives.watchlist import WatchList
 from redis_state.worker import TaskContext
+from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, client_of
@@ -101,7 +102,7 @@ async def test_a_forgotten_run_of_a_task_writes_nothing(
     for write in (
         note_step(store, forgotten, "step:b#1", "stale"),
         life.finish_run(forgotten, TaskStatus.COMPLETE, result="stale"),
-        life.set_priority(forgotten, 9),
+        TaskChanges(store).set_priority(forgotten, 9),
     ):
         with pytest.raises(LeaseLost):
             await write

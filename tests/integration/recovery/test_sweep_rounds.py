@@ -22,8 +22,8 @@ from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.report import SweepReport
 from redis_state.worker.recovery.sweep_loop import sweep_regularly
 from redis_state.worker.recovery.sweeper import Sweeper
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.moves import watch_entry
-from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import (
     SESSION,
     agent,
@@ -88,7 +88,7 @@ async def test_with_the_queue_away_the_rest_is_swept_and_nothing_is_lost(
 ) -> None:
     away = SecretStr(f"redis://127.0.0.1:{unused_tcp_port}/0")
     task, gone = await submitted(store), "gone"
-    await TaskTransitions(store).inspect_soon(SESSION, gone)
+    await TaskBookkeeping(store).inspect_soon(SESSION, gone)
     for name in (task, gone):
         await make_due(store, watch_entry(SESSION, name))
     elsewhere = RedisStateStore(

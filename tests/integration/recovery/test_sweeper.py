@@ -21,6 +21,7 @@ from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.report import SweepReport
 from redis_state.worker.recovery.sweeper import Sweeper
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import (
@@ -241,7 +242,7 @@ async def _over(store: RedisStateStore) -> str:
 
 
 async def _never_was(store: RedisStateStore) -> str:
-    await TaskTransitions(store).inspect_soon(SESSION, "never was")
+    await TaskBookkeeping(store).inspect_soon(SESSION, "never was")
     return "never was"
 
 
@@ -256,7 +257,7 @@ async def _a_hosts(store: RedisStateStore) -> str:
     snapshot = TaskContextSnapshot(session_id=SESSION, task_id="host")
     state = TaskState("host", SESSION, TaskStatus.PAUSED, TaskType.FOREGROUND, 0, snapshot)
     await store.save_task(state)
-    await TaskTransitions(store).inspect_soon(SESSION, "host")
+    await TaskBookkeeping(store).inspect_soon(SESSION, "host")
     return "host"
 
 

@@ -16,6 +16,7 @@ from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.old_claims import OldClaims
 from redis_state.worker.recovery.report import SweepReport
 from redis_state.worker.recovery.sweeper import Sweeper
+from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
@@ -184,7 +185,7 @@ async def test_the_patience_begins_anew_with_each_pick_and_each_version(
     if change == "picked again":
         await picked(store, task)
     else:
-        assert await TaskTransitions(store).prioritize(SESSION, task, 5)
+        assert await TaskChanges(store).prioritize(SESSION, task, 5)
     assert await sweep(store, task, lease_ms=8_000) == SweepReport(looked=1)
     assert await send(store, "GET", mark) not in (None, first)
 

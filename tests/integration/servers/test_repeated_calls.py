@@ -17,7 +17,7 @@ import redis_state
 from redis_state import RedisStateStore, Settings
 from redis_state.agents import SessionStore
 from redis_state.models.artifacts import ArtifactScope
-from redis_state.models.snapshots import Snapshot
+from redis_state.models.hosts.snapshots import Snapshot
 from redis_state.scripts import SCRIPTS, GatheringKeys, Reply, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys, agent_shard, call_key

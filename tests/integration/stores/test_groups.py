@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from redis_state import InvalidField, RedisStateStore, Settings
+from redis_state.models.hosts.task_groups import TaskGroup
 from redis_state.models.session_context import MergeStrategy
-from redis_state.models.task_groups import TaskGroup
 from redis_state.stores.contexts.groups import GroupStep
 from redis_state.testing import eventually
 from tests.support.samples import admin, changed, keys_of

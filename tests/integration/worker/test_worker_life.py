@@ -12,16 +12,18 @@ from redis_state import RedisStateStore, Settings
 from redis_state.errors import InvalidTransition, LeaseLost, TokenUnknown
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.transport.keys import pause_id_of
+from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.started import NotStarted, StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.waitpoints.deciding import Decided, PauseDecisions
 from redis_state.worker.tasks.waitpoints.pause_model import (
     Decision,
     PauseRequest,
     decision_of,
     pause_token,
 )
-from redis_state.worker.tasks.waitpoints.pauses import Decided, TaskPauses
+from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from tests.support.processes.pools import SESSION, statuses, updates_of
 from tests.support.servers.faults import run_processes
 from tests.support.tasks.runs import note_step
@@ -148,7 +150,7 @@ async def test_a_task_handed_over_is_started_under_the_next_epoch(
     with pytest.raises(LeaseLost):
         await note_step(store, first, "step:x#1", "stale")
     with pytest.raises(LeaseLost):
-        await life.set_priority(first, 9)
+        await TaskChanges(store).set_priority(first, 9)
     with pytest.raises(LeaseLost):
         await pause(store, first)
     with pytest.raises(LeaseLost):
@@ -188,7 +190,7 @@ async def test_a_pause_frees_the_lease_and_is_told_with_its_token(
     requested = {"reason": "why", "pause_id": pause_id_of(token), "payload": {"q": 1}}
     assert reported[-2].content == requested | {"pause": "x", "tags": []}
     assert await status(store) == "PAUSED"
-    decided = await TaskPauses(store).decide(token, approved=True, value={"n": 2}, actor="ann")
+    decided = await PauseDecisions(store).decide(token, approved=True, value={"n": 2}, actor="ann")
     assert decided == Decided(SESSION, "t")
     run = await started(life, "two")
     decision = decision_of("pause:x#1", run.journal["pause:x#1"])
@@ -210,25 +212,25 @@ async def test_a_token_is_refused_once_its_task_is_gone_or_over(
     assert state is not None
     await life.cancel(state, None)
     with pytest.raises(InvalidTransition):
-        await TaskPauses(store).decide(token, approved=True, value=None, actor="ann")
+        await PauseDecisions(store).decide(token, approved=True, value=None, actor="ann")
     await store.clear_session(SESSION)
     with pytest.raises(TokenUnknown):
-        await TaskPauses(store).decide(token, approved=True, value=None, actor="ann")
+        await PauseDecisions(store).decide(token, approved=True, value=None, actor="ann")
 
 
 async def test_only_a_task_that_waits_gets_a_new_priority_at_once(
     life: TaskTransitions, store: RedisStateStore
 ) -> None:
-    assert await life.prioritize(SESSION, "t", 9) is None
+    assert await TaskChanges(store).prioritize(SESSION, "t", 9) is None
     await create(life)
-    waiting = await life.prioritize(SESSION, "t", 5)
+    waiting = await TaskChanges(store).prioritize(SESSION, "t", 5)
     assert waiting is not None
     assert (waiting.attempts, waiting.priority, waiting.queue) == (0, 3, None)
     run = await started(life)
-    assert await life.prioritize(SESSION, "t", 9) is None
-    await life.set_priority(run, 8)
+    assert await TaskChanges(store).prioritize(SESSION, "t", 9) is None
+    await TaskChanges(store).set_priority(run, 8)
     await life.finish_run(run, TaskStatus.PENDING)
-    waiting = await life.prioritize(SESSION, "t", 9)
+    waiting = await TaskChanges(store).prioritize(SESSION, "t", 9)
     assert waiting is not None
     assert (waiting.attempts, waiting.priority, waiting.queue) == (1, 8, None)
     state = await store.tasks.load(SESSION, "t")
@@ -278,7 +280,7 @@ async def test_resolving_against_cancelling_has_one_winner(
         state = await store.tasks.load(SESSION, task_id)
         assert state is not None
         calls: list[Any] = [
-            TaskPauses(store).decide(token, approved=True, value=None, actor="ann"),
+            PauseDecisions(store).decide(token, approved=True, value=None, actor="ann"),
             life.cancel(state, None),
         ]
         if number % 2:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from redis_state.scripts import Reply, ReplyCode, Scripts, SnapshotKeys
-from redis_state.stores.snapshots import version_name
+from redis_state.stores.hosts.snapshots import version_name
 from redis_state.transport.keys import Keys
 from tests.support.scripts.keys import snapshot_keys
 from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok

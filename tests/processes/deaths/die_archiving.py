@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import open_archive
-from redis_state.archive.archiver import Archiver
+from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.parquet.files.objects import FolderObjects
 from redis_state.archive.waiting import ArchiveList
 from redis_state.models import TaskStatus

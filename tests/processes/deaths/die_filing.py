@@ -18,18 +18,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from redis_state.archive.encoding import moment_of_ms
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRecord,
     ArchivedRow,
-    ArchiveQuery,
     RecordKind,
     SessionRows,
-    moment_of_ms,
     rows_digest,
 )
 from redis_state.archive.parquet import archive as archives
+from redis_state.archive.parquet import calls
 from redis_state.archive.parquet.files.objects import FolderObjects
+from redis_state.archive.queries import ArchiveQuery
 from tests.processes.deaths.dying import COUNTED, Death, fork, join
 from tests.support.tasks.archived_tasks import sample_task
 
@@ -83,7 +84,7 @@ class FilingCase:
 
     def _open(self) -> archives.ParquetArchive:
         # What does not count is deleted at once: nobody else reads.
-        setattr(archives, "GRACE", timedelta(0))  # noqa: B010 - it is imported there
+        setattr(calls, "GRACE", timedelta(0))  # noqa: B010 - it is imported there
         return archives.ParquetArchive(self.folder.as_uri(), namespace="n")
 
     def prepare(self) -> None:

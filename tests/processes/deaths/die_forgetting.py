@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import open_archive
-from redis_state.archive.backfill import backfill
+from redis_state.archive.copying.backfill import backfill
 from redis_state.testing import leaked_keys
 from tests.processes.deaths.die_archiving import ArchiverDeath
 from tests.processes.deaths.dying import COUNTED, fork, join

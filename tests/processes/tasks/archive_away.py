@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import open_archive
-from redis_state.archive.archiver import Archiver
+from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.waiting import ArchiveList
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.archives import all_due, let_expire

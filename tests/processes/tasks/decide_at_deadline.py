@@ -14,7 +14,7 @@ from redis_state import RedisStateStore
 from redis_state.errors import TokenResolved, TokenUnknown
 from redis_state.models import TaskState
 from redis_state.primitives.token import new_claim, raise_unless_won
-from redis_state.worker.tasks.waitpoints.pauses import TaskPauses, expire_pauses
+from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions, expire_pauses
 from tests.chaos.support.gate import wait_at
 from tests.chaos.support.trial import Event, How
 
@@ -69,7 +69,7 @@ class Decider:
         """Send the deciding call alone: the looks before it have been taken."""
         key = self._store.base.keys.session_token(token)
         assert key is not None
-        reply = await TaskPauses(self._store)._decide(
+        reply = await PauseDecisions(self._store)._decide(
             state,
             "pause:x#1",
             key,

@@ -11,7 +11,7 @@ from redis_state import RedisStateStore
 from redis_state.errors import TokenResolved
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
-from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
+from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions
 
 
 async def main(argument: dict[str, Any]) -> dict[str, list[str]]:
@@ -19,7 +19,7 @@ async def main(argument: dict[str, Any]) -> dict[str, list[str]]:
     won: dict[str, list[str]] = {"started": [], "resumed": []}
     options = {"namespace": argument["namespace"]}
     async with RedisStateStore.from_url(argument["url"], **options) as store:
-        life, pausing = TaskTransitions(store), TaskPauses(store)
+        life, decisions = TaskTransitions(store), PauseDecisions(store)
 
         async def start(task: str, caller: int) -> None:
             owner = f"{argument['name']}-{caller}"
@@ -29,7 +29,7 @@ async def main(argument: dict[str, Any]) -> dict[str, list[str]]:
 
         async def resume(token: str, caller: int) -> None:
             try:
-                await pausing.decide(token, approved=bool(caller % 2), value=None, actor="me")
+                await decisions.decide(token, approved=bool(caller % 2), value=None, actor="me")
             except TokenResolved:
                 return
             won["resumed"].append(token)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from redis_state import RedisStateStore
 from redis_state.agents.storage.session_store import SessionStore
-from redis_state.archive.history import row_of
+from redis_state.archive.copying.records import RecordArchiver, RecordReport
+from redis_state.archive.copying.sources import RecordReader
 from redis_state.archive.model import ArchivedRecord, RecordKind
 from redis_state.archive.protocol import Archive
-from redis_state.archive.records import RecordArchiver, RecordReport
-from redis_state.archive.sources import RecordReader
+from redis_state.archive.reading.history import row_of
 from redis_state.models import ArtifactScope, StoredEvent, Trajectory
 from redis_state.primitives.record import new_write_id
 from redis_state.stores.archive_list import RecordList

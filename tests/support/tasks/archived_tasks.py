@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from redis_state.archive.model import ArchivedTask, moment_of_ms
+from redis_state.archive.encoding import moment_of_ms
+from redis_state.archive.model import ArchivedTask
 
 _AT_MS = 1_700_000_000_000
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from redis_state import RedisStateStore
-from redis_state.archive.archiver import Archiver, ArchiveReport
-from redis_state.archive.model import ArchivedRow, ArchivedTask, ArchiveQuery, rows_digest
+from redis_state.archive.copying.archiver import Archiver, ArchiveReport
+from redis_state.archive.model import ArchivedRow, ArchivedTask, rows_digest
 from redis_state.archive.protocol import Archive
+from redis_state.archive.queries import ArchiveQuery
 from redis_state.archive.waiting import ArchiveList
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.primitives.log import Log

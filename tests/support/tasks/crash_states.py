@@ -17,6 +17,7 @@ from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions
 from redis_state.worker.tasks.waitpoints.pause_model import PauseOptions, PauseRequest, pause_token
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from tests.support.processes.pools import SESSION, arq_key, key_of_queue, queue_of, queued
@@ -188,7 +189,7 @@ async def decided(store: RedisStateStore) -> str:
 
 async def decide(store: RedisStateStore, token: str, *, actor: str = "ann") -> None:
     """Approve, and queue nothing."""
-    await TaskPauses(store).decide(token, approved=True, value=None, actor=actor)
+    await PauseDecisions(store).decide(token, approved=True, value=None, actor=actor)
 
 
 async def sweep(store: RedisStateStore, task: str, **options: Any) -> SweepReport:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("psycopg", reason="needs the postgres extra")
 
-from redis_state.archive.model import ArchivedTask, fields_of, json_of, moment_of_us
+from redis_state.archive.encoding import fields_of, json_of, moment_of_us
+from redis_state.archive.model import ArchivedTask
 from redis_state.archive.postgres.schema import month_of
 from redis_state.postgres.text import id_of, id_text, long_ids
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redis_state.archive.pace import Pace
+from redis_state.archive.copying.pace import Pace
 
 
 class Hours:

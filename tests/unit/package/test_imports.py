@@ -32,7 +32,7 @@ LAYERS = (
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 RANK[""] = RANK["store"]
 # What a store makes of itself when it is first used, and not before.
-LATER = {("store", "redis_state.archive.reader")}
+LATER = {("store", "redis_state.archive.reading.reader")}
 # The worker imports redis for the errors that arq lets through.
 SENDERS = {"redis": ("transport", "embedded", "worker"), "arq": ("worker",)}
 # Ruff leaves one statement on a line.

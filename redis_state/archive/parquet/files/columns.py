@@ -11,16 +11,8 @@ from importlib import import_module
 from io import BytesIO
 from typing import Any
 
-from redis_state.archive.model import (
-    ArchivedRecord,
-    ArchivedRow,
-    ArchivedTask,
-    RecordKind,
-    json_of,
-    moment_of_ms,
-    moment_of_us,
-    row_id,
-)
+from redis_state.archive.encoding import as_bytes, json_of, moment_of_ms, moment_of_us
+from redis_state.archive.model import ArchivedRecord, ArchivedRow, ArchivedTask, RecordKind, row_id
 from redis_state.archive.parquet.files.log import NEW, DataFile
 from redis_state.archive.parquet.files.owners import OWNERS_ENTRY, written_owners
 from redis_state.postgres.text import plain_text, text_of
@@ -237,7 +229,7 @@ def rows_of(table: Any) -> list[ArchivedRow]:
         ArchivedRow(
             n,
             ms,
-            text_of(written).encode("utf-8", "surrogateescape"),
+            as_bytes(text_of(written)),
             text_of(topic) or None,
             data,
         )

@@ -7,10 +7,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from io import BytesIO
 from typing import Any
 
-from redis_state.archive.model import (
-    ArchivedRecord,
-    ArchivedRow,
-)
+from redis_state.archive.model import ArchivedRecord, ArchivedRow
 from redis_state.archive.parquet.files.columns import (
     OWNERS,
     RECORDS,

@@ -11,12 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redis_state.archive.erased import OF_SESSIONS, sessions_in, without_erased
-from redis_state.archive.model import (
-    ArchiveBatch,
-    ArchivedRecord,
-    ArchivedTask,
-    SessionRows,
-)
+from redis_state.archive.model import ArchiveBatch, ArchivedRecord, ArchivedTask, SessionRows
 from redis_state.archive.parquet.files.columns import (
     ALL_MONTHS,
     BUCKETS,

@@ -30,8 +30,8 @@ from redis_state.errors import CorruptState
 from redis_state.integrations.langgraph.importing.sources import ThreadSource
 from redis_state.integrations.langgraph.importing.spool import Spool, SpooledCheckpoint
 from redis_state.integrations.langgraph.threads.claims import ThreadClaims
-from redis_state.integrations.langgraph.threads.places import split_place
-from redis_state.integrations.langgraph.threads.rows import FoundCheckpoint, Rows
+from redis_state.integrations.langgraph.threads.stored.places import split_place
+from redis_state.integrations.langgraph.threads.stored.rows import FoundCheckpoint, Rows
 from redis_state.integrations.langgraph.threads.threads import Threads
 from redis_state.primitives.lease import HeldLease
 

@@ -15,13 +15,13 @@ from typing import Any, cast
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, get_checkpoint_id
 
 from redis_state.errors import InvalidField
-from redis_state.integrations.langgraph.threads.places import (
+from redis_state.integrations.langgraph.threads.stored.places import (
     checked_id,
     is_whole,
     scope_of,
     value_name,
 )
-from redis_state.integrations.langgraph.threads.rows import Head, Rows, line_channel
+from redis_state.integrations.langgraph.threads.stored.rows import Head, Rows, line_channel
 from redis_state.transport.key_text import escape
 
 _IN_MEMORY = 8 * 1024 * 1024

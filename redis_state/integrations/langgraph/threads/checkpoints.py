@@ -20,15 +20,15 @@ from langgraph.checkpoint.base import (
 from redis_state.errors import InvalidField
 from redis_state.integrations.langgraph.threads.claims import ThreadClaims
 from redis_state.integrations.langgraph.threads.listings import Listings
-from redis_state.integrations.langgraph.threads.places import (
+from redis_state.integrations.langgraph.threads.reading import config_of, reader_of
+from redis_state.integrations.langgraph.threads.stored.places import (
     checked_id,
     is_whole,
     target_of,
     value_name,
 )
-from redis_state.integrations.langgraph.threads.reading import config_of, reader_of
-from redis_state.integrations.langgraph.threads.rows import Head, Rows, line_channel
-from redis_state.integrations.langgraph.threads.tails import StoredValue
+from redis_state.integrations.langgraph.threads.stored.rows import Head, Rows, line_channel
+from redis_state.integrations.langgraph.threads.stored.tails import StoredValue
 from redis_state.integrations.langgraph.threads.threads import Threads
 from redis_state.transport.key_text import escape
 

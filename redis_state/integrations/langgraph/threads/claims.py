@@ -15,7 +15,7 @@ from typing import Self
 
 from redis_state import limits
 from redis_state.errors import LeaseLost, ThreadClaimed
-from redis_state.integrations.langgraph.threads.places import thread_of
+from redis_state.integrations.langgraph.threads.stored.places import thread_of
 from redis_state.integrations.langgraph.threads.threads import Threads
 from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
 from redis_state.scripts import ReplyCode

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from redis_state.errors import InvalidField
-from redis_state.integrations.langgraph.threads import tails
 from redis_state.integrations.langgraph.threads.claims import ThreadClaims
-from redis_state.integrations.langgraph.threads.places import split_place, thread_of
 from redis_state.integrations.langgraph.threads.pruning import Pruning
-from redis_state.integrations.langgraph.threads.rows import Rows, read_head
+from redis_state.integrations.langgraph.threads.stored import tails
+from redis_state.integrations.langgraph.threads.stored.places import split_place, thread_of
+from redis_state.integrations.langgraph.threads.stored.rows import Rows, read_head
 from redis_state.integrations.langgraph.threads.threads import Threads
 
 _WHOLE = 20

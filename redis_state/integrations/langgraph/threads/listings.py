@@ -11,15 +11,15 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_state import limits
-from redis_state.integrations.langgraph.threads.places import (
+from redis_state.integrations.langgraph.threads.reading import reader_of
+from redis_state.integrations.langgraph.threads.stored.places import (
     Target,
     checked_id,
     scope_of,
     split_place,
     target_of,
 )
-from redis_state.integrations.langgraph.threads.reading import reader_of
-from redis_state.integrations.langgraph.threads.rows import FoundCheckpoint, Rows
+from redis_state.integrations.langgraph.threads.stored.rows import FoundCheckpoint, Rows
 from redis_state.integrations.langgraph.threads.threads import Threads
 
 Filter: TypeAlias = Mapping[str, Any] | None

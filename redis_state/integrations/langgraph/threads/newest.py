@@ -9,7 +9,7 @@ from collections import OrderedDict
 from threading import Lock
 from typing import TypeAlias
 
-from redis_state.integrations.langgraph.threads.tails import LEAST, StoredValue
+from redis_state.integrations.langgraph.threads.stored.tails import LEAST, StoredValue
 
 # Values of a thread that another process deleted stay in memory no longer.
 KEPT_S = 300.0

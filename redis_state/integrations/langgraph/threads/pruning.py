@@ -11,9 +11,9 @@ from typing import Any
 
 from redis_state.errors import Conflict, CorruptState, PayloadUnreadable
 from redis_state.integrations.langgraph.threads.claims import ThreadClaims
-from redis_state.integrations.langgraph.threads.places import split_place
 from redis_state.integrations.langgraph.threads.puts import PutsSeen
-from redis_state.integrations.langgraph.threads.rows import Head, Rows, read_head
+from redis_state.integrations.langgraph.threads.stored.places import split_place
+from redis_state.integrations.langgraph.threads.stored.rows import Head, Rows, read_head
 from redis_state.integrations.langgraph.threads.threads import Threads
 
 # Checkpoints that one step drops.

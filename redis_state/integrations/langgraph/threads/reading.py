@@ -9,12 +9,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from redis_state.integrations.langgraph.threads.newest import Newest
-from redis_state.integrations.langgraph.threads.places import (
+from redis_state.integrations.langgraph.threads.stored.places import (
     namespace_in,
     read_value_name,
     split_place,
 )
-from redis_state.integrations.langgraph.threads.rows import FoundCheckpoint, Rows
+from redis_state.integrations.langgraph.threads.stored.rows import FoundCheckpoint, Rows
 
 Version: TypeAlias = str | int | float
 

@@ -39,9 +39,9 @@ from typing import Any
 from redis_state.errors import LeaseLost, ThreadClaimed
 from redis_state.integrations.langgraph.threads.lately import Lately
 from redis_state.integrations.langgraph.threads.newest import Newest
-from redis_state.integrations.langgraph.threads.places import keys_of, split_place
 from redis_state.integrations.langgraph.threads.puts import Dropped, PutsSeen
-from redis_state.integrations.langgraph.threads.rows import FoundCheckpoint
+from redis_state.integrations.langgraph.threads.stored.places import keys_of, split_place
+from redis_state.integrations.langgraph.threads.stored.rows import FoundCheckpoint
 from redis_state.primitives.lease import HeldLease
 from redis_state.primitives.record import new_write_id
 from redis_state.scripts import (

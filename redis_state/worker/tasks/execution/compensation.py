@@ -38,7 +38,7 @@ from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
-from redis_state.worker.tasks.children import ON_CANCEL
+from redis_state.worker.tasks.children.cancelling import ON_CANCEL
 from redis_state.worker.tasks.execution.inbox import UNDOING, Inbox, TaskCancelled
 from redis_state.worker.tasks.execution.steps import Steps
 from redis_state.worker.tasks.recorded.journal import Journals

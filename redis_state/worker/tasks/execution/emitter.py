@@ -9,7 +9,7 @@ from redis_state.models import StateUpdate, UpdateType
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.moves import announcement
-from redis_state.worker.tasks.recorded.replay import Lane
+from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.started import StartedRun
 
 

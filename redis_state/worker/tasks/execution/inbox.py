@@ -36,7 +36,8 @@ from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
 from redis_state.transport.key_text import entry_id
 from redis_state.worker.tasks.recorded.journal import Journals
-from redis_state.worker.tasks.recorded.replay import Lane, Replay, SteeringRow
+from redis_state.worker.tasks.recorded.lanes import Lane, SteeringRow
+from redis_state.worker.tasks.recorded.replay import Replay
 
 log: logging.Logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 from redis_state.errors import InvalidField
 from redis_state.models import UpdateType
 from redis_state.worker.tasks.recorded.call_order import CALLS
-from redis_state.worker.tasks.recorded.replay import Lane
+from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.started import StartedRun
 
 

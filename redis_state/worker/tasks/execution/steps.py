@@ -28,7 +28,7 @@ from redis_state.worker.tasks.recorded.journal import (
     Journals,
     unvisited,
 )
-from redis_state.worker.tasks.recorded.replay import Lane
+from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.started import StartedRun
 
 log: logging.Logger = logging.getLogger(__name__)

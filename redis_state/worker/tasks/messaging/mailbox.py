@@ -33,14 +33,14 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.transport.subscriber import Subscription
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.messaging.messages import mail_channel, reply_entry
 from redis_state.worker.tasks.messaging.payloads import write_payload
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
 from redis_state.worker.tasks.recorded.journal import state_of
-from redis_state.worker.tasks.recorded.replay import Lane
+from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.started import StartedRun
-from redis_state.worker.tasks.transitions import TaskTransitions
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Mailbox:
         self._started = started
         self._inbox = inbox
         self._scripts = store.base.scripts
-        self._transitions = TaskTransitions(store)
+        self._books = TaskBookkeeping(store)
         self._keys = store.tasks.keys(started.state.session_id, started.state.task_id)
         self._waiting: Counter[str] = Counter()
         self._replied = {entry for entry in started.journal if entry.startswith("reply:")}
@@ -212,7 +212,7 @@ class Mailbox:
         state, started = self._started.state, self._started
         boxes = [box for box, count in self._waiting.items() if count > 0]
         names = [box.partition(":")[2] for box in boxes]
-        await self._transitions.inspect_soon(state.session_id, state.task_id)
+        await self._books.inspect_soon(state.session_id, state.task_id)
         reply = await self._scripts.await_message(
             self._keys,
             move_fields(TaskStatus.PAUSED) | started.meter.fields(),
@@ -230,7 +230,7 @@ class Mailbox:
         if reply.word is ReplyCode.AGAIN:
             return False
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
-        self._transitions.pack_updates(state.session_id)
+        self._books.pack_updates(state.session_id)
         return True
 
     def _channel(self) -> str:

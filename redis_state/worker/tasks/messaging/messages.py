@@ -41,10 +41,10 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.transport.key_groups import live_channel
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.messaging.payloads import check_name, read_payload
 from redis_state.worker.tasks.messaging.values import until_found
 from redis_state.worker.tasks.moves import announcement, status_update
-from redis_state.worker.tasks.transitions import TaskTransitions
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class TaskMessages:
         self._store = store
         self._scripts = store.base.scripts
         self._queue = queue
-        self._transitions = TaskTransitions(store)
+        self._books = TaskBookkeeping(store)
 
     async def send(
         self, to: Box, payload: bytes, *, message_id: str | None, sender: str | None
@@ -99,7 +99,7 @@ class TaskMessages:
         woken = reply.word is ReplyCode.HELD
         if woken:
             # It waits for this message: if this process dies, a sweeper finds it PENDING.
-            await self._transitions.inspect_soon(to.session_id, to.task_id)
+            await self._books.inspect_soon(to.session_id, to.task_id)
             state = await self._store.tasks.load(to.session_id, to.task_id)
             reply = await send(covered=True, trace_id=None if state is None else state.trace_id)
         if reply.word is ReplyCode.MISSING:

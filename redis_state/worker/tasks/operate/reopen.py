@@ -38,11 +38,12 @@ from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
+from redis_state.worker.tasks.children.cancelling import parent_cancelled
+from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import is_undone
 from redis_state.worker.tasks.moves import announcement, status_update
 from redis_state.worker.tasks.recorded.journal import Journals, joined_child, steps_of
-from redis_state.worker.tasks.transitions import TaskTransitions
 
 _REOPENED = (TaskStatus.FAILED, TaskStatus.CANCELLED)
 # What steered the run that is over, and not its handler.
@@ -75,7 +76,7 @@ class Reopening:
         self._store = store
         self._queue = queue
         self._journals = Journals(store.base)
-        self._transitions = TaskTransitions(store)
+        self._books = TaskBookkeeping(store)
         self._children = ChildTasks(store)
 
     async def retry(self, session_id: str, task_id: str, *, key: str | None) -> TaskState:
@@ -86,10 +87,7 @@ class Reopening:
             if plan is None:
                 break
             await asyncio.gather(
-                *(
-                    self._transitions.inspect_soon(session_id, each.view.task_id)
-                    for each in plan.all()
-                )
+                *(self._books.inspect_soon(session_id, each.view.task_id) for each in plan.all())
             )
             reply = await self._reopen(plan, key=key)
             if reply.word is ReplyCode.DENIED:
@@ -121,8 +119,8 @@ class Reopening:
         if view.status not in _REOPENED:
             raise InvalidTransition(task_id, current=view.status.value, wanted="PENDING")
         parent = view.cancelled_with
-        if parent is not None and await self._children.parent_cancelled(
-            session_id, parent, order=view.parent_order
+        if parent is not None and await parent_cancelled(
+            self._store, session_id, parent, order=view.parent_order
         ):
             raise RetryRefused(task_id, f"its parent {parent!r} was cancelled: retry that one")
         return await self._plan_of(view, record)
@@ -209,7 +207,7 @@ class Reopening:
         )
         if reply.word is ReplyCode.OK:
             version = int(reply.facts[0])
-            self._transitions.note_move(plan.state, pending, version=version, write=write)
+            self._books.note_move(plan.state, pending, version=version, write=write)
         return reply
 
     async def _queue_up(self, plans: Sequence[_RetryPlan]) -> None:

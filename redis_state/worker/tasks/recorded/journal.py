@@ -21,7 +21,8 @@ from redis_state.scripts import NO_LANE, LaneState, ReplyCode, TaskKeys, raw
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads, Sealed
 from redis_state.stores.base import Base
-from redis_state.worker.tasks.recorded.replay import Lane, Replay
+from redis_state.worker.tasks.recorded.lanes import Lane
+from redis_state.worker.tasks.recorded.replay import Replay
 
 INLINE_BYTES = CHUNK_BYTES
 

@@ -10,7 +10,7 @@ from redis_state.errors import ArchiveUnavailable
 from redis_state.models import TaskState
 from redis_state.models.tasks import parent_of
 from redis_state.store import RedisStateStore
-from redis_state.worker.tasks.children import ChildTasks
+from redis_state.worker.tasks.children.children import ChildTasks
 
 
 async def tasks_of_branch(

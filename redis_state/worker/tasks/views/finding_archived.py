@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from redis_state.archive.model import ArchivedPage, ArchivedTask, ArchiveListing
+from redis_state.archive.model import ArchivedTask
+from redis_state.archive.queries import ArchivedPage, ArchiveListing
 from redis_state.errors import ArchiveUnavailable, CorruptState, InvalidField
 from redis_state.models import TaskStatus
 from redis_state.store import RedisStateStore

@@ -21,7 +21,7 @@ from redis_state.stores.sessions.session_log import Entry
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.task_index import attributes_of
 from redis_state.transport.keys import WATCH_SHARDS
-from redis_state.worker.tasks.children import recorded_end, result_of
+from redis_state.worker.tasks.children.children import recorded_end, result_of
 from redis_state.worker.tasks.execution.patches import VERSION
 from redis_state.worker.tasks.execution.running import RunningStep, read_running
 from redis_state.worker.tasks.moves import watch_entry

@@ -1,82 +1,50 @@
 """Pauses are waitpoints: opening one, waiting for it and deciding it are three steps.
 
 A running task opens a pause and gets its token. The holder of the token decides once, whether the
-task waits for it already, not yet, or not now. A waiting task has no worker. The decision makes it
-PENDING in the same step. A missed deadline is a decision too, by the pause's policy: one more claim
-on the same token. So an approval, a rejection and the deadline in one millisecond give one answer.
+task waits for it already, not yet, or not now: see `deciding`. A waiting task has no worker.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
-from redis_state import limits
-from redis_state.errors import BackendError, InvalidTransition, TokenUnknown
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.primitives.record import new_write_id
-from redis_state.primitives.token import new_claim, raise_unless_won
-from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw
+from redis_state.scripts import ReplyCode, TaskKeys
 from redis_state.scripts.runner import PendingReply
 from redis_state.serialization import codec
-from redis_state.serialization.fields import text
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.tasks import move_fields
-from redis_state.stores.sessions.updates import NewUpdate
-from redis_state.transport.clock import ms_of
-from redis_state.transport.commands import Commands
 from redis_state.transport.keys import pause_id_of
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
 from redis_state.worker.tasks.recorded.journal import state_of
-from redis_state.worker.tasks.recorded.replay import Lane
+from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.started import StartedRun
-from redis_state.worker.tasks.transitions import TaskTransitions
-from redis_state.worker.tasks.waitpoints.ballots import raise_unless_voted, vote_of
 from redis_state.worker.tasks.waitpoints.deciders import open_watched
-from redis_state.worker.tasks.waitpoints.forms import check_value, form_value
+from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions
 from redis_state.worker.tasks.waitpoints.pause_list import PauseList
 from redis_state.worker.tasks.waitpoints.pause_model import (
     BY_TIMEOUT,
     PauseRequest,
     asks,
-    asks_of,
     decided_note,
-    entry_name,
-    name_of,
-    notice,
-    number_of,
     pause_token,
-    place_of,
     policy_of,
 )
-from redis_state.worker.tasks.waitpoints.pause_tokens import (
-    FoundPause,
-    find_pause,
-    token_key,
-    token_key_of,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """A pause that was decided, or voted on: of which task."""
-
-    session_id: str
-    task_id: str
+from redis_state.worker.tasks.waitpoints.pause_tokens import token_key
 
 
 class TaskPauses:
-    """Open pauses, wait for them, decide them."""
+    """Open pauses of a running task, and wait for them."""
 
     def __init__(self, store: RedisStateStore) -> None:
         self._store = store
         self._scripts = store.base.scripts
-        self._transitions = TaskTransitions(store)
+        self._books = TaskBookkeeping(store)
+        self._decisions = PauseDecisions(store)
         self._list = PauseList(store)
         self._keep_ms = ms(store.settings.resolved_token_ttl)
 
@@ -158,7 +126,7 @@ class TaskPauses:
         """
         state = started.state
         key = token_key(self._store, pause_token(started, entry))
-        await self._inspect_soon(state)
+        await self._books.inspect_soon(state.session_id, state.task_id)
         write = new_write_id()
         reply = await self._scripts.pause_task(
             self._keys(state),
@@ -173,102 +141,12 @@ class TaskPauses:
             ),
         )
         if reply.word is ReplyCode.TAKEN:
-            return await self._decided(state, entry, reply)
+            return await self._decisions.decided(state, entry, reply)
         if reply.word in (ReplyCode.EXPIRED, ReplyCode.MISSING):
             return await self._decide_overdue(started, entry, key)
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
         version = int(reply.facts[0])
-        self._transitions.note_move(state, TaskStatus.PAUSED, version=version, write=write)
-        return None
-
-    async def decide(
-        self,
-        token: str,
-        *,
-        approved: bool,
-        value: Any,
-        actor: str,
-        idempotency_key: str | None = None,
-        task: tuple[str, str] | None = None,
-        before: Callable[[], Awaitable[object]] | None = None,
-    ) -> Decided:
-        """Decide a pause, once, and make its task PENDING if it waits for it, in one step.
-
-        ``token`` is the token or the pause's id, which decides only revealed pauses. The same
-        ``idempotency_key`` repeated with the same decision gets the same answer. ``task`` is the
-        session and the task to which the pause must belong. ``before`` is called once the value
-        has been checked. The watch list has the task before: a crash afterwards leaves it PENDING,
-        known and not queued.
-
-        Errors: InvalidDecision if an approval's value does not fit the pause's form: nothing was
-        written; TokenResolved for every later caller; TokenUnknown; InvalidTransition if the task
-        is terminal.
-        """
-        text("actor", actor)
-        found = await find_pause(self._store, token, task=task)
-        schema = found.schema(self._payloads)
-        value = codec.plain(value) if schema is None else form_value(value)
-        if schema is not None and approved and found.is_open:
-            check_value(schema, value)
-        if before is not None:
-            await before()
-        state = await self._store.tasks.load(found.session_id, found.task_id)
-        if state is None:
-            raise TokenUnknown(expired=True)
-        if found.is_open and not state.status.is_terminal:
-            await self._inspect_soon(state)
-        claim = limits.own_id("idempotency_key", idempotency_key) or new_claim()
-        decision = {"approved": approved, "value": value}
-        reply = await self._decide(
-            state,
-            found.entry,
-            found.key,
-            decision,
-            recorded={
-                "name": name_of(found.entry, found.about),
-                "asks": asks_of(self._payloads, found.about),
-                "number": number_of(found.about),
-                "place": place_of(found.about),
-            },
-            actor=actor,
-            claim=claim,
-            votes=found.votes,
-        )
-        if reply.word in (ReplyCode.TAKEN, ReplyCode.REFUSED) and await self._is_repeated(
-            found, decision, actor=actor, claim=claim
-        ):
-            return Decided(found.session_id, found.task_id)
-        if reply.word is ReplyCode.DENIED:
-            raise InvalidTransition(found.task_id, current=reply.text(0), wanted="PENDING")
-        if reply.word is ReplyCode.REFUSED:
-            raise_unless_voted(actor, reply.text(0))
-        if reply.word is not ReplyCode.COUNTED:
-            raise_unless_won(reply, self._payloads.decode)
-            await self._unlist(found.key)
-        return Decided(found.session_id, found.task_id)
-
-    async def expire(self, session_id: str, task_id: str) -> int | None:
-        """See `expire_pauses`."""
-        record = await self._store.tasks.load_fields(session_id, task_id)
-        if record is None or record.fields["status"] != TaskStatus.PAUSED.value.encode():
-            return None
-        digest = record.fields.get("pause_token", b"").decode()
-        entry = record.fields.get("pause_entry", b"").decode("utf-8", "surrogatepass")
-        if not digest:
-            # A host's own task.
-            return None
-        key = token_key_of(self._store, session_id, digest)
-        left_ms = await pause_left_ms(self._store, key)
-        if left_ms > 0:
-            return left_ms
-        state = await self._store.tasks.load(session_id, task_id)
-        if state is None:
-            return None
-        await self._inspect_soon(state)
-        reply = await self._time_out(state, entry, key, await self._note(state, entry))
-        if reply.word is ReplyCode.HELD:
-            return int(reply.facts[0])
-        await self._unlist(key)
+        self._books.note_move(state, TaskStatus.PAUSED, version=version, write=write)
         return None
 
     async def _decide_overdue(
@@ -276,134 +154,20 @@ class TaskPauses:
     ) -> dict[str, Any] | None:
         """Decide what nobody decided before this very run came to wait for it."""
         state = started.state
-        note = await self._note(state, entry)
+        note = await self._decisions.note(state, entry)
         if note.get("state") == "decided":
             return note
         mark = started.replay.mark
-        reply = await self._time_out(state, entry, key, note, mark=mark)
+        reply = await self._decisions.time_out(state, entry, key, note, mark=mark)
         if reply.word is ReplyCode.TAKEN:
-            return await self._decided(state, entry, reply)
+            return await self._decisions.decided(state, entry, reply)
         if reply.word is ReplyCode.HELD:  # the server's clock was set back
             return await self.wait(started, entry)
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
-        await self._unlist(key)
+        await self._decisions.unlist(key)
         # With the votes that came in time; the script has added them.
-        recorded = await self._note(state, entry)
+        recorded = await self._decisions.note(state, entry)
         return recorded or decided_note(policy_of(note), actor=BY_TIMEOUT)
-
-    async def _decided(self, state: TaskState, entry: str, reply: Reply) -> dict[str, Any]:
-        """Return the note of a decision, with its votes; what its token has if that is lost."""
-        note = await self._note(state, entry)
-        if note.get("state") == "decided":
-            return note
-        return decided_note(self._payloads.decode(reply.facts[2]), actor=reply.text(0))
-
-    async def _time_out(
-        self,
-        state: TaskState,
-        entry: str,
-        key: str,
-        note: dict[str, Any],
-        *,
-        mark: bytes = b"",
-    ) -> Reply:
-        return await self._decide(
-            state,
-            entry,
-            key,
-            policy_of(note),
-            recorded={
-                "name": note.get("name", entry_name(entry)),
-                "asks": note.get("asks"),
-                "number": note.get("number"),
-                "place": note.get("place", 0),
-            },
-            actor=BY_TIMEOUT,
-            claim=BY_TIMEOUT,
-            overdue=True,
-            mark=mark,
-        )
-
-    async def _decide(
-        self,
-        state: TaskState,
-        entry: str,
-        key: str,
-        decision: dict[str, Any],
-        *,
-        recorded: dict[str, Any],
-        actor: str,
-        claim: str,
-        overdue: bool = False,
-        mark: bytes = b"",
-        votes: bool = False,
-    ) -> Reply:
-        content = {"pause": recorded["name"], "approved": decision["approved"], "actor": actor}
-        if overdue:
-            content["timed_out"] = True
-        updates: list[StateUpdate | NewUpdate] = [
-            status_update(state, TaskStatus.PENDING, **content)
-        ]
-        updates.append(notice(state, content))
-        if votes:
-            voted = {"pause": recorded["name"], "voted": decision["approved"], "actor": actor}
-            updates.append(notice(state, voted))
-        return await self._scripts.decide_pause(
-            self._keys(state),
-            move_fields(TaskStatus.PENDING),
-            token=key,
-            entry=entry,
-            claim=claim,
-            actor=actor,
-            # Alike for everything that is stored alike: a claim is bound to its decision.
-            decision=self._payloads.document(decision, "value", write=codec.canonical),
-            approves=bool(decision["approved"]),
-            vote=vote_of(self._payloads, actor, decision) if votes else b"",
-            note=self._payloads.document(
-                decided_note(decision, actor=actor) | recorded, "value", "asks"
-            ),
-            keep_ms=self._keep_ms,
-            ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PENDING.value),
-            announcement=announcement(self._store, *updates),
-            overdue=overdue,
-            mark=mark,
-        )
-
-    async def _is_repeated(
-        self, found: FoundPause, decision: dict[str, Any], *, actor: str, claim: str
-    ) -> bool:
-        """Return whether a refused call is one that has won, sealed as another text.
-
-        The script compares what is stored. A sealed value is another text each time, so it is
-        compared here: what the token has does not change any more.
-        """
-        if not self._payloads.seals:
-            return False
-        names = ("claim", "decision")
-        if found.votes:
-            names = (f"claim:{actor}", f"vote:{actor}")
-        held = await self._commands.hmget(found.key, *names)
-        if held[1] is None or (held[0] != raw(claim) and not found.votes):
-            return False
-        with suppress(codec.DecodeError):
-            stored = self._payloads.as_object(held[1])
-            stored.pop("actor", None)
-            return codec.canonical(stored) == codec.canonical(decision)
-        return False
-
-    async def _inspect_soon(self, state: TaskState) -> None:
-        await self._transitions.inspect_soon(state.session_id, state.task_id)
-
-    async def _unlist(self, key: str) -> None:
-        # Readers of the list remove entries that are not open any more.
-        with suppress(BackendError):
-            await self._list.remove(key)
-
-    async def _note(self, state: TaskState, entry: str) -> dict[str, Any]:
-        recorded: bytes | None = await self._commands.hget(self._keys(state).journal, raw(entry))
-        with suppress(codec.DecodeError):
-            return self._payloads.as_object(recorded or b"")
-        return {}
 
     def _keys(self, state: TaskState) -> TaskKeys:
         return self._store.tasks.keys(state.session_id, state.task_id)
@@ -411,32 +175,6 @@ class TaskPauses:
     @property
     def _payloads(self) -> Payloads:
         return self._store.base.payloads
-
-    @property
-    def _commands(self) -> Commands:
-        return self._store.transport.commands
-
-
-async def pause_left_ms(store: RedisStateStore, key: str) -> int:
-    """Return for how long the pause of this key may still be decided, 0 if no longer."""
-    commands = store.transport.commands
-    expires, now = await asyncio.gather(commands.hget(key, "expires"), commands.time())
-    return max(0, int(expires or 0) - ms_of(now))
-
-
-async def expire_pauses(store: RedisStateStore, session_id: str, task_id: str) -> int | None:
-    """Decide by its policy the pause that a PAUSED task waits for, if nobody did in time.
-
-    Returns the milliseconds until its deadline, which is when to look again; None if the task does
-    not wait for a pause, or no longer: read it again, it may be PENDING now and is not queued.
-
-    One step, the same claim from everybody: any number of callers at once decide once, and one
-    that comes against an approval or a rejection decides nothing. A crash before the step leaves
-    the task PAUSED and overdue; a crash after it leaves the task PENDING and not queued. In both
-    cases the watch list has it, due in 2 seconds: it is put there before the step. Errors:
-    BackendError.
-    """
-    return await TaskPauses(store).expire(session_id, task_id)
 
 
 def _checkpoint(state: TaskState, question: PauseRequest, token: str) -> StateUpdate:

@@ -16,8 +16,8 @@ from redis_state.errors import InvalidField, PauseTimeout, TokenResolved, TokenU
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
+from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions, expire_pauses
 from redis_state.worker.tasks.waitpoints.pause_model import OnTimeout, PauseRequest
-from redis_state.worker.tasks.waitpoints.pauses import TaskPauses, expire_pauses
 from tests.support.processes.pools import (
     SESSION,
     becomes,
@@ -220,7 +220,7 @@ async def test_a_pause_whose_note_and_token_are_lost_fails_its_task(
 
 async def test_sweepers_and_people_at_the_deadline_decide_once(store: RedisStateStore) -> None:
     winners: Counter[str] = Counter()
-    pausing, scripts = TaskPauses(store), store.base.scripts
+    decisions, scripts = PauseDecisions(store), store.base.scripts
 
     async def brief(ctx: TaskContext) -> list[Any]:
         options = policy("resume", ctx.task.task_id)
@@ -243,7 +243,7 @@ async def test_sweepers_and_people_at_the_deadline_decide_once(store: RedisState
             ) -> object:
                 while await clock_ms(scripts) < at:
                     pass
-                call = pausing.decide(token, approved=approved, value=None, actor=actor)
+                call = decisions.decide(token, approved=approved, value=None, actor=actor)
                 return await outcome(call, TokenResolved, TokenUnknown)
 
             people = [person("yes", approved=True), person("no", approved=False)]

@@ -28,6 +28,7 @@ from redis_state.worker import Pause, TaskClient, TaskContext
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.started import NotStarted, StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions
 from redis_state.worker.tasks.waitpoints.open_pauses import list_open_pauses
 from redis_state.worker.tasks.waitpoints.pause_model import PauseRequest, decision_of, pause_token
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
@@ -431,6 +432,7 @@ async def test_deciding_against_cancelling_and_finishing_leaves_one_end(
     store: RedisStateStore,
 ) -> None:
     life, pausing, entry = TaskTransitions(store), TaskPauses(store), "pause:x#1"
+    decisions = PauseDecisions(store)
     found: Counter[str] = Counter()
     waiting: set[str] = set()
     async with client_of(store) as client:
@@ -451,7 +453,8 @@ async def test_deciding_against_cancelling_and_finishing_leaves_one_end(
                 else:
                     await life.finish_run(run, TaskStatus.COMPLETE)
 
-            decide = pausing.decide(pause_token(run, entry), approved=True, value=1, actor="ann")
+            token = pause_token(run, entry)
+            decide = decisions.decide(token, approved=True, value=1, actor="ann")
             ends = await asyncio.gather(end(number // 2 % 8), decide, return_exceptions=True)
             denied = [one for one in ends if isinstance(one, BaseException)]
             assert all(isinstance(one, InvalidTransition) for one in denied), denied

@@ -15,7 +15,7 @@ from redis_state.models import Snapshot
 from redis_state.primitives.record import Records
 from redis_state.scripts import Scripts
 from redis_state.stores.base import Base
-from redis_state.stores.snapshots import SnapshotStore, version_name
+from redis_state.stores.hosts.snapshots import SnapshotStore, version_name
 from redis_state.transport.keys import Keys
 from tests.support.scripts.models import explore
 from tests.support.scripts.replies import ask, lives

@@ -17,8 +17,8 @@ from redis_state.errors import CommandRefused
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
-from redis_state.worker.queue.job import Job
-from redis_state.worker.queue.queue import Queue, QueueState
+from redis_state.worker.queue.job import Job, QueueState
+from redis_state.worker.queue.queue import Queue
 from tests.support.processes.pools import (
     SESSION,
     agent,

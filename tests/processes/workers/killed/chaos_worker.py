@@ -18,6 +18,7 @@ from redis_state import Settings
 from redis_state.errors import BackendUnavailable, LeaseLost
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.worker import AgentWorker, Handler, TaskContext
+from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.pause_model import PauseOptions, PauseRequest
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
@@ -109,7 +110,7 @@ async def _wait(ctx: TaskContext) -> None:
 
 
 async def _prioritize(ctx: TaskContext) -> None:
-    await TaskTransitions(ctx.store).set_priority(ctx._started, 9)
+    await TaskChanges(ctx.store).set_priority(ctx._started, 9)
 
 
 async def _hand_over(ctx: TaskContext) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from redis_state.archive.model import RecordKind, RecordPlace, moment_of_us
+from redis_state.archive.encoding import moment_of_us
+from redis_state.archive.model import RecordKind, RecordPlace
 from redis_state.archive.protocol import Archive
 from redis_state.models import ArtifactRef
 from redis_state.store import RedisStateStore

@@ -17,8 +17,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from redis_state.archive.copying.sources import RecordReader
 from redis_state.archive.model import RecordKind
-from redis_state.archive.sources import RecordReader
 from redis_state.erasure.walking import FoundKey, KeyWalk
 from redis_state.errors import CorruptState
 from redis_state.scripts import topic_text

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from redis_state.archive.copying.events import EventCopies
+from redis_state.archive.copying.pace import Pace
+from redis_state.archive.copying.sizes import backoff_ms, in_slices
+from redis_state.archive.copying.sources import RecordReader
 from redis_state.archive.erased import scope_of
-from redis_state.archive.events import EventCopies
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKey, RecordKind
-from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
-from redis_state.archive.sources import RecordReader
 from redis_state.errors import (
     ArchiveUnavailable,
     CommandRefused,
@@ -44,9 +44,8 @@ _HOLD_MS, _KEEP_MS = 120_000, 400 * 86_400_000
 _AGAIN_MS, _TROUBLE_MS = 1_000, 3_600_000
 # A newer worker is to find the entries that this version does not know.
 _UNKNOWN_MS = 60_000
-_FIRST_BACKOFF_MS, _LONGEST_BACKOFF_MS = 2_000, 600_000
-# So many records are read together, and written together so many bytes.
-_TOGETHER, _SLICE_BYTES = 16, 4 << 20
+# So many records are read together.
+_TOGETHER = 16
 
 # Of these no one record is the cause: a right is missing, or the server is away or full.
 _OF_ALL = (CommandRefused, NoConnection, StoreFull)
@@ -175,7 +174,8 @@ class RecordArchiver:
         for start in range(0, len(records), _TOGETHER):
             found = await self._read(records[start : start + _TOGETHER], done)
             await self._pace.rest()
-            for some in _slices(await self._not_erased(found, done)):
+            left = await self._not_erased(found, done)
+            for some in in_slices(left, lambda each: len(each.record.data)):
                 await self._archive_some(some, done)
                 await self._pace.rest()
 
@@ -352,7 +352,7 @@ class RecordArchiver:
             if not there:
                 done.settled[claim.entry] = None
                 return
-            done.settled[claim.entry] = self._backoff_ms()
+            done.settled[claim.entry] = backoff_ms(self._failures)
             done.report.postponed += 1
 
         await asyncio.gather(*map(one, left))
@@ -362,10 +362,6 @@ class RecordArchiver:
         if trace is not None:
             return await self._events.keep(trace, least_ms=_KEEP_MS // 2, hold_ms=_KEEP_MS)
         return named is not None and await self._reader.read(*named, whole=False) is not None
-
-    def _backoff_ms(self) -> int:
-        longest = min(_FIRST_BACKOFF_MS << min(self._failures, 16), _LONGEST_BACKOFF_MS)
-        return round(longest * random.uniform(0.5, 1.0))
 
     async def _settle(
         self, claims: Sequence[WatchClaim], settled: Mapping[bytes, int | None]
@@ -383,17 +379,3 @@ def _trace_of(claim: WatchClaim) -> str | None:
             return trace_id
         case _:
             return None
-
-
-def _slices(found: Sequence[_DueRecord]) -> Iterable[Sequence[_DueRecord]]:
-    """Divide records into slices of some 4 MB."""
-    some: list[_DueRecord] = []
-    size = 0
-    for each in found:
-        some.append(each)
-        size += len(each.record.data)
-        if size >= _SLICE_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some

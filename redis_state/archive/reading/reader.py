@@ -2,60 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from time import monotonic
 from typing import Any, Self, TypeVar
 
 from redis_state import limits
 from redis_state.agents.state.session import AgentSession
 from redis_state.agents.storage.session_store import SessionStore
-from redis_state.archive.artifacts import KeptArtifact, kept_artifacts
-from redis_state.archive.copying import UpdateCopies
-from redis_state.archive.history import EventCursor, EventHistory, read_history, row_of
+from redis_state.archive.encoding import fields_of
 from redis_state.archive.model import (
     ArchivedRecord,
-    ArchivedRow,
     ArchivedSession,
     ArchivedTask,
-    ArchiveListing,
-    ArchiveQuery,
     RecordKind,
     RecordPlace,
     TaskEnd,
-    fields_of,
 )
 from redis_state.archive.opening import open_archive
-from redis_state.archive.protocol import Archive, patience
-from redis_state.errors import ArchiveUnavailable, CursorGap, InvalidField
+from redis_state.archive.protocol import Archive
+from redis_state.archive.queries import ArchiveListing, ArchiveQuery
+from redis_state.archive.reading.artifacts import KeptArtifact, kept_artifacts
+from redis_state.archive.reading.breaker import CallBreaker
+from redis_state.archive.reading.history import EventCursor, EventHistory, read_history, row_of
+from redis_state.archive.reading.updates import UpdateReader
 from redis_state.models import ArtifactRef, StateUpdate, TaskState, TaskStatus, Trajectory
-from redis_state.primitives.log import Log
-from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 
 T = TypeVar("T")
 
 _PAGE = 100
-_START = (0, 0)
-# The last moment that a date has.
-_LATEST_MS = 253_402_300_799_999
-# How long a caller who has an answer without the archive waits for it. After so many failures, one
-# after the other, it is left alone for a time, and then asked by one caller.
-_PATIENCE_S, _FAILURES, _LEFT_ALONE_S = 5.0, 2, 5.0
-# Updates are decoded in slices, and other tasks of the loop run between them.
-_SLICE_BYTES = 1 << 18
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    log: Log
-    session_id: str
-    limit: int
-    task_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +84,8 @@ class ArchiveReader:
         self._store = store
         self._own = archive is None
         self.archive: Archive = open_archive(store.settings) if archive is None else archive
-        self._copies = UpdateCopies(store, self.archive)
-        self._failures, self._failed_s, self._is_asked = 0, 0.0, False
+        self._updates = UpdateReader(store, self.archive)
+        self._breaker = CallBreaker()
 
     async def __aenter__(self) -> Self:
         return self
@@ -149,47 +127,7 @@ class ArchiveReader:
         Errors: ArchiveUnavailable after 5 s, and at once after two failures of which the second
         call began behind the first: for 5 s, and then while another caller asks.
         """
-        if self._failures < _FAILURES:
-            return await self._asked(call)
-        if self._is_asked or monotonic() < self._failed_s + _LEFT_ALONE_S:
-            raise ArchiveUnavailable("read", "it could not be read some seconds ago")
-        self._is_asked = True
-        try:
-            return await self._asked(call)
-        finally:
-            self._is_asked = False
-
-    async def _asked(self, call: Callable[[], Awaitable[T]]) -> T:
-        began = monotonic()
-        token = patience.set(asyncio.get_running_loop().time() + _PATIENCE_S)
-        try:
-            doing = asyncio.ensure_future(call())
-        finally:
-            patience.reset(token)
-        try:
-            done, _ = await asyncio.wait({doing}, timeout=_PATIENCE_S)
-        finally:
-            if not doing.done():
-                # What is cancelled may wait for a server that says nothing. Nobody waits for that.
-                doing.cancel()
-                doing.add_done_callback(_look_at)
-        if not done:
-            self._fail(began)
-            raise ArchiveUnavailable("read", f"no answer in {_PATIENCE_S:g} s")
-        try:
-            found = doing.result()
-        except ArchiveUnavailable as error:
-            if not error.refused:
-                self._fail(began)
-            raise
-        self._failures = 0
-        return found
-
-    def _fail(self, began: float) -> None:
-        # Calls that waited at the same time fail for one reason.
-        if began > self._failed_s:
-            self._failures += 1
-            self._failed_s = monotonic()
+        return await self._breaker.call(call)
 
     async def tasks(
         self, session_id: str, *, limit: int = 1000, fetch: bool = True
@@ -378,28 +316,7 @@ class ArchiveReader:
         has rows of one of the two, so it may be short before the end. With ``task_id`` it may be
         empty before the end. Errors: CursorGap if neither has what follows the cursor.
         """
-        if limit < 1:
-            raise InvalidField("limit", "must be at least 1")
-        wanted = _Wanted(self._copies.log(session_id), session_id, limit, task_id)
-        if after is None:
-            page = await self._archived(wanted, None)
-            return page or await self._live(wanted, None)
-        place = wanted.log.place_of(after)
-        if place is not None and place[1] > _LATEST_MS:
-            # No row has such a time.
-            start = wanted.log.cursor_at(*_START)
-            raise CursorGap(after, reason="foreign", missed=None, resume_after=start)
-        if place is not None and place[0] == 0 and place != _START:
-            # The beginning of a log that began again. Redis may have a later one.
-            page = await self._archived(wanted, place)
-            return page or await self._live(wanted, after)
-        try:
-            return await self._live(wanted, after)
-        except CursorGap as gap:
-            if place is None:
-                raise
-            page = await self._archived(wanted, place, gap)
-            return page or await self._behind(wanted, place, gap)
+        return await self._updates.page(session_id, after=after, limit=limit, task_id=task_id)
 
     async def all_updates(
         self, session_id: str, *, after: str | None = None, task_id: str | None = None
@@ -411,92 +328,3 @@ class ArchiveReader:
             for entry in page.entries:
                 yield entry
             after, at_end = page.cursor, page.at_end
-
-    async def _live(self, wanted: _Wanted, after: str | None) -> EntryPage[StateUpdate]:
-        return await self._store.updates.page(
-            wanted.session_id, after=after, limit=wanted.limit, task_id=wanted.task_id
-        )
-
-    async def _archived(
-        self, wanted: _Wanted, place: tuple[int, int] | None, gap: CursorGap | None = None
-    ) -> EntryPage[StateUpdate] | None:
-        """Return a page of the archive; None if it has nothing there. Errors: CursorGap.
-
-        ``gap`` is what Redis says of the place.
-        """
-        after = None if place == _START else place
-        rows = await self.archive.rows(wanted.session_id, after=after, count=wanted.limit)
-        if rows is None and place is not None and (gap is None or gap.reason != "rewound"):
-            await self._raise_dropped(wanted, place)
-        if not rows:
-            return None
-        log, whole = wanted.log, _up_to_gap(rows, None if place is None else place[0])
-        if not whole:
-            n, ms = place or _START
-            raise CursorGap(
-                log.cursor_at(n, ms),
-                reason="trimmed",
-                missed=rows[0].n - 1 - n,
-                # There is no such row. What follows it has the next number.
-                resume_after=log.cursor_at(rows[0].n - 1, rows[0].ms),
-            )
-        entries, undone = list[Entry[StateUpdate]](), 0
-        for row in whole:
-            if wanted.task_id not in (None, row.topic):
-                continue
-            value = self._update_of(wanted.session_id, row)
-            if value is not None:
-                entries.append(Entry(log.cursor_at(row.n, row.ms), value, row.data))
-            undone += len(row.data)
-            if undone >= _SLICE_BYTES:
-                undone = 0
-                await asyncio.sleep(0)
-        return EntryPage(entries, log.cursor_at(whole[-1].n, whole[-1].ms), at_end=False)
-
-    async def _raise_dropped(self, wanted: _Wanted, place: tuple[int, int]) -> None:
-        """Errors: CursorGap if the archive has rows behind those that it has not any more."""
-        kept = await self.archive.rows(wanted.session_id, after=place, count=1, over_gaps=True)
-        if kept:
-            raise CursorGap(
-                wanted.log.cursor_at(*place),
-                reason="trimmed",
-                missed=None,
-                resume_after=wanted.log.cursor_at(kept[0].n - 1, kept[0].ms),
-            )
-
-    async def _behind(
-        self, wanted: _Wanted, place: tuple[int, int], gap: CursorGap
-    ) -> EntryPage[StateUpdate]:
-        """Read on in Redis behind the archive's last row, if the log has expired since.
-
-        Then it is empty, or began again with its first row.
-        """
-        last = (await self.archive.last_rows([wanted.session_id])).get(wanted.session_id)
-        if last != place or gap.reason not in ("ahead", "foreign"):
-            raise gap
-        head = await wanted.log.read(count=1)
-        if not head.rows:
-            return EntryPage([], wanted.log.cursor_at(*place), at_end=True)
-        if head.rows[0].n != 1 or head.rows[0].ms < place[1]:
-            raise gap
-        return await self._live(wanted, None)
-
-    def _update_of(self, session_id: str, row: ArchivedRow) -> StateUpdate | None:
-        read = partial(self._store.updates.read, session_id)
-        stored = Row(row.n, row.ms, row.id, row.topic, row.data)
-        return self._store.base.read_row(session_id, "update", stored, read)
-
-
-def _up_to_gap(rows: Sequence[ArchivedRow], before: int | None) -> Sequence[ArchivedRow]:
-    """Return the rows that follow one another. A log that began again begins with number 1."""
-    expected = before
-    for place, row in enumerate(rows):
-        if expected is not None and row.n not in (expected + 1, 1):
-            return rows[:place]
-        expected = row.n
-    return rows
-
-
-def _look_at(done: asyncio.Future[Any]) -> None:
-    if not done.cancelled():
-        done.exception()

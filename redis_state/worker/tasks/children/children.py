@@ -1,19 +1,17 @@
-"""Parents and children: a task spawns others, waits for their ends, and cancels them with it.
+"""Parents and children: a task spawns others, and waits for their ends.
 
     spawn    the child, the parent's record of it, its place in the parent's index and the parent's
              update that names it are one step
     join     the parent waits for a child in the same step that finds it unfinished
     end      a child's end and the parent's record of it are one step; the process that ends a
              child wakes the parent that waits for it
-    cancel   the process that cancels a task cancels its children, unless they are isolated
 
-A sweeper repairs a crash after an end, or between a task's cancelling and that of its children. It
-checks both sides of each such pair, because every unfinished task is on its list.
+A sweeper repairs a crash after an end: every unfinished task is on its list, and it checks whether
+what a task waits for has ended.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import logging
@@ -21,24 +19,17 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from redis_state.errors import BackendError, InvalidTransition, TaskFailed, TaskWasCancelled
-from redis_state.models import (
-    SteeringEvent,
-    SteeringEventType,
-    TaskContextSnapshot,
-    TaskState,
-    TaskStatus,
-)
+from redis_state.errors import BackendError, TaskFailed, TaskWasCancelled
+from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus
 from redis_state.primitives.record import new_write_id
-from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw, topic_text
-from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.child_requests import ChildTask, SpawnRequest
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
+from redis_state.worker.tasks.children.requests import ChildTask, SpawnRequest
 from redis_state.worker.tasks.moves import (
     announcement,
     new_fields,
@@ -48,16 +39,10 @@ from redis_state.worker.tasks.moves import (
 )
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.journal import state_of
-from redis_state.worker.tasks.recorded.replay import Lane
+from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.started import StartedRun
-from redis_state.worker.tasks.transitions import TaskTransitions
 
 log: logging.Logger = logging.getLogger(__name__)
-
-WITH_PARENT = "its parent was cancelled"
-# There in a task's journal if its cancel is to be compensated, see `compensation`.
-ON_CANCEL = "undo on cancel"
-_AT_ONCE = 50
 
 
 class ChildTasks:
@@ -70,9 +55,8 @@ class ChildTasks:
         self._store = store
         self._scripts = store.base.scripts
         self.queue: Queue | None = queue
-        self._transitions = TaskTransitions(store)
+        self._books = TaskBookkeeping(store)
         self._new_tasks = NewTasks(store)
-        self._watch = WatchList(store.base.scripts, store.base.keys)
 
     async def spawn(
         self,
@@ -141,7 +125,7 @@ class ChildTasks:
             if await self._write(
                 started, entry, state, fields, note, requested=requested, lane=lane
             ):
-                await self._put(Job(parent.session_id, child_id, 0, requested.priority, queue))
+                await self.put(Job(parent.session_id, child_id, 0, requested.priority, queue))
         return ChildTask(parent.session_id, child_id, parent.task_id, entry.partition(":")[2])
 
     async def join(self, started: StartedRun, child_id: str) -> dict[str, Any] | None:
@@ -160,7 +144,7 @@ class ChildTasks:
             if child.status.is_terminal:
                 self._store.base.payloads.need_end(child)
                 return recorded_end(child)
-            await self._transitions.inspect_soon(session_id, task_id)
+            await self._books.inspect_soon(session_id, task_id)
             write = new_write_id()
             reply = await self._scripts.join_task(
                 self._keys(session_id, task_id),
@@ -177,7 +161,7 @@ class ChildTasks:
             )
             if reply.word is ReplyCode.OK:
                 version = int(reply.facts[0])
-                self._transitions.note_move(parent, TaskStatus.PAUSED, version=version, write=write)
+                self._books.note_move(parent, TaskStatus.PAUSED, version=version, write=write)
                 return None
             if reply.word not in (ReplyCode.AGAIN, ReplyCode.MISSING):
                 raise_refused(reply, parent, run=started.replay, wanted="PAUSED")
@@ -193,7 +177,7 @@ class ChildTasks:
         if parent is None:
             yield
             return
-        await self._transitions.inspect_soon(session_id, parent)
+        await self._books.inspect_soon(session_id, parent)
         yield
         with suppress(BackendError):
             await self.wake(session_id, parent, task_id)
@@ -221,92 +205,9 @@ class ChildTasks:
         if reply.word is not ReplyCode.OK:
             return False
         version = int(reply.facts[0])
-        self._transitions.note_move(state, TaskStatus.PENDING, version=version, write=write)
-        await self._put(Job.ready(status_view))
+        self._books.note_move(state, TaskStatus.PENDING, version=version, write=write)
+        await self.put(Job.ready(status_view))
         return True
-
-    async def parent_cancelled(self, session_id: str, parent: str, *, order: int) -> bool:
-        """Return whether a task's parent was cancelled, so that it is to be cancelled too.
-
-        ``order`` is the parent's: a later task of its id is none.
-        """
-        status_view = await self._store.tasks.look(session_id, parent)
-        return (
-            status_view is not None
-            and status_view.order == order
-            and status_view.status is TaskStatus.CANCELLED
-        )
-
-    async def cancel_with(
-        self, session_id: str, task_id: str, parent: str, *, reason: str, hard: bool = False
-    ) -> None:
-        """Cancel a child whose parent was cancelled. The same event however often it is sent.
-
-        A child that was reopened since gets another one.
-        """
-        child = await self._store.tasks.look(session_id, task_id)
-        reopened = [child.retries] if child is not None and child.retries else []
-        event = SteeringEvent(
-            session_id=session_id,
-            task_id=task_id,
-            event_id=codec.fingerprint("cancelled with", session_id, parent, task_id, *reopened),
-            event_type=SteeringEventType.CANCEL,
-            payload={"reason": reason, "hard": hard},
-            source=f"task:{parent}",
-        )
-        await self._store.save_steering(event)
-        await self.cancel_waiting(session_id, task_id, reason, hard=hard)
-
-    async def cancel_waiting(
-        self, session_id: str, task_id: str, reason: str | None, *, hard: bool = False
-    ) -> None:
-        """End a task that no worker runs, then its children. A running task has received the event.
-
-        A terminal task does not change, and neither do its children.
-        """
-        state = await self._store.tasks.load(session_id, task_id)
-        if state is None or state.status.is_terminal:
-            return
-        status_view = await self._store.tasks.look(session_id, task_id)
-        parent = None if status_view is None else status_view.parent
-        if await self._compensates(session_id, task_id):
-            await self._run_to_cancel(state, reason)
-            return
-        with suppress(InvalidTransition):
-            async with self.ending(session_id, task_id, parent):
-                cancelled = await self._transitions.cancel(state, reason, parent=parent)
-            if cancelled:
-                await self.cancel_children(session_id, task_id, reason, hard=hard)
-
-    async def cancel_children(
-        self, session_id: str, task_id: str, reason: str | None, *, hard: bool = False
-    ) -> None:
-        """Cancel the unfinished children of a task that was cancelled, unless they are isolated.
-
-        No more can come: only a running task spawns.
-        """
-        why = reason or WITH_PARENT
-        if not why.startswith(WITH_PARENT):
-            why = f"{WITH_PARENT}: {why}"
-        parent = await self._store.tasks.look(session_id, task_id)
-        if parent is None:
-            return
-        names = await self.children(session_id, task_id)
-        for start in range(0, len(names), _AT_ONCE):
-            some = names[start : start + _AT_ONCE]
-            sights = await asyncio.gather(
-                *(self._store.tasks.look(session_id, one) for one in some)
-            )
-            await asyncio.gather(
-                *(
-                    self.cancel_with(session_id, name, task_id, reason=why, hard=hard)
-                    for name, status_view in zip(some, sights, strict=True)
-                    if status_view is not None
-                    and (status_view.cancelled_with, status_view.parent_order)
-                    == (task_id, parent.order)
-                    and not status_view.status.is_terminal
-                )
-            )
 
     async def children(self, session_id: str, task_id: str) -> Sequence[str]:
         """Return the children of a task."""
@@ -314,24 +215,14 @@ class ChildTasks:
         found: list[bytes] = await self._store.transport.commands.zrange(index, 0, -1)
         return [topic_text(member) or "" for member in found]
 
-    async def _compensates(self, session_id: str, task_id: str) -> bool:
-        journal = self._keys(session_id, task_id).journal
-        return bool(await self._store.transport.commands.hexists(journal, ON_CANCEL))
-
-    async def _run_to_cancel(self, state: TaskState, reason: str | None) -> None:
-        """Run a waiting task once more, to undo what it did before it is CANCELLED.
-
-        Its inbox has the CANCEL. A run that began before the status was read received it, and a
-        later one begins with it.
-        """
-        if state.status is not TaskStatus.PAUSED:
+    async def put(self, job: Job) -> None:
+        """Queue a task for which a sweeper stands in."""
+        if self.queue is None:
             return
-        session_id, task_id = state.session_id, state.task_id
-        with suppress(InvalidTransition):
-            await self._transitions.wake_to_cancel(state, reason)
-            status_view = await self._store.tasks.look(session_id, task_id)
-            if status_view is not None and status_view.status is TaskStatus.PENDING:
-                await self._put(Job.of(status_view))
+        try:
+            await self.queue.put(job)
+        except BackendError as error:
+            log.warning("task %r is left to a sweeper: %s", job.task_id, error)
 
     async def _write(
         self,
@@ -381,15 +272,6 @@ class ChildTasks:
         raise_refused(reply, parent, run=started.replay, wanted="spawning")
         started.replay.learn(reply, 1, entry, what=parent.task_id)
         return reply.word is ReplyCode.OK
-
-    async def _put(self, job: Job) -> None:
-        """Queue a task for which a sweeper stands in."""
-        if self.queue is None:
-            return
-        try:
-            await self.queue.put(job)
-        except BackendError as error:
-            log.warning("task %r is left to a sweeper: %s", job.task_id, error)
 
     async def _end_recorded(self, session_id: str, task_id: str, child_id: str) -> dict[str, Any]:
         journal = self._keys(session_id, task_id).journal

@@ -18,7 +18,7 @@ from redis_state.models import (
     TaskType,
     Trajectory,
 )
-from redis_state.models.task_groups import TaskGroup
+from redis_state.models.hosts.task_groups import TaskGroup
 from redis_state.stores.contexts.session_context import ContextTypes
 
 

@@ -1,14 +1,12 @@
-"""Tasks that are being archived, in groups. No I/O."""
+"""Tasks that are being archived. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state.archive.model import ArchivedTask
 from redis_state.primitives.watchlist import WatchClaim
-
-_SLICE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +15,11 @@ class EndedTask:
 
     claim: WatchClaim
     task: ArchivedTask
+
+    @property
+    def size(self) -> int:
+        """The bytes of its record and journal."""
+        return sum(map(len, [*self.task.record.values(), *self.task.journal.values()]))
 
 
 def divided(
@@ -29,18 +32,3 @@ def divided(
         later = each.task.born_us >= erased.get(each.task.session_id, 0)
         (left if later else gone).append(each)
     return left, gone
-
-
-def in_slices(ended: Sequence[EndedTask]) -> Iterable[Sequence[EndedTask]]:
-    """Divide tasks into slices of some 4 MB."""
-    some: list[EndedTask] = []
-    size = 0
-    for each in ended:
-        task = each.task
-        size += sum(map(len, [*task.record.values(), *task.journal.values()]))
-        some.append(each)
-        if size >= _SLICE_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some

@@ -21,8 +21,10 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TypeVar
 
+from redis_state.archive.copying.pace import Pace
+from redis_state.archive.copying.sizes import next_count
+from redis_state.archive.encoding import as_bytes, as_text
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKind, RecordPlace
-from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
 from redis_state.errors import (
     ArchiveUnavailable,
@@ -42,7 +44,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 # So many traces at once, and of each so many rows: few at first, then as many as make 1 MB.
 _TOGETHER = 8
-_FIRST, _PAGE, _PAGE_BYTES = 16, 500, 1 << 20
+_FIRST = 16
 _FEW_TRIES = 3
 
 
@@ -185,7 +187,8 @@ class EventCopies:
                     following[trace_id] = _Left(row.cursor, _record(trace_id, row).place)
             if monotonic() >= ends_s:
                 return
-            left, count = following, _next_count(news)
+            sizes = [len(each.data) for rows in news.values() for each in rows]
+            left, count = following, next_count(sizes)
 
     async def _keep(
         self, news: Mapping[str, Sequence[ArchivedRecord]], copied: CopiedEvents
@@ -245,7 +248,7 @@ async def _cursor_of(events: Log, last: RecordPlace) -> str | None:
     born_us, n, key = last
     cursor = events.cursor_at(n, born_us // 1000)
     # Another row may have its place, after a rollback.
-    return cursor if key and await events.find(_row_id(key)) == cursor else None
+    return cursor if key and await events.find(as_bytes(key)) == cursor else None
 
 
 async def _read(events: Log, left: _Left, count: int) -> _ReadEvents:
@@ -278,19 +281,9 @@ def _record(trace_id: str, row: Row) -> ArchivedRecord:
     return ArchivedRecord(
         RecordKind.EVENT,
         trace_id,
-        row.id.decode("utf-8", "surrogateescape"),
+        as_text(row.id),
         born_us=at_us,
         at_us=at_us,
         data=row.data,
         n=row.n,
     )
-
-
-def _row_id(key: str) -> bytes:
-    return key.encode("utf-8", "surrogateescape")
-
-
-def _next_count(read: Mapping[str, Sequence[ArchivedRecord]]) -> int:
-    """Return how many rows of each trace are read next, by the size of those read last."""
-    sizes = [len(each.data) for rows in read.values() for each in rows]
-    return max(1, min(_PAGE, _PAGE_BYTES * len(sizes) // max(sum(sizes), 1)))

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from redis_state.archive.model import ArchivedRecord, RecordKind, record_fields
+from redis_state.archive.encoding import record_fields
+from redis_state.archive.model import ArchivedRecord, RecordKind
 from redis_state.scripts import ReplyCode
 from redis_state.store import RedisStateStore
 from redis_state.stores.task_index import LATEST_US

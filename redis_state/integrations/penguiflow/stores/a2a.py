@@ -33,13 +33,13 @@ from redis_state.errors import (
     NoConnection,
     RedisStateError,
 )
-from redis_state.integrations.penguiflow.a2a_tasks import (
+from redis_state.integrations.penguiflow.adapter.standalone import StandaloneStore
+from redis_state.integrations.penguiflow.stores.a2a_tasks import (
     Filter,
     FoundTask,
     PenguiflowTasks,
     TaskChange,
 )
-from redis_state.integrations.penguiflow.adapter.standalone import StandaloneStore
 from redis_state.serialization.fields import choice, text
 from redis_state.settings import Settings, make_settings
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from redis_state.archive.copying.pace import Pace
+from redis_state.archive.copying.sizes import next_count
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
-from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
 from redis_state.errors import CursorGap
 from redis_state.primitives.log import Log, Page
@@ -16,7 +17,7 @@ from redis_state.store import RedisStateStore
 
 # So many sessions at once, and of each so many rows: few at first, then as many as make 1 MB.
 _TOGETHER = 8
-_FIRST, _PAGE, _PAGE_BYTES = 16, 500, 1 << 20
+_FIRST = 16
 Place = tuple[int, int]
 _NONE_ERASED: Mapping[str, int] = MappingProxyType({})
 
@@ -103,12 +104,8 @@ class UpdateCopies:
                     was = left[session_id]
                     written = (rows[-1].n, rows[-1].ms) if rows else was.written
                     following[session_id] = _Position(written, page.last, was.erased_us)
-            left, count = following, _next_count(news)
-
-    def log(self, session_id: str) -> Log:
-        """Return the log of a session's updates."""
-        updates = self._store.updates
-        return Log(self._store.base.scripts, updates.keys(session_id), updates.bounds, named=True)
+            sizes = [len(row.data) for each in news for row in each.rows]
+            left, count = following, next_count(sizes)
 
     async def _keep(self, news: Sequence[SessionRows]) -> frozenset[str]:
         if not news:
@@ -122,7 +119,7 @@ class UpdateCopies:
 
     async def _read(self, session_id: str, position: _Position, count: int) -> _Read | None:
         """Read a page; None if the log changes its history while it is read."""
-        log, after = self.log(session_id), position.read
+        log, after = log_of(self._store, session_id), position.read
         try:
             try:
                 cursor = None if after is None else f"{after[0]}-{after[1]}"
@@ -140,6 +137,12 @@ class UpdateCopies:
         return _Read(found, missed, page.at_end, last)
 
 
+def log_of(store: RedisStateStore, session_id: str) -> Log:
+    """Return the log of a session's updates, with cursors that name it."""
+    updates = store.updates
+    return Log(store.base.scripts, updates.keys(session_id), updates.bounds, named=True)
+
+
 async def _read_behind(log: Log, gap: CursorGap, count: int) -> tuple[Page, int, Place | None]:
     """Read on behind a gap: also how many rows it has, and behind which row rows were lost.
 
@@ -152,9 +155,3 @@ async def _read_behind(log: Log, gap: CursorGap, count: int) -> tuple[Page, int,
         n, ms, *_ = gap.resume_after.split("-")
         return page, 0, (int(n), int(ms))
     return page, gap.missed or 0, None
-
-
-def _next_count(read: Sequence[SessionRows]) -> int:
-    """Return how many rows of each session are read next, by the size of those read last."""
-    sizes = [len(row.data) for each in read for row in each.rows]
-    return max(1, min(_PAGE, _PAGE_BYTES * len(sizes) // max(sum(sizes), 1)))

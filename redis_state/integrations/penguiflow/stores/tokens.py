@@ -6,7 +6,7 @@ from typing import Any
 
 from redis_state.integrations.penguiflow.adapter.standalone import StandaloneStore
 from redis_state.settings import Settings, make_settings
-from redis_state.stores.oauth_tokens import OAuthTokenStore
+from redis_state.stores.hosts.oauth_tokens import OAuthTokenStore
 
 
 class PenguiflowTokenStore(StandaloneStore):

@@ -24,7 +24,7 @@ from redis_state.primitives.lease import Renewal
 from redis_state.serialization.fields import text
 from redis_state.settings import Settings, make_settings
 from redis_state.stores.base import ms
-from redis_state.stores.jobs import JobClaim, JobStore, Planned
+from redis_state.stores.hosts.jobs import JobClaim, JobStore, Planned
 from redis_state.stores.sessions.tasks import microseconds
 
 log: logging.Logger = logging.getLogger(__name__)

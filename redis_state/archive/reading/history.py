@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from redis_state.archive.encoding import as_bytes, as_text
 from redis_state.archive.model import ArchivedRecord, RecordKind, RecordPlace
 from redis_state.archive.protocol import Archive
 from redis_state.errors import CursorGap
@@ -115,7 +116,7 @@ class _Reading:
         if last is not None:
             place = self._log.cursor_at(last[1], last[0] // 1000)
             # Another row may have its place, after a rollback.
-            is_there = bool(last[2]) and await self._log.find(_row_id(last[2])) == place
+            is_there = bool(last[2]) and await self._log.find(as_bytes(last[2])) == place
             after = place if is_there else None
         for _ in range(_TRIES):
             try:
@@ -128,7 +129,7 @@ class _Reading:
     async def _new_of_live(self, rows: Sequence[Row]) -> list[Row] | None:
         if not rows:
             return None
-        keys = {_key(row) for row in rows}
+        keys = {as_text(row.id) for row in rows}
         places = await self._archive.first_places(RecordKind.EVENT, self._trace_id, keys)
         # What is archived meanwhile is behind that place: it was not read there, and is new.
         archived = self.cursor.archived
@@ -137,11 +138,11 @@ class _Reading:
             for key, place in places.items()
             if archived is not None and place <= archived
         }
-        self._count_missed(row.n for row in rows if passed.get(_key(row)) != _place(row))
+        self._count_missed(row.n for row in rows if passed.get(as_text(row.id)) != _place(row))
         self.cursor = replace(self.cursor, live=_place(rows[-1]))
         size = sum(len(row.data) for row in rows)
         self._count = max(1, min(500, (1 << 20) * len(rows) // max(size, 1)))
-        return [row for row in rows if _key(row) not in passed]
+        return [row for row in rows if as_text(row.id) not in passed]
 
     def _count_missed(self, numbers: Iterable[int]) -> None:
         """Count the numbers that are not there. Rows of several histories may be among another.
@@ -162,16 +163,8 @@ class _Reading:
 
 def row_of(record: ArchivedRecord) -> Row:
     """Return an archived event as the row of its log."""
-    return Row(record.n, record.born_us // 1000, _row_id(record.key), None, record.data)
+    return Row(record.n, record.born_us // 1000, as_bytes(record.key), None, record.data)
 
 
 def _place(row: Row) -> RecordPlace:
-    return row.ms * 1000, row.n, _key(row)
-
-
-def _key(row: Row) -> str:
-    return row.id.decode("utf-8", "surrogateescape")
-
-
-def _row_id(key: str) -> bytes:
-    return key.encode("utf-8", "surrogateescape")
+    return row.ms * 1000, row.n, as_text(row.id)

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
-from redis_state.archive.copying import UpdateCopies
-from redis_state.archive.ended import EndedTask, divided, in_slices
+from redis_state.archive.copying.ended import EndedTask, divided
+from redis_state.archive.copying.pace import Pace
+from redis_state.archive.copying.sizes import backoff_ms, in_slices
+from redis_state.archive.copying.updates import UpdateCopies
 from redis_state.archive.model import ArchiveBatch, ArchivedTask
-from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList, session_of_entry, task_of_entry
 from redis_state.errors import ArchiveUnavailable, NoConnection, RedisStateError, StoreFull
@@ -40,7 +40,6 @@ _DAY_MS = 86_400_000
 _KEEP_MS = 400 * _DAY_MS
 _AGAIN_MS = 1_000
 _TROUBLE_MS = 3_600_000
-_FIRST_BACKOFF_MS, _LONGEST_BACKOFF_MS = 2_000, 600_000
 # So many tasks are in memory at once, whole.
 _TOGETHER = 16
 
@@ -198,7 +197,7 @@ class Archiver:
         report.missed += copied.missed
         whole = [each for each in ended if each.task.session_id in copied.whole]
         settled |= {each.claim.entry: _AGAIN_MS for each in ended}
-        for some in in_slices(whole):
+        for some in in_slices(whole, lambda each: each.size):
             await self._pace.rest()
             await self._archive_tasks(some, settled, report)
         await self._pace.rest()
@@ -366,16 +365,12 @@ class Archiver:
                 settled[claim.entry] = None
                 continue
             kept.add(task[0])
-            settled[claim.entry] = self._backoff_ms()
+            settled[claim.entry] = backoff_ms(self._failures)
             report.postponed += 1
         await self._keep_rows([each for each in kept if each is not None], least_ms=_KEEP_MS // 2)
         for claim in sessions:
-            settled[claim.entry] = self._backoff_ms()
+            settled[claim.entry] = backoff_ms(self._failures)
             report.postponed += 1
-
-    def _backoff_ms(self) -> int:
-        longest = min(_FIRST_BACKOFF_MS << min(self._failures, 16), _LONGEST_BACKOFF_MS)
-        return round(longest * random.uniform(0.5, 1.0))
 
     async def _settle(
         self, tasks: Sequence[WatchClaim], sessions: Sequence[WatchClaim], settled: Settled

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import TypeVar
 
-from redis_state.archive.archiver import Archiver, ArchiveReport
+from redis_state.archive.copying.archiver import Archiver, ArchiveReport
+from redis_state.archive.copying.pace import Pace
+from redis_state.archive.copying.records import RecordArchiver, RecordReport
 from redis_state.archive.opening import shortest_lifetime_s
-from redis_state.archive.pace import Pace
 from redis_state.archive.protocol import Archive
-from redis_state.archive.records import RecordArchiver, RecordReport
 from redis_state.archive.retaining import Retainer
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import BackendError

@@ -18,8 +18,8 @@ from langgraph.checkpoint.base import PendingWrite, writes_sort_key
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_state.errors import CorruptState, InvalidField
-from redis_state.integrations.langgraph.threads import tails
-from redis_state.integrations.langgraph.threads.tails import StoredValue
+from redis_state.integrations.langgraph.threads.stored import tails
+from redis_state.integrations.langgraph.threads.stored.tails import StoredValue
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.transport.key_text import escape

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from redis_state.errors import CorruptState, InvalidField
-from redis_state.models.snapshots import Snapshot
+from redis_state.models.hosts.snapshots import Snapshot
 from redis_state.scripts import Reply, ReplyCode, SnapshotKeys
 from redis_state.serialization.fields import moment, text
 from redis_state.serialization.lossless import pack, unpack_exact

@@ -1,0 +1,144 @@
+"""Calls of the archive over one connection: one at a time, each with a deadline.
+
+A connection that was lost, or that nobody knows the state of, is replaced at the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, nullcontext, suppress
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.pq import TransactionStatus
+from pydantic import SecretStr
+
+from redis_state.archive.protocol import patience
+from redis_state.errors import ArchiveUnavailable
+from redis_state.postgres.connection import PostgresConnection, close, connect, cut, problem
+
+T = TypeVar("T")
+
+# Classes of errors: of data, of constraints, of limits of the program.
+_REFUSED = ("22", "23", "54")
+# A deadlock: the transaction has done nothing, and may be repeated at once.
+_ROLLED_BACK = "40"
+_TRIES = 3
+# No partition takes it: another process has dropped one, and the next call makes it again.
+_NO_MONTH = "23514"
+# The schema or a table is not there.
+_NO_TABLES = frozenset({"3F000", "42P01"})
+
+
+class _RolledBackError(ArchiveUnavailable):
+    """The server has chosen this transaction to end a deadlock."""
+
+
+class PostgresCalls:
+    """The connection to one database, and whose turn it is. No I/O when it is made.
+
+    ``failed`` is called when the server refuses a call: what is known of its tables may be wrong.
+    """
+
+    def __init__(self, url: SecretStr, *, timeout_s: float, failed: Callable[[], None]) -> None:
+        self._url = url
+        self._timeout_s = timeout_s
+        self._failed = failed
+        self._connection: PostgresConnection | None = None
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def using(
+        self, action: str, *, timeout_s: float | None = None, settled: bool = True
+    ) -> AsyncGenerator[PostgresConnection]:
+        """Return the connection; open another one if it is lost. Errors: ArchiveUnavailable."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        until = min(now + (timeout_s or self._timeout_s), patience.get())
+        timeout_s = round(until - now, 1)
+        late = False
+
+        def end(connection: AsyncConnection[Any]) -> None:
+            nonlocal late
+            late = True
+            cut(connection)
+
+        try:
+            async with asyncio.timeout_at(until):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
+        try:
+            try:
+                async with asyncio.timeout_at(until):
+                    connection = await self._connected()
+                timer = loop.call_at(until, end, connection)
+                try:
+                    async with connection.settled() if settled else nullcontext():
+                        yield connection
+                finally:
+                    timer.cancel()
+            except TimeoutError:
+                await self._drop()
+                raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
+            except psycopg.Error as error:
+                if late:
+                    await self._drop()
+                    raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
+                # A partition that another process has dropped is made again.
+                self._failed()
+                state = error.sqlstate or ""
+                refused = state.startswith(_REFUSED) and state != _NO_MONTH
+                # Another server may be the right one by now: this one may only read, or go away.
+                if not refused or not self._is_idle():
+                    await self._drop()
+                if state.startswith(_ROLLED_BACK):
+                    raise _RolledBackError(action, problem(error)) from None
+                # Its text may quote what was to be written.
+                raise ArchiveUnavailable(action, _reason(error), refused=refused) from None
+            except BaseException:
+                # In the middle of a call: nobody knows what the connection would say next.
+                await self._drop()
+                raise
+        finally:
+            self._lock.release()
+
+    async def _connected(self) -> PostgresConnection:
+        if self._connection is None or self._connection.closed:
+            try:
+                self._connection = await connect(self._url)
+            except (OSError, ValueError) as error:
+                # A host that is none, for one. Its text and its parts may quote the URL.
+                raise ArchiveUnavailable("connect", type(error).__name__) from None
+        return self._connection
+
+    def _is_idle(self) -> bool:
+        """Return whether the next call may use the connection: nothing is under way on it."""
+        if self._connection is None or self._connection.closed:
+            return False
+        return self._connection.info.transaction_status is TransactionStatus.IDLE
+
+    async def aclose(self) -> None:
+        """Disconnect."""
+        async with self._lock:
+            await self._drop()
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await close(connection)
+
+
+async def although_in_a_deadlock(call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call that may be repeated, again if the server ends it for another one's sake."""
+    for _ in range(_TRIES - 1):
+        with suppress(_RolledBackError):
+            return await call()
+    return await call()
+
+
+def _reason(error: psycopg.Error) -> str:
+    known = "no worker has prepared it yet: " if error.sqlstate in _NO_TABLES else ""
+    return f"{known}{problem(error)}"

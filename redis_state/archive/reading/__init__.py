@@ -1,0 +1,1 @@
+"""The reading of what Redis and the archive have, as one."""

@@ -1,0 +1,73 @@
+"""A circuit breaker: calls of an archive that must not hold up who asks, and when none is made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Any, TypeVar
+
+from redis_state.archive.protocol import patience
+from redis_state.errors import ArchiveUnavailable
+
+T = TypeVar("T")
+
+# How long a caller who has an answer without the archive waits for it. After so many failures, one
+# after the other, it is left alone for a time, and then asked by one caller.
+_PATIENCE_S, _FAILURES, _LEFT_ALONE_S = 5.0, 2, 5.0
+
+
+class CallBreaker:
+    """The calls of one archive, each with a short deadline, and what their failures forbid."""
+
+    def __init__(self) -> None:
+        self._failures, self._failed_s, self._is_asked = 0, 0.0, False
+
+    async def call(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call. Errors: see `ArchiveReader.soon`."""
+        if self._failures < _FAILURES:
+            return await self._asked(call)
+        if self._is_asked or monotonic() < self._failed_s + _LEFT_ALONE_S:
+            raise ArchiveUnavailable("read", "it could not be read some seconds ago")
+        self._is_asked = True
+        try:
+            return await self._asked(call)
+        finally:
+            self._is_asked = False
+
+    async def _asked(self, call: Callable[[], Awaitable[T]]) -> T:
+        began = monotonic()
+        token = patience.set(asyncio.get_running_loop().time() + _PATIENCE_S)
+        try:
+            doing = asyncio.ensure_future(call())
+        finally:
+            patience.reset(token)
+        try:
+            done, _ = await asyncio.wait({doing}, timeout=_PATIENCE_S)
+        finally:
+            if not doing.done():
+                # What is cancelled may wait for a server that says nothing. Nobody waits for that.
+                doing.cancel()
+                doing.add_done_callback(_look_at)
+        if not done:
+            self._fail(began)
+            raise ArchiveUnavailable("read", f"no answer in {_PATIENCE_S:g} s")
+        try:
+            found = doing.result()
+        except ArchiveUnavailable as error:
+            if not error.refused:
+                self._fail(began)
+            raise
+        self._failures = 0
+        return found
+
+    def _fail(self, began: float) -> None:
+        # Calls that waited at the same time fail for one reason.
+        if began > self._failed_s:
+            self._failures += 1
+            self._failed_s = monotonic()
+
+
+def _look_at(done: asyncio.Future[Any]) -> None:
+    if not done.cancelled():
+        done.exception()

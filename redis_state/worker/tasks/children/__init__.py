@@ -1,0 +1,1 @@
+"""Parents and children: tasks that a task spawns, waits for, and takes with it."""
