@@ -182,7 +182,7 @@ async def test_a_primary_that_was_a_replica_while_the_client_stood_still_confirm
 
 @pytest.mark.server
 async def test_a_cancelled_caller_holds_nobody_up(lagging: Replicas) -> None:
-    async with RedisStateStore(settings_of(lagging.url, call_timeout_s=SHORT_S)) as store:
+    async with RedisStateStore(settings_of(lagging.url, call_timeout_s=LONG_S)) as store:
         await store.save_update(make_update("before"))
         await lagging.mark()
         call = asyncio.ensure_future(store.save_memory_state("key", {"n": 1}))
