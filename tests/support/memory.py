@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from redis_state import RedisStateStore
+from redis_state import BackendUnavailable, RedisStateStore
 from redis_state.memory import (
     ConversationTurn,
     MemoryBudget,
@@ -15,6 +16,7 @@ from redis_state.memory import (
     ShortTermMemoryConfig,
     TrajectoryDigest,
 )
+from redis_state.testing import eventually
 
 KEY = MemoryKey("acme", "ana", "s-1")
 
@@ -86,3 +88,14 @@ async def stored(store: RedisStateStore, key: MemoryKey = KEY) -> dict[str, Any]
     document = await store.load_memory_state(key.composite())
     assert document is not None
     return document
+
+
+async def until_saved(memory: SessionMemory) -> None:
+    """Save as soon as the server can be reached again, however busy the machine is."""
+
+    async def saved() -> bool:
+        with contextlib.suppress(BackendUnavailable):
+            await memory.persist()
+        return memory.unsaved == 0
+
+    await eventually(saved, "what waited is saved")

@@ -161,6 +161,11 @@ def own_server(directory: Path | None = None) -> EmbeddedServer:
         pytest.skip(f"no server to start: {error}")
 
 
+def shared(settings: Settings, **more: Any) -> dict[str, Any]:
+    """Give what another process needs to open the test's namespace."""
+    return {"url": settings.url.get_secret_value(), "namespace": settings.namespace, **more}
+
+
 def changed(settings: Settings, **options: Any) -> RedisStateStore:
     """Make a store of the test's namespace with other settings."""
     values = {name: getattr(settings, name) for name in Settings.model_fields}

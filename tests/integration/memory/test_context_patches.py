@@ -21,7 +21,7 @@ from redis_state import (
 from redis_state.models import SteeringEvent, SteeringEventType, UpdateType
 from redis_state.models.session_context import ContextPatch, MergeStrategy, hash_context
 from redis_state.testing import eventually
-from tests.support.samples import admin, changed, keys_of
+from tests.support.samples import admin, changed, keys_of, shared
 from tests.support.servers.faults import Proxy, run_processes, start_process
 
 T = TypeVar("T")
@@ -45,10 +45,6 @@ async def stated(store: RedisStateStore) -> list[tuple[str, str]]:
         (update.update_type.value, update.content.get("title") or update.content["kind"])
         for update in updates
     ]
-
-
-def shared(settings: Settings) -> dict[str, Any]:
-    return {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
 
 
 async def test_an_applied_patch_becomes_its_tasks_result(store: RedisStateStore) -> None:

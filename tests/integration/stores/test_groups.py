@@ -13,12 +13,8 @@ from redis_state.models.hosts.task_groups import TaskGroup
 from redis_state.models.session_context import MergeStrategy
 from redis_state.stores.contexts.groups import GroupStep
 from redis_state.testing import eventually
-from tests.support.samples import admin, changed, keys_of
+from tests.support.samples import admin, changed, keys_of, shared
 from tests.support.servers.faults import run_processes, start_process
-
-
-def shared(settings: Settings) -> dict[str, Any]:
-    return {"url": settings.url.get_secret_value(), "namespace": settings.namespace}
 
 
 async def make(store: RedisStateStore, *tasks: str, **more: Any) -> str:

@@ -18,11 +18,6 @@ from redis_state.transport.sending.calls import CallSender
 from tests.support.servers.faults import Proxy, sender_to
 
 
-@pytest.fixture
-def url(settings: Settings) -> str:
-    return settings.url.get_secret_value()
-
-
 def waits_of_this_loop(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, bool]]:
     """Note when the running loop asks for events, and whether it is ready to sleep until then."""
     selector: Any = attrgetter("_selector")(asyncio.get_running_loop())

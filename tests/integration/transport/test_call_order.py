@@ -14,7 +14,7 @@ from redis_state.scripts import SCRIPTS, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
 from redis_state.transport.sending.sender import Sender
-from tests.integration.servers.test_repeated_calls import CASES
+from tests.support.once_calls import CASES
 from tests.support.servers.faults import sender_to
 
 # Those of which one call makes what is removed.

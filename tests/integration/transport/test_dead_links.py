@@ -30,11 +30,6 @@ async def proxy(settings: Settings) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-def key(settings: Settings) -> str:
-    return f"{settings.namespace}:key"
-
-
-@pytest.fixture
 def own_server() -> Iterator[EmbeddedServer]:
     with start_embedded(None, binary=own_binary()) as server:
         yield server

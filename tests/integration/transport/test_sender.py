@@ -36,11 +36,6 @@ async def sender(settings: Settings) -> AsyncIterator[Sender]:
         yield opened
 
 
-@pytest.fixture
-def key(settings: Settings) -> str:
-    return f"{settings.namespace}:key"
-
-
 def script_of(text: str) -> Script:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "script.lua").write_text(text)

@@ -29,11 +29,6 @@ SOON_S = 60.0
 
 
 @pytest.fixture
-def url(settings: Settings) -> str:
-    return settings.url.get_secret_value()
-
-
-@pytest.fixture
 def channel(settings: Settings) -> str:
     return f"{settings.namespace}:channel"
 

@@ -17,6 +17,7 @@ from redis_state.agents import (
     InferenceResponse,
     Message,
     ScriptedDriver,
+    SessionStore,
     ToolCall,
     ToolExecution,
     Usage,
@@ -82,3 +83,15 @@ def same_agent(session_id: str) -> AgentSession:
     state = AgentState(agent_id=AGENT).with_messages([message])
     definition = AgentDefinition(name="seeker", budget=ExecutionBudget(max_steps=50))
     return AgentSession.fresh(definition, session_id=session_id, state=state)
+
+
+async def ids(sessions: SessionStore, **options: Any) -> list[str]:
+    """List the ids of sessions."""
+    page = await sessions.list_headers(**options)
+    return [header.session_id for header in page.headers]
+
+
+async def fields_of(store: RedisStateStore, session_id: str) -> dict[str, bytes]:
+    """Read what is stored of a session."""
+    flat = await store.base.fetch(store.base.keys.agent_session(session_id))
+    return {name.decode(): data for name, data in zip(flat[::2], flat[1::2], strict=True)}

@@ -4,92 +4,38 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import (
-    BackendUnavailable,
     InvalidTransition,
     TokenResolved,
-    TokenUnknown,
 )
 from redis_state.models import SteeringEventType, TaskStatus
-from redis_state.primitives.lease import new_owner
-from redis_state.primitives.watchlist import WatchList
 from redis_state.testing import eventually
-from redis_state.worker import Pause, TaskClient, TaskContext
-from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker import Pause, TaskContext
 from redis_state.worker.tasks.started import NotStarted, StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions
-from redis_state.worker.tasks.waitpoints.open_pauses import list_open_pauses
-from redis_state.worker.tasks.waitpoints.pause_model import PauseRequest, decision_of, pause_token
+from redis_state.worker.tasks.waitpoints.pause_model import pause_token
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from tests.support.processes.pools import (
     SESSION,
-    agent,
     becomes,
     client_of,
     open_token,
     pool,
     queue_of,
-    serving,
     statuses,
     updates_of,
 )
 from tests.support.scripts.replies import clock_ms
 from tests.support.servers.faults import run_processes
-from tests.support.servers.nodes import ask_beside, keys_like
-
-NAMES = [f"p{number}" for number in range(10)]
-
-# How long a call waits for the queue's server.
-SHORT = {"connect_timeout_s": 0.5, "call_timeout_s": 1.0}
-
-
-async def ten(ctx: TaskContext) -> list[Any]:
-    """Open ten pauses at once, then wait for one after the other."""
-    pauses = await asyncio.gather(*(ctx.open_pause("which?", name=name) for name in NAMES))
-    found = [await ctx.wait_for(pause) for pause in pauses]
-    return [[decision.approved, decision.value, decision.actor] for decision in found]
-
-
-async def ask(ctx: TaskContext) -> list[Any]:
-    decision = await ctx.approval("May I?")
-    return [decision.approved, decision.value, decision.actor]
-
-
-async def tokens_of(store: RedisStateStore, task: str, count: int) -> dict[str, str]:
-    """Wait until a task has told of so many pauses; return their tokens by name."""
-
-    async def found() -> dict[str, str] | None:
-        open_now = await list_open_pauses(store, SESSION)
-        tokens = {one.name: one.token for one in open_now if one.task_id == task and one.token}
-        return tokens if len(tokens) == count else None
-
-    tokens = await eventually(found, f"{count} pauses are open")
-    assert tokens is not None
-    return tokens
-
-
-async def task_of(store: RedisStateStore, task_id: str) -> StartedRun:
-    """Start a task that has just been submitted or handed over, as a worker does."""
-    found = await TaskTransitions(store).start(
-        SESSION, task_id, owner=new_owner(), lease_ms=60_000, worker="w"
-    )
-    assert isinstance(found, StartedRun), found
-    return found
-
-
-def question(store: RedisStateStore) -> PauseRequest:
-    return PauseRequest.read(store.settings, "why", None, {"name": "x"}, reveal=True)
+from tests.support.tasks.waitpoints import NAMES, ask, question, task_of, ten, tokens_of
 
 
 @pytest.mark.slow
@@ -275,26 +221,6 @@ async def test_a_pause_is_found_again_by_its_key_and_else_by_its_order(
         assert (await client.wait(SESSION, task, timeout_s=60)).result == [True, 4]
 
 
-async def test_a_token_that_this_task_has_not_opened_is_not_waited_for(
-    store: RedisStateStore,
-) -> None:
-    async def wrong(ctx: TaskContext) -> list[str]:
-        refused: list[str] = []
-        for pause in ("s.never", "", str(ctx.input), Pause("x", str(ctx.input))):
-            try:
-                await ctx.wait_for(pause)
-            except TokenUnknown as error:
-                refused.append(str(error))
-        return refused
-
-    async with pool(store, {"wrong": wrong, "ask": ask}) as client:
-        token = await open_token(store, await client.submit("ask", session_id=SESSION))
-        task = await client.submit("wrong", token, session_id=SESSION)
-        ended = await client.wait(SESSION, task, timeout_s=60)
-        assert ended.result == ["no such token"] * 4
-        await client.approve(token)
-
-
 async def test_a_paused_task_that_gets_another_priority_lives_as_long_as_before(
     store: RedisStateStore,
 ) -> None:
@@ -311,97 +237,6 @@ async def test_a_paused_task_that_gets_another_priority_lives_as_long_as_before(
         state = await client.get(SESSION, task)
         assert state is not None
         assert state.priority == 3
-
-
-# Crashes
-
-
-@pytest.mark.parametrize("decided", [True, False], ids=["decided", "undecided"])
-async def test_after_a_crash_between_opening_and_waiting_the_pause_is_the_same(
-    store: RedisStateStore, *, decided: bool
-) -> None:
-    pausing, entry = TaskPauses(store), "pause:x#1"
-    async with client_of(store) as client:
-        task = await client.submit("ask", session_id=SESSION)
-        run = await task_of(store, task)
-        await pausing.open(run, entry, question(store))
-        # Its worker is gone, and so is what it would have put on the list after the step.
-        index = store.base.keys.open_pauses()
-        await store.transport.sender.send("DEL", index, repeatable=True)
-        await store.transport.sender.send("HSET", run.held.key, "expires", 0, repeatable=True)
-        if decided:
-            await client.approve(pause_token(run, entry), 7, actor="ann")
-        again = await task_of(store, task)
-        assert again.attempts == 2
-        assert pause_token(again, entry) == pause_token(run, entry)
-        note = await pausing.open(again, entry, question(store))
-        reported = [update.update_type.value for update in await updates_of(store, task)]
-        assert reported.count("CHECKPOINT") == 1
-        if decided:
-            assert (note["state"], note["value"], note["actor"]) == ("decided", 7, "ann")
-            found = await pausing.wait(again, entry)
-            assert found is not None
-            assert decision_of(entry, found) == decision_of(entry, note)
-            assert await client.pauses() == []
-        else:
-            assert note["state"] == "open"
-            assert [one.token for one in await client.pauses()] == [pause_token(run, entry)]
-            assert await pausing.wait(again, entry) is None
-            await client.approve(pause_token(run, entry), 7, actor="ann")
-        await client.cancel(SESSION, task, hard=True)
-        await client.drop_queue()
-
-
-async def test_a_task_that_is_being_paused_or_resumed_is_looked_at_soon(
-    store: RedisStateStore,
-) -> None:
-    pausing, entry = TaskPauses(store), "pause:x#1"
-    watch = WatchList(store.base.scripts, store.base.keys)
-
-    async def due_in_ms() -> int:
-        looked: list[int] = []
-        for shard in range(16):
-            key = store.base.keys.watch(shard)
-            member = watch_entry(SESSION, task)
-            found = await store.transport.sender.send("ZSCORE", key, member, repeatable=True)
-            looked += [] if found is None else [int(found)]
-        assert len(looked) == 1
-        return looked[0] - await clock_ms(store.base.scripts)
-
-    async with client_of(store) as client:
-        task = await client.submit("ask", session_id=SESSION)
-        await pausing.open(run := await task_of(store, task), entry, question(store))
-        for move in ("pause", "resume"):
-            # As a sweeper puts it off, that thinks it is well.
-            await watch.put(watch_entry(SESSION, task), delay_ms=3_600_000, sooner=True)
-            if move == "pause":
-                assert await pausing.wait(run, entry) is None
-            else:
-                await client.approve(pause_token(run, entry))
-            assert await due_in_ms() <= 2_000
-        await client.cancel(SESSION, task)
-        await client.drop_queue()
-
-
-async def test_with_the_queue_away_a_decision_is_kept_and_its_claim_queues_it_later(
-    store: RedisStateStore, settings: Settings, unused_tcp_port: int
-) -> None:
-    away = SecretStr(f"redis://127.0.0.1:{unused_tcp_port}/0")
-    async with pool(store, {"ask": ask}) as client:
-        task = await client.submit("ask", session_id=SESSION)
-        token = await open_token(store, task)
-        await becomes(client, task, TaskStatus.PAUSED)
-        other = RedisStateStore(settings.model_copy(update={"queue_url": away, **SHORT}))
-        async with other, TaskClient(other, queue=queue_of(settings)) as cut_off:
-            with pytest.raises(BackendUnavailable):
-                await cut_off.approve(token, 5, actor="ann", idempotency_key="c")
-        await becomes(client, task, TaskStatus.PENDING)
-        await client.approve(token, 5, actor="ann again", idempotency_key="c")
-        ended = await client.wait(SESSION, task, timeout_s=60)
-        assert ended.result == [True, 5, "ann"]
-
-
-# Races
 
 
 async def test_a_claim_is_bound_to_its_decision(store: RedisStateStore) -> None:
@@ -470,127 +305,3 @@ async def test_deciding_against_cancelling_and_finishing_leaves_one_end(
             )
         await client.drop_queue()
     assert len(found) == 4, found
-
-
-# What is kept and shown
-
-
-async def everything(store: RedisStateStore) -> bytes:
-    """Read every key and value, on every server."""
-    sender = store.transport.sender
-    readers = {
-        b"string": ("GET",),
-        b"hash": ("HGETALL",),
-        b"list": ("LRANGE", 0, -1),
-        b"zset": ("ZRANGE", 0, -1),
-        b"stream": ("XRANGE", "-", "+"),
-        b"set": ("SMEMBERS",),
-    }
-    found: list[bytes] = []
-    for key in await keys_like(store.transport, "*"):
-        kind: bytes = await ask_beside(store.transport, "TYPE", key)
-        if kind == b"none":
-            continue
-        command, *rest = readers[kind]
-        value = await sender.send(command, key, *rest, repeatable=True)
-        found.append(repr([key, value]).encode())
-    return b"\n".join(found)
-
-
-@pytest.mark.parametrize("reveal", [True, False])
-async def test_no_text_of_a_token_is_on_the_server(store: RedisStateStore, *, reveal: bool) -> None:
-    tokens: list[str] = []
-
-    async def quiet(ctx: TaskContext) -> Any:
-        pause = await ctx.open_pause("review", reveal=reveal)
-        tokens.append(pause.token)
-        return (await ctx.wait_for(pause)).value
-
-    async with pool(store, {"quiet": quiet}) as client:
-        task = await client.submit("quiet", session_id=SESSION)
-        await becomes(client, task, TaskStatus.PAUSED)
-        secret = tokens[0].rpartition(".")[2]
-        assert len(secret) == 32
-        kept = await everything(store)
-        assert b"quiet" in kept
-        assert secret.encode() not in kept
-        assert [one.token for one in await client.pauses()] == [tokens[0] if reveal else None]
-        await client.approve(tokens[0], "yes")
-        assert (await client.wait(SESSION, task, timeout_s=60)).result == "yes"
-        assert secret.encode() not in await everything(store)
-        assert set(tokens) == {tokens[0]}
-
-
-async def test_tokens_of_two_tasks_of_one_id_differ(
-    store: RedisStateStore, settings: Settings
-) -> None:
-    short = settings.model_copy(update={"finished_task_ttl": timedelta(milliseconds=200)})
-    async with RedisStateStore(short) as own, pool(own, {"ask": ask}) as client:
-        found: list[str] = []
-        for number in range(2):
-            await client.submit("ask", session_id=SESSION, task_id="again")
-            await becomes(client, "again", TaskStatus.PAUSED)
-            (one,) = await client.pauses(SESSION)
-            assert one.token is not None
-            found.append(one.token)
-            if number == 0:
-                await client.cancel(SESSION, "again")
-
-                async def gone() -> bool:
-                    return await client.get(SESSION, "again") is None
-
-                await eventually(gone, "the record has expired")
-        assert found[0] != found[1]
-        with pytest.raises(TokenUnknown):
-            await client.approve(found[0])
-        await becomes(client, "again", TaskStatus.PAUSED)
-        await client.approve(found[1])
-        assert (await client.wait(SESSION, "again", timeout_s=60)).status is TaskStatus.COMPLETE
-
-
-async def test_a_steering_event_that_decides_is_kept_without_the_token(
-    store: RedisStateStore,
-) -> None:
-    async with pool(store, {"ask": ask}) as client:
-        task = await client.submit("ask", session_id=SESSION)
-        token = await open_token(store, task)
-        payload = {"resume_token": token, "decision": "yes"}
-        reported = await client.steer(
-            SESSION, task, SteeringEventType.APPROVE, payload, source="ann"
-        )
-        assert reported.payload == payload
-        (kept,) = await store.list_steering(SESSION)
-        assert kept.event_id == reported.event_id
-        assert kept.payload == {"resume_token": token.rpartition(":")[2], "decision": "yes"}
-        assert (await client.wait(SESSION, task, timeout_s=60)).result == [True, "yes", "ann"]
-
-
-async def test_a_worker_that_dies_with_pauses_open_loses_none(
-    store: RedisStateStore, settings: Settings
-) -> None:
-    async with client_of(store) as client:
-        task = await client.submit("ten", session_id=SESSION)
-        async with serving(agent(settings, {"ten": ten})):
-            tokens = await tokens_of(store, task, len(NAMES))
-            await becomes(client, task, TaskStatus.PAUSED)
-        # Nobody runs: all are decided, the one that is waited for last.
-        for name in reversed(NAMES):
-            await client.approve(tokens[name], name, actor="ann")
-        async with serving(agent(settings, {"ten": ten})):
-            ended = await client.wait(SESSION, task, timeout_s=60)
-        assert ended.result == [[True, name, "ann"] for name in NAMES]
-        assert (await statuses(store, task)).count("PAUSED") == 1
-
-
-async def test_no_repr_shows_a_token_or_a_secret(store: RedisStateStore) -> None:
-    async with client_of(store) as client:
-        run = await task_of(store, await client.submit("ask", session_id=SESSION))
-        requested = PauseRequest.read(store.settings, "why", "s3cret", {}, reveal=True)
-        await TaskPauses(store).open(run, "pause:why#1", requested)
-        token = pause_token(run, "pause:why#1")
-        shown = repr([run, requested, Pause("why", token), await client.pauses()])
-        for hidden in (token, run.secret, "s3cret"):
-            assert hidden not in shown
-        await client.drop_queue()
-        with suppress(InvalidTransition):
-            await TaskTransitions(store).finish_run(run, TaskStatus.COMPLETE)

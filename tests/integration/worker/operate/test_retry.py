@@ -1,10 +1,8 @@
-"""Tasks that have ended are reopened with their journal, or made again; each has one new life."""
+"""A task that has ended is reopened with its journal: once, and for one new life."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,45 +14,19 @@ from redis_state import RedisStateStore
 from redis_state.errors import (
     InvalidField,
     InvalidTransition,
-    ReceiveTimeout,
     RetryRefused,
     TaskFailed,
     TaskUnknown,
 )
 from redis_state.models import SteeringEventType, TaskStatus
-from redis_state.testing import eventually
-from redis_state.worker import Budget, TaskContext, guarded
+from redis_state.worker import Budget, Handler, TaskContext, guarded
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.tasks.operate.bulk import BulkItem, BulkOutcome
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, statuses, updates_of
 from tests.support.samples import task as make_task
 from tests.support.scripts.replies import HOUR
 from tests.support.tasks.crash_states import orphaned, send, started, submitted, sweeper_of
-
-Handler = Callable[[TaskContext], Awaitable[Any]]
-
-
-class Bad(Exception):
-    """What fails a task, as long as it is to fail."""
-
-
-class Work:
-    """A handler of some steps, one of which fails until it is mended."""
-
-    def __init__(self, bad: str = "b") -> None:
-        self.bad = bad
-        self.done: Counter[str] = Counter()
-
-    def step(self, name: str) -> str:
-        self.done[name] += 1
-        if name == self.bad:
-            raise Bad(name)
-        return f"{name}{self.done[name]}"
-
-    async def __call__(self, ctx: TaskContext) -> list[str]:
-        await ctx.progress("begun")
-        return [await ctx.step(name, self.step, name) for name in ("a", "b", "c")]
+from tests.support.tasks.work import Work
 
 
 async def test_a_retry_goes_on_where_the_task_failed(store: RedisStateStore) -> None:
@@ -305,228 +277,3 @@ async def test_a_client_that_dies_behind_the_retry_leaves_a_task_that_is_queued(
         monkeypatch.undo()
     async with pool(store, {"answer": Work("")}, lease_s=0.4) as client:
         await becomes(client, task, TaskStatus.COMPLETE)
-
-
-# Rerun and fork
-
-
-async def test_a_rerun_is_a_new_task_of_the_same_input(store: RedisStateStore) -> None:
-    async def echo(ctx: TaskContext) -> Any:
-        return ctx.input
-
-    async with pool(store, {"h": echo}) as client:
-        task = await client.submit(
-            "h", {"n": 1}, session_id=SESSION, attributes={"a": 1}, priority=3, description="d"
-        )
-        await client.result(SESSION, task)
-        again = await client.rerun(SESSION, task)
-        assert again != task
-        assert await client.result(SESSION, again) == {"n": 1}
-        view = await client.inspect(SESSION, again)
-        assert view is not None
-        assert view.rerun_of is not None
-        assert (view.rerun_of.session_id, view.rerun_of.task_id) == (SESSION, task)
-        assert (view.attributes, view.state.priority, view.state.description) == ({"a": 1}, 3, "d")
-        named = await client.rerun(SESSION, task, new_task_id="n", new_session_id="other")
-        assert await client.rerun(SESSION, task, new_task_id="n", new_session_id="other") == named
-        assert await client.result("other", "n") == {"n": 1}
-        found = (await client.find(attributes={"a": 1})).tasks
-        assert len(found) == 3
-        assert [one.rerun_of.task_id for one in found if one.rerun_of] == [task, task]
-
-
-async def test_a_fork_begins_with_the_journal_up_to_its_step(store: RedisStateStore) -> None:
-    work = Work("")
-    async with pool(store, {"h": work}) as client:
-        task = await client.submit("h", session_id=SESSION)
-        assert await client.result(SESSION, task) == ["a1", "b1", "c1"]
-        for before, result in (
-            ("c", ["a1", "b1", "c2"]),
-            ("step:b#1", ["a1", "b2", "c3"]),
-            ("a#1", ["a2", "b3", "c4"]),
-            (None, ["a1", "b1", "c1"]),
-        ):
-            forked = await client.fork(SESSION, task, before=before)
-            assert await client.result(SESSION, forked) == result
-            view = await client.inspect(SESSION, forked)
-            assert view is not None
-            assert view.forked_from is not None
-            assert view.forked_from.task_id == task
-            kinds = [one.update_type.value for one in await updates_of(store, forked)]
-            assert kinds.count("PROGRESS") == 1
-            steps = await client.snapshots(SESSION, forked)
-            assert [step.version for step in steps] == [1, 2, 3]
-        for before in ("d", "b#2", ""):
-            with pytest.raises(InvalidField, match="before"):
-                await client.fork(SESSION, task, before=before)
-
-
-async def test_a_fork_has_pauses_and_children_of_its_own(store: RedisStateStore) -> None:
-    work = Work("")
-
-    async def flow(ctx: TaskContext) -> Any:
-        one = await ctx.join(await ctx.spawn("child", name="one"))
-        first = await ctx.pause("first")
-        texts = [event.payload["text"] for event in await ctx.inbox.wait()]
-        charged = await ctx.step("charge", work.step, "a")
-        second = await ctx.pause("second")
-        two = await ctx.join(await ctx.spawn("child", name="two"))
-        return [one, first.value, texts, charged, second.value, two]
-
-    async def child(_: TaskContext) -> str:
-        return work.step("child")
-
-    async def decide(client: Any, task: str, value: str) -> str:
-        # It is paused while it waits for a child, too.
-        async def asked() -> str | None:
-            pauses = [each.token for each in await client.pauses(SESSION) if each.task_id == task]
-            state = await client.get(SESSION, task)
-            return pauses[0] if pauses and state.status is TaskStatus.PAUSED else None
-
-        token = await eventually(asked, f"{task} asks")
-        await client.approve(token, value)
-        return str(token)
-
-    async with pool(store, {"h": flow, "child": child}) as client:
-        task = await client.submit("h", session_id=SESSION)
-        await decide(client, task, "yes")
-        message = {"text": "now"}
-        await client.steer(SESSION, task, SteeringEventType.USER_MESSAGE, message)
-        token = await decide(client, task, "also")
-        first = await client.result(SESSION, task)
-        assert first == ["child1", "yes", ["now"], "a1", "also", "child2"]
-        forked = await client.fork(SESSION, task, before="charge")
-        assert await decide(client, forked, "other") != token
-        assert await client.result(SESSION, forked) == [
-            *("child1", "yes", ["now"], "a2", "other", "child3")
-        ]
-        forked = await client.fork(SESSION, task, before="two")
-        assert (await client.result(SESSION, forked))[3:] == ["a1", "also", "child4"]
-        forked = await client.fork(SESSION, task, before="first")
-        await decide(client, forked, "anew")
-        await client.steer(SESSION, forked, SteeringEventType.USER_MESSAGE, {"text": "later"})
-        await decide(client, forked, "last")
-        assert await client.result(SESSION, forked) == [
-            *("child1", "anew", ["later"], "a3", "last", "child5")
-        ]
-
-
-async def test_a_fork_has_the_messages_that_were_received_before(store: RedisStateStore) -> None:
-    work, odd = Work(""), "\N{GRINNING FACE}#1/x"
-
-    async def flow(ctx: TaskContext) -> Any:
-        first = await ctx.receive(odd, hold_s=0)
-        asked = await ctx.receive_request("ask")
-        await asked.reply("yes")
-        with pytest.raises(ReceiveTimeout):
-            await ctx.receive("never", timeout=timedelta(milliseconds=1), hold_s=0)
-        charged = await ctx.step("charge", work.step, "a")
-        # Sent before the step, received after it.
-        inside = await ctx.step("work", ctx.receive, odd)
-        return [first, asked.payload, charged, inside, await ctx.receive(odd, hold_s=0)]
-
-    async with pool(store, {"h": flow}) as client:
-        task = await client.submit("h", session_id=SESSION)
-        for number in range(3):
-            await client.signal(SESSION, task, odd, number)
-        assert await client.request(SESSION, task, "ask", "?") == "yes"
-        assert await client.result(SESSION, task) == [0, "?", "a1", 1, 2]
-        whole = await client.fork(SESSION, task)
-        assert await client.result(SESSION, whole, timeout_s=20) == [0, "?", "a1", 1, 2]
-        forked = await client.fork(SESSION, task, before="charge")
-        for number in range(10, 12):
-            await client.signal(SESSION, forked, odd, number)
-        assert await client.result(SESSION, forked, timeout_s=20) == [0, "?", "a2", 10, 11]
-        # A fork of the fork has them too.
-        again = await client.fork(SESSION, forked, before="work")
-        for number in range(20, 22):
-            await client.signal(SESSION, again, odd, number)
-        assert await client.result(SESSION, again, timeout_s=20) == [0, "?", "a2", 20, 21]
-
-
-async def test_a_fork_does_not_keep_what_was_undone(store: RedisStateStore) -> None:
-    work = Work("b")
-
-    async def trip(ctx: TaskContext) -> list[str]:
-        done = [await ctx.step("a", work.step, "a")]
-        ctx.on_failure(work.step, "undo")
-        return [*done, await ctx.step("b", work.step, "b")]
-
-    async with pool(store, {"h": trip}) as client:
-        task = await client.submit("h", session_id=SESSION)
-        with pytest.raises(TaskFailed, match="undone"):
-            await client.result(SESSION, task)
-        work.bad = ""
-        with pytest.raises(RetryRefused, match="was undone"):
-            await client.fork(SESSION, task)
-        forked = await client.fork(SESSION, task, before="a")
-        assert await client.result(SESSION, forked) == ["a2", "b2"]
-
-
-async def test_a_fork_takes_large_results_along(store: RedisStateStore) -> None:
-    async def flow(ctx: TaskContext) -> int:
-        large = await ctx.step("large", lambda: "x" * 3_000_000)
-        await ctx.step("end", lambda: 1)
-        return len(large)
-
-    async with pool(store, {"h": flow}) as client:
-        task = await client.submit("h", session_id=SESSION)
-        assert await client.result(SESSION, task) == 3_000_000
-        forked = await client.fork(SESSION, task, before="end")
-        assert await client.result(SESSION, forked) == 3_000_000
-        await store.clear_session(SESSION)
-        with pytest.raises(TaskUnknown):
-            await client.fork(SESSION, task)
-
-
-# All that match
-
-
-async def test_all_that_match_are_retried_each_with_its_outcome(store: RedisStateStore) -> None:
-    work = Work()
-    async with pool(store, {"h": work, "g": work}) as client:
-        made = [
-            await client.submit("hg"[number % 2], session_id=f"s{number}") for number in range(12)
-        ]
-        for number, task in enumerate(made):
-            await client.wait(f"s{number}", task)
-        work.bad = ""
-        seen: list[BulkItem] = []
-        dry = await client.bulk("retry", handler="h", dry_run=True, progress=seen.append)
-        assert dry.counts[BulkOutcome.WOULD] == len(seen) == 6
-        assert (await client.count())[TaskStatus.FAILED] == 12
-        await client.retry("s0", made[0])
-        part = await client.bulk("retry", handler="h", limit=3, key="once")
-        assert [len(part.items), part.more] == [3, True]
-        rest = await client.bulk("retry", handler="h", key="once")
-        assert rest.counts[BulkOutcome.DONE] == len(rest.items) == 2
-        for number, task in enumerate(made[::2]):
-            await client.result(f"s{2 * number}", task)
-        forks = await client.bulk("fork", handler="g", before="b", key="f")
-        assert {item.reason for item in forks.items} != {None}
-        assert forks.counts[BulkOutcome.REFUSED] == 6
-        again = await client.bulk("rerun", handler="g", key="f")
-        assert again.counts[BulkOutcome.DONE] == 6
-        for item in again.items:
-            assert item.new_task_id is not None
-            assert len(await client.result(item.session_id, item.new_task_id)) == 3
-        repeated = await client.bulk("rerun", handler="g", status="FAILED", key="f")
-        assert {item.new_task_id for item in repeated.items} == {
-            item.new_task_id for item in again.items
-        }
-        assert (await client.count(handler="g"))[TaskStatus.COMPLETE] == 6
-
-
-async def test_bad_bulk_calls_are_refused(store: RedisStateStore) -> None:
-    async with client_of(store) as client:
-        cases: list[tuple[str, str, dict[str, Any]]] = [
-            ("action", "delete", {}),
-            ("status", "retry", {"status": "COMPLETE"}),
-            ("limit", "retry", {"limit": 0}),
-            ("concurrency", "retry", {"concurrency": 0}),
-            ("colour", "retry", {"colour": "red"}),
-        ]
-        for field, action, filters in cases:
-            with pytest.raises(InvalidField) as refused:
-                await client.bulk(action, **filters)
-            assert refused.value.field == field

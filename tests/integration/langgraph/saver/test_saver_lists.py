@@ -1,0 +1,146 @@
+"""RedisSaver reads and lists checkpoints of any ids, and refuses what is none by name."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("langgraph")
+
+
+from redis_state import (
+    ConfigError,
+    InvalidField,
+    RedisStateStore,
+    Settings,
+)
+from redis_state.integrations.langgraph import RedisSaver
+from redis_state.integrations.langgraph.threads.stored.places import value_name
+from tests.support.agents.checkpoints import listed, put
+from tests.support.agents.graphs import config_of, counting
+
+ODD = [
+    "",
+    " ",
+    "a:b",
+    "a/b",
+    "%",
+    "%25",
+    "{a}",
+    "}{",
+    "\0",
+    "ä\ud800",
+    "*?[x]",
+    "x" * 300,
+    "x" * 301,
+]
+
+
+async def test_no_two_ids_meet(store: RedisStateStore) -> None:
+    saver = RedisSaver(store)
+    for thread in ODD:
+        for namespace in ODD:
+            await put(saver, thread, namespace, at=[ODD.index(thread), ODD.index(namespace)])
+    for thread in ODD:
+        for namespace in ODD:
+            config = config_of(thread, checkpoint_ns=namespace)
+            (found,) = await listed(saver, config)
+            at = [ODD.index(thread), ODD.index(namespace)]
+            assert found.checkpoint["channel_values"]["at"] == at
+            assert found.config["configurable"]["checkpoint_ns"] == namespace
+        assert len(await listed(saver, config_of(thread))) == len(ODD)
+    everywhere = await listed(saver, None)
+    assert {found.config["configurable"]["thread_id"] for found in everywhere} == set(ODD)
+    await saver.adelete_thread("")
+    assert len(await listed(saver, None)) == (len(ODD) - 1) * len(ODD)
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({}, "configurable"),
+        ({"configurable": {}}, "configurable.thread_id"),
+        (config_of(3.5), "configurable.thread_id"),  # type: ignore[arg-type]
+        (config_of("t", checkpoint_ns=1), "configurable.checkpoint_ns"),
+        (config_of("t", checkpoint_id="a b"), "configurable.checkpoint_id"),
+        (config_of("t", checkpoint_id="x" * 201), "configurable.checkpoint_id"),
+    ],
+)
+async def test_a_bad_config_is_refused_by_name(
+    store: RedisStateStore, config: Any, field: str
+) -> None:
+    with pytest.raises(InvalidField) as refused:
+        await RedisSaver(store).aget_tuple(config)
+    assert refused.value.field == field
+
+
+async def test_other_bad_input_is_refused_by_name(store: RedisStateStore) -> None:
+    saver = RedisSaver(store)
+    with pytest.raises(InvalidField, match="strategy"):
+        await saver.aprune(["t"], strategy="some")
+    with pytest.raises(InvalidField, match="thread_ids"):
+        await saver.aprune("t")
+    with pytest.raises(InvalidField, match="checkpoint_id"):
+        await saver.aput_writes(config_of("t"), [("a", 1)], "task")
+    with pytest.raises(InvalidField, match="limit"):
+        await listed(saver, None, limit=-1)
+    with pytest.raises(InvalidField, match="channel_versions"):
+        value_name("a\ud800", 1)
+    config = {**config_of("t"), "metadata": {"run_id": "\ud800"}}
+    with pytest.raises(InvalidField, match=r"metadata\.run_id"):
+        await counting(saver).ainvoke({"log": []}, config)
+    with pytest.raises(InvalidField, match="lease_s"):
+        saver.claim("t", lease_s=0)
+    with pytest.raises(ConfigError, match="lifetime"):
+        RedisSaver(store, lifetime=timedelta(0))
+
+
+async def test_all_threads_are_listed_page_by_page(store: RedisStateStore) -> None:
+    saver = RedisSaver(store)
+    threads = [f"t{number:03}" for number in range(250)]
+    await asyncio.gather(*(put(saver, thread, n=1) for thread in threads))
+    await put(saver, "t003", n=2)
+    found: list[str] = []
+    before = None
+    while page := await listed(saver, None, before=before, limit=20):
+        found += [each.config["configurable"]["thread_id"] for each in page]
+        before = page[-1].config
+    assert found == sorted([*threads, "t003"])
+
+
+async def test_namespaces_are_merged_by_age(store: RedisStateStore) -> None:
+    saver = RedisSaver(store)
+    made = [await put(saver, "t", "ab c"[number % 4], n=number) for number in range(40)]
+    ids = [each["configurable"]["checkpoint_id"] for each in made]
+    found = await listed(saver, config_of("t"))
+    assert [each.checkpoint["id"] for each in found] == ids[::-1]
+    part = await listed(saver, config_of("t"), before=made[20], limit=5)
+    assert [each.checkpoint["id"] for each in part] == ids[19:14:-1]
+    one = await listed(saver, config_of("t", checkpoint_id=ids[7]))
+    assert [each.checkpoint["channel_values"] for each in one] == [{"n": 7}]
+
+
+async def test_a_thread_that_another_process_deletes_is_listed_again(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async with RedisStateStore(settings) as second:
+        one, other = RedisSaver(store), RedisSaver(second)
+        await put(one, "t", n=1)
+        await other.adelete_thread("t")
+        assert await listed(other, None) == []
+        await put(one, "t", n=2)
+        (found,) = await listed(other, None)
+        assert found.checkpoint["channel_values"] == {"n": 2}
+
+
+async def test_large_checkpoints_come_in_several_replies(store: RedisStateStore) -> None:
+    saver = RedisSaver(store)
+    for number in range(6):
+        await put(saver, "t", big="x" * 2_000_000, n=number)
+    found = await listed(saver, config_of("t"))
+    assert [each.checkpoint["channel_values"]["n"] for each in found] == [5, 4, 3, 2, 1, 0]
+    assert all(len(each.checkpoint["channel_values"]["big"]) == 2_000_000 for each in found)

@@ -1,0 +1,143 @@
+"""A thread has one writer while it is claimed, and a killed one loses nothing acknowledged."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("langgraph")
+
+
+from redis_state import (
+    LeaseLost,
+    RedisStateStore,
+    Settings,
+    ThreadClaimed,
+)
+from redis_state.integrations.langgraph import RedisSaver
+from redis_state.testing import eventually
+from tests.support.agents.checkpoints import listed, put
+from tests.support.agents.graphs import config_of, counting
+from tests.support.processes import forkserver
+
+
+async def test_a_claimed_thread_has_one_writer(store: RedisStateStore, settings: Settings) -> None:
+    async with RedisStateStore(settings) as second:
+        one, other = RedisSaver(store), RedisSaver(second)
+        async with one.claim("t") as claim:
+            assert claim.epoch > 0
+            graph = counting(one)
+            await graph.ainvoke({"log": ["mine"]}, config_of("t"))
+            count = len(await listed(one, config_of("t")))
+            for call in (
+                put(other, "t", n=1),
+                other.adelete_thread("t"),
+                other.aprune(["t"]),
+                counting(other).ainvoke({"log": ["theirs"]}, config_of("t")),
+                _enter(other),
+            ):
+                with pytest.raises(ThreadClaimed) as refused:
+                    await call
+                assert refused.value.thread_id == "t"
+            assert len(await listed(other, config_of("t"))) == count
+            await put(other, "u", n=1)
+        await put(other, "t", n=1)
+
+
+async def test_a_writer_whose_claim_was_taken_over_is_refused(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async with RedisStateStore(settings) as second:
+        one, other = RedisSaver(store), RedisSaver(second)
+        async with one.claim("t", lease_s=30) as claim:
+            await put(one, "t", n=0)
+            config = await put(one, "t", n=1)
+            # The process stood still for longer than its lease.
+            await store.base.scripts.transport.sender.send(
+                "HSET", store.base.keys.graph_thread("t"), "expires", 1, repeatable=True
+            )
+            async with other.claim("t") as taken:
+                assert taken.epoch > claim.epoch
+                for call in (
+                    put(one, "t", n=2),
+                    one.aput_writes(config, [("a", 1)], "task"),
+                    one.aprune(["t"]),
+                    one.adelete_thread("t"),
+                ):
+                    with pytest.raises(LeaseLost):
+                        await call
+                await put(other, "t", n=3)
+        found = await other.aget_tuple(config_of("t"))
+        assert found is not None
+        assert found.checkpoint["channel_values"] == {"n": 3}
+
+
+async def test_a_claim_is_renewed_and_reports_its_loss(store: RedisStateStore) -> None:
+    saver = RedisSaver(store)
+    async with saver.claim("t", lease_s=0.3) as claim:
+        key = store.base.keys.graph_thread("t")
+        commands = store.base.scripts.transport.commands
+        first = int(await commands.hget(key, "expires"))
+
+        async def is_renewed() -> bool:
+            return int(await commands.hget(key, "expires")) > first
+
+        await eventually(is_renewed, "the claim is renewed")
+        taken = {"owner": "other", "claim": "other", "epoch": str(claim.epoch + 1)}
+        flat = [part for pair in taken.items() for part in pair]
+        await store.base.scripts.transport.sender.send("HSET", key, *flat, repeatable=True)
+
+        async def is_lost() -> bool:
+            return claim.is_lost
+
+        await eventually(is_lost, "the claim is lost")
+
+
+async def _enter(saver: RedisSaver) -> None:
+    async with saver.claim("t"):
+        pass
+
+
+async def test_a_killed_writer_loses_nothing_that_was_acknowledged(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    argument = {
+        "url": settings.url.get_secret_value(),
+        "namespace": settings.namespace,
+        "thread": "t",
+    }
+    for _ in range(2):
+        processes = [
+            await forkserver.start(
+                "-m",
+                "tests.processes.langgraph_writer",
+                json.dumps({**argument, "name": name}),
+                environment={},
+            )
+            for name in "ab"
+        ]
+        printed: dict[str, list[str]] = {"a": [], "b": []}
+        for name, process in zip("ab", processes, strict=True):
+            assert process.stdout is not None
+            for _ in range(20):
+                printed[name].append((await process.stdout.readline()).decode().strip())
+        for process in processes:
+            process.kill()
+            await process.wait()
+        saver = RedisSaver(store)
+        for name, ids in printed.items():
+            found = await listed(saver, config_of("t", checkpoint_ns=name))
+            by_id = {each.checkpoint["id"]: each for each in found}
+            assert set(ids) <= by_id.keys()
+            for id_ in ids:
+                each = by_id[id_]
+                number = each.metadata["step"]
+                assert each.checkpoint["channel_values"] == {"n": number}
+                assert each.pending_writes == [
+                    (f"task {number}", "n", number),
+                    (f"task {number}", "m", name),
+                ]
+        await saver.adelete_thread("t")
+        assert await listed(saver, None) == []

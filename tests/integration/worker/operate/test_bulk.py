@@ -1,0 +1,68 @@
+"""All tasks that match are retried, made again or forked, each with its outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore
+from redis_state.errors import (
+    InvalidField,
+)
+from redis_state.models import TaskStatus
+from redis_state.worker.tasks.operate.bulk import BulkItem, BulkOutcome
+from tests.support.processes.pools import client_of, pool
+from tests.support.tasks.work import Work
+
+
+async def test_all_that_match_are_retried_each_with_its_outcome(store: RedisStateStore) -> None:
+    work = Work()
+    async with pool(store, {"h": work, "g": work}) as client:
+        made = [
+            await client.submit("hg"[number % 2], session_id=f"s{number}") for number in range(12)
+        ]
+        for number, task in enumerate(made):
+            await client.wait(f"s{number}", task)
+        work.bad = ""
+        seen: list[BulkItem] = []
+        dry = await client.bulk("retry", handler="h", dry_run=True, progress=seen.append)
+        assert dry.counts[BulkOutcome.WOULD] == len(seen) == 6
+        assert (await client.count())[TaskStatus.FAILED] == 12
+        await client.retry("s0", made[0])
+        part = await client.bulk("retry", handler="h", limit=3, key="once")
+        assert [len(part.items), part.more] == [3, True]
+        rest = await client.bulk("retry", handler="h", key="once")
+        assert rest.counts[BulkOutcome.DONE] == len(rest.items) == 2
+        for number, task in enumerate(made[::2]):
+            await client.result(f"s{2 * number}", task)
+        forks = await client.bulk("fork", handler="g", before="b", key="f")
+        assert {item.reason for item in forks.items} != {None}
+        assert forks.counts[BulkOutcome.REFUSED] == 6
+        again = await client.bulk("rerun", handler="g", key="f")
+        assert again.counts[BulkOutcome.DONE] == 6
+        for item in again.items:
+            assert item.new_task_id is not None
+            assert len(await client.result(item.session_id, item.new_task_id)) == 3
+        repeated = await client.bulk("rerun", handler="g", status="FAILED", key="f")
+        assert {item.new_task_id for item in repeated.items} == {
+            item.new_task_id for item in again.items
+        }
+        assert (await client.count(handler="g"))[TaskStatus.COMPLETE] == 6
+
+
+async def test_bad_bulk_calls_are_refused(store: RedisStateStore) -> None:
+    async with client_of(store) as client:
+        cases: list[tuple[str, str, dict[str, Any]]] = [
+            ("action", "delete", {}),
+            ("status", "retry", {"status": "COMPLETE"}),
+            ("limit", "retry", {"limit": 0}),
+            ("concurrency", "retry", {"concurrency": 0}),
+            ("colour", "retry", {"colour": "red"}),
+        ]
+        for field, action, filters in cases:
+            with pytest.raises(InvalidField) as refused:
+                await client.bulk(action, **filters)
+            assert refused.value.field == field
