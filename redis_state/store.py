@@ -267,13 +267,16 @@ class RedisStateStore(StateStoreContract):
         what waits, for 10 s at most, and save. Pauses that could not be saved are tried again.
         Only the running loop's: another loop's are finished by closing there too.
         """
+        more = True
         with suppress(TimeoutError):
             await self.drain(_CLOSE_S)
-        await self.memory.dismiss(self, timeout_s=_SUMMARIES_S)
+            more = False
+        more |= await self.memory.dismiss(self, timeout_s=_SUMMARIES_S)
         with suppress(TimeoutError, BackendError):
             async with asyncio.timeout(_CLOSE_S):
-                await self.pauses.save_unsaved()
-                await self.drain()
+                more |= await self.pauses.save_unsaved()
+                if more:
+                    await self.drain()
         reader = self._archives.pop(asyncio.get_running_loop(), None)
         if reader is not None:
             await reader.aclose()

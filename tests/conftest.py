@@ -78,8 +78,9 @@ def pytest_configure(config: pytest.Config) -> None:
         # One for each that has ended. With more, a process of xdist that meets quick tests piles up
         # what comes next, and has the long ones left at the end.
         config.option.maxschedchunk = 1
-    if config.getoption("numprocesses", None):
-        # One for all processes of xdist, which do not have this option themselves.
+    if config.getoption("numprocesses", None) and not forkserver.is_shared():
+        # One for all processes of xdist, which do not have this option themselves. A run of tests
+        # inside a test has that of the run around it.
         config.add_cleanup(forkserver.launch())
 
 

@@ -94,10 +94,15 @@ class PauseStore:
             raise
         self._unsaved.pop(key, None)
 
-    async def save_unsaved(self) -> None:
-        """Save the pauses that could not be saved. Errors: BackendError."""
-        for key in list(self._unsaved):
+    async def save_unsaved(self) -> bool:
+        """Save the pauses that could not be saved; return whether there were any.
+
+        Errors: BackendError.
+        """
+        unsaved = list(self._unsaved)
+        for key in unsaved:
             await self._settle(key)
+        return bool(unsaved)
 
     async def load(
         self, token: str, *, idempotency_key: str | None = None

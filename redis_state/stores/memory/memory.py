@@ -41,8 +41,11 @@ class MemoryStore:
         """Forget a memory that has left."""
         self._users.pop(user, None)
 
-    async def dismiss(self, store: Any, *, timeout_s: float) -> None:
-        """Make the memories of the running loop leave a store that is about to be closed."""
+    async def dismiss(self, store: Any, *, timeout_s: float) -> bool:
+        """Make the memories of the running loop leave a store that is about to be closed.
+
+        Return whether there were any.
+        """
         loop = asyncio.get_running_loop()
         users = [user for user, own in list(self._users.items()) if own is loop]
         left = (user.leave(store, timeout_s=timeout_s) for user in users)
@@ -51,6 +54,7 @@ class MemoryStore:
                 log.warning("a memory is closed unsaved: %s", type(error).__name__)
         for user in users:
             self.drop_user(user)
+        return bool(users)
 
     async def save(
         self, key: str, state: dict[str, Any], *, expected_version: int | None = None

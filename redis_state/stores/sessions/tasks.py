@@ -10,7 +10,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -76,7 +76,7 @@ class TaskStore:
         self._state_type = state_type
         self._snapshot_type = snapshot_type
         # Where the host's own contexts have other defaults than what is not stored.
-        self._usual = _unusual(snapshot_type)
+        self._usual: dict[str, Any] = _unusual(cast("Any", snapshot_type))
         # Members of the host's own enums, by what is stored of them.
         statuses, kinds = cast("Iterable[Any]", status_type), cast("Iterable[Any]", kind_type)
         self._statuses: dict[bytes, Any] = {member.value.encode(): member for member in statuses}
@@ -330,6 +330,7 @@ def _add_context(document: dict[str, Any], state: TaskState, created_at: str) ->
         document["context_snapshot"] = fields
 
 
+@cache
 def _unusual(snapshot_type: type[Any]) -> dict[str, Any]:
     """List what must be given to a host's type, because its own default is another."""
     fields = getattr(snapshot_type, "model_fields", {})

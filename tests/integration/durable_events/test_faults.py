@@ -7,8 +7,9 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,10 +25,10 @@ from redis_state.postgres.connection import cut
 from redis_state.primitives.signal import Row
 from redis_state.stores.durable_events.store import DurableEventStore
 from redis_state.stores.durable_events.table import EventTable
-from redis_state.stores.durable_events.waiting import EventList
 from redis_state.testing import eventually
 from redis_state.transport.sending.calls import CallSender
 from tests.support.processes import children
+from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import certificate, short_directory
 from tests.support.servers.ports import free_port
 from tests.support.servers.postgres import OwnPostgres
@@ -231,24 +232,21 @@ async def test_what_a_killed_process_saved_is_moved_by_another(
 
 
 async def test_a_trace_that_is_saved_to_while_it_is_moved_counts_as_waiting(
-    settings: Settings, postgres: OwnPostgres, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, postgres: OwnPostgres
 ) -> None:
-    strike, saved = EventList.strike, list[int]()
     # Nothing is due by itself.
     rare = chosen(settings, postgres, "delayed", durable_events_delay=timedelta(minutes=10))
-    async with RedisStateStore(rare) as store:
-
-        async def late(self: EventList, entries: Iterable[bytes]) -> None:
-            if not saved:
-                saved.append(1)
-                await store.save_event(event(1))
-            await strike(self, entries)
-
+    async with (
+        CommandProxy(settings.url.get_secret_value()) as proxy,
+        RedisStateStore(rare) as store,
+        RedisStateStore(rare.model_copy(update={"url": SecretStr(proxy.url)})) as mover,
+    ):
         await store.save_event(event(0))
-        monkeypatch.setattr(EventList, "strike", late)
         await durable(store)._list.begin("trace", delay_ms=0)
-        assert (await durable(store).forward()).events == 1
-        assert saved, "a save came between the read and the strike"
+        # Its events are read and written, and are struck off next.
+        save = partial(store.save_event, event(1))
+        with proxy.meanwhile("run_once", save, holding="ZREM"):
+            assert (await durable(mover).forward()).events == 1
         assert rows_of(postgres, settings) == ["n0"]
         backlog = await durable(store).backlog()
         assert backlog.traces == 1
@@ -281,19 +279,15 @@ async def test_events_wait_in_redis_while_postgresql_is_away(
 
 
 async def test_a_save_without_its_entry_on_the_list_has_an_unknown_outcome(
-    settings: Settings, postgres: OwnPostgres, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, postgres: OwnPostgres
 ) -> None:
-    def refused(*_: object, **__: object) -> asyncio.Future[Any]:
+    async with (
+        CommandProxy(settings.url.get_secret_value()) as proxy,
+        RedisStateStore(chosen(settings, postgres, "delayed", url=SecretStr(proxy.url))) as store,
+    ):
         # As a cluster's primary that has the entry's slot, while another has the log.
-        future = asyncio.get_running_loop().create_future()
-        future.set_exception(BackendUnavailable("redis://one", "Connection refused"))
-        return future
-
-    async with RedisStateStore(chosen(settings, postgres, "delayed")) as store:
-        with monkeypatch.context() as patch:
-            patch.setattr(EventList, "begin", refused)
-            with pytest.raises(OutcomeUnknown):
-                await store.save_event(event(0))
+        with proxy.answer("watch_since"), pytest.raises(OutcomeUnknown):
+            await store.save_event(event(0))
         assert await store.load_history("trace") == [event(0)]
         await store.save_event(event(0))
         await moved(store)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -23,9 +23,24 @@ from redis_state.integrations.langgraph.threads.threads import Threads
 from redis_state.testing import eventually
 from tests.support.agents.graphs import config_of
 from tests.support.processes import children, forkserver
+from tests.support.samples import changed
 from tests.support.scripts.replies import ask
+from tests.support.servers.command_proxy import CommandProxy
 
 WRITERS = "abc"
+
+
+@pytest.fixture
+async def proxy(settings: Settings) -> AsyncIterator[CommandProxy]:
+    async with CommandProxy(settings.url.get_secret_value()) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def far(settings: Settings, proxy: CommandProxy) -> AsyncIterator[RedisSaver]:
+    """Give a saver through the proxy."""
+    async with changed(settings, url=proxy.url) as opened:
+        yield RedisSaver(opened)
 
 
 async def grown(saver: RedisSaver, count: int, *, run: str) -> list[str]:
@@ -111,30 +126,24 @@ async def test_a_pruning_ends_while_processes_write_all_the_time(
     assert len([each async for each in saver.alist(config_of("t"))]) == 1
 
 
-@pytest.mark.parametrize("lost", [1, 100])
+@pytest.mark.parametrize("lost", [1, None], ids=["once", "each time"])
 async def test_a_pruning_whose_list_of_puts_is_lost_lists_again(
-    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, lost: int
+    store: RedisStateStore, proxy: CommandProxy, far: RedisSaver, lost: int | None
 ) -> None:
     """As on a server that evicts keys, or whose history goes back."""
     saver = RedisSaver(store)
     ids = await grown(saver, 6, run="r")
-    watch, watched = Threads.watch_puts, 0
 
-    async def watch_and_lose(self: Threads, thread_id: str) -> Any:
-        nonlocal watched
-        seen = await watch(self, thread_id)
-        watched += 1
-        if watched <= lost:
-            assert await store.base.scripts.transport.commands.unlink(self.keys(thread_id).puts)
-        return seen
+    async def lose() -> None:
+        assert await store.transport.commands.unlink(saver._threads.keys("t").puts)
 
-    monkeypatch.setattr(Threads, "watch_puts", watch_and_lose)
-    if lost == 1:
-        await saver.aprune(["t"])
-        assert watched == 2
-    else:
-        with pytest.raises(Conflict, match="thread 't'"):
-            await saver.aprune(["t"])
+    with proxy.meanwhile("drop_checkpoints", lose, times=lost) as losing:
+        if lost == 1:
+            await far.aprune(["t"])
+            assert losing.seen == 2
+        else:
+            with pytest.raises(Conflict, match="thread 't'"):
+                await far.aprune(["t"])
     left = [each.checkpoint["id"] async for each in saver.alist(config_of("t"))]
     assert left == (ids[-1:] if lost == 1 else ids[::-1])
 
@@ -192,7 +201,7 @@ async def test_a_bases_reply_ends_behind_what_is_large(
 
 @pytest.mark.parametrize("lost", ["pruned", "deleted", "its runs deleted"])
 async def test_a_copy_into_a_thread_that_loses_checkpoints_has_all_its_values(
-    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, lost: str
+    store: RedisStateStore, proxy: CommandProxy, far: RedisSaver, lost: str
 ) -> None:
     """Two checkpoints of one value each, and the target loses what was copied before the rest."""
     saver = RedisSaver(store)
@@ -206,22 +215,20 @@ async def test_a_copy_into_a_thread_that_loses_checkpoints_has_all_its_values(
     wanted = {each.checkpoint["id"]: each async for each in saver.alist(config_of("t"))}
     if lost == "pruned":
         await saver.aput(config_of("u"), empty_checkpoint(), {}, {})
-    put, puts = Threads.put, 0
 
-    async def put_then_lose(self: Threads, thread_id: str, *args: Any, **more: Any) -> Any:
-        nonlocal puts
-        done = await put(self, thread_id, *args, **more)
-        puts += 1
-        if puts in (12, 25) and lost == "pruned":
+    async def lose() -> None:
+        if lost == "pruned":
             await saver.aprune(["u"])
-        elif puts in (12, 25):
-            await (
-                saver.adelete_thread("u") if lost == "deleted" else saver.adelete_for_runs(["r"])
-            )
-        return done
+        elif lost == "deleted":
+            await saver.adelete_thread("u")
+        else:
+            await saver.adelete_for_runs(["r"])
 
-    monkeypatch.setattr(Threads, "put", put_then_lose)
-    await RedisSaver(store).acopy_thread("t", "u")
+    with (
+        proxy.meanwhile("put_checkpoint", lose, at=13),
+        proxy.meanwhile("put_checkpoint", lose, at=17),
+    ):
+        await far.acopy_thread("t", "u")
     found = [each async for each in saver.alist(config_of("u"))]
     copied = [each for each in found if each.checkpoint["id"] in wanted]
     assert len(copied) >= 5
@@ -287,26 +294,27 @@ async def test_between_two_steps_of_a_pruning_each_checkpoint_has_its_delta_hist
 @pytest.mark.parametrize("by", ["pruning", "run"])
 @pytest.mark.parametrize("again", [1, 15, 30])
 async def test_what_is_put_again_meanwhile_stays_in_whichever_step_it_is(
-    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, by: str, again: int
+    store: RedisStateStore,
+    proxy: CommandProxy,
+    far: RedisSaver,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    by: str,
+    again: int,
 ) -> None:
     saver = RedisSaver(store)
     ids = await grown(saver, 40, run="r")
     found = await saver.aget_tuple(config_of("t", checkpoint_id=ids[again]))
     assert found is not None
     monkeypatch.setattr("redis_state.integrations.langgraph.threads.pruning._STEP", 10)
-    drop, put = Threads.drop, False
 
-    async def put_and_drop(self: Threads, *args: Any, **more: Any) -> Any:
-        nonlocal put
-        if not put:
-            put = True
-            config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-            versions = found.checkpoint["channel_versions"]
-            await saver.aput(config, found.checkpoint, found.metadata, versions)
-        return await drop(self, *args, **more)
+    async def put_again() -> None:
+        config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        versions = found.checkpoint["channel_versions"]
+        await saver.aput(config, found.checkpoint, found.metadata, versions)
 
-    monkeypatch.setattr(Threads, "drop", put_and_drop)
-    await (saver.aprune(["t"]) if by == "pruning" else saver.adelete_for_runs(["r"]))
+    with proxy.meanwhile("drop_checkpoints", put_again):
+        await (far.aprune(["t"]) if by == "pruning" else far.adelete_for_runs(["r"]))
     left = [each async for each in saver.alist(config_of("t"))]
     assert [each.checkpoint["id"] for each in left] == [
         *(ids[-1:] if by == "pruning" else []),

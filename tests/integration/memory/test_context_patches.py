@@ -22,6 +22,7 @@ from redis_state.models import SteeringEvent, SteeringEventType, UpdateType
 from redis_state.models.session_context import ContextPatch, MergeStrategy, hash_context
 from redis_state.testing import eventually
 from tests.support.samples import admin, changed, keys_of, shared
+from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import Proxy, run_processes, start_process
 
 T = TypeVar("T")
@@ -282,22 +283,21 @@ async def test_a_damaged_patch_is_set_aside_and_the_others_are_listed(
 
 
 async def test_a_context_that_never_stands_still_ends_in_a_conflict(
-    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+    store: RedisStateStore, settings: Settings
 ) -> None:
-    moved = 0
-    basis = store.contexts._basis
+    async def move() -> None:
+        await store.contexts.update_context("s", llm_context={"n": moves.fired})
 
-    async def then_moves(session_id: str) -> tuple[int, str | None]:
-        nonlocal moved
-        read = await basis(session_id)
-        moved += 1
-        await store.contexts.update_context(session_id, llm_context={"n": moved})
-        return read
-
-    monkeypatch.setattr(store.contexts, "_basis", then_moves)
-    with pytest.raises(VersionConflict):
-        await store.contexts.apply_context_patch("s", patch(), timeout_s=0.1)
-    assert moved > 1
+    async with (
+        CommandProxy(settings.url.get_secret_value()) as proxy,
+        changed(settings, url=SecretStr(proxy.url)) as far,
+    ):
+        with (
+            proxy.meanwhile("apply_patch", move, times=None) as moves,
+            pytest.raises(VersionConflict),
+        ):
+            await far.contexts.apply_context_patch("s", patch(), timeout_s=0.1)
+    assert moves.fired > 1
     found = await store.contexts.load("s")
     assert found is not None
     assert found.background_results == {}

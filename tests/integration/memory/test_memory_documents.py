@@ -23,6 +23,7 @@ from tests.support.memory import (
     turn,
 )
 from tests.support.samples import changed
+from tests.support.servers.command_proxy import CommandProxy
 
 
 async def test_a_memory_that_expired_begins_anew(store: RedisStateStore) -> None:
@@ -72,20 +73,21 @@ async def test_a_save_that_always_loses_gives_up_with_the_facts(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redis_state.memory.session._MOST_CONFLICTS", 2)
-    memory = memory_of(store)
-    load = store.memory.load
 
-    async def load_and_be_overtaken(key: str) -> Any:
-        found = await load(key)
-        await memory_of(other, strategy="truncation").add_turn(turn("faster"))
-        return found
+    async def overtake() -> None:
+        await memory_of(store, strategy="truncation").add_turn(turn("faster"))
 
-    async with changed(store.settings) as other:
-        monkeypatch.setattr(store.memory, "load", load_and_be_overtaken)
-        with pytest.raises(VersionConflict) as caught:
+    async with (
+        CommandProxy(store.settings.url.get_secret_value()) as proxy,
+        changed(store.settings, url=proxy.url) as far,
+    ):
+        memory = memory_of(far)
+        with (
+            proxy.meanwhile("save_record", overtake, times=None),
+            pytest.raises(VersionConflict) as caught,
+        ):
             await memory.add_turn(turn("slow"))
         assert int(caught.value.actual) >= 1
-        monkeypatch.undo()
         await memory.persist()
     assert names_in(await stored(store))[-1] == "slow"
 

@@ -23,7 +23,7 @@ from redis_state import (
     Settings,
     TokenResolved,
 )
-from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
+from redis_state.integrations.penguiflow import create_store
 from redis_state.integrations.penguiflow.planners import (
     TaskInbox,
     answer_of,
@@ -32,13 +32,14 @@ from redis_state.integrations.penguiflow.planners import (
 )
 from redis_state.integrations.penguiflow.tasks import once
 from redis_state.models import SteeringEventType, TaskStatus
-from redis_state.stores.hosts.pauses import PauseStore
 from redis_state.testing import eventually
 from redis_state.worker import Decision, TaskContext
 from tests.support.penguiflow.handlers import Effects, planner_of
 from tests.support.penguiflow.pool import end, worker
 from tests.support.processes.pools import SESSION, becomes, client_of, open_token, pool
 from tests.support.processes.worker_processes import has_begun
+from tests.support.samples import changed
+from tests.support.servers.command_proxy import CommandProxy
 
 pytestmark = pytest.mark.worker
 DONE = ["look_up", "ask", "act"]
@@ -239,22 +240,18 @@ async def test_a_tool_that_fails_is_left_to_the_planner(
 
 
 async def test_a_pause_that_penguiflow_could_not_save_is_made_again(
-    store: RedisStateStore, effects: Effects, monkeypatch: pytest.MonkeyPatch
+    store: RedisStateStore, settings: Settings, effects: Effects
 ) -> None:
-    refused: list[str] = []
-
-    async def save(self: PenguiflowStateStore, token: str, payload: dict[str, Any]) -> None:
-        if not refused:
-            refused.append(token)
-            raise BackendUnavailable("here", "on purpose")
-        await PauseStore.save(self.pauses, token, payload)
-
-    monkeypatch.setattr(PenguiflowStateStore, "save_planner_state", save)
-    async with pool(store, {"plan": planner_handler(planner_of(effects, DONE))}) as client:
-        task = await client.submit("plan", "question", session_id=SESSION)
-        await client.approve(await open_token(store, task))
-        await becomes(client, task, TaskStatus.COMPLETE, timeout_s=60)
-    assert len(refused) == 1
+    handler = planner_handler(planner_of(effects, DONE))
+    async with (
+        CommandProxy(settings.url.get_secret_value()) as proxy,
+        changed(settings, url=proxy.url) as far,
+    ):
+        with proxy.answer("open_token"):
+            async with pool(far, {"plan": handler}) as client:
+                task = await client.submit("plan", "question", session_id=SESSION)
+                await client.approve(await open_token(store, task))
+                await becomes(client, task, TaskStatus.COMPLETE, timeout_s=60)
     # The run that began again asked the model nothing that the first had asked.
     assert [line["done"] for line in effects.read("model")] == [0, 1, 2, 3]
 

@@ -8,8 +8,8 @@ from itertools import count
 
 import pytest
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
-import redis_state.primitives.log as log_module
 from redis_state import Settings
 from redis_state.errors import CorruptState, CursorGap, InvalidField, LeaseLost
 from redis_state.primitives.lease import Leases
@@ -17,10 +17,12 @@ from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
 from redis_state.scripts import Fence, Scripts
 from redis_state.transport.keys import Keys
+from redis_state.transport.transport import Transport
 from tests.support.log_rows import TOPICS, log_of, pair
 from tests.support.scripts.logs import matching
 from tests.support.scripts.models import explore
 from tests.support.scripts.replies import HOUR, ask, outcome
+from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import run_processes
 
 Step = tuple[str, int, int, str | None]
@@ -300,27 +302,24 @@ async def test_bad_arguments_are_named(scripts: Scripts, keys: Keys) -> None:
 
 
 async def test_reading_all_passes_over_what_is_dropped_meanwhile(
-    scripts: Scripts, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    scripts: Scripts, keys: Keys, settings: Settings
 ) -> None:
     log = log_of(scripts, keys, max_rows=700)
     await log.append([pair(str(number)) for number in range(700)])
-    read = Log.read
-    disturbances = [lambda: log.append([pair(f"x{number}") for number in range(600)])]
-
-    async def disturbed(self: Log, *, after: str | None = None) -> log_module.Page:
-        page = await read(self, after=after)
-        if disturbances:
-            await disturbances.pop()()
-        return page
-
-    monkeypatch.setattr(Log, "read", disturbed)
-    rows = [row.id.decode() for row in await log.read_all()]
-    assert rows[:500] == [str(number) for number in range(500)]
-    kept = [row.id.decode() for row in (await read(log, count=1000)).rows]
-    assert rows[500:] == kept
-    assert 700 <= len(kept) < 744
-    disturbances = [lambda: ask(scripts, "DEL", log.keys.rows, log.keys.ids)]
-    assert len(await log.read_all()) == 500
+    async with CommandProxy(settings.url.get_secret_value()) as proxy:
+        through = Transport(settings.model_copy(update={"url": SecretStr(proxy.url)}))
+        reader = log_of(Scripts(through), keys, max_rows=700)
+        # Before its second page.
+        more = [pair(f"x{number}") for number in range(600)]
+        with proxy.meanwhile("XRANGE", lambda: log.append(more)):
+            rows = [row.id.decode() for row in await reader.read_all()]
+        assert rows[:500] == [str(number) for number in range(500)]
+        kept = [row.id.decode() for row in (await log.read(count=1000)).rows]
+        assert rows[500:] == kept
+        assert 700 <= len(kept) < 744
+        with proxy.meanwhile("XRANGE", lambda: ask(scripts, "DEL", log.keys.rows, log.keys.ids)):
+            assert len(await reader.read_all()) == 500
+        await through.aclose()
 
 
 # Following

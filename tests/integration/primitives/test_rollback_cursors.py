@@ -14,7 +14,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import CursorGap, RedisStateStore
 from redis_state.models import SteeringEventType
 from redis_state.primitives.lease import HeldLease
-from redis_state.primitives.log import Bounds, Log, Page
+from redis_state.primitives.log import Bounds, Log
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import Keys
@@ -23,6 +23,7 @@ from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.recorded.replay import Replay
 from tests.support.samples import steering, update
 from tests.support.scripts.replies import HOUR, ask
+from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.nodes import subscribers
 from tests.support.servers.rollback import Rollback, rolling_back
 
@@ -153,7 +154,7 @@ async def test_of_rows_of_one_millisecond_none_is_repeated_and_none_is_skipped(
 
 
 async def test_what_is_read_as_a_whole_is_of_one_history(
-    server: Rollback, store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+    server: Rollback, store: RedisStateStore
 ) -> None:
     log = Log(store.base.scripts, store.base.keys.updates("s"), Bounds(0, HOUR))
 
@@ -163,20 +164,26 @@ async def test_what_is_read_as_a_whole_is_of_one_history(
     await append("kept", 400)
     await server.mark()
     await append("lost", 300)
-    read = Log.read
-    pages: list[Page] = []
 
-    async def disturbed(self: Log, *, after: str | None = None) -> Page:
-        page = await read(self, after=after)
-        pages.append(page)
-        if len(pages) == 1:
-            await server.go_back()
-            await append("new", 200)
-        return page
+    losing: list[asyncio.Task[None]] = []
 
-    monkeypatch.setattr(Log, "read", disturbed)
-    rows = [row.id.decode() for row in await log.read_all()]
-    assert len(pages[0].rows) == 500
+    async def lose() -> None:
+        await server.go_back()
+        await append("new", 200)
+
+    async def lost() -> None:
+        if not losing:
+            losing.append(asyncio.create_task(lose()))
+        await asyncio.shield(losing[0])
+
+    async with (
+        CommandProxy(server.url) as proxy,
+        RedisStateStore.from_url(proxy.url, call_timeout_s=30) as reader,
+    ):
+        # Before the second page, also when that is asked for again: the first has rows of both.
+        with proxy.meanwhile("XRANGE", lost, times=None):
+            read = await Log(reader.base.scripts, log.keys, Bounds(0, HOUR)).read_all()
+    rows = [row.id.decode() for row in read]
     assert rows == [f"kept {n}" for n in range(400)] + [f"new {n}" for n in range(200)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,12 +20,11 @@ from redis_state import (
 )
 from redis_state.models import ArtifactRetentionConfig
 from redis_state.models.session_context import ContextPatch
-from redis_state.primitives.blob import Blobs
 from redis_state.stores.memory.kv import SessionKV
-from redis_state.stores.memory.memory import MemoryStore
 from redis_state.testing import eventually
 from tests.processes.stores.use_session import OWNER
 from tests.support.samples import admin, changed, keys_of
+from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import run_processes, start_process
 from tests.support.sizes import sizes
 
@@ -34,6 +34,19 @@ DAY_MS = 24 * 3_600_000
 @pytest.fixture
 def kv(store: RedisStateStore) -> SessionKV:
     return store.kv.bind(OWNER)
+
+
+@pytest.fixture
+async def proxy(settings: Settings) -> AsyncIterator[CommandProxy]:
+    async with CommandProxy(settings.url.get_secret_value()) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def far(settings: Settings, proxy: CommandProxy) -> AsyncIterator[SessionKV]:
+    """Give the entries through the proxy."""
+    async with changed(settings, url=proxy.url) as opened:
+        yield opened.kv.bind(OWNER)
 
 
 def place(key: str, *, scope: str = "session", namespace: str = "unknown") -> str:
@@ -232,25 +245,20 @@ async def test_models_are_kept_as_objects(kv: SessionKV) -> None:
 
 
 async def test_a_large_value_replaced_while_it_is_read_is_read_anew(
-    store: RedisStateStore, kv: SessionKV, monkeypatch: pytest.MonkeyPatch
+    proxy: CommandProxy, far: SessionKV, kv: SessionKV
 ) -> None:
     await kv.set("k", "old" * 4000)
-    artifacts = store.artifact_store
-    get = artifacts.get
-    replaced = 0
 
-    async def too_late(artifact_id: str) -> bytes | None:
-        nonlocal replaced
-        if not replaced:
-            replaced += 1
-            await store.kv.bind(OWNER).set("k", ["new"] * 4000)
-        return await get(artifact_id)
+    async def replace() -> None:
+        await kv.set("k", ["new"] * 4000)
 
-    monkeypatch.setattr(artifacts, "get", too_late)
-    assert await kv.get("k") == ["new"] * 4000
-    replaced = 0
-    assert (await kv.change("k", lambda value: [*value, "newer"])).value[-2:] == ["new", "newer"]
-    assert replaced == 1
+    # The entry is read, its large value not yet; then its first chunk is asked for.
+    for command in ("HGET", "touch_blob"):
+        with proxy.meanwhile(command, replace):
+            assert await far.get("k") == ["new"] * 4000
+        with proxy.meanwhile(command, replace):
+            made = await far.change("k", lambda value: [*value, "newer"])
+        assert made.value[-2:] == ["new", "newer"]
 
 
 async def test_a_damaged_entry_can_be_replaced(store: RedisStateStore, kv: SessionKV) -> None:
@@ -281,42 +289,41 @@ def test_an_owner_who_could_be_another_tenants_is_refused(
 
 
 async def test_a_write_that_took_effect_is_told_although_the_old_value_could_not_be_dropped(
-    store: RedisStateStore, kv: SessionKV, monkeypatch: pytest.MonkeyPatch
+    store: RedisStateStore, proxy: CommandProxy, far: SessionKV
 ) -> None:
-    unsent: list[object] = []
-
-    async def away(*given: object, **_: object) -> None:
-        unsent.append(given)
-        raise BackendUnavailable("server", "not sent by the deadline")
-
-    await kv.set("k", ["x" * 9000])
-    monkeypatch.setattr(Blobs, "delete", away)
-    changed = await kv.change("k", lambda value: [*value, "entry"])
-    assert changed.value[1:] == ["entry"]
-    assert await kv.get("k") == changed.value
-    assert await kv.delete("k")
-    assert len(unsent) == 2
-    assert await kv.get("k") is None
+    await far.set("k", ["x" * 9000])
+    with proxy.answer("delete_blob", times=2):
+        made = await far.change("k", lambda value: [*value, "entry"])
+        assert made.value[1:] == ["entry"]
+        assert await far.get("k") == made.value
+        assert await far.delete("k")
+    assert await far.get("k") is None
+    # They go by themselves, with the entries that named them.
+    left = [await admin(store, "PTTL", blob) for blob in await blobs_of(store)]
+    assert len(left) == 2
+    assert max(left) < 91 * DAY_MS
 
 
-@pytest.mark.parametrize("happened", [False, True])
 async def test_the_large_value_of_a_write_that_did_not_happen_is_dropped(
-    store: RedisStateStore, kv: SessionKV, monkeypatch: pytest.MonkeyPatch, *, happened: bool
+    store: RedisStateStore, proxy: CommandProxy, far: SessionKV
 ) -> None:
-    save = MemoryStore.save
-    kind = OutcomeUnknown if happened else BackendUnavailable
+    with proxy.answer("save_record"), pytest.raises(BackendUnavailable):
+        await far.set("k", "x" * 9000)
+    assert await blobs_of(store) == []
+    assert await far.get("k") is None
 
-    async def lost(*given: Any, **options: Any) -> int:
-        if happened:
-            await save(*given, **options)
-        raise kind("server", "no reply")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(MemoryStore, "save", lost)
-        with pytest.raises(kind):
-            await kv.set("k", "x" * 9000)
-    assert len(await blobs_of(store)) == (1 if happened else 0)
-    assert await kv.get("k") == ("x" * 9000 if happened else None)
+async def test_the_large_value_of_a_write_that_may_have_happened_stays(
+    store: RedisStateStore, proxy: CommandProxy, far: SessionKV
+) -> None:
+    with (
+        proxy.cut_after("save_record"),
+        proxy.answer("save_record", at=2),
+        pytest.raises(OutcomeUnknown),
+    ):
+        await far.set("k", "x" * 9000)
+    assert len(await blobs_of(store)) == 1
+    assert await far.get("k") == "x" * 9000
 
 
 async def test_bad_input_is_refused_by_name(store: RedisStateStore, kv: SessionKV) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import (
+    BackendUnavailable,
     ConfigError,
     CursorGap,
     InvalidField,
@@ -36,6 +37,8 @@ from redis_state.stores.streams.rows import split_messages
 from redis_state.testing import eventually
 from tests.support.payloads import KEYS, dump, opened
 from tests.support.processes import children
+from tests.support.samples import changed
+from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import short_directory, start_process
 from tests.support.servers.rollback import OwnServer, rolling_back
 
@@ -270,18 +273,16 @@ async def test_callers_that_make_one_fork_make_one(store: RedisStateStore) -> No
 
 
 async def test_a_fork_that_was_begun_and_left_is_made_by_who_asks_again(
-    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+    store: RedisStateStore, settings: Settings
 ) -> None:
     streams = store.streams
     await streams.create("o", data=b"1")
-
-    async def crash(*_: Any) -> Any:
-        raise ConnectionAbortedError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(streams._forks, "copy", crash)
-        with pytest.raises(ConnectionAbortedError):
-            await streams.create("f", origin=StreamOrigin("o"))
+    async with (
+        CommandProxy(settings.url.get_secret_value()) as proxy,
+        changed(settings, url=proxy.url) as far,
+    ):
+        with proxy.answer("copy_stream"), pytest.raises(BackendUnavailable):
+            await far.streams.create("f", origin=StreamOrigin("o"))
     for call in (streams.read("f"), streams.append("f", b"x"), streams.look("f")):
         with pytest.raises(StreamUnknown):
             await call

@@ -52,6 +52,11 @@ def launch() -> Callable[[], None]:
     raise AssertionError
 
 
+def is_shared() -> bool:
+    """Return whether this process has a fork server, or a run of tests around it."""
+    return _ADDRESS in os.environ
+
+
 @contextmanager
 def serving(*collecting: str, **options: Any) -> Generator[str]:
     """Run a fork server and give its socket. With arguments of pytest it imports those tests."""
@@ -262,7 +267,7 @@ def _request(
     theirs: Sequence[int],
 ) -> socket.socket:
     """Request a process, and close the ends of the pipes that are its."""
-    if _ADDRESS not in os.environ:
+    if not is_shared():
         atexit.register(launch())
     words = [str(word) for word in command]
     own = {**environment, _ADDRESS: os.environ[_ADDRESS]}

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -28,6 +28,14 @@ from tests.support.processes.forkserver import ForkedProcess
 from tests.support.servers.choice import SUITE_USER, on_path, wheel_binary
 
 PROCESSES = Path(__file__).parents[2] / "processes"
+
+
+class Readable(Protocol):
+    """Where bytes come from."""
+
+    async def read(self, most: int, /) -> bytes:
+        """Return what comes next; nothing at the end."""
+        ...
 
 
 class Proxy:
@@ -203,7 +211,7 @@ class Proxy:
 
     async def _copy(
         self,
-        reader: asyncio.StreamReader,
+        reader: Readable,
         writer: asyncio.StreamWriter,
         client: asyncio.StreamWriter,
         *,

@@ -30,10 +30,11 @@ from penguiflow.state import (
     UpdateType,
 )
 
-from redis_state import BackendUnavailable, InvalidField, OutcomeUnknown, Settings
+from redis_state import InvalidField, OutcomeUnknown, Settings
 from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
 from redis_state.integrations.penguiflow.sessions import WatchedStore, following, open_session
 from redis_state.testing import eventually
+from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import Proxy
 
 NUMBERS = itertools.count()
@@ -58,6 +59,19 @@ async def elsewhere(settings: Settings) -> AsyncIterator[Any]:
     made = make_store(settings)
     yield made
     await made.aclose()
+
+
+@pytest.fixture
+async def proxy(settings: Settings) -> AsyncIterator[CommandProxy]:
+    async with CommandProxy(settings.url.get_secret_value()) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def far(settings: Settings, proxy: CommandProxy) -> AsyncIterator[Any]:
+    """Give the store through the proxy."""
+    async with make_store(settings, proxy.url) as made:
+        yield made
 
 
 def stated(text: str, task_id: str = "task", **more: Any) -> SteeringEvent:
@@ -108,25 +122,20 @@ async def runs_here(session: StreamingSession, task_id: str = "task") -> None:
 
 
 async def test_what_another_process_saved_reaches_the_running_task_and_is_not_saved_again(
-    host: Any, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+    proxy: CommandProxy, far: Any, elsewhere: Any
 ) -> None:
-    listener = Listener()
-    saved_here: list[SteeringEvent] = []
-    save = host.save_steering
-
-    async def save_here(event: SteeringEvent) -> None:
-        saved_here.append(event)
-        await save(event)
-
-    monkeypatch.setattr(host, "save_steering", save_here)
-    async with open_session(host, "session") as session:
-        await session.spawn_task(listener, task_id="task")
-        events = [stated(text) for text in ("one", "two", "three", "four", "stop")]
-        for event in events:
-            await elsewhere.save_steering(event)
-        assert (await ended(session)).result == ["one", "two", "three", "four", "stop"]
-    assert await host.list_steering("session") == events
-    assert not saved_here
+    log = far.base.keys.steering("session").rows
+    with proxy.count("append_log", holding=log) as saves:
+        async with open_session(far, "session") as session:
+            await session.spawn_task(Listener(), task_id="task")
+            events = [stated(text) for text in ("one", "two", "three", "four", "stop")]
+            for event in events:
+                await elsewhere.save_steering(event)
+            assert (await ended(session)).result == ["one", "two", "three", "four", "stop"]
+        assert saves.seen == 0
+        await far.save_steering(stated("mine"))
+        assert saves.seen == 1
+    assert (await elsewhere.list_steering("session"))[:-1] == events
 
 
 async def test_what_the_session_itself_was_given_is_saved_once_and_heard_once(
@@ -393,15 +402,24 @@ async def test_context_waits_for_room_in_a_full_inbox(host: Any, elsewhere: Any)
         assert (await ended(session)).result == [*texts, "stop"]
 
 
-async def test_what_a_session_cannot_take_now_is_fed_again_and_what_it_breaks_on_is_not(
-    host: Any,
-    elsewhere: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+async def test_what_a_session_cannot_take_now_is_fed_again(
+    proxy: CommandProxy, far: Any, elsewhere: Any
+) -> None:
+    async with open_session(far, "session") as session:
+        await session.spawn_task(Listener(), task_id="task")
+        # The session looks whether there is such a patch.
+        with proxy.answer("HGETALL", holding=far.base.keys.context("session")):
+            await elsewhere.save_steering(stated("fed twice", patch_id="none"))
+            await elsewhere.save_steering(stated("stop"))
+            assert (await ended(session)).result == ["fed twice", "stop"]
+
+
+async def test_what_a_session_breaks_on_is_not_fed_again(
+    host: Any, elsewhere: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_session(host, "session") as session:
         real = session.steer
-        troubles: list[Exception] = [BackendUnavailable("here", "away"), ValueError("s3cr3t")]
+        troubles = [ValueError("s3cr3t")]
 
         async def steer_badly(event: SteeringEvent) -> bool:
             if troubles:
@@ -411,7 +429,7 @@ async def test_what_a_session_cannot_take_now_is_fed_again_and_what_it_breaks_on
 
         await session.spawn_task(Listener(), task_id="task")
         monkeypatch.setattr(session, "steer", steer_badly)
-        for text in ("fed twice, then broken", "next", "stop"):
+        for text in ("broken", "next", "stop"):
             await elsewhere.save_steering(stated(text))
         assert (await ended(session)).result == ["next", "stop"]
     assert not troubles
@@ -438,24 +456,15 @@ async def test_a_task_that_missed_dropped_events_is_told_those_that_are_kept(
 
 
 async def test_a_reader_that_cannot_begin_begins_later(
-    host: Any, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+    proxy: CommandProxy, far: Any, elsewhere: Any
 ) -> None:
-    read: list[str] = []
-    load = host.load_memory_state
-
-    async def away_at_first(key: str) -> dict[str, Any] | None:
-        read.append(key)
-        if len(read) == 1:
-            raise BackendUnavailable("here", "away")
-        state: dict[str, Any] | None = await load(key)
-        return state
-
-    async with open_session(host, "session") as session:
-        monkeypatch.setattr(host, "load_memory_state", away_at_first)
-        await session.spawn_task(Listener(), task_id="task")
-        await elsewhere.save_steering(stated("stop"))
-        assert (await ended(session)).result == ["stop"]
-    assert len(read) == 2
+    async with open_session(far, "session") as session:
+        # Where an earlier reader had come to.
+        with proxy.answer("HGETALL", holding="}:memory") as fault:
+            await session.spawn_task(Listener(), task_id="task")
+            await elsewhere.save_steering(stated("stop"))
+            assert (await ended(session)).result == ["stop"]
+        assert fault.seen == 2
 
 
 async def test_a_session_without_a_bridge_has_the_store_itself(host: Any) -> None:

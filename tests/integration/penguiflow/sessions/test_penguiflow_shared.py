@@ -38,6 +38,7 @@ from redis_state.scripts import ReplyCode
 from redis_state.testing import eventually
 from tests.support.processes import children
 from tests.support.scripts.replies import clock_ms, clock_passes
+from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import Proxy, start_process
 
 LEASE_S = 0.6
@@ -59,6 +60,19 @@ async def host(settings: Settings) -> AsyncIterator[Any]:
 async def elsewhere(settings: Settings) -> AsyncIterator[Any]:
     """Give the store as another process has it."""
     async with make_store(settings) as made:
+        yield made
+
+
+@pytest.fixture
+async def proxy(settings: Settings) -> AsyncIterator[CommandProxy]:
+    async with CommandProxy(settings.url.get_secret_value()) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def far(settings: Settings, proxy: CommandProxy) -> AsyncIterator[Any]:
+    """Give the store through the proxy."""
+    async with make_store(settings, url=proxy.url) as made:
         yield made
 
 
@@ -449,51 +463,39 @@ async def test_the_status_of_an_ended_task_is_final_and_the_rest_may_change(
 
 
 async def test_a_task_whose_first_save_fails_is_not_there_and_not_held(
-    host: Any, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+    proxy: CommandProxy, far: Any, elsewhere: Any
 ) -> None:
-    unsaved: list[str] = []
-
-    async def away(state: TaskState, **_: object) -> None:
-        unsaved.append(state.task_id)
-        raise BackendUnavailable("here", "away")
-
-    async with open_session(host, "session") as here, open_session(elsewhere, "session") as there:
-        with monkeypatch.context() as patched:
-            patched.setattr(host.tasks, "save", away)
-            with pytest.raises(BackendUnavailable):
-                await here.spawn_task(hang, task_id="task")
-        assert unsaved == ["task"]
+    async with open_session(far, "session") as here, open_session(elsewhere, "session") as there:
+        with proxy.answer("save_record", holding="PENDING"), pytest.raises(BackendUnavailable):
+            await here.spawn_task(hang, task_id="task")
         assert await statuses(here) == {}
-        lease = host.base.keys.lease("session", "task")
-        assert await host.base.fetch(lease, ("owner",)) == [b""]
+        lease = elsewhere.base.keys.lease("session", "task")
+        assert await elsewhere.base.fetch(lease, ("owner",)) == [b""]
         await there.spawn_task(hang, task_id="task")
         await runs(here, "task")
 
 
 async def test_a_session_that_closes_in_the_middle_of_a_cancel_does_not_wait_for_the_task(
-    host: Any, monkeypatch: pytest.MonkeyPatch
+    proxy: CommandProxy, far: Any
 ) -> None:
     saving, go_on = asyncio.Event(), asyncio.Event()
-    save = host.tasks.save
 
-    async def save_late(state: TaskState, **options: Any) -> None:
-        if state.status is TaskStatus.CANCELLED:
-            saving.set()
-            await go_on.wait()
-        await save(state, **options)
+    async def hold() -> None:
+        saving.set()
+        await go_on.wait()
 
-    async with open_session(host, "session") as session:
+    async with open_session(far, "session") as session:
         await session.spawn_task(hang, task_id="task")
         await runs(session, "task")
-        monkeypatch.setattr(host.tasks, "save", save_late)
-        cancelling = asyncio.create_task(session.cancel_task("task"))
-        async with asyncio.timeout(3):
-            await saving.wait()
-            closing = asyncio.create_task(session.close())
-            go_on.set()
-            assert await cancelling
-            await closing
-    (task,) = await host.list_tasks("session")
+        with proxy.meanwhile("save_record", hold, holding="CANCELLED"):
+            cancelling = asyncio.create_task(session.cancel_task("task"))
+            async with asyncio.timeout(3):
+                await saving.wait()
+                closing = asyncio.create_task(session.close())
+                go_on.set()
+                assert await cancelling
+                await closing
+    (task,) = await far.list_tasks("session")
     assert task.status is TaskStatus.CANCELLED
 
 

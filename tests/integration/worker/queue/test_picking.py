@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
 import pytest
 
 pytest.importorskip("arq")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import BackendUnavailable, OutcomeUnknown
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
-from redis_state.worker.tasks.execution.inbox import Inbox
-from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import (
     SESSION,
     agent,
@@ -29,10 +25,25 @@ from tests.support.processes.pools import (
     statuses,
     steered_before,
 )
+from tests.support.samples import changed
+from tests.support.servers.command_proxy import CommandProxy
 
 pytestmark = pytest.mark.worker
 
 HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+async def proxy(settings: Settings) -> AsyncIterator[CommandProxy]:
+    async with CommandProxy(settings.url.get_secret_value()) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def far(settings: Settings, proxy: CommandProxy) -> AsyncIterator[RedisStateStore]:
+    """Give the store through the proxy."""
+    async with changed(settings, url=proxy.url) as opened:
+        yield opened
 
 
 async def answer(_: TaskContext) -> int:
@@ -149,77 +160,55 @@ async def test_queues_of_one_name_in_two_namespaces_are_two(
 
 
 async def test_trouble_before_the_handler_begins_hands_the_task_back(
-    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+    store: RedisStateStore,
+    proxy: CommandProxy,
+    far: RedisStateStore,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    catch_up, failed = Inbox.catch_up, 0
-
-    async def failing(self: Inbox) -> None:
-        nonlocal failed
-        if failed < 5:
-            failed += 1
-            raise BackendUnavailable("redis://somewhere", "away")
-        await catch_up(self)
-
-    monkeypatch.setattr(Inbox, "catch_up", failing)
     monkeypatch.setattr("redis_state.worker.runs.run.AGAIN_S", 0.05)
     # A lease that nobody waits for, and more troubles than deaths that a task may have.
     await steered_before(store, "t", SteeringEventType.USER_MESSAGE, text="hello")
-    async with pool(store, {"answer": answer}, lease_s=600, max_crashes=1) as client:
-        task = await client.submit("answer", session_id=SESSION, task_id="t")
-        assert (await client.wait(SESSION, task, timeout_s=30)).result == 42
-    assert failed == 5
+    steering = store.base.keys.steering(SESSION).rows
+    with proxy.answer("read_log", times=5, holding=steering):
+        async with pool(far, {"answer": answer}, lease_s=600, max_crashes=1) as client:
+            task = await client.submit("answer", session_id=SESSION, task_id="t")
+            assert (await client.wait(SESSION, task, timeout_s=30)).result == 42
     assert await statuses(store, task) == ["PENDING", *["RUNNING", "PENDING"] * 5, *_ENDED]
 
 
 async def test_a_start_that_nobody_was_told_of_is_found_again(
-    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+    store: RedisStateStore,
+    proxy: CommandProxy,
+    far: RedisStateStore,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    start, failed = TaskTransitions.start, 0
-
-    async def failing(self: TaskTransitions, *args: Any, **options: Any) -> object:
-        nonlocal failed
-        started = await start(self, *args, **options)
-        if failed < 2:
-            failed += 1
-            raise BackendUnavailable("redis://somewhere", "away")
-        return started
-
-    monkeypatch.setattr(TaskTransitions, "start", failing)
     monkeypatch.setattr("redis_state.worker.runs.run_task.AGAIN_S", 0.05)
-    async with pool(store, {"answer": answer}, lease_s=600) as client:
-        task = await client.submit("answer", session_id=SESSION)
-        assert (await client.wait(SESSION, task, timeout_s=30)).result == 42
-    assert failed == 2
+    # The first has happened, and its repetition is refused; so is the next try.
+    with proxy.cut_after("start_task"), proxy.answer("start_task", at=2, times=2) as refused:
+        async with pool(far, {"answer": answer}, lease_s=600) as client:
+            task = await client.submit("answer", session_id=SESSION)
+            assert (await client.wait(SESSION, task, timeout_s=30)).result == 42
+    assert refused.seen == 4
     assert await statuses(store, task) == ["PENDING", *_ENDED]
 
 
 @pytest.mark.parametrize("happened", [False, True])
 async def test_what_a_run_found_is_written_once_the_server_is_there_again(
-    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, *, happened: bool
+    store: RedisStateStore, proxy: CommandProxy, far: RedisStateStore, *, happened: bool
 ) -> None:
-    leave, failed = TaskTransitions.finish_run, 0
+    cut, options = proxy.cut_after if happened else proxy.cut_before, {"lease_s": 600, "name": "w"}
+    # Its repetition is refused: what came of it is not known.
+    with cut("move_task"), proxy.answer("move_task", at=2) as refused:
+        async with pool(far, {"answer": answer}, interval_s=0.2, **options) as client:
+            task = await client.submit("answer", session_id=SESSION)
+            assert (await client.wait(SESSION, task, timeout_s=30)).result == 42
 
-    async def failing(self: TaskTransitions, *args: Any, **options: Any) -> None:
-        nonlocal failed
-        failed += 1
-        if failed > 1:
-            await leave(self, *args, **options)
-            return
-        if happened:
-            await leave(self, *args, **options)
-        raise OutcomeUnknown("redis://somewhere", "away")
+            async def counted() -> bool:
+                (worker,) = await client.workers()
+                return worker.counters.get("completed") == 1
 
-    monkeypatch.setattr(TaskTransitions, "finish_run", failing)
-    async with pool(store, {"answer": answer}, lease_s=600, interval_s=0.2, name="w") as client:
-        task = await client.submit("answer", session_id=SESSION)
-        assert (await client.wait(SESSION, task, timeout_s=30)).result == 42
-
-        async def counted() -> bool:
-            (worker,) = await client.workers()
-            return worker.counters.get("completed") == 1
-
-        await eventually(counted, "the run counts as completed")
-    assert failed == 2
+            await eventually(counted, "the run counts as completed")
+    assert refused.seen > 2
     assert await statuses(store, task) == ["PENDING", *_ENDED]
 
 
