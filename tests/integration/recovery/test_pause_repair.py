@@ -104,7 +104,10 @@ async def test_the_tasks_of_a_session_do_not_each_read_the_tokens_of_all(
     views, before = await many_paused(store, many)
     assert len(views) == many
     repair, read = PauseRepair(store), await reads(store)
+    sent = store.transport.sender.batches
     assert await asyncio.gather(*map(repair.settle, views)) == [False] * many
+    # Fewer writes than pauses.
+    assert store.transport.sender.batches - sent < 2 * many
     # Both tokens of each once, and once more what each waits for.
     assert await reads(store) - read <= 3 * many
     assert await list_open_pauses(store) == before
