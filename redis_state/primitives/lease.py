@@ -118,8 +118,9 @@ class Renewal:
     """The renewal of one held lease. Also a context manager, which stops it.
 
     It renews each third of the lease's time. A server that cannot be reached, is full, or does not
-    promise what the store asks for, is tried again soon. Each lease has a timer of its own, so none waits for another's renewal. The timers
-    stop at common moments, so the leases that are due then are renewed in one write.
+    promise what the store asks for, is tried again soon. Each lease has a timer of its own, so none
+    waits for another's renewal. The timers stop at common moments, so the leases that are due then
+    are renewed in one write.
     """
 
     leases: Leases
