@@ -20,5 +20,5 @@ if most > 0 and count >= most and redis.call('HEXISTS', configs, name) == 0 then
 local number = redis.call('HINCRBY', configs, '', 1)
 redis.call('HSET', configs, name, string.format('%.0f ', number) .. config)
 local left_ms = redis.call('PTTL', task)
-redis.call('PEXPIRE', configs, left_ms > 0 and left_ms or ttl_ms)
+if left_ms > 0 or ttl_ms > 0 then redis.call('PEXPIRE', configs, left_ms > 0 and left_ms or ttl_ms) end
 return keep_reply({ 'OK', number })

@@ -18,7 +18,7 @@
 -- ARGV row             the event
 -- ARGV of_session..    names and values of the session's state, in turn
 -- ARGV of_user..       of the user's
--- ARGV of_app..        of the app's
+-- ARGV of_app..        long: of the app's
 -- Returns
 --   {'OK', version}            the new version
 --   {'STALE', version, write}  the session is at this version; nothing was written
@@ -32,8 +32,8 @@
 -- @lasting
 
 local portion = 200
-local function merge(key, fields)
-  for first = 1, #fields, portion do
+local function merge(key, fields, from)
+  for first = from, #fields, portion do
     redis.call('HSET', key, unpack(fields, first, math.min(first + portion - 1, #fields)))
   end
   redis.call('PEXPIRE', key, ttl_ms)
@@ -59,8 +59,8 @@ else
   local n = log_append(log, row_id, row, math.floor(now / 1000))
   fields = { 'updated', updated, 'end', string.format('%.0f', n), 'last', row_id }
 end
-merge(session, of_session)
-merge(user, of_user)
-merge(app, of_app)
+merge(session, of_session, 1)
+merge(user, of_user, 1)
+merge(app, of_app, of_app_from)
 record_write(session, { key = own, member = member }, write, ttl_ms, {}, was)
 return { 'OK', record_write(session, { key = index, member = member }, write, ttl_ms, fields, was) }

@@ -62,7 +62,9 @@ if was[2] == write then return { 'OK', tonumber(was[1]), tonumber(entries or 0) 
 if not is_new then return { 'STALE', recorded } end
 redis.call('HSET', parent.journal, entry, note)
 entries = journal_count(parent.journal, lane.entry, lane.state)
-redis.call('PEXPIREAT', parent.journal, redis.call('PEXPIRETIME', parent.task))
+-- A parent that was restored without a lifetime has none to give: a time in the past would delete the journal.
+local ends = redis.call('PEXPIRETIME', parent.task)
+if ends > 0 then redis.call('PEXPIREAT', parent.journal, ends) end
 -- The parent's log names a child before the child says anything.
 announcement.topic = parent.task_id
 log_append(announcement, announcement.other_id, announcement.other, now)

@@ -55,7 +55,7 @@ else
   redis.call('HSET', patch, 'state', 'resolved', 'claim', '', 'actor', actor, 'task', task_id,
     'at', string.format('%.0f', now), 'decision', decision)
   redis.call('PEXPIRE', patch, keep_ms)
-  version = record_write(context, { key = '' }, string.format('patch %s %.0f', patch_id, now), ttl_ms, {})
+  version = record_write(context, { key = '' }, 'patch ' .. patch_id .. string.format(' %.0f', now), ttl_ms, {})
   context_result(context, task_id, result)
 end
 redis.call('HSET', patch, 'call', call, 'order', string.format('%.0f', now_us()))

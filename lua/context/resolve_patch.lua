@@ -49,7 +49,7 @@ if won then
   redis.call('HSET', patch, 'resolver', call)
 end
 if won and result ~= '' then
-  record_write(context, { key = '' }, string.format('patch %s %.0f', patch_id, now), ttl_ms, {})
+  record_write(context, { key = '' }, 'patch ' .. patch_id .. string.format(' %.0f', now), ttl_ms, {})
   context_result(context, task_id, result)
 end
 local version = tonumber(redis.call('HGET', context, 'version') or 0)

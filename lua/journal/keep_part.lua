@@ -16,8 +16,8 @@
 local lost = fence(lease, mark)
 if lost then return lost end
 local ends = redis.call('PEXPIRETIME', task)
-if ends < 0 then return { 'MISSING' } end
+if ends == -2 then return { 'MISSING' } end
 if redis.call('HEXISTS', journal, entry) == 1 then return { 'STALE' } end
 redis.call('HSET', journal, 'part:' .. number .. ':' .. entry, data)
-redis.call('PEXPIREAT', journal, ends)
+if ends > 0 then redis.call('PEXPIREAT', journal, ends) end
 return { 'OK', tonumber(number) }

@@ -31,7 +31,7 @@ local note, entries, versions, part = unpack(redis.call('HMGET', journal, entry,
 lost = journal_rewound(mark, entries)
 if lost then return lost end
 local ends = redis.call('PEXPIRETIME', task)
-if ends < 0 then return { 'MISSING' } end
+if ends == -2 then return { 'MISSING' } end
 entries = tonumber(entries or 0)
 if not note then
   local version, epoch = tonumber(versions or 0) + 1, string.match(mark, '^%d+')
@@ -46,5 +46,5 @@ if not note then
     left_over = 'part:' .. chunks .. ':' .. entry
   end
 end
-redis.call('PEXPIREAT', journal, ends)
+if ends > 0 then redis.call('PEXPIREAT', journal, ends) end
 return { 'OK', note, entries }

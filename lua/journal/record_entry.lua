@@ -20,10 +20,10 @@
 local lost = journal_fence(lease, mark, journal)
 if lost then return lost end
 local ends = redis.call('PEXPIRETIME', task)
-if ends < 0 then return { 'MISSING' } end
+if ends == -2 then return { 'MISSING' } end
 if redis.call('HSETNX', journal, entry, value) == 0 then
   return { 'OK', tonumber(redis.call('HGET', journal, 'entries') or 0) }
 end
 local entries = journal_count(journal, lane.entry, lane.state)
-redis.call('PEXPIREAT', journal, ends)
+if ends > 0 then redis.call('PEXPIREAT', journal, ends) end
 return { 'OK', entries }

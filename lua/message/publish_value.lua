@@ -33,7 +33,7 @@
 local lost = journal_fence(lease, mark, journal)
 if lost then return lost end
 local ends = redis.call('PEXPIRETIME', task)
-if ends < 0 then return { 'MISSING' } end
+if ends == -2 then return { 'MISSING' } end
 local known, values = unpack(redis.call('HMGET', journal, entry, 'values'))
 if not known and tonumber(values or 0) >= most then return { 'FULL', tonumber(values) } end
 local now = now_ms()
@@ -43,5 +43,5 @@ local epoch = string.match(mark, '^%d+')
 redis.call('HSET', journal, entry, string.format('[1,%.0f,%s,', now, epoch) .. value .. ']')
 if not known then redis.call('HINCRBY', journal, 'values', 1) end
 local entries = journal_count(journal, lane.entry, lane.state)
-redis.call('PEXPIREAT', journal, ends)
+if ends > 0 then redis.call('PEXPIREAT', journal, ends) end
 return { 'OK', entries }

@@ -53,6 +53,8 @@ if wakes then
   status = 'PENDING'
   record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
 end
-redis.call('PEXPIREAT', journal, redis.call('PEXPIRETIME', task))
+-- One that was restored without a lifetime has none to give: a time in the past would delete the journal.
+local ends = redis.call('PEXPIRETIME', task)
+if ends > 0 then redis.call('PEXPIREAT', journal, ends) end
 redis.call('SPUBLISH', live, box)
 return { 'OK', 1, status }

@@ -26,7 +26,7 @@
 local lost = journal_fence(lease, mark, journal)
 if lost then return lost end
 local ends = redis.call('PEXPIRETIME', task)
-if ends < 0 then return { 'MISSING' } end
+if ends == -2 then return { 'MISSING' } end
 local recorded, entries = unpack(redis.call('HMGET', journal, entry, 'entries'))
 if recorded then return { 'OK', recorded, tonumber(entries or 0) } end
 local taken, sent = string.match(redis.call('HGET', journal, 'box:' .. box) or '0 0', '^(%d+) (%d+)$')
@@ -51,5 +51,5 @@ if left_ms <= 0 then
   redis.call('HDEL', journal, 'due:' .. entry)
   if place > 0 then redis.call('HSET', journal, 'place:' .. entry, place) end
 end
-redis.call('PEXPIREAT', journal, ends)
+if ends > 0 then redis.call('PEXPIREAT', journal, ends) end
 return left_ms > 0 and { 'HELD', left_ms } or { 'OK', message, entries }

@@ -21,7 +21,7 @@
 local lost = journal_fence(lease, mark, journal)
 if lost then return lost end
 local ends = redis.call('PEXPIRETIME', task)
-if ends < 0 then return { 'MISSING' } end
+if ends == -2 then return { 'MISSING' } end
 local was = redis.call('HMGET', task, 'version', 'write')
 if was[2] == write then return { 'OK', tonumber(was[1]), tonumber(redis.call('HGET', journal, 'entries')) } end
 if redis.call('HSETNX', journal, entry, 1) == 0 then
@@ -30,5 +30,5 @@ end
 redis.call('HSET', task, 'attributes', attributes, 'write', write)
 local version = redis.call('HINCRBY', task, 'version', 1)
 local entries = journal_count(journal, lane.entry, lane.state)
-redis.call('PEXPIREAT', journal, ends)
+if ends > 0 then redis.call('PEXPIREAT', journal, ends) end
 return { 'OK', version, entries }

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from redis_state.errors import BackendError, LeaseLost
+from redis_state.errors import LeaseLost, RedisStateError
 from redis_state.scripts import Fence, ReplyCode, Scripts
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -117,9 +117,10 @@ class Leases:
 class Renewal:
     """The renewal of one held lease. Also a context manager, which stops it.
 
-    It renews each third of the lease's time. A server that cannot be reached, or is full, is tried
-    again soon. Each lease has a timer of its own, so none waits for another's renewal. The timers
-    stop at common moments, so the leases that are due then are renewed in one write.
+    It renews each third of the lease's time. A server that cannot be reached, is full, or does not
+    promise what the store asks for, is tried again soon. Each lease has a timer of its own, so none
+    waits for another's renewal. The timers stop at common moments, so the leases that are due then
+    are renewed in one write.
     """
 
     leases: Leases
@@ -146,7 +147,7 @@ class Renewal:
         _call(self._loop, self._cancel)
 
     async def renew(self) -> None:
-        """Renew the lease now, and report if it is lost. Errors: BackendError."""
+        """Renew the lease now, and report if it is lost. Errors: BackendError, ConfigError."""
         try:
             await self.leases.renew(self.held, duration_ms=self.duration_ms)
         except LeaseLost as lost:
@@ -175,7 +176,7 @@ class Renewal:
         moments = _THIRD
         try:
             await self.renew()
-        except BackendError as error:
+        except RedisStateError as error:
             log.warning("a lease could not be renewed: %s", error)
             moments = 1
         if not self._stopped:

@@ -20,6 +20,7 @@ from redis_state.models.artifacts import ArtifactRef, ArtifactRetentionConfig, A
 from redis_state.primitives.blob import Blobs, Quota
 from redis_state.primitives.record import Place, Stored
 from redis_state.serialization import codec
+from redis_state.serialization.lossy import whole_text
 from redis_state.stores.archive_list import artifact_entry, record_list
 from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import artifact_place
@@ -371,5 +372,7 @@ def _matches(found: ArtifactScope | None, wanted: ArtifactScope | None) -> bool:
     if wanted is None:
         return True
     names = ("tenant_id", "user_id", "session_id", "trace_id")
-    requested = {name: getattr(wanted, name) for name in names if getattr(wanted, name) is not None}
+    given = {name: getattr(wanted, name) for name in names}
+    # As it comes back from JSON.
+    requested = {name: whole_text(value) for name, value in given.items() if value is not None}
     return all(found is not None and getattr(found, name) == requested[name] for name in requested)

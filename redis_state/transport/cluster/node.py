@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from time import monotonic
 from typing import Any, Protocol
 
@@ -42,8 +42,12 @@ class Router(Protocol):
     def drained(self, node: NodeSender) -> None:
         """Release the slots that waited for the replies of a node."""
 
-    def slots_of(self, node: NodeSender) -> set[int]:
-        """Return the slots that a node has, and simply serves."""
+    def serves(self, node: NodeSender, slot: int) -> bool:
+        """Return whether a node has a slot, and simply serves it."""
+        ...
+
+    def count_served(self, node: NodeSender, *, but: Collection[int]) -> int:
+        """Count the slots that a node has, and simply serves, without some."""
         ...
 
     def is_busy(self) -> bool:
@@ -218,12 +222,12 @@ class NodeSender(Sender):
 
     def _number_elsewhere(self) -> bytes | None:
         """Find a number in a slot of the node where no mark was refused; None without one."""
-        slots = self._router.slots_of(self) - self._refused_marks
-        if slots:
+        if self._router.count_served(self, but=self._refused_marks):
             first = self._mark_number + 1
             for self._mark_number in range(first, first + _MARKS):
                 tag = b"%d" % self._mark_number
-                if slot_of(tag) in slots:
+                slot = slot_of(tag)
+                if slot not in self._refused_marks and self._router.serves(self, slot):
                     return tag
         return None
 

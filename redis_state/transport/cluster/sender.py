@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -68,6 +68,8 @@ class ClusterSender(CallSender):
         self._known: dict[Endpoint, None] = dict.fromkeys(address.endpoints)
         self._nodes: dict[Endpoint, NodeSender] = {}
         self._owners: list[NodeSender | None] = [None] * SLOTS
+        # How many slots each node has.
+        self._counts: Counter[NodeSender] = Counter()
         self._detours: dict[int, Detour] = {}
         self._reading: asyncio.Task[None] | None = None
         self._read_again = False
@@ -104,7 +106,7 @@ class ClusterSender(CallSender):
         Errors: NoConnection.
         """
         await self.send("TIME", repeatable=True)
-        return list(dict.fromkeys(owner for owner in self._owners if owner is not None))
+        return [node for node in self._nodes.values() if self._counts[node]]
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until every queued call has its outcome. Errors: TimeoutError."""
@@ -170,10 +172,14 @@ class ClusterSender(CallSender):
             detour.release(put_back[detour.slot])
             self._advance(detour)
 
-    def slots_of(self, node: NodeSender) -> set[int]:
-        """Return the slots that a node has, and simply serves."""
-        having = {slot for slot, owner in enumerate(self._owners) if owner is node}
-        return having - self._detours.keys()
+    def serves(self, node: NodeSender, slot: int) -> bool:
+        """Return whether a node has a slot, and simply serves it."""
+        return self._owners[slot] is node and slot not in self._detours
+
+    def count_served(self, node: NodeSender, *, but: Collection[int]) -> int:
+        """Count the slots that a node has, and simply serves, without some."""
+        others = self._detours.keys() | but
+        return self._counts[node] - sum(self._owners[slot] is node for slot in others)
 
     def is_busy(self) -> bool:
         """Return whether calls are in flight that make it worth to collect some for a write."""
@@ -240,7 +246,7 @@ class ClusterSender(CallSender):
                 self._send(detour, probe, self._owners[detour.slot])
             return
         if redirect.code == "MOVED" and redirect.endpoint is not None:
-            self._owners[detour.slot] = self._node(redirect.endpoint)
+            self._give(detour.slot, self._node(redirect.endpoint))
         if redirect.code != "TRYAGAIN":
             self.in_trouble()
         if wait_s:
@@ -349,17 +355,20 @@ class ClusterSender(CallSender):
     def _apply(self, found: SlotMap) -> None:
         """Give each slot to the node that has it now."""
         self._known = dict.fromkeys((*found.nodes, *self._address.endpoints))
-        primaries = set(found.primaries)
+        primaries = found.primaries
         changed: set[int] = set()
         left: dict[NodeSender, set[int]] = {}
-        for slot, endpoint in enumerate(found.owners):
-            was = self._owners[slot]
-            if endpoint is None or (was is not None and was.endpoint == endpoint):
+        for first, last, endpoint in found.ranges:
+            node, owners = self._node(endpoint), self._owners[first : last + 1]
+            # While there is trouble, maps are read often and are mostly alike: this counts in C.
+            if owners.count(node) == len(owners):
                 continue
-            if was is not None:
-                left.setdefault(was, set()).add(slot)
-            self._owners[slot] = self._node(endpoint)
-            changed.add(slot)
+            for slot in range(first, last + 1):
+                was = self._give(slot, node)
+                if was is not node:
+                    changed.add(slot)
+                    if was is not None:
+                        left.setdefault(was, set()).add(slot)
         for node, slots in left.items():
             self._move_out(node, slots)
             if node.endpoint not in primaries:
@@ -369,6 +378,16 @@ class ClusterSender(CallSender):
                 self._advance(detour)
         self._drop_unused()
         self.on_slots(changed)
+
+    def _give(self, slot: int, node: NodeSender) -> NodeSender | None:
+        """Give a slot to a node; return which one had it."""
+        was = self._owners[slot]
+        if was is not node:
+            self._owners[slot] = node
+            self._counts[node] += 1
+            if was is not None:
+                self._counts[was] -= 1
+        return was
 
     def _move_out(self, node: NodeSender, slots: set[int]) -> None:
         """Take slots from a node; if it has calls of theirs in flight, once it has answered."""
@@ -383,10 +402,9 @@ class ClusterSender(CallSender):
     def _drop_unused(self) -> None:
         """Forget nodes that have no slots and no calls."""
         # A slot that nobody has by the newest map stays with the node that had it.
-        owners = set(self._owners)
         for endpoint, node in list(self._nodes.items()):
-            if node not in owners and not node.pending:
-                del self._nodes[endpoint]
+            if not self._counts[node] and not node.pending:
+                del self._nodes[endpoint], self._counts[node]
                 self._past_connections += node.connections
                 self._past_batches += node.batches
                 task = self._loop.create_task(node.aclose(drain_s=0))

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -34,17 +34,25 @@ def slot_of(key: Argument) -> int:
     return crc_hqx(data[opened + 1 : closed] if closed > opened + 1 else data, 0) % SLOTS
 
 
+class SlotRange(NamedTuple):
+    """Slots from the first to the last, and the primary that has them."""
+
+    first: int
+    last: int
+    owner: Endpoint
+
+
 @dataclass(frozen=True, slots=True)
 class SlotMap:
-    """Which primary has each slot, None for a slot that nobody has; and all nodes."""
+    """Which primary has which slots, and all nodes. A slot that nobody has is in no range."""
 
-    owners: tuple[Endpoint | None, ...]
+    ranges: tuple[SlotRange, ...]
     nodes: tuple[Endpoint, ...]
 
     @property
-    def primaries(self) -> list[Endpoint]:
-        """List the nodes that have slots."""
-        return list(dict.fromkeys(owner for owner in self.owners if owner is not None))
+    def primaries(self) -> set[Endpoint]:
+        """The nodes that have slots."""
+        return {each.owner for each in self.ranges}
 
 
 async def read_slot_map(address: Address, nodes: Collection[Endpoint]) -> SlotMap:
@@ -98,13 +106,15 @@ def _failure(error: Exception, address: Address) -> NoConnection:
 
 
 def _read(stated: Iterable[Any], asked: Endpoint) -> SlotMap:
-    owners: list[Endpoint | None] = [None] * SLOTS
+    ranges: list[SlotRange] = []
     nodes: dict[Endpoint, None] = {}
     for first, last, *holders in stated:
         found = [_endpoint(holder, asked) for holder in holders]
-        owners[first : last + 1] = [found[0]] * (last - first + 1)
+        owner = found[0]
+        if owner is not None:
+            ranges.append(SlotRange(first, last, owner))
         nodes.update(dict.fromkeys(each for each in found if each is not None))
-    return SlotMap(tuple(owners), tuple(nodes))
+    return SlotMap(tuple(ranges), tuple(nodes))
 
 
 def _endpoint(holder: list[Any], asked: Endpoint) -> Endpoint | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,10 +11,14 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
 from redis_state.models import TaskStatus
+from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.worker import TaskContext
+from redis_state.worker.recovery.pause_repair import PauseRepair
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.waitpoints.open_pauses import OpenPause, list_open_pauses
 from tests.support.processes.pools import SESSION, becomes, pool
+from tests.support.servers.nodes import ask_each
 from tests.support.tasks.crash_states import make_due
 
 pytestmark = pytest.mark.role("any", why="deletes keys as an operator does")
@@ -60,3 +65,63 @@ async def test_what_a_task_waits_for_is_listed_again_after_both_lists_were_lost(
         await make_due(store, watch_entry(SESSION, task))
         await sweeper.run_once()
         assert await client.pauses() == []
+
+
+async def many_paused(
+    store: RedisStateStore, many: int
+) -> tuple[list[TaskStatusView], list[OpenPause]]:
+    """Have tasks wait in one session, and lose the lists of all pauses."""
+    async with pool(store, {"two": two}) as client:
+        tasks = [await client.submit("two", session_id=SESSION) for _ in range(many)]
+        for task in tasks:
+            await becomes(client, task, TaskStatus.PAUSED)
+    # The pool is gone: only the test reads.
+    before = await list_open_pauses(store)
+    assert len(before) == 2 * many
+    keys = store.base.keys
+    for key in (keys.open_pauses(), keys.opened_pauses()):
+        assert await store.transport.sender.send("DEL", key, repeatable=True) == 1
+    found = [await store.tasks.look(SESSION, task) for task in tasks]
+    return [view for view in found if view is not None], before
+
+
+async def reads(store: RedisStateStore) -> int:
+    """Count how often the server has read fields of hashes."""
+    infos: list[bytes] = await ask_each(store.transport, "INFO", "commandstats")
+    counts = [
+        line.partition(b"calls=")[2].partition(b",")[0]
+        for info in infos
+        for line in info.splitlines()
+        if line.startswith(b"cmdstat_hmget:")
+    ]
+    return sum(map(int, counts))
+
+
+async def test_the_tasks_of_a_session_do_not_each_read_the_tokens_of_all(
+    store: RedisStateStore,
+) -> None:
+    many = 20
+    views, before = await many_paused(store, many)
+    assert len(views) == many
+    repair, read = PauseRepair(store), await reads(store)
+    sent = store.transport.sender.batches
+    assert await asyncio.gather(*map(repair.settle, views)) == [False] * many
+    # Fewer writes than pauses.
+    assert store.transport.sender.batches - sent < 2 * many
+    # Both tokens of each once, and once more what each waits for.
+    assert await reads(store) - read <= 3 * many
+    assert await list_open_pauses(store) == before
+
+
+async def test_a_session_is_listed_by_another_if_the_first_one_is_cancelled(
+    store: RedisStateStore,
+) -> None:
+    views, before = await many_paused(store, 3)
+    repair = PauseRepair(store)
+    first, *others = [asyncio.ensure_future(repair.settle(view)) for view in views]
+    while not repair._listing:  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0)
+    assert first.cancel()
+    assert await asyncio.gather(*others) == [False, False]
+    assert first.cancelled()
+    assert await list_open_pauses(store) == before

@@ -117,6 +117,16 @@ async def test_an_id_that_is_no_text_is_refused(artifacts: ArtifactStore) -> Non
         await artifacts.get(wrong)
 
 
+async def test_a_session_of_two_halves_of_a_pair_lists_what_it_has(
+    artifacts: ArtifactStore,
+) -> None:
+    """Written as JSON they are one character."""
+    for field in ("session_id", "trace_id"):
+        scope = ArtifactScope(**{field: "\ud83d\ude00"})
+        ref = await artifacts.put_bytes(field.encode(), scope=scope)
+        assert [found.id for found in await artifacts.list(scope=scope)] == [ref.id]
+
+
 async def test_scopes_and_meta_may_be_anything(artifacts: ArtifactStore) -> None:
     scope = ArtifactScope(tenant_id="\ud800", session_id="a{b}:*", trace_id="\x00")
     ref = await artifacts.put_text("a", scope=scope, namespace="__", meta=strange())

@@ -3,7 +3,7 @@ from __future__ import annotations
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.a2a.rows import a2a_keys, drop, write
-from tests.support.scripts.replies import HOUR, fields, lives, no, ok
+from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok
 
 
 async def put(
@@ -54,3 +54,16 @@ async def test_it_may_need_a_task_that_is_there(scripts: Scripts, keys: Keys) ->
     await write(scripts, task)
     assert [await put_on_task(name) for name in "abc"] == [ok(1), ok(2), ok(3)]
     assert 0 < (await lives(scripts, task.configs))[0] <= HOUR
+
+
+async def test_a_task_that_was_restored_without_a_lifetime_keeps_its_configurations(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = a2a_keys(keys)
+    await write(scripts, task)
+    await ask(scripts, "PERSIST", task.task)
+    reply = await scripts.put_a2a_config(task, name="a", config=b"c", most=0, ttl_ms=0)
+    assert reply == ok(1)
+    assert (await fields(scripts, task.configs))["a"] == b"1 c"
+    for key in (task.task, task.configs):
+        await ask(scripts, "PEXPIRE", key, HOUR)

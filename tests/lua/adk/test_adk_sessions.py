@@ -54,6 +54,19 @@ async def test_an_event_and_what_it_changes_are_one_step(scripts: Scripts, keys:
     assert [page async for page in Records(scripts).pages(each.index)] == [["u:h"]]
 
 
+async def test_as_many_names_may_be_set_as_a_state_has(scripts: Scripts, keys: Keys) -> None:
+    """Lua's stack has room for some thousand arguments."""
+    each = adk_keys(keys)
+    many = [part for n in range(5_000) for part in (b"s:%d" % n, b"%d" % n)]
+    states = {"of_session": many, "of_user": many, "of_app": many}
+    assert await write(scripts, each, "w1", **states) == ok(1)
+    for key in (each.user, each.app):
+        found = await fields(scripts, key)
+        assert len(found) == 5_000
+        assert found["s:4999"] == b"4999"
+    assert (await fields(scripts, each.session))["s:4999"] == b"4999"
+
+
 async def test_a_session_that_is_gone_takes_no_event(scripts: Scripts, keys: Keys) -> None:
     each = adk_keys(keys)
     event = {"row_id": b"e", "row": b"row", "expected": 1, "of_app": (b"s:c", b"3")}

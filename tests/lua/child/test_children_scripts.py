@@ -169,3 +169,14 @@ async def test_the_pause_before_is_not_what_a_joining_task_waits_for(
     await ask(scripts, "HSET", task.task, "status", "RUNNING")
     assert (await join(scripts, keys, task, child)).word is ReplyCode.OK
     assert (await fields(scripts, task.task))["pause_token"] == b""
+
+
+async def test_a_parent_that_was_restored_without_a_lifetime_keeps_its_journal(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = await running(scripts, keys)
+    await ask(scripts, "PERSIST", task.task)
+    assert await spawn(scripts, keys, task) == ok(1, 1)
+    assert (await fields(scripts, task.journal)).keys() == {"child:c#1", "entries"}
+    for key in (task.task, task.journal):
+        await ask(scripts, "PEXPIRE", key, HOUR)

@@ -50,6 +50,14 @@ async def test_a_patch_whose_trace_is_gone_is_a_new_one(scripts: Scripts, keys: 
     assert (await lives(scripts, patch.context))[0] > HOUR // 2
 
 
+async def test_a_write_of_a_patch_has_all_of_its_name(scripts: Scripts, keys: Keys) -> None:
+    """Else two patches of one millisecond would be taken for one call."""
+    patch = patch_keys(keys, "p\0a")
+    assert await apply(scripts, keys, patch) == ok(1, b"applied", 1)
+    write = (await fields(scripts, patch.context))["write"]
+    assert write.startswith(b"patch p\0a ")
+
+
 async def test_a_patch_may_have_nothing_to_tell(scripts: Scripts, keys: Keys) -> None:
     patch = patch_keys(keys)
     assert (await apply(scripts, keys, patch, announcement=saying(keys))).word is ReplyCode.OK

@@ -101,3 +101,16 @@ async def test_many_who_note_one_step_get_one_result_and_as_many_steps_as_many_v
         *(note(scripts, keys, b"0", entry=f"step:{n}#1") for n in range(20))
     )
     assert sorted(row(reply)[1] for reply in others) == list(range(2, 22))
+
+
+async def test_a_task_that_was_restored_without_a_lifetime_keeps_its_steps(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = task_keys(keys)
+    await running(scripts, keys)
+    await ask(scripts, "PERSIST", task.task)
+    first = await note(scripts, keys, b"1")
+    assert row(first)[-1] == 1
+    assert row(await note(scripts, keys, b"2")) == row(first)
+    for key in (task.task, task.journal):
+        await ask(scripts, "PEXPIRE", key, HOUR)

@@ -318,3 +318,17 @@ async def test_the_last_value_of_a_key_stands_and_keys_are_few(
     assert (await scripts.read_journal(task)).facts == [[b"lane:", b"[]"], 3]
     await ask(scripts, "DEL", task.task)
     assert await publish(scripts, keys, "5") == no(ReplyCode.MISSING)
+
+
+async def test_a_task_that_was_restored_without_a_lifetime_keeps_its_mail(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = await running(scripts, keys)
+    await ask(scripts, "PERSIST", task.task)
+    assert await send(scripts, keys) == ok(1, b"RUNNING")
+    found = await take(scripts, keys)
+    assert found.word is ReplyCode.OK
+    assert found.facts[0].endswith(b'"m"]')
+    assert (await fields(scripts, task.journal))["entries"] == b"1"
+    for key in (task.task, task.journal):
+        await ask(scripts, "PEXPIRE", key, HOUR)

@@ -109,14 +109,20 @@ class PauseList:
     async def _settle(self, keys: Sequence[str]) -> None:
         commands = self._transport.commands
         now = ms_of(await commands.time())
-        requested = [
-            self._transport.commands.hmget(key, "state", "opened", "expires") for key in keys
-        ]
-        closed: list[str] = []
-        for key, answer in zip(keys, requested, strict=True):
-            state, opened, expires = await answer
+        answers = await asyncio.gather(
+            *(commands.hmget(key, "state", "opened", "expires") for key in keys)
+        )
+        still_open, closed = dict[str, tuple[int, int]](), list[str]()
+        for key, (state, opened, expires) in zip(keys, answers, strict=True):
             if state == b"open" and int(expires) > now:
-                await self.add(key, opened_ms=int(opened), left_ms=int(expires) - now)
+                still_open[key] = int(opened), int(expires) - now
             else:
                 closed.append(key)
+        # Together: a round trip for each would take longer than a sweeper's claim lasts.
+        await asyncio.gather(
+            *(
+                self.add(key, opened_ms=opened_ms, left_ms=left_ms)
+                for key, (opened_ms, left_ms) in still_open.items()
+            )
+        )
         await self.remove(*closed)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -120,7 +123,34 @@ async def test_a_node_that_has_forgotten_the_cluster_says_nothing_about_its_slot
     # Its reply would come first in some of them.
     for _ in range(30):
         found = await read_slot_map(address, address.endpoints)
-        assert found.owners[-1] == ("127.0.0.1", cluster.ports[-1])
+        assert max(found.ranges).owner == ("127.0.0.1", cluster.ports[-1])
+
+
+async def test_a_map_like_the_one_before_is_not_compared_slot_by_slot(cluster: Cluster) -> None:
+    async with sender_of(cluster) as sender:
+        changed: list[set[int]] = []
+        sender.on_slots = changed.append
+        await sender.send("SET", KEY, 1, repeatable=True)
+        assert [len(slots) for slots in changed] == [SLOTS]
+
+        async def read_again() -> int:
+            found = await read_slot_map(sender.address, sender.address.endpoints)
+            return lines_of(partial(sender._apply, found))
+
+        assert await read_again() < SLOTS // 50
+        source, target = await begin_move(cluster)
+        await cluster.move_keys(SLOT, source, target)
+        await cluster.end_move(SLOT, target)
+
+        async def moved() -> bool:
+            await read_again()
+            return {SLOT} in changed
+
+        await eventually(moved, "the nodes know of the move")
+        assert [slots for slots in changed[1:] if slots] == [{SLOT}]
+        assert sender.owner(SLOT) == ("127.0.0.1", target)
+        assert {node.endpoint[1] for node in await sender.primaries()} == {*cluster.ports}
+        assert await read_again() < SLOTS // 50
 
 
 async def test_a_slot_that_nobody_has_for_a_while_is_served_again_by_its_node(
@@ -255,3 +285,22 @@ async def test_calls_to_a_node_that_has_many_in_flight_leave_together(cluster: C
 
 def all_sent(calls: list[asyncio.Future[Any]]) -> bool:
     return all(isinstance(call, Call) and call.sent for call in calls)
+
+
+def lines_of(run: Callable[[], None]) -> int:
+    """Count the lines of Python that a call runs."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal lines
+        del frame, argument
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+    return lines

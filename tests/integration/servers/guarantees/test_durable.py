@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from redis_state import RedisStateStore
-from redis_state.errors import BackendUnavailable, ConfigError
+from redis_state.errors import BackendUnavailable, ConfigError, LeaseLost
+from redis_state.primitives.lease import Leases
 from redis_state.settings import make_settings
 from redis_state.testing import eventually
 from redis_state.transport.sending.sender import Sender
 from tests.support.samples import update as make_update
+from tests.support.scripts.replies import HOUR
 from tests.support.servers.faults import (
     sender_to,
     short_directory,
@@ -58,6 +60,37 @@ async def test_a_server_that_syncs_before_it_answers_is_durable() -> None:
     ):
         await store.save_update(make_update("u"))
         assert await commands(store, "wait") == 0
+
+
+@pytest.mark.server
+async def test_a_lease_is_renewed_as_soon_as_the_server_promises_it_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A server may be configured anew, or another one take over whose settings are mended later."""
+    async with (
+        own_server(*ALWAYS) as url,
+        RedisStateStore(make_settings(url, guarantee="durable")) as store,
+        sender_to(url) as admin,
+    ):
+        lease = store.base.keys.lease("s", "t")
+        leases, lost = Leases(store.base.scripts, keep_ms=HOUR), list[LeaseLost]()
+        held = await leases.acquire(lease, duration_ms=HOUR)
+        assert held is not None
+        with leases.keep(held, duration_ms=300, on_lost=lost.append):
+            await admin.send("CONFIG", "SET", "appendfsync", "everysec", repeatable=True)
+            await admin.send("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes", repeatable=True)
+            await eventually(
+                lambda: "could not be renewed: this server cannot promise" in caplog.text,
+                "the server is refused",
+            )
+            await admin.send("HSET", lease, "expires", 0, repeatable=True)
+            await admin.send("CONFIG", "SET", "appendfsync", "always", repeatable=True)
+
+            async def renewed() -> bool:
+                return bool(await admin.send("HGET", lease, "expires", repeatable=True) != b"0")
+
+            await eventually(renewed, "the lease is renewed")
+        assert not lost
 
 
 @pytest.mark.server
