@@ -11,9 +11,10 @@ from redis_state.archive.model import ArchiveQuery
 from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive, overlooked
 from redis_state.erasure.families import ALWAYS_KEPT, check_session, long_keys
-from redis_state.erasure.session import Progress, SessionErasure, SessionFindings
+from redis_state.erasure.session import Progress, SessionErasure
 from redis_state.erasure.traces import TraceErasure
 from redis_state.erasure.user import UserErasure
+from redis_state.erasure.walking import SessionFindings
 from redis_state.errors import InvalidField, SessionRunning
 from redis_state.models import TaskStatus
 from redis_state.models.attributes import AttributeValue, check_attributes
