@@ -156,8 +156,8 @@ class TaskOperations:
         does not have is read from the archive, if there is one.
 
         In another session it has a large input as an object of its own. Errors: TaskUnknown;
-        RetryRefused for a task without a handler; those of `submit`; PayloadLost for an input that is
-        gone; of an archived task ArchiveUnavailable.
+        RetryRefused for a task without a handler; those of `submit`; PayloadLost for an input that
+        is gone; of an archived task ArchiveUnavailable.
         """
         source = await self._copies.source(session_id, task_id)
         return await self._copy(
