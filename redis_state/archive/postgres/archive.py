@@ -30,6 +30,7 @@ from redis_state.archive.model import (
     RecordKind,
     RecordPlace,
     SessionRows,
+    counts_of,
     moment_of_ms,
     moment_of_us,
 )
@@ -322,7 +323,7 @@ class PostgresArchive:
             found = await connection.execute(sqls.STATUS, {"namespace": self._namespace})
             row: Any = await found.fetchone()
             found = await connection.execute(sqls.RECORD_COUNTS, [self._namespace])
-            kinds = {RecordKind(kind): count for kind, count in await found.fetchall()}
+            kinds = counts_of(dict(await found.fetchall()))
             return replace(ArchiveStatus(*row), records=kinds)
 
     async def forget(

@@ -6,7 +6,8 @@ import asyncio
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from enum import StrEnum
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -17,7 +18,14 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import Settings
 from redis_state.archive import open_archive
-from redis_state.archive.model import ArchiveBatch, ArchivedRow, ArchivedTask, SessionRows
+from redis_state.archive.model import (
+    ArchiveBatch,
+    ArchivedRecord,
+    ArchivedRow,
+    ArchivedTask,
+    RecordKind,
+    SessionRows,
+)
 from redis_state.archive.postgres import retention
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive
@@ -261,3 +269,32 @@ async def test_a_month_that_was_emptied_in_pieces_is_dropped(
     await _fill(archive, "other", 2_010)
     assert (await _kept(archive, "other"))[1] == 1
     await archive.aclose()
+
+
+class _LaterKind(StrEnum):
+    """A class of records that a newer version has."""
+
+    LATER = "later"
+
+
+async def test_a_class_of_a_newer_version_is_left_out_and_left_alone(archive: Archive) -> None:
+    kind = cast("RecordKind", _LaterKind.LATER)
+    later = ArchivedRecord(kind, "s", "k", born_us=1, at_us=1, data=b"x", version=1, write="w")
+    known = ArchivedRecord(
+        RecordKind.ARTIFACT, "s", "k", born_us=1, at_us=1, data=b"x", version=1, write="w"
+    )
+    await archive.write(ArchiveBatch(records=[later, known]))
+    assert (await archive.verify(ArchiveBatch(records=[known]))).is_whole
+    assert (await archive.status()).records == {RecordKind.ARTIFACT: 1}
+    session = await archive.session("s")
+    assert session is not None
+    assert session.records == {RecordKind.ARTIFACT: 1}
+    done = await archive.retain({"artifacts": _NOW})
+    assert done.rows == {"artifacts": 1}
+    if isinstance(archive, PostgresArchive):
+        assert await archive.count_records(kind, ["s"]) == 1
+        return
+    await cast("Any", archive).compact()
+    assert (await archive.retain(dict.fromkeys(archive.classes, _NOW))).left == {}
+    assert await archive.count_records(kind, ["s"]) == 1
+    assert (await archive.status()).records == {}
