@@ -19,8 +19,8 @@ from typing import Any
 
 from redis_state.archive.waiting import session_entry
 from redis_state.erasure.families import LOGS, class_of
+from redis_state.erasure.memories import delete_memories
 from redis_state.erasure.walking import (
-    FoundKey,
     KeyWalk,
     SessionFindings,
     sort_key,
@@ -171,7 +171,7 @@ class SessionErasure:
         for _ in range(_WALKS):
             names = [key.name for key in found.keys]
             await self._each(self._commands.unlink, names)
-            await self._delete_memories(found.memories)
+            await delete_memories(self._store, found.memories)
             self._progress("keys removed", len(names) + len(found.memories))
             again = await self.find([session_id])
             found, was = again[session_id], found
@@ -265,21 +265,6 @@ class SessionErasure:
             runs = keys.job_runs(job_id)
             await self._each(self._commands.unlink, [runs.rows, runs.ids, keys.job(job_id)])
         await self._commands.unlink(keys.jobs_of(session_id))
-
-    async def _delete_memories(self, memories: Sequence[FoundKey]) -> None:
-        for key in memories:
-            if key.tag.startswith(escape("key", "kv:")):
-                await self._delete_large_value(unescape(key.tag))
-        await self._each(self._commands.unlink, [key.name for key in memories])
-
-    async def _delete_large_value(self, key: str) -> None:
-        """Delete the artifact in which a key-value entry keeps a large value."""
-        state: Any = await self._store.load_memory_state(key)
-        try:
-            ref: Any = state["value"]["artifact_ref"]["id"]
-        except (TypeError, KeyError):
-            return
-        await self._store.artifact_store.delete(str(ref))
 
     async def forget_tasks(self, found: SessionFindings) -> None:
         """Take the tasks out of the watch list and the index, unless they were made again.

@@ -206,6 +206,21 @@ async def test_a_user_without_sessions_is_told_of_memories_with_long_keys(
     assert "1 keys are named by a digest" in report.kept["memories with long keys"]
 
 
+async def test_a_large_value_of_a_user_without_sessions_goes_with_its_entry(
+    store: RedisStateStore,
+) -> None:
+    for user in ("ann", "bob"):
+        context = {"tenant_id": "t", "user_id": user, "session_id": "s", "task_id": "x"}
+        entries = store.kv.bind({**context, "trace_id": "y"})
+        await entries.set("k", f"marker-of-{user} " * 1_000, namespace="n")
+    async with Eraser(store) as eraser:
+        assert (await eraser.forget_user("ann", dry_run=True)).redis == {"memories": 1}
+        assert len(await remains(store, "marker-of-ann")) > 0
+        assert (await eraser.forget_user("ann")).redis == {"memories": 1}
+    assert await remains(store, "marker-of-ann") == []
+    assert len(await remains(store, "marker-of-bob")) > 0
+
+
 async def test_agents_sessions_and_threads_go_too(store: RedisStateStore) -> None:
     sessions = SessionStore(store)
     for each in ("mine", "other"):
