@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -16,7 +17,7 @@ from pydantic import SecretStr
 pytest.importorskip("psycopg", reason="needs the postgres extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
-from redis_state import Settings
+from redis_state import RedisStateStore, Settings
 from redis_state.archive import open_archive
 from redis_state.archive.model import (
     ArchiveBatch,
@@ -29,7 +30,11 @@ from redis_state.archive.model import (
 from redis_state.archive.postgres import retention
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive
+from redis_state.archive.retaining import Retainer
+from redis_state.embedded.server import start_embedded
 from redis_state.errors import ArchiveUnavailable, ConfigError
+from redis_state.testing.clock import ClockSettings
+from tests.support.samples import admin
 from tests.support.servers.postgres import OwnPostgres
 
 _DAY_MS = 86_400_000
@@ -298,3 +303,34 @@ async def test_a_class_of_a_newer_version_is_left_out_and_left_alone(archive: Ar
     assert (await archive.retain(dict.fromkeys(archive.classes, _NOW))).left == {}
     assert await archive.count_records(kind, ["s"]) == 1
     assert (await archive.status()).records == {}
+
+
+async def test_what_is_young_stays_although_the_clock_of_the_server_is_ahead(
+    archive_url: str,
+) -> None:
+    server = await asyncio.to_thread(start_embedded, None)
+    settings = ClockSettings(
+        url=SecretStr(server.url),
+        namespace=f"test-clock-{secrets.token_hex(8)}",
+        archive_url=SecretStr(archive_url),
+        archive_retention={"updates": timedelta(days=30)},
+    )
+    archive = open_archive(settings)
+    try:
+        await archive.prepare()
+        now_ms = round(datetime.now(UTC).timestamp() * 1000)
+        ages = (now_ms - 40 * _DAY_MS, now_ms - _DAY_MS)
+        rows = [ArchivedRow(n, ms, b"%d" % n, "t", b"{}") for n, ms in enumerate(ages, start=1)]
+        await archive.write(ArchiveBatch(sessions=[SessionRows("s", None, rows)]))
+        async with RedisStateStore(settings) as store:
+            shift = store.base.keys.test_clock()
+            await admin(store, "SET", shift, 400 * _DAY_MS, "PX", _DAY_MS)
+            seconds, _ = await store.transport.commands.time()
+            assert int(seconds) * 1000 > now_ms + 399 * _DAY_MS
+            done = await Retainer(store, archive).run_once()
+            assert done is not None
+            assert done.rows == {"updates": 1}
+            assert await _kept(archive, "s") == (0, 1)
+    finally:
+        await archive.aclose()
+        await asyncio.to_thread(server.stop)
