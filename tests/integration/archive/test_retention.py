@@ -24,6 +24,7 @@ from redis_state.archive.model import (
     ArchivedRecord,
     ArchivedRow,
     ArchivedTask,
+    ArchiveQuery,
     RecordKind,
     SessionRows,
 )
@@ -334,3 +335,30 @@ async def test_what_is_young_stays_although_the_clock_of_the_server_is_ahead(
     finally:
         await archive.aclose()
         await asyncio.to_thread(server.stop)
+
+
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
+async def test_a_month_that_was_detached_refuses_its_tasks_and_no_others(
+    archive: PostgresArchive, postgres: OwnPostgres
+) -> None:
+    old, new = (
+        _task("s", name, _NOW - timedelta(days=ago)) for name, ago in (("a", 400), ("b", 1))
+    )
+    await archive.write(ArchiveBatch([old]))
+    part = f"redis_state.tasks_{old.ended_at:%Y_%m}"
+    later = _task("s", "c", old.ended_at)
+    async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as sql:
+        await sql.execute(f"ALTER TABLE redis_state.tasks DETACH PARTITION {part}".encode())
+        for batch in ([later], [later, new]):
+            with pytest.raises(ArchiveUnavailable) as refused:
+                await archive.write(ArchiveBatch(batch))
+            # It is the batch that is refused: the archive is not away.
+            assert refused.value.refused
+        await archive.write(ArchiveBatch([new]))
+        # One that is dropped is made again in the same call.
+        await sql.execute(f"DROP TABLE {part}".encode())
+        await archive.write(ArchiveBatch([later]))
+    assert {task.task_id for task in await archive.tasks(ArchiveQuery(session_id="s"))} == {
+        "b",
+        "c",
+    }
