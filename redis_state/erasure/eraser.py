@@ -53,6 +53,8 @@ class _Together:
     sessions: Sequence[str]
     traces: set[str] = field(default_factory=set[str])
     shared: set[str] = field(default_factory=set[str])
+    # Those that only tasks name.
+    unlisted: set[str] = field(default_factory=set[str])
 
 
 class Eraser:
@@ -199,6 +201,10 @@ class Eraser:
                     f"`redis-state archive drop-missing`, and repeat the call"
                 )
             total.merge(one)
+        if together.unlisted:
+            total.kept["events of traces that only tasks name"] = (
+                f"{len(together.unlisted)} traces: they end with `events_ttl`"
+            )
         if together.shared:
             total.kept["events of shared traces"] = (
                 f"{len(together.shared)} traces belong to another session too"
@@ -217,6 +223,7 @@ class Eraser:
         claims = await self._sessions.claims(found, await self._archived(session_id, archive))
         events = TraceErasure(self._store, archive)
         traces = await events.of(session_id)
+        together.unlisted |= await self._sessions.unlisted_traces(found, traces)
         # What only sessions have that are erased together goes with the last of them.
         shared = await events.shared(traces, together.sessions)
         archived = 0

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 from redis_state.archive.waiting import session_entry
@@ -147,6 +148,19 @@ class SessionErasure:
                 for value in await self._commands.hgetall(self._keys.schedule(schedule_id)):
                     named -= payloads.claims_in(value)
         return named
+
+    async def unlisted_traces(self, found: SessionFindings, listed: Collection[str]) -> set[str]:
+        """Return traces that have events in Redis, and that the session's tasks name alone."""
+        names = [key.name for key in found.keys if key.kind == "task"]
+        traces: set[str] = set()
+        for data in await self._each(lambda name: self._commands.hget(name, "document"), names):
+            with suppress(ValueError):
+                trace_id = as_object(data or b"{}").get("trace_id")
+                traces |= {trace_id} if isinstance(trace_id, str) else set()
+        others = sorted(traces - set(listed))
+        rows = [self._keys.events(each).rows for each in others]
+        there = await self._each(self._commands.exists, rows)
+        return {each for each, is_there in zip(others, there, strict=True) if is_there}
 
     async def erase(
         self,

@@ -288,6 +288,24 @@ async def test_a_trace_of_two_sessions_stays_with_the_other(store: RedisStateSto
     assert await store.load_history("shared") == []
 
 
+async def test_events_of_a_trace_that_only_a_task_names_are_reported(
+    store: RedisStateStore,
+) -> None:
+    async with TaskClient(store) as client:
+        for trace in ("listed", "unlisted", "empty"):
+            await client.submit(
+                "work", "x", session_id="mine", trace_id=trace, delay=timedelta(days=30)
+            )
+        for trace in ("listed", "unlisted"):
+            await store.save_event(event(trace_id=trace))
+        await store.save_trajectory("listed", "mine", Trajectory("q"))
+        for dry_run in (True, False):
+            report = await client.forget("mine", dry_run=dry_run)
+            assert report.kept["events of traces that only tasks name"].startswith("1 traces")
+    assert await store.load_history("listed") == []
+    assert len(await store.load_history("unlisted")) == 1
+
+
 async def stubborn(ctx: TaskContext) -> None:
     """Go on for as long as it may, whatever is wanted of it."""
     for n in range(100_000):
