@@ -5,8 +5,9 @@
 -- ARGV blob_id     of the blob
 -- ARGV write       id of this call
 -- ARGV reference_ttl_ms  int: milliseconds
+-- ARGV again       flag: also one that was kept, and has expired
 -- Returns
---   {'OK', kept}  1 if it was not kept before
+--   {'OK', kept}  1 if it was not kept before, or is again
 --   {'MISSING'}   no such blob
 -- @include blob_reference
 -- @lasting
@@ -14,4 +15,4 @@
 local ref = redis.call('HGET', blob, 'ref')
 if not ref then return { 'MISSING' } end
 local index = { key = references, member = blob_id }
-return { 'OK', blob_reference(blob, index, reference, ref, write, reference_ttl_ms) }
+return { 'OK', blob_reference(blob, index, reference, ref, write, reference_ttl_ms, again) }

@@ -331,3 +331,8 @@ def _without_secret(job: bytes, secret: Any) -> bytes:
     if not isinstance(secret, str) or not secret:
         return job
     return job.replace(b'"' + secret.encode() + b'"', b'""')
+
+
+def counts_of(counts: Mapping[str, int]) -> dict[RecordKind, int]:
+    """Return counts of records by kind. A kind that a newer version has is left out."""
+    return {kind: counts[kind.value] for kind in RecordKind if counts.get(kind.value)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from redis_state.archive.encoding import moment_of_us
 from redis_state.archive.protocol import Archive
 from redis_state.archive.retention import RetentionReport, moments_of
+from redis_state.models.tasks import utc_now
 from redis_state.primitives.lease import HeldLease, Leases
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import us_of
@@ -55,7 +56,11 @@ class Retainer:
         return total
 
     async def _call(self, *, dry_run: bool = False) -> RetentionReport:
-        """Make one call. Rows have times of the Redis server, so its clock decides."""
-        now = moment_of_us(us_of(await self._store.transport.commands.time()))
+        """Make one call. Rows have times of the Redis server, so its clock decides.
+
+        Not one that is ahead of ours: what it removed would be young.
+        """
+        theirs = moment_of_us(us_of(await self._store.transport.commands.time()))
+        now = min(theirs, utc_now())
         before = moments_of(self._store.settings.archive_retention, now)
         return await self._archive.retain(before, dry_run=dry_run)

@@ -11,9 +11,10 @@ from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive, overlooked
 from redis_state.archive.queries import ArchiveQuery
 from redis_state.erasure.families import ALWAYS_KEPT, check_session, long_keys
-from redis_state.erasure.session import Progress, SessionErasure, SessionFindings
+from redis_state.erasure.session import Progress, SessionErasure
 from redis_state.erasure.traces import TraceErasure
 from redis_state.erasure.user import UserErasure
+from redis_state.erasure.walking import SessionFindings
 from redis_state.errors import InvalidField, SessionRunning
 from redis_state.models import TaskStatus
 from redis_state.models.attributes import AttributeValue, check_attributes
@@ -52,6 +53,8 @@ class _Together:
     sessions: Sequence[str]
     traces: set[str] = field(default_factory=set[str])
     shared: set[str] = field(default_factory=set[str])
+    # Those that only tasks name.
+    unlisted: set[str] = field(default_factory=set[str])
 
 
 class Eraser:
@@ -198,6 +201,10 @@ class Eraser:
                     f"`redis-state archive drop-missing`, and repeat the call"
                 )
             total.merge(one)
+        if together.unlisted:
+            total.kept["events of traces that only tasks name"] = (
+                f"{len(together.unlisted)} traces: they end with `events_ttl`"
+            )
         if together.shared:
             total.kept["events of shared traces"] = (
                 f"{len(together.shared)} traces belong to another session too"
@@ -216,6 +223,7 @@ class Eraser:
         claims = await self._sessions.claims(found, await self._archived(session_id, archive))
         events = TraceErasure(self._store, archive)
         traces = await events.of(session_id)
+        together.unlisted |= await self._sessions.unlisted_traces(found, traces)
         # What only sessions have that are erased together goes with the last of them.
         shared = await events.shared(traces, together.sessions)
         archived = 0

@@ -15,12 +15,17 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import Any
 
 from redis_state.archive.waiting import session_entry
 from redis_state.erasure.families import LOGS, class_of
-from redis_state.erasure.walking import FoundKey, KeyWalk, owner_of_memory
+from redis_state.erasure.memories import delete_memories
+from redis_state.erasure.walking import (
+    KeyWalk,
+    SessionFindings,
+    sort_key,
+)
 from redis_state.models.erasure import ErasureReport
 from redis_state.scripts import raw, topic_bytes, topic_text
 from redis_state.serialization import codec
@@ -35,25 +40,20 @@ from redis_state.stores.traces.audit_events import GLOBAL_TRACE
 from redis_state.stores.traces.trajectories import trajectory_entry
 from redis_state.transport.commands import Commands
 from redis_state.transport.key_text import escape, is_digest, unescape
-from redis_state.transport.keys import WATCH_SHARDS, agent_shard, artifact_place, graph_shard
+from redis_state.transport.keys import (
+    GRAPH_SHARDS,
+    WATCH_SHARDS,
+    agent_shard,
+    artifact_place,
+    graph_shard,
+    graph_task,
+)
 
 _TOGETHER = 64
 _PAGE = 5_000
-# The last is of earlier versions: a session's open pauses, which stand among its tasks now.
-_OTHER_KINDS = ("artifacts", "moving", "pauses")
 # Walks until nothing is found: what a host writes meanwhile without a lease.
 _WALKS = 5
 Progress = Callable[[str, int], object]
-
-
-@dataclass(slots=True)
-class SessionFindings:
-    """What a walk has found of a session."""
-
-    session_id: str
-    keys: list[FoundKey] = field(default_factory=list[FoundKey])
-    memories: list[FoundKey] = field(default_factory=list[FoundKey])
-    tasks: set[str] = field(default_factory=set[str])
 
 
 class SessionErasure:
@@ -84,7 +84,7 @@ class SessionErasure:
             for key in page:
                 if key.name not in seen:
                     seen.add(key.name)
-                    unknown += not _sort(key, found, by_tag)
+                    unknown += not sort_key(key, found, by_tag)
             self._progress("keys", len(seen))
         self.unknown_memories = unknown
         await asyncio.gather(*map(self._add_tasks, found.values()))
@@ -148,6 +148,19 @@ class SessionErasure:
                     named -= payloads.claims_in(value)
         return named
 
+    async def unlisted_traces(self, found: SessionFindings, listed: Collection[str]) -> set[str]:
+        """Return traces that have events in Redis, and that the session's tasks name alone."""
+        names = [key.name for key in found.keys if key.kind == "task"]
+        traces: set[str] = set()
+        for data in await self._each(lambda name: self._commands.hget(name, "document"), names):
+            with suppress(ValueError):
+                trace_id = as_object(data or b"{}").get("trace_id")
+                traces |= {trace_id} if isinstance(trace_id, str) else set()
+        others = sorted(traces - set(listed))
+        rows = [self._keys.events(each).rows for each in others]
+        there = await self._each(self._commands.exists, rows)
+        return {each for each, is_there in zip(others, there, strict=True) if is_there}
+
     async def erase(
         self,
         found: SessionFindings,
@@ -171,7 +184,7 @@ class SessionErasure:
         for _ in range(_WALKS):
             names = [key.name for key in found.keys]
             await self._each(self._commands.unlink, names)
-            await self._delete_memories(found.memories)
+            await delete_memories(self._store, found.memories)
             self._progress("keys removed", len(names) + len(found.memories))
             again = await self.find([session_id])
             found, was = again[session_id], found
@@ -235,14 +248,27 @@ class SessionErasure:
             session_id=session_id,
         )
         await self._commands.unlink(keys.agent_lease(session_id))
-        thread, shard = [raw(session_id)], graph_shard(session_id)
-        await self._remove(keys.graph_threads(shard), thread)
-        await self._remove(keys.graph_expiries(shard), thread)
+        await self._delete_threads(session_id)
         await self._delete_jobs(session_id)
         for schedule_id in await self.schedules(session_id):
             await self._remove(keys.schedules_due(), [raw(schedule_id)])
             await self._remove(keys.schedules(), [topic_bytes(schedule_id)])
             await self._commands.unlink(keys.schedule(schedule_id))
+
+    async def _delete_threads(self, session_id: str) -> None:
+        """Delete the threads of the session's tasks, and list neither them nor its own."""
+        keys, begin = self._keys, raw(graph_task(session_id, ""))
+        for shard in range(GRAPH_SHARDS):
+            # "0" comes behind "/".
+            found: list[bytes] = await self._commands.zrange_by_lex(
+                keys.graph_threads(shard), b"[" + begin, b"(" + begin[:-1] + b"0"
+            )
+            for thread in (member.decode("utf-8", "surrogatepass") for member in found):
+                parts = (keys.graph_thread, keys.graph_order, keys.graph_puts)
+                await self._each(self._commands.unlink, [key_of(thread) for key_of in parts])
+            own = [raw(session_id)] if shard == graph_shard(session_id) else []
+            for index in (keys.graph_threads(shard), keys.graph_expiries(shard)):
+                await self._remove(index, [*found, *own])
 
     async def _delete_jobs(self, session_id: str) -> None:
         keys = self._keys
@@ -252,21 +278,6 @@ class SessionErasure:
             runs = keys.job_runs(job_id)
             await self._each(self._commands.unlink, [runs.rows, runs.ids, keys.job(job_id)])
         await self._commands.unlink(keys.jobs_of(session_id))
-
-    async def _delete_memories(self, memories: Sequence[FoundKey]) -> None:
-        for key in memories:
-            if key.tag.startswith(escape("key", "kv:")):
-                await self._delete_large_value(unescape(key.tag))
-        await self._each(self._commands.unlink, [key.name for key in memories])
-
-    async def _delete_large_value(self, key: str) -> None:
-        """Delete the artifact in which a key-value entry keeps a large value."""
-        state: Any = await self._store.load_memory_state(key)
-        try:
-            ref: Any = state["value"]["artifact_ref"]["id"]
-        except (TypeError, KeyError):
-            return
-        await self._store.artifact_store.delete(str(ref))
 
     async def forget_tasks(self, found: SessionFindings) -> None:
         """Take the tasks out of the watch list and the index, unless they were made again.
@@ -349,22 +360,6 @@ class SessionErasure:
         for start in range(0, len(values), _TOGETHER):
             done += await asyncio.gather(*map(call, values[start : start + _TOGETHER]))
         return done
-
-
-def _sort(
-    key: FoundKey, found: dict[str, SessionFindings], by_tag: dict[str, SessionFindings]
-) -> bool:
-    """Add a key to what was found of its session; return False for a memory of nobody known."""
-    if key.kind == "memory":
-        owner = owner_of_memory(key.tag)
-        of = by_tag.get(key.tag) if owner is None else found.get(owner.session_id)
-        if of is not None:
-            of.memories.append(key)
-        return of is not None or not is_digest(key.tag)
-    whose = by_tag.get(key.tag)
-    if whose is not None and (key.kind in _OTHER_KINDS or class_of(key.kind) is not None):
-        whose.keys.append(key)
-    return True
 
 
 def _ignore(what: str, number: int) -> None:

@@ -7,11 +7,12 @@ lists the task. An application sets it when it submits.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from redis_state.archive.protocol import Archive
 from redis_state.erasure.families import long_keys
+from redis_state.erasure.memories import delete_memories
 from redis_state.erasure.walking import FoundKey, KeyWalk, owner_of_memory
 from redis_state.errors import StreamUnknown
 from redis_state.models.attributes import AttributeValue
@@ -75,9 +76,9 @@ class UserErasure:
 
     async def erase(self, report: ErasureReport, *, dry_run: bool) -> None:
         """Erase what is kept under the user's name."""
-        commands = self._store.transport.commands
         own = escape("user_id", self._name)
         seen: set[str] = set()
+        its: list[FoundKey] = []
         unknown = 0
         async for page in KeyWalk(self._store).all(_KINDS):
             for key in page:
@@ -92,10 +93,15 @@ class UserErasure:
                 elif self._is_own(key, own):
                     if what := _CLASSES.get(key.kind):
                         report.count(what)
-                    if not dry_run:
-                        await commands.unlink(key.name)
+                    its.append(key)
+        await self._delete([] if dry_run else its)
         if unknown:
             report.kept |= long_keys(unknown)
+
+    async def _delete(self, keys: Sequence[FoundKey]) -> None:
+        await delete_memories(self._store, [key for key in keys if key.kind == "memory"])
+        for key in keys:
+            await self._store.transport.commands.unlink(key.name)
 
     def _is_own(self, key: FoundKey, own: str) -> bool:
         if key.kind == "memory":

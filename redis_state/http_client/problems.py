@@ -104,7 +104,7 @@ class Problem:
         if make is not None:
             try:
                 return make(self)
-            except (KeyError, TypeError, ValueError):
+            except (LookupError, AttributeError, TypeError, ValueError, OverflowError):
                 pass  # a gateway of another version: its text says what is known
         return (Conflict if self.status == _CONFLICT else CommandRefused)(self.message)
 

@@ -6,6 +6,8 @@ memory. Forgetting is better than showing one user the conversation of another.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,6 +16,9 @@ from redis_state.errors import InvalidField
 from redis_state.memory.types import MemoryIsolation
 
 _PARTS = 3
+# No "/" is in the name of an agent: see `agent_messages`.
+_OF_AGENT = re.compile(r"pydantic_ai/[^/]+/(.*)", re.DOTALL)
+_HEARD = "redis_state steering told"
 
 
 class CompositeKey(str):
@@ -87,6 +92,36 @@ def read_composite(key: object) -> CompositeKey:
     if not parts[-1].strip():
         raise InvalidField("key", "names no session")
     return CompositeKey(":".join(map(_escape, parts)))
+
+
+def agent_messages(agent: str, session_id: str) -> str:
+    """Return the key of the messages that a session has with an agent of pydantic-ai.
+
+    ``agent`` is a name without "/".
+    """
+    return f"pydantic_ai/{agent}/{session_id}"
+
+
+def heard_steering(session_id: str, task_id: str) -> str:
+    """Return the key under which PenguiFlow's session notes how far it heard a task's steering."""
+    return json.dumps([_HEARD, session_id, task_id])
+
+
+def session_of(key: str) -> str | None:
+    """Return the session of a key that `agent_messages` or `heard_steering` made; else None."""
+    found = _OF_AGENT.fullmatch(key)
+    if found is not None:
+        return found[1]
+    if not key.startswith(json.dumps([_HEARD])[:-1]):
+        return None
+    try:
+        match json.loads(key):
+            case [str(), str(session_id), str()]:
+                return session_id
+            case _:
+                return None
+    except ValueError:
+        return None
 
 
 def _escape(part: str) -> str:

@@ -157,10 +157,17 @@ class Blobs:
             victims = [_text(victim) for victim in reply.facts]
         raise BackendUnavailable(upload.key, "no room was found among so many other writers")
 
-    async def keep_reference(self, blob_id: str, *, ttl_ms: int) -> None:
-        """Keep the reference of a blob as a record, unless it was. One step; nothing without it."""
+    async def keep_reference(self, blob_id: str, *, ttl_ms: int, again: bool = False) -> None:
+        """Keep the reference of a blob as a record, unless it was. One step; nothing without it.
+
+        With ``again`` also one that was kept and has expired since: it is the same record.
+        """
         await self._scripts.keep_reference(
-            self._keys, blob_id=blob_id, write=new_write_id(), reference_ttl_ms=ttl_ms
+            self._keys,
+            blob_id=blob_id,
+            write=new_write_id(),
+            reference_ttl_ms=ttl_ms,
+            again=again,
         )
 
     async def refs(self, blob_ids: Sequence[str]) -> list[bytes | None]:

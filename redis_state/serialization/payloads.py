@@ -304,9 +304,19 @@ class Payloads:
             raise PayloadUnreadable(of, field, _UNREADABLE)
         if self._claims is None:
             raise PayloadUnreadable(of, field, _NO_STORE)
-        found = _PART.fullmatch(value.data)
-        data = await self._claims.get(b"" if found is None else found[3], of=of, field=field)
+        data = await self._claims.get(_name_in(value), of=of, field=field)
         return self.need(self.decode(data), of=of, field=field)
+
+    async def copied(self, value: Any, *, of: str, field: str) -> Any:
+        """Return a payload in an object of its own, if it stands in the store of claims.
+
+        The object is copied as it is: it need not be readable here. Without the store the value is
+        returned. Errors: PayloadLost; PayloadStoreUnavailable.
+        """
+        if type(value) is not Sealed or not value.is_elsewhere or self._claims is None:
+            return value
+        data = await self._claims.get(_name_in(value), of=of, field=field)
+        return Sealed(b'\r"sealed:o:%s"' % await self._claims.put(data))
 
     def _claims_for(self, data: bytes) -> Elsewhere | None:
         most = self._claim_bytes
@@ -368,6 +378,11 @@ class Payloads:
         except Exception as error:  # noqa: BLE001 - a foreign codec: any failure
             log.warning("the payload codec cannot read a payload: %s", type(error).__name__)
             return None
+
+
+def _name_in(value: Sealed) -> bytes:
+    found = _PART.fullmatch(value.data)
+    return b"" if found is None else found[3]
 
 
 def _restored(value: Any, left: Mapping[str, bytes]) -> Any:

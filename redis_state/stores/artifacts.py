@@ -168,16 +168,22 @@ class ArtifactStore:
         """Return the references of a session's artifacts whose bytes are there."""
         return await self._stored(artifact_place(session_id))
 
-    async def keep_references(self) -> AsyncGenerator[Sequence[ArtifactRef], None]:
+    async def keep_references(
+        self, *, again: bool = False
+    ) -> AsyncGenerator[Sequence[ArtifactRef], None]:
         """Keep the reference of each artifact that has none beside its bytes; yield all references.
 
-        Each page has those of one session. May be repeated.
+        Each page has those of one session. With ``again`` references are kept that have expired
+        before their bytes, as the same records. May be repeated.
         """
         for place in await self._base.records.members(self._base.keys.artifact_sessions()):
             blobs = self._blobs(place)
             own = [ref.id for ref in await self._stored(place) if ref.namespace != _OF_MEMORY]
             await asyncio.gather(
-                *(blobs.keep_reference(each, ttl_ms=self._references_ms) for each in own)
+                *(
+                    blobs.keep_reference(each, ttl_ms=self._references_ms, again=again)
+                    for each in own
+                )
             )
             found = await self._references(place)
             if found:

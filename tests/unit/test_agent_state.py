@@ -20,6 +20,7 @@ from redis_state.agents import (
     ExecutionBudget,
     ExecutionState,
     ExecutionStatus,
+    FrozenMap,
     InferenceResponse,
     LlmConfig,
     Message,
@@ -439,3 +440,34 @@ def test_any_payload_survives_reading_writing_and_a_change_elsewhere(
         written = each.to_dict()
         assert written["execution"]["currentStep"] == current
         assert written["context"]["metadata"] == metadata
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "api-key",
+        "apiKey2",
+        "sig",
+        "code",
+        "access_token",
+        "token_1",
+        "pwd",
+        "pass",
+        "passphrase",
+        "jwt",
+        "id_jwt",
+        "Bearer",
+        "otp",
+        "sas",
+        "pat",
+        "client_assertion",
+        "cookie",
+        "auth",
+    ],
+)
+def test_a_parameter_that_is_named_as_a_secret_is_redacted(name: str) -> None:
+    model = LlmConfig(query_params=FrozenMap({name: "s3cr3t", "api-version": "1", "region": "eu"}))
+    shown = model.redacted().query_params
+    assert (shown["api-version"], shown["region"]) == ("1", "eu")
+    assert "s3cr3t" not in str(shown)
+    assert model.secrets == ["s3cr3t"]

@@ -27,7 +27,11 @@ from redis_state.agents.state.wire.wire import Kind, Slot, Wire, now
 from redis_state.errors import InvalidField
 
 REDACTED = "[redacted]"
-_SECRET = re.compile(r"key$|token$|secret|^sig$|signature|passw|^auth|credential", re.IGNORECASE)
+_SECRET = re.compile(
+    r"key[-_]?\d*$|token[-_]?\d*$|secret|^sig$|signature|passw|^pass$|passphrase|passcode|^pwd$|^pin$"
+    r"|otp$|^code$|^auth|jwt|bearer|credential|cookie|assertion|ticket|^sas$|^pat$",
+    re.IGNORECASE,
+)
 
 
 class Usage(Wire):

@@ -16,7 +16,7 @@ from redis_state.archive.model import (
     ArchiveStatus,
     ArchiveVerdict,
     RecordKey,
-    RecordKind,
+    counts_of,
     rows_digest,
 )
 from redis_state.archive.parquet.counting import counted, records_of_session
@@ -141,6 +141,6 @@ def status(reader: FileReader, missing: Collection[str]) -> ArchiveStatus:
         sum(file.bytes for file in there),
         moment_of_us(min(least for least, _ in ended)) if ended else None,
         moment_of_us(max(most for _, most in ended)) if ended else None,
-        {RecordKind(kind): count for kind, count in sorted(kinds.items())},
+        counts_of(kinds),
         tuple(sorted(missing)),
     )

@@ -26,10 +26,14 @@ _REFUSED = ("22", "23", "54")
 # A deadlock: the transaction has done nothing, and may be repeated at once.
 _ROLLED_BACK = "40"
 _TRIES = 3
-# No partition takes it: another process has dropped one, and the next call makes it again.
+# No partition takes it: another process has dropped one, and the next try makes it again.
 _NO_MONTH = "23514"
 # The schema or a table is not there.
 _NO_TABLES = frozenset({"3F000", "42P01"})
+
+
+class NoMonthError(ArchiveUnavailable):
+    """No partition takes a row."""
 
 
 class _RolledBackError(ArchiveUnavailable):
@@ -90,14 +94,15 @@ class PostgresCalls:
                 # A partition that another process has dropped is made again.
                 self._failed()
                 state = error.sqlstate or ""
-                refused = state.startswith(_REFUSED) and state != _NO_MONTH
+                refused = state.startswith(_REFUSED)
                 # Another server may be the right one by now: this one may only read, or go away.
                 if not refused or not self._is_idle():
                     await self._drop()
                 if state.startswith(_ROLLED_BACK):
                     raise _RolledBackError(action, problem(error)) from None
+                kind = NoMonthError if state == _NO_MONTH else ArchiveUnavailable
                 # Its text may quote what was to be written.
-                raise ArchiveUnavailable(action, _reason(error), refused=refused) from None
+                raise kind(action, _reason(error), refused=refused) from None
             except BaseException:
                 # In the middle of a call: nobody knows what the connection would say next.
                 await self._drop()

@@ -50,7 +50,7 @@ class RequestGuard:
         if origin is not None and origin in self._origins:
             return None
         site = connection.headers.get("sec-fetch-site")
-        own = origin is None or urlsplit(origin).netloc.lower() == host.lower()
+        own = origin is None or _host_of(origin) == host.lower()
         if (site is not None and site not in _OWN_PAGES) or (site is None and not own):
             return HttpProblem(403, "cross_site", "a page of another origin may not do this")
         return None
@@ -60,7 +60,10 @@ def check_origins(origins: Iterable[str]) -> list[str]:
     """Check an allow-list of origins. Errors: ConfigError."""
     listed = list(origins)
     for origin in listed:
-        parts = urlsplit(origin)
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            raise ConfigError(f"cors: {origin!r} is no origin") from None
         if parts.scheme not in ("http", "https") or f"{parts.scheme}://{parts.netloc}" != origin:
             raise ConfigError(f"cors: {origin!r} is no origin, such as https://app.example.com")
     return listed
@@ -70,3 +73,11 @@ def name_of_host(host: str) -> str:
     """Return a host's name without its port."""
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdecimal() else host).lower()
+
+
+def _host_of(origin: str) -> str | None:
+    """Return the host and port of an origin; None for one that has none, or is no URL."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None

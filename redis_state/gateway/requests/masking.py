@@ -25,7 +25,11 @@ _SECRETS: Final = (
 _HOOK: Final = re.compile(r"v1[^a-z0-9]+hooks?[^a-z0-9]", re.IGNORECASE)
 # What may be a part of a link. An id of a few letters is none.
 _OPAQUE: Final = re.compile(r"[A-Za-z0-9_-]{16}")
-_NAME: Final = re.compile(r"token|secret|password|key|signature|code", re.IGNORECASE)
+_NAME: Final = re.compile(
+    r"token|secret|passw|passphrase|\bpass\b|pwd|key|signature|\bsig\b|code|auth|credential|jwt"
+    r"|bearer|otp\b|cookie|assertion|ticket",
+    re.IGNORECASE,
+)
 _PAIRS: Final = re.compile(rb"[^&;]+")
 # A parameter of an address within an address, such as that of a page to return to.
 _INNER: Final = re.compile(r"([?&;#])([^=&;?#]{1,128})=[^&;#]+")

@@ -42,6 +42,7 @@ from redis_state.integrations.langgraph.saver import RedisSaver
 from redis_state.integrations.langgraph.threads.claims import Run, ThreadClaim
 from redis_state.models import UpdateType
 from redis_state.serialization import codec
+from redis_state.transport.keys import graph_task
 from redis_state.worker import Decision, Pause, TaskContext
 from redis_state.worker.handler.calls import TaskHandedBack
 
@@ -284,9 +285,7 @@ def _without_metadata(chunk: Any) -> Any:
 
 
 def _task_name(ctx: TaskContext) -> str:
-    # A session's id may have any characters, so its length stands before it.
-    session_id = ctx.task.session_id
-    return f"{len(session_id)}:{session_id}/{ctx.task.task_id}"
+    return graph_task(ctx.task.session_id, ctx.task.task_id)
 
 
 async def _claimed(

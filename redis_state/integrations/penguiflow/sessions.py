@@ -21,7 +21,6 @@ that process.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine
@@ -35,6 +34,7 @@ from redis_state.errors import BackendError, CursorGap, InvalidField
 from redis_state.integrations.penguiflow.adapter.private_names import forget, has_room, inbox_of
 from redis_state.integrations.penguiflow.durable.durable_session import DurableSession
 from redis_state.integrations.penguiflow.durable.registry import ENDED
+from redis_state.memory.keys import heard_steering
 from redis_state.scripts import Fence
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.session_log import Entry
@@ -260,7 +260,7 @@ class _Reader:
         self._held: deque[SteeringEvent] = deque()
         self._holding = asyncio.Event()
         self._feeding = asyncio.Lock()
-        self._key = _note_key(bridge.session.session_id, task_id)
+        self._key = heard_steering(bridge.session.session_id, task_id)
         self.task: asyncio.Task[None] = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -396,10 +396,6 @@ async def open_session(
             await session.close()
             with suppress(TimeoutError):
                 await store.drain(_CLOSE_S)
-
-
-def _note_key(session_id: str, task_id: str) -> str:
-    return json.dumps(["redis_state steering told", session_id, task_id])
 
 
 __all__ = ["SteeringBridge", "WatchedStore", "following", "open_session"]

@@ -11,6 +11,7 @@ from pydantic_ai.run import AgentRunResult
 
 from redis_state.errors import VersionConflict
 from redis_state.integrations.agent_runs.scopes import part
+from redis_state.memory.keys import agent_messages
 from redis_state.models.version import Version
 from redis_state.serialization import codec
 from redis_state.worker import TaskContext
@@ -40,7 +41,7 @@ class History:
     def key(self, session_id: str) -> str:
         """Return the key of a session's memory state."""
         # No "/" is in a part: the name of an agent may end like the id of a session begins.
-        return f"pydantic_ai/{part(self._agent)}/{session_id}"
+        return agent_messages(part(self._agent), session_id)
 
     async def load(self, ctx: TaskContext) -> Loaded:
         """Return what was there when the task first came here."""

@@ -56,7 +56,13 @@ class BlobScripts(ScriptRunner):
 
     @script
     def keep_reference(
-        self, keys: BlobKeys, *, blob_id: str, write: str, reference_ttl_ms: int
+        self,
+        keys: BlobKeys,
+        *,
+        blob_id: str,
+        write: str,
+        reference_ttl_ms: int,
+        again: bool = False,
     ) -> PendingReply:
         """OK kept | MISSING."""
 

@@ -110,6 +110,14 @@ def graph_shard(thread_id: str) -> int:
     return zlib.crc32(thread_id.encode("utf-8", "surrogatepass")) % GRAPH_SHARDS
 
 
+def graph_task(session_id: str, task_id: str) -> str:
+    """Return the name of a task of ours in LangGraph: of a thread, or of what a run is.
+
+    A session's id may have any characters, so its length stands before it.
+    """
+    return f"{len(session_id)}:{session_id}/{task_id}"
+
+
 def artifact_place(session_id: str) -> str:
     """Return the scope of a session's artifacts: 16 hexadecimal digits, which end their ids too.
 

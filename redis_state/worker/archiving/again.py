@@ -15,6 +15,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from redis_state.archive.copying.sources import RecordReader
@@ -63,6 +64,8 @@ async def enlist_records(store: RedisStateStore, *, again: bool = False) -> Enli
     chosen = store.settings.archive_classes
     for kind in (each for each in RecordKind if each.what in chosen):
         find = FINDERS.get(kind)
+        if again and kind is RecordKind.ARTIFACT:
+            find = partial(_artifacts, again=True)
         if find is None or (kind not in sources and kind is not RecordKind.EVENT):
             done.left.append(kind.what)
             continue
@@ -140,9 +143,12 @@ async def _trace_of(store: RedisStateStore, log: FoundKey) -> str | None:
     return trace if isinstance(trace, str) else GLOBAL_TRACE
 
 
-async def _artifacts(store: RedisStateStore) -> AsyncGenerator[list[Found]]:
-    """Keep the references of artifacts that have none, then list all by what they say."""
-    async for page in store.artifact_store.keep_references():
+async def _artifacts(store: RedisStateStore, *, again: bool = False) -> AsyncGenerator[list[Found]]:
+    """Keep the references of artifacts that have none, then list all by what they say.
+
+    ``again`` keeps also those that have expired before the bytes.
+    """
+    async for page in store.artifact_store.keep_references(again=again):
         yield [(session_of(ref), ref.id) for ref in page]
 
 

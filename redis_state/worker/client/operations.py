@@ -155,8 +155,9 @@ class TaskOperations:
         others are given. The same ``new_task_id`` is the same task, as in `submit`. One that Redis
         does not have is read from the archive, if there is one.
 
-        Errors: TaskUnknown; RetryRefused for a task without a handler; those of `submit`; of an
-        archived task ArchiveUnavailable, and PayloadLost for an input that is gone.
+        In another session it has a large input as an object of its own. Errors: TaskUnknown;
+        RetryRefused for a task without a handler; those of `submit`; PayloadLost for an input that
+        is gone; of an archived task ArchiveUnavailable.
         """
         source = await self._copies.source(session_id, task_id)
         return await self._copy(

@@ -340,6 +340,29 @@ async def test_backfill_finds_earlier_ones_and_again_copies_all(
     assert [len(await kept(archive, own)) for own in IDS] == [1] * len(IDS)
 
 
+async def test_again_copies_an_artifact_whose_reference_expired_before_its_bytes(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    refs = [await put(live, text) for text in ("one", "two")]
+    await archive_records(live, archive)
+    was = [each.place for each in await kept(archive)]
+    # What is there is the same record.
+    await expire(live, refs[0])
+    await enlist_records(live, again=True)
+    await archive_records(live, archive)
+    assert [each.place for each in await kept(archive)] == was
+    # An archive from a backup lacks it.
+    await expire(live, refs[0])
+    await archive.forget(SESSION)
+    await enlist_records(live)
+    assert (await archive_records(live, archive)).copied == {}
+    for _ in range(2):
+        assert (await enlist_records(live, again=True)).counts == {"artifacts": 2}
+    assert (await archive_records(live, archive)).copied == {"artifacts": 2}
+    assert [each.place for each in await kept(archive)] == was
+    assert [each.ref for each in await live.archive.artifacts(SESSION)] == refs
+
+
 async def test_a_place_is_listed_as_long_as_its_references(live: RedisStateStore) -> None:
     for_ever = ArtifactStore(live.base, ArtifactRetentionConfig(ttl_seconds=0))
     ref = await for_ever.put_text("one", scope=SCOPE)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from enum import StrEnum
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -15,13 +17,24 @@ from pydantic import SecretStr
 pytest.importorskip("psycopg", reason="needs the postgres extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
-from redis_state import Settings
+from redis_state import RedisStateStore, Settings
 from redis_state.archive import open_archive
-from redis_state.archive.model import ArchiveBatch, ArchivedRow, ArchivedTask, SessionRows
+from redis_state.archive.model import (
+    ArchiveBatch,
+    ArchivedRecord,
+    ArchivedRow,
+    ArchivedTask,
+    RecordKind,
+    SessionRows,
+)
 from redis_state.archive.postgres import retention
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive
+from redis_state.archive.retaining import Retainer
+from redis_state.embedded.server import start_embedded
 from redis_state.errors import ArchiveUnavailable, ConfigError
+from redis_state.testing.clock import ClockSettings
+from tests.support.samples import admin
 from tests.support.servers.postgres import OwnPostgres
 
 _DAY_MS = 86_400_000
@@ -261,3 +274,90 @@ async def test_a_month_that_was_emptied_in_pieces_is_dropped(
     await _fill(archive, "other", 2_010)
     assert (await _kept(archive, "other"))[1] == 1
     await archive.aclose()
+
+
+class _LaterKind(StrEnum):
+    """A class of records that a newer version has."""
+
+    LATER = "later"
+
+
+async def test_a_class_of_a_newer_version_is_left_out_and_left_alone(archive: Archive) -> None:
+    kind = cast("RecordKind", _LaterKind.LATER)
+    later = ArchivedRecord(kind, "s", "k", born_us=1, at_us=1, data=b"x", version=1, write="w")
+    known = ArchivedRecord(
+        RecordKind.ARTIFACT, "s", "k", born_us=1, at_us=1, data=b"x", version=1, write="w"
+    )
+    await archive.write(ArchiveBatch(records=[later, known]))
+    assert (await archive.verify(ArchiveBatch(records=[known]))).is_whole
+    assert (await archive.status()).records == {RecordKind.ARTIFACT: 1}
+    session = await archive.session("s")
+    assert session is not None
+    assert session.records == {RecordKind.ARTIFACT: 1}
+    done = await archive.retain({"artifacts": _NOW})
+    assert done.rows == {"artifacts": 1}
+    if isinstance(archive, PostgresArchive):
+        assert await archive.count_records(kind, ["s"]) == 1
+        return
+    await cast("Any", archive).compact()
+    assert (await archive.retain(dict.fromkeys(archive.classes, _NOW))).left == {}
+    assert await archive.count_records(kind, ["s"]) == 1
+    assert (await archive.status()).records == {}
+
+
+async def test_what_is_young_stays_although_the_clock_of_the_server_is_ahead(
+    archive_url: str,
+) -> None:
+    server = await asyncio.to_thread(start_embedded, None)
+    settings = ClockSettings(
+        url=SecretStr(server.url),
+        namespace=f"test-clock-{secrets.token_hex(8)}",
+        archive_url=SecretStr(archive_url),
+        archive_retention={"updates": timedelta(days=30)},
+    )
+    archive = open_archive(settings)
+    try:
+        await archive.prepare()
+        now_ms = round(datetime.now(UTC).timestamp() * 1000)
+        ages = (now_ms - 40 * _DAY_MS, now_ms - _DAY_MS)
+        rows = [ArchivedRow(n, ms, b"%d" % n, "t", b"{}") for n, ms in enumerate(ages, start=1)]
+        await archive.write(ArchiveBatch(sessions=[SessionRows("s", None, rows)]))
+        async with RedisStateStore(settings) as store:
+            shift = store.base.keys.test_clock()
+            await admin(store, "SET", shift, 400 * _DAY_MS, "PX", _DAY_MS)
+            seconds, _ = await store.transport.commands.time()
+            assert int(seconds) * 1000 > now_ms + 399 * _DAY_MS
+            done = await Retainer(store, archive).run_once()
+            assert done is not None
+            assert done.rows == {"updates": 1}
+            assert await _kept(archive, "s") == (0, 1)
+    finally:
+        await archive.aclose()
+        await asyncio.to_thread(server.stop)
+
+
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
+async def test_a_month_that_was_detached_refuses_its_tasks_and_no_others(
+    archive: PostgresArchive, postgres: OwnPostgres
+) -> None:
+    old, new = (
+        _task("s", name, _NOW - timedelta(days=ago)) for name, ago in (("a", 400), ("b", 1))
+    )
+    await archive.write(ArchiveBatch([old]))
+    part = f"redis_state.tasks_{old.ended_at:%Y_%m}"
+    later = _task("s", "c", old.ended_at)
+    async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as sql:
+        await sql.execute(f"ALTER TABLE redis_state.tasks DETACH PARTITION {part}".encode())
+        for batch in ([later], [later, new]):
+            with pytest.raises(ArchiveUnavailable) as refused:
+                await archive.write(ArchiveBatch(batch))
+            # It is the batch that is refused: the archive is not away.
+            assert refused.value.refused
+        await archive.write(ArchiveBatch([new]))
+        # One that is dropped is made again in the same call.
+        await sql.execute(f"DROP TABLE {part}".encode())
+        await archive.write(ArchiveBatch([later]))
+    assert {task.task_id for task in await archive.tasks(ArchiveQuery(session_id="s"))} == {
+        "b",
+        "c",
+    }

@@ -18,9 +18,10 @@ from redis_state.erasure import Eraser
 from redis_state.erasure import session as erasure_of_session
 from redis_state.erasure.session import SessionErasure
 from redis_state.errors import SessionRunning
-from redis_state.memory.keys import MemoryKey
+from redis_state.memory.keys import MemoryKey, agent_messages, heard_steering
 from redis_state.models import TaskStatus, Trajectory, UpdateType
 from redis_state.testing import eventually
+from redis_state.transport.keys import graph_shard, graph_task
 from redis_state.worker import Schedule, TaskClient, TaskContext
 from tests.support.agents.sessions import fresh
 from tests.support.erasure import fill, left_over, nothing_is_left, remains
@@ -205,6 +206,21 @@ async def test_a_user_without_sessions_is_told_of_memories_with_long_keys(
     assert "1 keys are named by a digest" in report.kept["memories with long keys"]
 
 
+async def test_a_large_value_of_a_user_without_sessions_goes_with_its_entry(
+    store: RedisStateStore,
+) -> None:
+    for user in ("ann", "bob"):
+        context = {"tenant_id": "t", "user_id": user, "session_id": "s", "task_id": "x"}
+        entries = store.kv.bind({**context, "trace_id": "y"})
+        await entries.set("k", f"marker-of-{user} " * 1_000, namespace="n")
+    async with Eraser(store) as eraser:
+        assert (await eraser.forget_user("ann", dry_run=True)).redis == {"memories": 1}
+        assert len(await remains(store, "marker-of-ann")) > 0
+        assert (await eraser.forget_user("ann")).redis == {"memories": 1}
+    assert await remains(store, "marker-of-ann") == []
+    assert len(await remains(store, "marker-of-bob")) > 0
+
+
 async def test_agents_sessions_and_threads_go_too(store: RedisStateStore) -> None:
     sessions = SessionStore(store)
     for each in ("mine", "other"):
@@ -218,6 +234,48 @@ async def test_agents_sessions_and_threads_go_too(store: RedisStateStore) -> Non
     assert await remains(store, "mine") == []
 
 
+@pytest.mark.parametrize("session", ["mine", "mine:b:c", "4:mi/ne", "m" * 115])
+async def test_what_frameworks_keep_of_a_session_goes_too(
+    store: RedisStateStore, session: str
+) -> None:
+    others = ["c", "other"]
+    for each in (session, *others):
+        for key in _memories(each):
+            await store.save_memory_state(key, {"of": "a framework"})
+        for key in _of_graphs(store, each):
+            await admin(store, "ZADD", key, 0, graph_task(each, "t"))
+            await admin(store, "PEXPIRE", key, 60_000)
+    report = await store.forget(session)
+    if len(session) < 100:
+        assert (report.redis["memories"], report.redis["graph threads"]) == (3, 1)
+        assert await remains(store, session) == []
+    else:
+        # What is named by a digest is found by the listing alone.
+        assert "2 keys are named by a digest" in report.kept["memories with long keys"]
+        thread, run, *listings = _of_graphs(store, session)
+        assert await admin(store, "EXISTS", thread) == 0
+        assert await admin(store, "DEL", run) == 1
+        for key in listings:
+            assert await admin(store, "ZSCORE", key, graph_task(session, "t")) is None
+    for each in others:
+        for key in _memories(each):
+            assert await store.load_memory_state(key) is not None
+        for key in _of_graphs(store, each):
+            assert await admin(store, "ZSCORE", key, graph_task(each, "t")) is not None
+
+
+def _memories(session: str) -> tuple[str, ...]:
+    return agent_messages("clerk", session), heard_steering(session, "t"), session
+
+
+def _of_graphs(store: RedisStateStore, session: str) -> tuple[str, ...]:
+    """Name a thread and a run of a task of a session, and where the thread is listed."""
+    keys, thread = store.base.keys, graph_task(session, "t")
+    shard = graph_shard(thread)
+    listings = (keys.graph_threads(shard), keys.graph_expiries(shard))
+    return keys.graph_thread(thread), keys.graph_run(f"{thread}@1.5"), *listings
+
+
 async def test_a_trace_of_two_sessions_stays_with_the_other(store: RedisStateStore) -> None:
     for session in ("mine", "its"):
         await store.save_trajectory("shared", session, Trajectory("q"))
@@ -228,6 +286,24 @@ async def test_a_trace_of_two_sessions_stays_with_the_other(store: RedisStateSto
     assert len(await store.load_history("shared")) == 1
     await store.forget("its")
     assert await store.load_history("shared") == []
+
+
+async def test_events_of_a_trace_that_only_a_task_names_are_reported(
+    store: RedisStateStore,
+) -> None:
+    async with TaskClient(store) as client:
+        for trace in ("listed", "unlisted", "empty"):
+            await client.submit(
+                "work", "x", session_id="mine", trace_id=trace, delay=timedelta(days=30)
+            )
+        for trace in ("listed", "unlisted"):
+            await store.save_event(event(trace_id=trace))
+        await store.save_trajectory("listed", "mine", Trajectory("q"))
+        for dry_run in (True, False):
+            report = await client.forget("mine", dry_run=dry_run)
+            assert report.kept["events of traces that only tasks name"].startswith("1 traces")
+    assert await store.load_history("listed") == []
+    assert len(await store.load_history("unlisted")) == 1
 
 
 async def stubborn(ctx: TaskContext) -> None:

@@ -70,6 +70,15 @@ async def test_who_is_too_late_is_not_told_a_token_of_the_decision(served: Serve
         assert late.json()["error"]["decision"]["value"] == "[token]"
 
 
+@pytest.mark.parametrize("origin", ["http://[", "null", "//", "http://a\x7f[b]"])
+async def test_an_origin_that_is_none_is_another_one(served: Served, origin: str) -> None:
+    async with stranger(served.app) as http:
+        for host in ("gateway", ""):
+            headers = {"origin": origin, "host": host}
+            answered = await http.post("/v1/tasks", json={}, headers=headers)
+            assert (answered.status_code, code_of(answered)) == (403, "cross_site")
+
+
 async def test_a_form_of_many_fields_is_refused(served: Served) -> None:
     await served.client.submit("ask", session_id="s", task_id="t")
     link = links.mint(await paused(served, "s", "t"), actor="bob")

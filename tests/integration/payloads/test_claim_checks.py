@@ -111,6 +111,28 @@ async def test_large_payloads_are_elsewhere_sealed_and_small_ones_are_not(
         assert [state.result for state in await claiming.list_tasks(SESSION)][-1] == LARGE
 
 
+@pytest.mark.role("any", why="an erasure reads the names of all keys")
+async def test_a_rerun_in_another_session_outlives_the_erasure_of_the_first(
+    claiming: RedisStateStore, folder: Path
+) -> None:
+    async with pool(claiming, {"child": echo}) as client:
+        task = await client.submit("child", LARGE, session_id=SESSION)
+        await client.result(SESSION, task, timeout_s=60)
+        # Without the keys it copies the object as it is.
+        url = folder.as_uri()
+        async with (
+            opened(claiming.settings, claim_check_bytes=10_000, claim_check_url=url) as keyless,
+            client_of(keyless) as other,
+        ):
+            again = await other.rerun(SESSION, task, new_session_id="other")
+        assert await client.result("other", again, timeout_s=60) == LARGE
+        assert len(files(folder)) == 4
+        await claiming.forget(SESSION)
+        assert len(files(folder)) == 2
+        last = await client.rerun("other", again)
+        assert await client.result("other", last, timeout_s=60) == LARGE
+
+
 @pytest.mark.parametrize("damage", ["missing", "changed"])
 async def test_a_missing_or_damaged_object_fails_the_task_and_says_which(
     claiming: RedisStateStore, folder: Path, damage: str

@@ -259,6 +259,13 @@ async def test_a_blob_without_a_reference_gets_one_once(scripts: Scripts, blobs:
     assert await scripts.keep_reference(blobs, write="w2", **life) == ok(0)
     found = await fields(scripts, blobs.reference("a"))
     assert (found["document"], found["write"]) == (b"ref a", b"w1")
+    # One that has expired is kept again only for who wants that, and is the same record.
+    await ask(scripts, "DEL", blobs.reference("a"))
+    assert await scripts.keep_reference(blobs, write="w3", **life) == ok(0)
+    assert await scripts.keep_reference(blobs, write="w3", again=True, **life) == ok(1)
+    assert await scripts.keep_reference(blobs, write="w4", again=True, **life) == ok(0)
+    again = await fields(scripts, blobs.reference("a"))
+    assert again == found | {"write": b"w3"}
     await scripts.delete_blob(blobs, blob_id="a")
-    assert await scripts.keep_reference(blobs, write="w3", **life) == no(ReplyCode.MISSING)
-    assert (await fields(scripts, blobs.reference("a")))["write"] == b"w1"
+    assert await scripts.keep_reference(blobs, write="w5", **life) == no(ReplyCode.MISSING)
+    assert (await fields(scripts, blobs.reference("a")))["write"] == b"w3"

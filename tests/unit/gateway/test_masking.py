@@ -97,7 +97,25 @@ def test_a_parameter_of_an_address_in_another_is_masked(target: str) -> None:
     assert "opaque" in written(served)
 
 
-@pytest.mark.parametrize("name", ["token", "access_token", "resume_token", "Api-Key", "%74oken"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "token",
+        "access_token",
+        "resume_token",
+        "Api-Key",
+        "%74oken",
+        "sig",
+        "code",
+        "Auth",
+        "authorization",
+        "pwd",
+        "pass",
+        "jwt",
+        "credential",
+        "client_assertion",
+    ],
+)
 def test_a_parameter_that_is_named_as_a_secret_is_masked(name: str) -> None:
     logged = scope_of(f"/console/login?a=1&{name}=opaque%26secret&b=2")
     masked_scope(logged)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
@@ -92,6 +94,24 @@ def test_a_field_of_a_body_is_named_as_the_argument_is(given: str, named: str) -
     error = _through(problem).error("http://x", CHANGE)
     assert isinstance(error, errors.InvalidField)
     assert (error.field, error.problem) == (named, "Input should be a number")
+
+
+@pytest.mark.parametrize(
+    ("code", "facts"),
+    [
+        ("invalid", {"errors": []}),
+        ("invalid", {"errors": {"a": 1}}),
+        ("invalid", {"errors": [{"field": 1, "problem": "x"}]}),
+        ("invalid_decision", {"errors": 1}),
+        ("already_resolved", {"by": "a", "at": 1, "decision": None}),
+        ("limit_reached", {}),
+    ],
+)
+def test_facts_of_another_version_are_no_other_error(code: str, facts: dict[str, Any]) -> None:
+    found = _through(HttpProblem(422, code, "what is known", facts=facts))
+    error = found.error("http://x", READ)
+    assert type(error) is errors.CommandRefused
+    assert "what is known" in str(error)
 
 
 def test_an_answer_of_something_else_is_told_as_that() -> None:

@@ -155,12 +155,17 @@ class Copies:
         self, source: Source, state: TaskState, *, attributes: Attributes, queue: str | None
     ) -> bool:
         """Write a new task with the input of another; return whether it was new."""
+        task_input = source.task_input
+        if state.session_id != source.state.session_id:
+            # An erasure of the other session deletes the object that its task names.
+            of = f"task {source.state.task_id!r}"
+            task_input = await self._store.base.payloads.copied(task_input, of=of, field="input")
         link = write_link(source.state.session_id, source.state.task_id)
         key = source.key_in(state.session_id)
         return await self._new_tasks.create(
             state,
             handler=source.handler,
-            task_input=source.task_input,
+            task_input=task_input,
             queue=queue,
             attributes=attributes,
             links={"rerun_of": link},
