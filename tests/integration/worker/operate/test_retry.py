@@ -248,6 +248,35 @@ async def test_a_pause_that_timed_out_is_opened_again(store: RedisStateStore) ->
     assert asked == ["first", "second", "second", "second"]
 
 
+async def test_a_message_that_did_not_come_in_time_is_waited_for_again(
+    store: RedisStateStore,
+) -> None:
+    patience = [timedelta(milliseconds=1)]
+
+    async def hear(ctx: TaskContext) -> Any:
+        with pytest.raises(ReceiveTimeout):
+            await ctx.receive("never", timeout=timedelta(milliseconds=1))
+        before = await ctx.step("before", lambda: "a")
+        return [before, await ctx.receive("late", timeout=patience[-1])]
+
+    async with pool(store, {"h": hear}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        for _ in range(2):
+            state = await becomes(client, task, TaskStatus.FAILED)
+            assert str(state.error).startswith("ReceiveTimeout")
+            published = len(await statuses(store, task))
+            await client.retry(SESSION, task)
+
+            async def ended(before: int = published) -> bool:
+                return len(await statuses(store, task)) == before + 3
+
+            await eventually(ended, "it has run again")
+        patience.append(timedelta(hours=1))
+        await client.retry(SESSION, task)
+        await client.signal(SESSION, task, "late", "come")
+        assert await client.result(SESSION, task, timeout_s=60) == ["a", "come"]
+
+
 async def test_budgets_crashes_and_lifetimes_begin_anew(store: RedisStateStore) -> None:
     work = Work("")
     handlers: dict[str, Handler] = {"h": guarded(Budget(steps=2))(work)}
