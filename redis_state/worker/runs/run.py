@@ -131,6 +131,9 @@ class TaskRun:
                 log.warning("task %r is handed back: %s", self._task_id, error)
                 await shielded(self._hand_over())
                 raise RunAgain(defer_s=AGAIN_S) from None
+            except asyncio.CancelledError:
+                await shielded(self._hand_over())
+                raise
         await shielded(self._give_back(chosen.version))
         return True
 
