@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NoReturn, TypeGuard
+from typing import NoReturn, TypeGuard, cast
 
 from pydantic import ValidationError
 
@@ -88,7 +88,8 @@ def _leaves(error: BaseException) -> list[BaseException]:
 def _made(kind: type[Exception], text: str, inner: Sequence[str]) -> Exception:
     if issubclass(kind, ExceptionGroup):
         # All in one group: `except*` does not tell it from groups in groups.
-        return kind(text.rpartition(" (")[0] or text, [error_again(each, text) for each in inner])
+        group = cast("Callable[[str, Sequence[Exception]], Exception]", kind)
+        return group(text.rpartition(" (")[0] or text, [error_again(each, text) for each in inner])
     if issubclass(kind, ValidationError):
         return kind.from_exception_data(text, [])
     error = kind.__new__(kind, text)

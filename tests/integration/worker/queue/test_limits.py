@@ -218,7 +218,7 @@ async def test_a_task_begins_after_its_delay_and_not_before(
 async def test_a_task_that_is_put_off_is_not_due_earlier_nor_later_by_another_priority(
     store: RedisStateStore, client: TaskClient
 ) -> None:
-    name, places = key_of_queue(store.settings), []
+    name, places = key_of_queue(store.settings), list[list[bytes]]()
     task = await client.submit("now", session_id=SESSION, delay=timedelta(hours=2), priority=60)
     for priority in (60, 600, 0):
         payload = {"priority": priority}
