@@ -1,7 +1,7 @@
 -- Add an item to the input of a task that gathers, as long as the task has not begun: at the end of a batch, or
 -- in place of what is there. Once per call.
 -- KEYS gathering   hash: name -> the task whose input is open; name:item -> the task that has the item
--- KEYS items       zset: name:item -> until when it is remembered, in ms
+-- KEYS items       zset: name, name:item -> until when it is remembered, in ms
 -- KEYS task        hash: status, attempts, gathers, items, item_bytes, item:<n>, due, latest
 -- ARGV task_id     the task's id
 -- ARGV name        of what is gathered

@@ -9,7 +9,7 @@
 -- KEYS announcement.ids         hash: its ids
 -- KEYS children            zset: what an earlier task of this id has spawned
 -- KEYS gathering           hash: name -> the task whose input is open; name:item -> the task that has the item
--- KEYS items               zset: name:item -> until when it is remembered, in ms
+-- KEYS items               zset: name, name:item -> until when it is remembered, in ms
 -- KEYS turn                zset: task_id -> its place in the line, in ms; another key without one
 -- ARGV announcement.channel     channel
 -- ARGV announcement.max_rows    int: of the updates

@@ -59,6 +59,8 @@ if found[1] ~= 'RUNNING' then return { 'DENIED', found[1] or '' } end
 if before and now > before then return { 'EXPIRED' } end
 announce(announcement, task_id, now)
 local expires = string.format('%.0f', now + token_ttl_ms)
+-- The token of a pause that timed out and is opened again: its votes and escalations are not this one's.
+redis.call('DEL', token)
 redis.call('HSET', token, 'state', 'open', 'payload', about, 'task', owner, 'order', found[2],
   'opened', string.format('%.0f', now), 'expires', expires, unpack(extra))
 redis.call('PEXPIRE', token, token_ttl_ms + keep_ms)

@@ -4,8 +4,10 @@
 -- KEYS keys.keyed   zset: key, place and id of each job that has a key, in order
 -- ARGV id           the job's id
 -- ARGV earlier_ms   int: by how much it is due earlier
+-- ARGV at_ms        int: when its task is due; '' for one that is due by itself
 -- Returns
 --   {'OK', moved}  1 if it waited
+-- @include now_ms
 -- @once
 
 local owner = redis.call('HGET', keys.owners, id)
@@ -17,8 +19,8 @@ if owner then
   redis.call('HSET', keys.owners, id, key .. '\0' .. moved)
   return keep_reply({ 'OK', 1 })
 end
--- What is put off is not due any earlier for it.
-local later = redis.call('HEXISTS', keys.owners, 'later:' .. id) == 1
+-- What is put off is not due any earlier for it, nor any later.
+local later = (at_ms or 0) > now_ms() or redis.call('HEXISTS', keys.owners, 'later:' .. id) == 1
 if later or not redis.call('ZSCORE', keys.queue, id) then return keep_reply({ 'OK', 0 }) end
 redis.call('ZINCRBY', keys.queue, string.format('%.0f', -earlier_ms), id)
 return keep_reply({ 'OK', 1 })

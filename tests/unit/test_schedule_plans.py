@@ -219,7 +219,27 @@ def test_a_session_and_a_task_are_named_by_the_occurrence() -> None:
         assert found is not None
         assert round(found.timestamp() * 1000) == moment_ms
     assert occurrence_of(schedule.triggered_task("k")) is None
+    assert occurrence_of(schedule.triggered_task("k@20261124T233000Z")) is None
     assert occurrence_of("20261124T233000Z") is None
+
+
+def test_no_two_triggers_have_the_id_of_one_task() -> None:
+    ids = ("s", "s@now:a", "s@now:a%40now:b", "s@now:a@now:b")
+    keys = (
+        "a",
+        "b",
+        "a@now:b",
+        "a%40now:b",
+        "b@now:a@now:b",
+        "c@20261124T233000Z",
+        "@",
+        "%",
+        "%40",
+    )
+    named = [make(schedule_id=each).triggered_task(key) for each in ids for key in keys]
+    assert len(set(named)) == len(ids) * len(keys)
+    at_ms = round(datetime(2026, 11, 24, 23, 30, tzinfo=UTC).timestamp() * 1000)
+    assert not {make(schedule_id=each).task_of(at_ms) for each in (*ids, "s@now:c")} & set(named)
 
 
 def test_a_definition_is_read_as_it_was_written_and_never_shows_its_input() -> None:

@@ -1,4 +1,5 @@
 -- Move a job from its place to the claims, and into the reply.
+-- @include lives
 local function job_claim(keys, reply, now, id, place, key)
   local task = string.match(id, '^(.*):%d+$') or id
   -- Later than any claim before it, which its worker then no longer ends.
@@ -10,8 +11,8 @@ local function job_claim(keys, reply, now, id, place, key)
     redis.call('HSET', keys.owners, 'held:' .. task, key)
     redis.call('ZADD', keys.holders, 0, key .. '\0' .. task)
     redis.call('ZADD', keys.turns, redis.call('HINCRBY', keys.flow, 'turn', 1), key)
-    -- Permits and settings live as long as claims may, and longer.
-    for _, each in ipairs({ keys.owners, keys.holders, keys.turns }) do redis.call('PEXPIRE', each, 691200000) end
+    -- Permits and settings live as long as claims may, and longer; what waits for longer keeps its key.
+    for _, each in ipairs({ keys.owners, keys.holders, keys.turns }) do lives(each, 691200000) end
     redis.call('PEXPIRE', keys.flow, 34560000000)
   else
     redis.call('ZREM', keys.queue, id)

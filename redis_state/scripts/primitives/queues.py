@@ -124,7 +124,14 @@ class QueueScripts(ScriptRunner):
         """OK now, then task and claimed, in turn."""
 
     @script
-    def move_job(self, keys: QueueKeys, *, id: str, earlier_ms: int) -> PendingReply:  # noqa: A002
+    def move_job(
+        self,
+        keys: QueueKeys,
+        *,
+        id: str,  # noqa: A002
+        earlier_ms: int,
+        at_ms: int | None = None,
+    ) -> PendingReply:
         """OK moved."""
 
     @script

@@ -38,7 +38,7 @@ class TaskLayout(KeyLayout):
 
     def gathering(self, session_id: str) -> str:
         """hash: name -> task_id: the tasks of a session whose input is open; name:item -> task_id:
-        the items that tasks have; ``:items`` zset: name:item -> until when in ms.
+        the items that tasks have; ``:items`` zset: name, name:item -> until when in ms.
         `active_task_ttl` after the last item, and the longest wait.
         """
         return self._key("session_id", session_id, "gathering")

@@ -126,8 +126,9 @@ class TaskOperations:
         It keeps its journal: recorded steps are not repeated. Its crashes and what it has used of
         its budgets are set back. A child's end that failed the task is left out of
         the journal, and the child is reopened too; so are the children that were cancelled with the
-        task. A pause that timed out and failed the task is opened again. An earlier cancel or PAUSE
-        does not hold any more. Watchers see the task PENDING, with ``retry`` and the number.
+        task. A pause that timed out and failed the task is opened again. Likewise a message that
+        did not come in time is waited for again. An earlier cancel or PAUSE does not hold any more.
+        Watchers see the task PENDING, with ``retry`` and the number.
 
         One caller wins, the others get InvalidTransition. A call that is repeated with the same
         ``key`` does nothing and gets the task.

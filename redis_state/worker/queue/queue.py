@@ -119,10 +119,15 @@ class Queue:
         return list(found)
 
     async def move(self, job: Job, *, before: int) -> None:
-        """Move a job that waits from one priority to its own. Errors: BackendUnavailable."""
+        """Move a job that waits from one priority to its own; not one that is put off.
+
+        Errors: BackendUnavailable.
+        """
         earlier_ms = seniority_ms(job.priority) - seniority_ms(before)
         name = job.id_under(self._keys.jobs_tag)
-        await self._scripts.move_job(self.keys(job.queue), id=name, earlier_ms=earlier_ms)
+        await self._scripts.move_job(
+            self.keys(job.queue), id=name, earlier_ms=earlier_ms, at_ms=job.at_ms
+        )
 
     async def defer(self, job: Job, *, sooner: bool) -> None:
         """Move a job that waits for its time to another one: only sooner, or only later.

@@ -42,6 +42,10 @@ class OldClaims:
         """The queues' names."""
         return list(self._inspected)
 
+    def begin_again(self) -> None:
+        """Inspect all claims once more: some were not dealt with, or are there again."""
+        self._inspected = dict.fromkeys(self._inspected, 0)
+
     async def read(self) -> list[OldClaim] | BackendError:
         """List what was claimed long enough ago, and not listed before.
 
@@ -65,7 +69,7 @@ class OldClaims:
     async def release(self, claims: Sequence[OldClaim]) -> list[QueueState]:
         """Queue what was claimed and not started; return what the queue had of it.
 
-        What fails here is found by the watch list.
+        After a failure all claims are to be inspected once more. Errors: BackendError.
         """
         looked = await asyncio.gather(*(self._store.tasks.look(*claim.task) for claim in claims))
         found = list(zip(claims, looked, strict=True))

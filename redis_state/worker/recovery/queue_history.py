@@ -65,6 +65,11 @@ class QueueHistory:
         self._compare_at_s = 0.0
         self.watches: bool = False
 
+    @property
+    def current(self) -> str:
+        """The queues' history as it was found last, "" before that."""
+        return self._history
+
     async def run_once(self) -> bool:
         """Compare, and hasten a page of each shard that has another history.
 

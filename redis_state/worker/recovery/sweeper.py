@@ -133,6 +133,7 @@ class Sweeper:
         self._turns = Turns(store, queue)
         self._claiming = claiming
         self._history = history
+        self._claims_history = ""
         self._archive = ArchiveList(store) if archiving else None
 
     @property
@@ -152,6 +153,10 @@ class Sweeper:
         not settled then is due again soon.
         """
         report = SweepReport()
+        if self._history is not None and self._history.current != self._claims_history:
+            # Claims that had ended may be there again, and the entries of their tasks are not.
+            self._claims_history = self._history.current
+            self._old_claims.begin_again()
         claims, listed = await asyncio.gather(
             self._watch.claim_due(limit=self._limit, hold_ms=_HOLD_MS),
             self._old_claims.read(),
@@ -165,6 +170,10 @@ class Sweeper:
                 for how in await self._old_claims.release(listed):
                     report.released += how is QueueState.RELEASED
                     report.requeued += how is QueueState.QUEUED
+        except BackendError:
+            # An entry may be settled whose task's claim is not ended.
+            self._old_claims.begin_again()
+            raise
         finally:
             self.totals += report
         return report

@@ -18,16 +18,13 @@ from redis_state.serialization.payloads import Payloads
 from redis_state.worker.handler.calls import TaskHandedBack, TaskPaused
 from redis_state.worker.runs.config import RunOutcome
 from redis_state.worker.tasks.execution.inbox import TaskCancelled
+from redis_state.worker.tasks.execution.outcomes import Exited
 
 log: logging.Logger = logging.getLogger(__name__)
 
 
 # Of an error's text: it stands in the task, its updates, lists and pages.
 _LONGEST_TEXT = 16_384
-
-
-class Exited(Exception):
-    """A handler requested the end of the process. It gets the end of its run."""
 
 
 _ENDS_OF_RUNS: tuple[type[BaseException], ...] = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from inspect import isawaitable
 from time import monotonic
 from typing import Any, cast
@@ -21,7 +21,6 @@ from redis_state.errors import (
     RedisStateError,
 )
 from redis_state.models import TaskStatus
-from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.handler.calls import TaskPaused
 from redis_state.worker.handler.context import TaskContext
@@ -31,8 +30,9 @@ from redis_state.worker.observe.stats import RunOutcome as Ended
 from redis_state.worker.queue.job import RunAgain
 from redis_state.worker.queue.parked import ParkedFor, lane_of
 from redis_state.worker.runs.config import AGAIN_S, RunConfig, RunOutcome
-from redis_state.worker.runs.errors import Exited, cause_of, failure_outcome
+from redis_state.worker.runs.errors import cause_of, failure_outcome
 from redis_state.worker.runs.waiting import done_within, shielded, until_written
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.children.cancelling import (
     WITH_PARENT,
@@ -42,6 +42,7 @@ from redis_state.worker.tasks.children.cancelling import (
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import AGAIN, Compensations
 from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
+from redis_state.worker.tasks.execution.outcomes import Exited, checked
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 
@@ -68,6 +69,7 @@ class TaskRun:
         self._task_id = started.state.task_id
         self._payloads = store.base.payloads
         self._transitions = TaskTransitions(store)
+        self._bookkeeping = TaskBookkeeping(store)
         self._changes = TaskChanges(store)
         self._children = ChildTasks(store, config.queue)
         self._cancels = CancelCascade(store, self._children)
@@ -139,6 +141,9 @@ class TaskRun:
                 log.warning("task %r is handed back: %s", self._task_id, error)
                 await shielded(self._hand_over())
                 raise RunAgain(defer_s=AGAIN_S) from None
+            except asyncio.CancelledError:
+                await shielded(self._hand_over())
+                raise
         await shielded(self._give_back(chosen.version))
         return True
 
@@ -251,13 +256,13 @@ class TaskRun:
         try:
             context.begin(cast("asyncio.Task[Any]", asyncio.current_task()))
             outcome: Any = handler(context)
-            outcome = await outcome if isawaitable(outcome) else outcome
+            outcome = await outcome if isawaitable(outcome) else checked("handler", outcome)
             await context.check_changed()
             if outcome is not None:
                 outcome = await self._payloads.put("result", outcome)
         except (SystemExit, KeyboardInterrupt) as error:
             # asyncio would end the whole worker for it.
-            raise Exited(f"{type(error).__name__}: {codec.text_of(error)}") from error
+            raise Exited.of(error) from error
         else:
             return outcome
 
@@ -281,8 +286,7 @@ class TaskRun:
             return
         status, result, error = outcome
         try:
-            async with self._ending(status):
-                await self._write_end(status, result, error)
+            await self._write_end(status, result, error)
         except JournalRewound as rewound:
             log.warning("task %r begins again: %s", self._task_id, rewound)
             await self._transitions.finish_run(self._started, TaskStatus.PENDING)
@@ -306,17 +310,20 @@ class TaskRun:
             self._inbox.close(TaskCancelled("the run is over"))
 
     async def _write_end(self, status: TaskStatus, result: Any, error: str | None) -> None:
-        """End the run."""
+        """End the run, and resume a parent that waits for this task if the task ends here."""
+        parent = self._started.parent if status.is_terminal else None
+        session_id = self._started.state.session_id
 
         async def finish() -> None:
+            if parent is not None:
+                # If this process dies, a sweeper inspects the parent soon.
+                await self._bookkeeping.inspect_soon(session_id, parent)
             await self._transitions.finish_run(self._started, status, result=result, error=error)
 
         await until_written(finish, status, retry_s=self._config.lease_s)
-
-    def _ending(self, status: TaskStatus) -> AbstractAsyncContextManager[None]:
-        """Resume a parent that waits for this task, if the task ends here."""
-        parent = self._started.parent if status.is_terminal else None
-        return self._children.ending(self._started.state.session_id, self._task_id, parent)
+        if parent is not None:
+            with suppress(BackendError):
+                await self._children.wake(session_id, parent, self._task_id)
 
     async def _cancel_children(self) -> None:
         # What this does not reach is seen by a sweeper.

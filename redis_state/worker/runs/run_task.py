@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
-from redis_state.errors import BackendError, NoConnection, PayloadUnreadable
+from redis_state.errors import (
+    BackendError,
+    InvalidTransition,
+    LeaseLost,
+    NoConnection,
+    PayloadUnreadable,
+)
+from redis_state.models import TaskStatus
 from redis_state.primitives.lease import new_owner
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import JOB_FIELDS, job_in
@@ -14,6 +22,7 @@ from redis_state.worker.observe.stats import RunOutcome as Ended
 from redis_state.worker.queue.job import JobPayload, RunAgain, waited_s
 from redis_state.worker.runs.config import AGAIN_S, RunConfig
 from redis_state.worker.runs.run import TaskRun
+from redis_state.worker.runs.waiting import shielded
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.started import NotStarted, StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
@@ -71,26 +80,43 @@ async def _start(
     """Start a task. While the server is unreachable, retry for the length of a lease.
 
     Each retry has the same name. So a start whose reply was lost is found again, and is not
-    mistaken for the run of a dead worker.
+    mistaken for the run of a dead worker. One that is cancelled is taken back.
     """
     owner, clock = new_owner(), asyncio.get_running_loop().time
     end = clock() + config.lease_s
-    while True:
-        try:
-            await _check_readable(store, job)
-            return await TaskTransitions(store).start(
-                job.session_id,
-                job.task_id,
-                owner=owner,
-                lease_ms=config.lease_ms,
-                worker=config.worker,
-                max_crashes=config.max_crashes,
-                claimed=permit,
-            )
-        except NoConnection:
-            if clock() + AGAIN_S > end:
-                raise
-            await asyncio.sleep(AGAIN_S)
+
+    async def start() -> StartedRun | NotStarted:
+        return await TaskTransitions(store).start(
+            job.session_id,
+            job.task_id,
+            owner=owner,
+            lease_ms=config.lease_ms,
+            worker=config.worker,
+            max_crashes=config.max_crashes,
+            claimed=permit,
+        )
+
+    async def take_back() -> None:
+        lease = store.tasks.keys(job.session_id, job.task_id).lease
+        with suppress(BackendError, LeaseLost, InvalidTransition):
+            held = await store.transport.commands.hget(lease, "owner")
+            started = await start() if held == owner.encode() else None
+            if isinstance(started, StartedRun):
+                await TaskTransitions(store).finish_run(started, TaskStatus.PENDING)
+
+    try:
+        while True:
+            try:
+                await _check_readable(store, job)
+                return await start()
+            except NoConnection:
+                if clock() + AGAIN_S > end:
+                    raise
+                await asyncio.sleep(AGAIN_S)
+    except asyncio.CancelledError:
+        # It may have happened. Else its lease had to run out, and this worker counted as dead.
+        await shielded(take_back())
+        raise
 
 
 async def _check_readable(store: RedisStateStore, job: JobPayload) -> None:

@@ -159,8 +159,12 @@ class Schedule:
         return f"{self.schedule_id}@{stamp(at_ms)}"
 
     def triggered_task(self, key: str) -> str:
-        """Return the id of the task that a call of `Schedules.trigger` submits."""
-        return f"{self.schedule_id}@now:{key}"
+        """Return the id of the task that a call of `Schedules.trigger` submits.
+
+        The last sign @ stands before ``now:``, whatever ids and keys hold: no two have one id.
+        """
+        escaped = key.replace("%", "%25").replace("@", "%40")
+        return f"{self.schedule_id}@now:{escaped}"
 
     def job(self) -> dict[str, Any]:
         """Return what a task of it is made of."""

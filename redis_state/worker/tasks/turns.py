@@ -238,10 +238,12 @@ class Turns:
             found = await self.store.tasks.look(session_id, task_id)
             if found is None or found.order != int(order) or found.status.is_terminal:
                 continue
+            # Later tasks of these ids are others.
+            both = (view.task_id, view.order, task_id)
             event = SteeringEvent(
                 session_id=session_id,
                 task_id=task_id,
-                event_id=codec.fingerprint("interrupted by", session_id, view.task_id, task_id),
+                event_id=codec.fingerprint("interrupted by", session_id, *both, found.order),
                 event_type=SteeringEventType.CANCEL,
                 payload={"reason": reason, "hard": False},
                 source=f"task:{view.task_id}",

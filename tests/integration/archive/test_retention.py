@@ -30,6 +30,7 @@ from redis_state.archive.model import (
 from redis_state.archive.postgres import retention
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive
+from redis_state.archive.queries import ArchiveQuery
 from redis_state.archive.retaining import Retainer
 from redis_state.embedded.server import start_embedded
 from redis_state.errors import ArchiveUnavailable, ConfigError

@@ -9,19 +9,20 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
-from redis_state.errors import LeaseLost
+from redis_state.errors import BackendUnavailable, LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases, new_owner
 from redis_state.worker import TaskClient
 from redis_state.worker.queue.job import ClaimedJob, Job, QueueState
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.permits import queue_again
+from redis_state.worker.recovery.queue_history import QueueHistory
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.started import NotStarted, StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, client_of, queue_of
 from tests.support.scripts.replies import clock_ms, clock_passes
-from tests.support.tasks.crash_states import close_queues, make_due, sweeper_of
+from tests.support.tasks.crash_states import close_queues, forget_entry, make_due, sweeper_of
 
 pytestmark = pytest.mark.worker
 
@@ -218,3 +219,40 @@ async def test_a_slow_sweeper_leaves_a_newer_claim_its_right(
     await _looked_at_by_two(store, job, claim)
     [again] = newer
     assert isinstance(await _start(store, again), StartedRun)
+
+
+@pytest.mark.parametrize("lost", ["unreachable", "restored"])
+async def test_a_claim_that_outlived_its_task_is_ended_whatever_was_inspected_before(
+    store: RedisStateStore, client: TaskClient, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    job, _ = await _first_and_more_urgent(client, "k")
+    started = await _start(store, job)
+    assert isinstance(started, StartedRun)
+    task, drop_claims, refused = started.state.task_id, Queue.drop_claims, list[object]()
+    entry = watch_entry(SESSION, task)
+
+    async def unreachable(_: Queue, *named: object, **__: object) -> None:
+        refused.append(named)
+        raise BackendUnavailable("redis://somewhere", "away")
+
+    history = QueueHistory(store, Queue(store, name=queue_of(store.settings)))
+    sweeper = sweeper_of(store, history=history)
+    await history.run_once()
+    await clock_passes(store.base.scripts, await clock_ms(store.base.scripts) + 150)
+    await sweeper.run_once()
+    await TaskTransitions(store).finish_run(started, TaskStatus.COMPLETE)
+    if lost == "unreachable":
+        monkeypatch.setattr(Queue, "drop_claims", unreachable)
+        for _ in range(2):
+            await make_due(store, entry)
+            with pytest.raises(BackendUnavailable):
+                await sweeper.run_once()
+        assert len(refused) == 2
+        monkeypatch.setattr(Queue, "drop_claims", drop_claims)
+    else:
+        await client.drop_queue()
+    await forget_entry(store, entry)
+    assert (await client.queues.get(queue_of(store.settings))).running == 1
+    await history.run_once()
+    await sweeper.run_once()
+    assert (await client.queues.get(queue_of(store.settings))).running == 0

@@ -76,6 +76,52 @@ async def test_a_worker_that_stops_hands_its_tasks_over(store: RedisStateStore) 
         assert await statuses(store, task) == reported
 
 
+async def test_a_worker_that_stops_while_it_starts_a_task_hands_that_over(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, begun = TaskTransitions.start, asyncio.Event()
+
+    async def unanswered(self: TaskTransitions, *args: Any, **options: Any) -> Any:
+        started = await start(self, *args, **options)
+        if not begun.is_set():
+            begun.set()
+            await asyncio.Event().wait()
+        return started
+
+    monkeypatch.setattr(TaskTransitions, "start", unanswered)
+    async with client_of(store) as client:
+        task = await client.submit("answer", session_id=SESSION)
+        async with serving(agent(store.settings, {"answer": answer}, lease_s=LONG_S)):
+            await begun.wait()
+        assert await statuses(store, task) == ["PENDING", "RUNNING", "PENDING"]
+        assert len(await queued(store)) == 1
+        async with serving(agent(store.settings, {"answer": answer}, lease_s=LONG_S)):
+            assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
+        view = await client.inspect(SESSION, task)
+        assert view is not None
+        assert (view.attempts, view.crashes) == (2, 0)
+
+
+async def test_a_worker_that_stops_while_it_asks_who_has_a_handler_hands_the_task_over(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def unanswered(*_: object) -> bool:
+        asked.set()
+        return await asyncio.Future[bool]()
+
+    async with client_of(store) as client:
+        task = await client.submit("answer", session_id=SESSION)
+        with monkeypatch.context() as patch:
+            patch.setattr("redis_state.worker.runs.run.is_served_elsewhere", unanswered)
+            async with serving(agent(store.settings, {"other": answer}, lease_s=LONG_S)):
+                await asked.wait()
+        assert await statuses(store, task) == ["PENDING", "RUNNING", "PENDING"]
+        async with serving(agent(store.settings, {"answer": answer}, lease_s=LONG_S)):
+            assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
+
+
 async def test_a_task_that_finishes_while_its_worker_stops_is_finished(
     store: RedisStateStore,
 ) -> None:

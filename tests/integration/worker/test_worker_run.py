@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -82,6 +82,28 @@ async def test_a_task_is_run_once_and_nothing_is_left_behind(store: RedisStateSt
         await eventually(lambda: is_idle(store), "the queue and the watch list are empty")
 
 
+async def _exit_beside(ctx: TaskContext) -> None:
+    def leave() -> None:
+        raise SystemExit(4)
+
+    await asyncio.gather(ctx.step("leave", leave), ctx.step("stay", asyncio.sleep, 0))
+
+
+async def _yields(_: TaskContext) -> AsyncGenerator[int]:
+    yield 1
+
+
+def _yields_now(_: TaskContext) -> Generator[int]:
+    yield 1
+
+
+async def _step_that_yields(ctx: TaskContext) -> None:
+    await ctx.step("all", _yields, ctx)
+
+
+_YIELDS = "yields, so nothing of it has run: return a value instead"
+
+
 @pytest.mark.parametrize(
     ("handler", "stated"),
     [
@@ -91,8 +113,15 @@ async def test_a_task_is_run_once_and_nothing_is_left_behind(store: RedisStateSt
         (_raise(_Wild("very")), "_Wild: very"),
         (_in_a_group, "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)"),
         (_raise(_Wild("x" * 20_000)), f"_Wild: {'x' * 16_377}… (3623 more characters)"),
+        (_exit_beside, "SystemExit: 4"),
+        (_yields, f"InvalidField: handler: {_YIELDS}"),
+        (_yields_now, f"InvalidField: handler: {_YIELDS}"),
+        (_step_that_yields, f"InvalidField: work: {_YIELDS}"),
     ],
-    ids=["error", "exit", "interrupt", "base", "group", "long"],
+    ids=[
+        *("error", "exit", "interrupt", "base", "group", "long"),
+        *("exit beside", "yields", "yields now", "step that yields"),
+    ],
 )
 async def test_a_handler_that_raises_fails_its_task_and_not_the_worker(
     store: RedisStateStore, handler: Any, stated: str

@@ -6,7 +6,16 @@ from typing import Any
 from redis_state.scripts import GatheringKeys, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.keys import saying, task_keys
-from tests.support.scripts.replies import HOUR, ask, clock_ms, fields, lives, no, ok
+from tests.support.scripts.replies import (
+    HOUR,
+    ask,
+    clock_ms,
+    clock_passes,
+    fields,
+    lives,
+    no,
+    ok,
+)
 from tests.support.scripts.tasks import job_payload, queued_job
 
 
@@ -20,6 +29,8 @@ async def begin(scripts: Scripts, keys: Keys, task: str, **changes: Any) -> Repl
         "after_ms": HOUR,
         "latest_ms": 2 * HOUR,
         "in_turn": False,
+        "name": "b",
+        "keep_ms": HOUR,
     }
     return await scripts.open_gathering(
         task_keys(keys, "s", task),
@@ -29,8 +40,6 @@ async def begin(scripts: Scripts, keys: Keys, task: str, **changes: Any) -> Repl
         announcement=saying(keys, f"made-{task}-{changes.get('write')}", session="s"),
         children=keys.children("s", task),
         ttl_ms=HOUR,
-        name="b",
-        keep_ms=HOUR,
         earlier_ms=0,
         turn=keys.turn("s"),
         **given | changes,
@@ -39,13 +48,12 @@ async def begin(scripts: Scripts, keys: Keys, task: str, **changes: Any) -> Repl
 
 async def add(scripts: Scripts, keys: Keys, task: str = "t", **changes: Any) -> Reply:
     given: dict[str, Any] = {"item_id": "", "item": b"1", "most": 3, "most_bytes": 100}
+    given |= {"name": "b", "keep_ms": HOUR}
     return await scripts.add_item(
         GatheringKeys(keys.gathering("s")),
         task=task_keys(keys, "s", task).task,
         task_id=task,
-        name="b",
         after_ms=HOUR,
-        keep_ms=HOUR,
         **given | changes,
     )
 
@@ -142,3 +150,20 @@ async def test_a_job_is_moved_only_sooner_or_only_later(scripts: Scripts, keys: 
         assert await scripts.defer_job(queue, id=job.id, at_ms=at_ms, sooner=sooner) == ok(moved)
     claimed = await scripts.claim_jobs(queue, limit=1, life_ms=HOUR)
     assert claimed.facts[3] == job.id.encode()
+
+
+async def test_what_was_gathered_under_many_names_is_forgotten(
+    scripts: Scripts, keys: Keys
+) -> None:
+    for number in range(20):
+        await begin(scripts, keys, f"t{number}", name=f"b{number}", keep_ms=1)
+        await clock_passes(scripts, await clock_ms(scripts) + 1)
+    await begin(scripts, keys, "last", name="b-last", item_id="i")
+    assert len(await fields(scripts, keys.gathering("s"))) <= 3
+    items = GatheringKeys(keys.gathering("s")).items
+    assert await ask(scripts, "ZCARD", items) <= 3
+    # What is open is remembered for as long as an item may come.
+    assert (await fields(scripts, keys.gathering("s")))["b-last"] == b"last"
+    await add(scripts, keys, "last", name="b-last", keep_ms=5 * HOUR)
+    until = float(await ask(scripts, "ZSCORE", items, "b-last"))
+    assert until - await clock_ms(scripts) > 4 * HOUR

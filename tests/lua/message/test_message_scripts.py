@@ -332,3 +332,20 @@ async def test_a_task_that_was_restored_without_a_lifetime_keeps_its_mail(
     assert (await fields(scripts, task.journal))["entries"] == b"1"
     for key in (task.task, task.journal):
         await ask(scripts, "PEXPIRE", key, HOUR)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\0", "\0", "a\0\0b\n"])
+async def test_a_name_with_a_zero_byte_is_found_and_no_part_of_it(
+    scripts: Scripts, keys: Keys, name: str
+) -> None:
+    task, box = await waiting(scripts, keys), f"signal:{name}"
+    await start(scripts, keys, task)
+    await send(scripts, keys, "other", box="signal:" + name.partition("\0")[0])
+    await send(scripts, keys, "last", box="signal:z")
+    assert (await wait(scripts, keys, "request:x", box, "signal:y")).word is ReplyCode.OK
+    assert (await wake(scripts, keys)).word is ReplyCode.HELD
+    await ask(scripts, "HSET", task.journal, f"box:{box}", "0 1")
+    assert (await wake(scripts, keys)).word is ReplyCode.OK
+    await start(scripts, keys, task, owner="next")
+    for boxes in ([box], ["request:x", box, "signal:y"], ["signal:y", box]):
+        assert await wait(scripts, keys, *boxes, write="again") == no(ReplyCode.AGAIN)

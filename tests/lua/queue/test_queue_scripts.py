@@ -262,3 +262,10 @@ async def test_a_job_is_moved_while_it_waits(scripts: Scripts, keys: Keys) -> No
     assert await scripts.move_job(queue, id=queued_job(keys, "b").id, earlier_ms=HOUR) == ok(1)
     assert await waiting(scripts, keys) == ["b:0", "a:0"]
     assert await scripts.move_job(queue, id=queued_job(keys, "c").id, earlier_ms=1) == ok(0)
+    # One that is put off is not due any earlier for it, nor later.
+    later, moved = await clock_ms(scripts) + HOUR, queued_job(keys, "b").id
+    for earlier_ms in (2 * HOUR, -HOUR):
+        put_off = scripts.move_job(queue, id=moved, earlier_ms=earlier_ms, at_ms=later)
+        assert await put_off == ok(0)
+    assert await scripts.move_job(queue, id=moved, earlier_ms=-2 * HOUR, at_ms=1) == ok(1)
+    assert await waiting(scripts, keys) == ["a:0", "b:0"]

@@ -20,6 +20,7 @@ from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.tasks.execution.emitter import Emitter
 from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.execution.names import WORKING, CallNames, NameScope, running_in
+from redis_state.worker.tasks.execution.outcomes import Exited, checked
 from redis_state.worker.tasks.execution.patches import Patches
 from redis_state.worker.tasks.execution.retries import Retried, RetryPolicy, try_by
 from redis_state.worker.tasks.execution.running import RunningSteps, Shown, write_running
@@ -284,6 +285,13 @@ class Steps(CallNames):
         except Exception as error:
             self.failed(entry, error)
             raise
+        except (SystemExit, KeyboardInterrupt) as error:
+            if caller is self._root.home:
+                raise
+            # asyncio would end the whole worker for it.
+            ended = Exited.of(error)
+            self.failed(entry, ended)
+            raise ended from error
         else:
             return result
         finally:
@@ -323,9 +331,9 @@ class Steps(CallNames):
             if self._traced:
                 with telemetry.stepping(name):
                     outcome = work()
-                    return await outcome if isawaitable(outcome) else outcome
+                    return await outcome if isawaitable(outcome) else checked("work", outcome)
             outcome = work()
-            return await outcome if isawaitable(outcome) else outcome
+            return await outcome if isawaitable(outcome) else checked("work", outcome)
         finally:
             WORKING.reset(token)
             self._running.end(entry)

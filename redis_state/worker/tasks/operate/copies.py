@@ -48,6 +48,7 @@ from redis_state.worker.tasks.recorded.journal import (
     PLACE,
     Journals,
     StepNote,
+    is_inside,
     joined_child,
     part_name,
     received,
@@ -364,12 +365,11 @@ def _bounds(
     found = journal[entry]
     place = found.place if isinstance(found, StepNote) else int(found.get("place", 0))
     if isinstance(found, StepNote):
-        path = entry.partition(":")[2]
-        outer = [name for name in journal if path.startswith(f"{name.partition(':')[2]}/")]
-        if any(name.startswith("step:") for name in outer):
-            raise InvalidField("before", f"is inside of {outer[0]!r}: fork before that one")
-        version, inner = found.version, f"{entry}/"
-        return place, lambda name, note: note.version < version and not name.startswith(inner)
+        outer = [name for name, _ in steps_of(journal) if is_inside(entry, name)]
+        if outer:
+            raise InvalidField("before", f"is inside of {outer[-1]!r}: fork before that one")
+        version = found.version
+        return place, lambda name, note: note.version < version and not is_inside(name, entry)
     if not place:
         raise InvalidField("before", "was recorded by an earlier version: fork before a step")
     return place, lambda _name, note: 0 < note.place < place

@@ -2,8 +2,9 @@
 
 The next run replays what is recorded and continues where the last one ended. What ended the task is
 left out of the journal, if it is the last thing there: the end of a child that was not complete, a
-pause that nobody decided in time. So the child runs again too, and the pause is opened again. Steps
-that failed were never recorded.
+pause that nobody decided in time, a message that did not come in time. So the child runs again too,
+the pause is opened again, and the message is waited for again. Steps that failed were never
+recorded.
 
     the watch list first    a crash later leaves a task that a sweeper queues
     then the task           one step: status, journal, counters, lease, lifetimes, the update
@@ -43,7 +44,13 @@ from redis_state.worker.tasks.children.cancelling import parent_cancelled
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import is_undone
 from redis_state.worker.tasks.moves import announcement, status_update
-from redis_state.worker.tasks.recorded.journal import Journals, joined_child, steps_of
+from redis_state.worker.tasks.recorded.journal import (
+    PLACE,
+    Journals,
+    joined_child,
+    received,
+    steps_of,
+)
 
 _REOPENED = (TaskStatus.FAILED, TaskStatus.CANCELLED)
 # What steered the run that is over, and not its handler.
@@ -134,7 +141,8 @@ class Reopening:
             if is_undone(journal):
                 raise RetryRefused(task_id, "what it did was undone: rerun it")
             joins = _failed_joins(journal)
-            dropped = [*joins, *_overdue(journal, state.error or "", beyond=joins)]
+            why = state.error or ""
+            dropped = [*joins, *_overdue(journal, why, beyond=joins), *_missed(journal, why)]
             steps = len(steps_of(journal)) - len(joins)
             spawned = {entry: note["task"] for entry, note in journal.items() if _is_child(entry)}
         except (ValueError, TypeError, KeyError) as error:
@@ -287,3 +295,12 @@ def _overdue(journal: Mapping[str, Any], error: str, *, beyond: Mapping[str, str
         if error.startswith("PauseTimeout") or int(note.get("place", 0)) > last:
             found += [entry, f"decided:{entry}"]
     return found
+
+
+def _missed(journal: Mapping[str, Any], error: str) -> list[str]:
+    """Find the message whose timeout failed the task: the last that did not come."""
+    if not error.startswith("ReceiveTimeout"):
+        return []
+    places = {entry: place for entry, place in received(journal).items() if journal[entry] is None}
+    last = max(places, key=lambda entry: places[entry], default=None)
+    return [] if last is None else [last, PLACE + last]

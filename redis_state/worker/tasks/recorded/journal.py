@@ -34,6 +34,8 @@ _ASKED_FOR = (_STEP, "pause:", _CHILD, *_RECEIVED)
 # Of a message that was received: how far the handler had come.
 PLACE = "place:"
 _JOIN = re.compile("[:/]join ")
+# How what is inside of a step begins: a name and its number, or its key.
+_INSIDE = re.compile(r"(?:[^#]|##)*#(?:\d+(?=[/!]|\Z)|=)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,10 +271,19 @@ def unvisited(recorded: Collection[str], requested: Collection[str]) -> list[str
     )
 
 
+def is_inside(entry: str, outer: str) -> bool:
+    """Return whether an entry was made in the work of a step, whose entry is ``outer``.
+
+    A key may hold anything: that of a step beside it may begin with this step's and a slash.
+    """
+    path, start = entry.partition(":")[2], outer.partition(":")[2] + "/"
+    return path.startswith(start) and _INSIDE.match(path, len(start)) is not None
+
+
 def _outer_steps(entry: str) -> Iterable[str]:
     path = entry.partition(":")[2]
     places = [place for place, sign in enumerate(path) if sign == "/"]
-    return (_STEP + path[:place] for place in places)
+    return (_STEP + path[:place] for place in places if _INSIDE.match(path, place + 1))
 
 
 def _texts(named: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, bytes]]:

@@ -12,11 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import NoReturn, TypeGuard, cast
+
+from pydantic import ValidationError
 
 # How long a run that waits somewhere may do nothing before it is taken for one that does no more.
 IDLE_S = 5.0
+
+# In the text of a group of errors, between its class and each of those in it.
+_IN_GROUP = "|"
+_MOST_IN_GROUP = 10
 
 
 class Rehearsal:
@@ -50,18 +57,41 @@ class Rehearsal:
 
 
 def kind_of_error(error: BaseException) -> str:
-    """Return the class of an error as text, for `error_again`."""
-    return f"{type(error).__module__}:{type(error).__qualname__}"
+    """Return the class of an error as text, for `error_again`; of a group also those in it."""
+    kinds = [error, *_leaves(error)[:_MOST_IN_GROUP]] if _is_group(error) else [error]
+    return _IN_GROUP.join(f"{type(one).__module__}:{type(one).__qualname__}" for one in kinds)
 
 
 def error_again(kind: str, text: str) -> Exception:
     """Make an error of a recorded class, with its text alone; a RuntimeError if it is not known."""
+    kind, *inner = kind.split(_IN_GROUP)
     module, _, name = kind.partition(":")
     found: object = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
     if isinstance(found, type) and issubclass(found, Exception):
-        error = found.__new__(found, text)
-        error.args = (text,)
-        return error
+        with suppress(Exception):  # foreign code, any failure
+            return _made(found, text, inner)
     return RuntimeError(f"{name}: {text}")
+
+
+def _is_group(error: BaseException) -> TypeGuard[BaseExceptionGroup[BaseException]]:
+    return isinstance(error, BaseExceptionGroup)
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if not _is_group(error):
+        return [error]
+    return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+
+
+def _made(kind: type[Exception], text: str, inner: Sequence[str]) -> Exception:
+    if issubclass(kind, ExceptionGroup):
+        # All in one group: `except*` does not tell it from groups in groups.
+        group = cast("Callable[[str, Sequence[Exception]], Exception]", kind)
+        return group(text.rpartition(" (")[0] or text, [error_again(each, text) for each in inner])
+    if issubclass(kind, ValidationError):
+        return kind.from_exception_data(text, [])
+    error = kind.__new__(kind, text)
+    error.args = (text,)
+    return error

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
@@ -129,6 +130,40 @@ async def test_an_undo_is_retried_by_its_own_policy(store: RedisStateStore) -> N
     assert ended.error == "ValueError: no; undone: refund#1"
     assert len(tries) == 3
     assert len(set(tries)) == 1
+
+
+class Form(BaseModel):
+    """What a step of the next test cannot read."""
+
+    size: int
+
+
+async def test_errors_of_any_class_fail_again_on_the_same_path(store: RedisStateStore) -> None:
+    world = Bookings()
+    world.broken["receipt of last"] = BackendUnavailable("test", "this run ends here")
+
+    async def together() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(0))
+            raise KeyError("one of many")
+
+    async def handler(ctx: TaskContext) -> None:
+        try:
+            await ctx.step("form", Form.model_validate, {"size": "large"})
+        except ValidationError:
+            await book(ctx, world, "small")
+        try:
+            await ctx.step("group", together)
+        except* KeyError:
+            await book(ctx, world, "alone", "last")
+        raise ValueError("no")
+
+    assert (await fail(store, handler)).status is TaskStatus.PENDING
+    world.broken.clear()
+    ended = await run_once(store, handler, steps=ONCE)
+    assert ended.error == "ValueError: no; undone: undo#3, undo#2, undo#1"
+    undone = ["last", "last", "alone", "small"]
+    assert world.log[3:] == [f"undo receipt of {what}" for what in undone]
 
 
 async def test_branches_register_their_own_and_all_are_undone(store: RedisStateStore) -> None:

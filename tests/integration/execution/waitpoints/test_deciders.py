@@ -150,6 +150,38 @@ async def test_votes_that_came_in_time_are_kept_when_the_deadline_decides(
             assert ended.result == [policy == "resume", True, ["ann"]]
 
 
+async def test_a_pause_that_is_opened_again_has_no_votes_of_before(store: RedisStateStore) -> None:
+    patience = [timedelta(seconds=0.5), HOUR]
+
+    async def ask(ctx: TaskContext) -> list[Any]:
+        found = await ctx.pause(
+            *("twice", None),
+            timeout=patience[min(ctx.attempt - 1, 1)],
+            approvals=2,
+            of=THREE,
+            escalate=[Escalate(timedelta(seconds=0.1), ["eve"])],
+        )
+        return [found.approved, [vote.actor for vote in found.votes]]
+
+    async with pool(store, {"ask": ask}, lease_s=0.4) as client:
+        task, token = await opened(store, client)
+        await client.approve(token, "yes", actor="ann", idempotency_key="k")
+        ended = await client.wait(SESSION, task, timeout_s=60)
+        assert str(ended.error).startswith("PauseTimeout")
+        await client.retry(SESSION, task)
+        token = await open_token(store, task, after=1)
+
+        async def escalated() -> bool:
+            return "eve" in await states(client, token)
+
+        await eventually(escalated, "the pause escalates again")
+        assert await states(client, token) == dict.fromkeys((*THREE, "eve"), "open")
+        for actor in ("ann", "eve"):
+            await client.approve(token, "yes", actor=actor, idempotency_key="k")
+        ended = await client.wait(SESSION, task, timeout_s=60)
+        assert ended.result == [True, ["ann", "eve"]]
+
+
 @pytest.mark.parametrize("note", ["kept", "lost"])
 async def test_a_decision_during_the_run_that_waits_has_its_votes(
     store: RedisStateStore, note: str

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
 from redis_state import RedisStateStore
+from redis_state.errors import StoreFull
+from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases
+from redis_state.testing import eventually
+from redis_state.worker import TaskContext
+from redis_state.worker.tasks.transitions import TaskTransitions
+from tests.support.processes.pools import SESSION, pool
 from tests.support.scripts.replies import ask, clock_ms
 from tests.support.servers.faults import run_server, short_directory
 
@@ -26,3 +38,33 @@ async def test_a_lease_is_read_renewed_and_given_back_on_a_full_server() -> None
             await leases.renew(held, duration_ms=2_000)
             await leases.release(held)
             assert not await leases.is_held(LEASE)
+
+
+async def test_what_a_run_found_is_written_once_the_server_has_memory_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    finish, refused, runs = TaskTransitions.finish_run, list[str](), list[int]()
+
+    async def counted(self: TaskTransitions, *args: Any, **options: Any) -> None:
+        try:
+            await finish(self, *args, **options)
+        except StoreFull as error:
+            refused.append(str(error))
+            raise
+
+    async def fill(ctx: TaskContext) -> int:
+        runs.append(ctx.attempt)
+        await ask(ctx.store.base.scripts, "CONFIG", "SET", "maxmemory", 1)
+        return 42
+
+    monkeypatch.setattr(TaskTransitions, "finish_run", counted)
+    with short_directory() as directory, run_server(directory) as url:
+        async with (
+            RedisStateStore.from_url(url) as store,
+            pool(store, {"fill": fill}, lease_s=60) as client,
+        ):
+            task = await client.submit("fill", session_id=SESSION)
+            await eventually(lambda: refused, "the end of the run is refused")
+            await ask(store.base.scripts, "CONFIG", "SET", "maxmemory", 0)
+            ended = await client.wait(SESSION, task, timeout_s=60)
+            assert (ended.status, ended.result, runs) == (TaskStatus.COMPLETE, 42, [1])

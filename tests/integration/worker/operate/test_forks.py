@@ -125,6 +125,30 @@ async def test_a_fork_has_pauses_and_children_of_its_own(store: RedisStateStore)
         ]
 
 
+async def test_a_key_that_begins_with_another_ones_is_beside_it_and_not_inside(
+    store: RedisStateStore,
+) -> None:
+    work = Work("")
+
+    async def read(ctx: TaskContext, name: str) -> str:
+        return await ctx.step("open", work.step, name)
+
+    async def flow(ctx: TaskContext) -> Any:
+        return [
+            await ctx.keyed_step("read", key, read, ctx, key) for key in ("src/a", "src", "src/b")
+        ]
+
+    async with pool(store, {"h": flow}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        assert await client.result(SESSION, task) == ["src/a1", "src1", "src/b1"]
+        forked = await client.fork(SESSION, task, before="read#=src")
+        assert await client.result(SESSION, forked) == ["src/a1", "src2", "src/b2"]
+        forked = await client.fork(SESSION, task, before="read#=src/b")
+        assert await client.result(SESSION, forked) == ["src/a1", "src1", "src/b3"]
+        with pytest.raises(InvalidField, match="inside of 'step:read#=src/b'"):
+            await client.fork(SESSION, task, before="read#=src/b/open#1")
+
+
 async def test_a_fork_has_the_messages_that_were_received_before(store: RedisStateStore) -> None:
     work, odd = Work(""), "\N{GRINNING FACE}#1/x"
 

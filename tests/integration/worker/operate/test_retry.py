@@ -14,11 +14,13 @@ from redis_state import RedisStateStore
 from redis_state.errors import (
     InvalidField,
     InvalidTransition,
+    ReceiveTimeout,
     RetryRefused,
     TaskFailed,
     TaskUnknown,
 )
 from redis_state.models import SteeringEventType, TaskStatus
+from redis_state.testing import eventually
 from redis_state.worker import Budget, Handler, TaskContext, guarded
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.transitions import TaskTransitions
@@ -218,6 +220,35 @@ async def test_a_pause_that_timed_out_is_opened_again(store: RedisStateStore) ->
         if "pause_id" in str(one.content)
     ]
     assert asked == ["first", "second", "second", "second"]
+
+
+async def test_a_message_that_did_not_come_in_time_is_waited_for_again(
+    store: RedisStateStore,
+) -> None:
+    patience = [timedelta(milliseconds=1)]
+
+    async def hear(ctx: TaskContext) -> Any:
+        with pytest.raises(ReceiveTimeout):
+            await ctx.receive("never", timeout=timedelta(milliseconds=1))
+        before = await ctx.step("before", lambda: "a")
+        return [before, await ctx.receive("late", timeout=patience[-1])]
+
+    async with pool(store, {"h": hear}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        for _ in range(2):
+            state = await becomes(client, task, TaskStatus.FAILED)
+            assert str(state.error).startswith("ReceiveTimeout")
+            published = len(await statuses(store, task))
+            await client.retry(SESSION, task)
+
+            async def ended(before: int = published) -> bool:
+                return len(await statuses(store, task)) == before + 3
+
+            await eventually(ended, "it has run again")
+        patience.append(timedelta(hours=1))
+        await client.retry(SESSION, task)
+        await client.signal(SESSION, task, "late", "come")
+        assert await client.result(SESSION, task, timeout_s=60) == ["a", "come"]
 
 
 async def test_budgets_crashes_and_lifetimes_begin_anew(store: RedisStateStore) -> None:

@@ -15,14 +15,23 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import InvalidField
-from redis_state.models import TaskStatus
+from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import KeyLimits, Rate, TaskClient, TaskContext
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
-from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of, statuses
+from tests.support.processes.pools import (
+    SESSION,
+    becomes,
+    client_of,
+    job_of,
+    key_of_queue,
+    pool,
+    queue_of,
+    statuses,
+)
 from tests.support.processes.worker_processes import stop, worker_process
-from tests.support.scripts.replies import clock_ms
+from tests.support.scripts.replies import HOUR, clock_ms
 
 pytestmark = pytest.mark.worker
 
@@ -204,6 +213,37 @@ async def test_a_task_begins_after_its_delay_and_not_before(
         info = await client.queues.get(queue_of(store.settings))
         assert (info.waiting, info.later) == (0, 1)
         assert await client.cancel(SESSION, tasks[3])
+
+
+async def test_a_task_that_is_put_off_is_not_due_earlier_nor_later_by_another_priority(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    name, places = key_of_queue(store.settings), list[list[bytes]]()
+    task = await client.submit("now", session_id=SESSION, delay=timedelta(hours=2), priority=60)
+    for priority in (60, 600, 0):
+        payload = {"priority": priority}
+        await client.steer(SESSION, task, SteeringEventType.PRIORITIZE, payload)
+        places.append(await store.transport.commands.zrange_scored(name, 0, -1))
+    assert places == [places[0]] * 3
+    assert float(places[0][1]) - await clock_ms(store.base.scripts) > 1.9 * HOUR
+    state = await client.get(SESSION, task)
+    assert state is not None
+    assert state.priority == 0
+
+
+async def test_a_task_that_is_put_off_for_long_keeps_its_key(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    delay = timedelta(days=30)
+    later = await client.submit("work", "later", session_id=SESSION, delay=delay, key="k")
+    gate = Gate()
+    gate.opened.set()
+    async with pool(store, {"work": gate}):
+        soon = await client.submit("work", "soon", session_id=SESSION, key="k")
+        await client.wait(SESSION, soon, timeout_s=60)
+    owners = store.base.keys.queue(queue_of(store.settings)).owners
+    assert await store.transport.commands.hexists(owners, f"later:{job_of(store, later)}")
+    assert await store.transport.sender.send("PTTL", owners, repeatable=True) > 29 * 24 * HOUR
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 
 pytest.importorskip("arq")
 
 from redis_state import RedisStateStore, Settings
+from redis_state.errors import BackendUnavailable
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from tests.support.processes.pools import (
     SESSION,
     agent,
@@ -210,6 +213,32 @@ async def test_what_a_run_found_is_written_once_the_server_is_there_again(
             await eventually(counted, "the run counts as completed")
     assert refused.seen > 2
     assert await statuses(store, task) == ["PENDING", *_ENDED]
+
+
+async def test_the_end_of_a_child_is_written_once_the_server_is_there_again(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspect_soon, failed = TaskBookkeeping.inspect_soon, 0
+
+    async def failing(self: TaskBookkeeping, session_id: str, task_id: str) -> None:
+        nonlocal failed
+        if "child" in done and not failed:
+            failed += 1
+            raise BackendUnavailable("redis://somewhere", "away")
+        await inspect_soon(self, session_id, task_id)
+
+    async def family(ctx: TaskContext) -> Any:
+        if ctx.input is None:
+            return await ctx.join(await ctx.spawn("family", "child"))
+        done.append(ctx.input)
+        return "grown"
+
+    done: list[str] = []
+    monkeypatch.setattr(TaskBookkeeping, "inspect_soon", failing)
+    async with pool(store, {"family": family}, lease_s=600) as client:
+        task = await client.submit("family", session_id=SESSION)
+        assert (await client.wait(SESSION, task, timeout_s=30)).result == "grown"
+    assert (failed, done) == (1, ["child"])
 
 
 _ENDED = ["RUNNING", "COMPLETE"]

@@ -90,6 +90,26 @@ async def test_a_task_in_the_way_is_named_and_nothing_is_written(
     assert work.begun == ["a", "b", "c"]
 
 
+async def test_tasks_of_ids_that_were_there_before_are_interrupted_too(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    async def interrupt(work: Work) -> None:
+        await submit(client, "a")
+        await eventually(lambda: work.begun, "it has begun")
+        await submit(client, "b", "interrupt")
+        ended = await client.wait(SESSION, "a", timeout_s=60)
+        assert ended.error == "interrupted by task 'b'; undone: undo#1"
+        work.let_go.set()
+        await client.wait(SESSION, "b", timeout_s=60)
+
+    for _ in range(2):
+        work = Work()
+        async with pool(store, {"work": work}):
+            await interrupt(work)
+        for name in ("a", "b"):
+            await store.tasks.clear(SESSION, name)
+
+
 async def test_a_paused_task_and_one_of_later_are_in_the_way(
     store: RedisStateStore, client: TaskClient
 ) -> None:
