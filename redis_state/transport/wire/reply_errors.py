@@ -13,6 +13,7 @@ from redis.exceptions import (
     AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
+    InvalidResponse,
     MasterDownError,
     MovedError,
     NoPermissionError,
@@ -167,7 +168,15 @@ def connect_error(error: BaseException, address: str, *, changing: bool = False)
                 reason = str(failure).removeprefix(f"{address}: ")
                 hints = [hint for said, hint in _HINTS.items() if said in reason]
                 return BackendUnavailable(address, ": ".join((reason, *hints)), final=True)
-    return BackendUnavailable(address, not_now(error) or str(error) or type(error).__name__)
+    return BackendUnavailable(address, _passing_problem(error))
+
+
+def _passing_problem(error: BaseException) -> str:
+    for cause in _causes(error):
+        # A proxy without its server may answer so.
+        if isinstance(cause, InvalidResponse):
+            return f"what answers there is no Redis, but another service: {cause}"
+    return not_now(error) or str(error) or type(error).__name__
 
 
 def again(error: ConfigError | NoConnection) -> ConfigError | NoConnection:

@@ -87,6 +87,29 @@ async def test_keys_are_added_to_a_file_and_printed_once(
     assert (wrong.status, "scopes" in wrong.err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--file", "/nonexistent/keys.json"), "/nonexistent/keys.json cannot be written: No such"),
+        (("--days", "nan"), "--days"),
+        (("--days", "1e12"), "--days"),
+    ],
+)
+async def test_a_key_that_cannot_be_made_is_one_line(
+    settings: Settings, arguments: tuple[str, ...], said: str
+) -> None:
+    ran = await cli(settings, "gateway", "key", "ann", "admin:*", *arguments)
+    assert (ran.status, ran.out, said in ran.err) == (2, "", True), ran.err
+
+
+async def test_a_file_of_a_secret_that_is_no_text_is_refused(
+    settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_bytes(b"\xff" * 40)
+    ran = await cli(settings, "gateway", "--hook-secret-file", str(tmp_path / "secret"))
+    assert (ran.status, "UTF-8" in ran.err) == (2, True)
+
+
 async def test_it_serves_with_keys_until_sigterm_and_logs_no_credential(
     settings: Settings, tmp_path: Path, unused_tcp_port: int
 ) -> None:

@@ -245,6 +245,21 @@ async def test_a_server_that_hangs_up_is_not_taken_for_one_that_speaks_tls(
         assert await call == b"in"
 
 
+async def test_a_port_of_another_service_is_named_as_such(unused_tcp_port: int) -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", unused_tcp_port)
+    async with server:
+        url = SecretStr(f"redis://:{SECRET}@127.0.0.1:{unused_tcp_port}/0")
+        async with RedisStateStore(Settings(url=url, call_timeout_s=1)) as store:
+            problem = (await store.health()).problem
+    assert problem is not None
+    assert "is no Redis, but another service" in problem
+    assert SECRET not in problem
+
+
 async def refusal(store: RedisStateStore, call: Callable[[RedisStateStore], Any]) -> str:
     with pytest.raises(RedisStateError) as refused:
         await call(store)
