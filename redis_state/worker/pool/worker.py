@@ -269,7 +269,9 @@ class AgentWorker:
         running = loop.unfinished()
         if running:
             log.info(
-                "%d tasks may finish for %g s, then they are handed off", len(running), self.grace_s
+                "running tasks: %d; they may finish for %g s, then they are handed off",
+                len(running),
+                self.grace_s,
             )
             await signals.patience(running, timeout_s=self.grace_s)
         reported.cancel()
