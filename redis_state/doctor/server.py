@@ -427,7 +427,7 @@ async def _days_left(address: Address, *, timeout_s: float) -> float | None:
                 options["host"], options["port"], ssl=_context(options), server_hostname=name
             )
     except OSError as error:  # also of TLS, and of the deadline
-        raise _NotSaid(f"the certificate cannot be read: {error or 'no answer'}") from None
+        raise _NotSaid(f"the certificate cannot be read: {str(error) or 'no answer'}") from None
     try:
         certificate: Any = writer.get_extra_info("peercert")
     finally:

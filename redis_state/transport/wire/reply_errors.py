@@ -34,6 +34,7 @@ from redis_state.errors import (
     StoreFull,
 )
 from redis_state.transport.connections.login import LoginFailed
+from redis_state.transport.connections.tls import TlsOptionsUnusable
 from redis_state.transport.wire.script import Script
 
 # redis-py takes the code off the text of the errors for which a version of it has a class.
@@ -155,7 +156,7 @@ def connect_error(error: BaseException, address: str, *, changing: bool = False)
         return BackendUnavailable(address, "no answer within the connect deadline")
     for cause in _causes(error):
         text = str(cause)
-        if isinstance(cause, LoginFailed):
+        if isinstance(cause, LoginFailed | TlsOptionsUnusable):
             return BackendUnavailable(address, text, final=cause.final)
         if isinstance(cause, AuthenticationError | AuthorizationError):
             reason = f"the user or the password is refused: {text}"

@@ -31,7 +31,13 @@ from tests.support.processes import children
 from tests.support.samples import task as make_task
 from tests.support.samples import update as make_update
 from tests.support.servers.choice import on_path
-from tests.support.servers.faults import Proxy, certificate, own_binary, sender_to
+from tests.support.servers.faults import (
+    Proxy,
+    certificate,
+    own_binary,
+    sender_to,
+    tls_server_context,
+)
 from tests.support.servers.ports import listens
 from tests.support.timing import spending
 
@@ -221,6 +227,31 @@ async def test_a_missing_client_certificate_is_told_at_once(
         assert "rediss://" in str(plain)
         async with sender_to(f"{url}&ssl_certfile={cert}&ssl_keyfile={key}") as sender:
             assert await sender.send("ECHO", "in", repeatable=True) == b"in"
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("ssl_ca_certs=/nonexistent", "ssl_ca_certs: /nonexistent cannot be read: No such"),
+        ("ssl_certfile=/nonexistent", "ssl_certfile: /nonexistent cannot be read: No such"),
+        ("ssl_ca_certs={key}", "ssl_ca_certs cannot be used: "),
+        ("ssl_certfile={key}", "ssl_certfile, ssl_keyfile cannot be used: "),
+        ("ssl_ca_data=x", "ssl_ca_data cannot be used: "),
+        ("ssl_ciphers=NONE", "ssl_ciphers cannot be used: "),
+    ],
+)
+async def test_an_option_of_tls_that_cannot_be_used_is_named(
+    own_url: str, tmp_path: Path, query: str, says: str
+) -> None:
+    cert, key = certificate(tmp_path, "IP:127.0.0.1")
+    async with Proxy(own_url, tls=tls_server_context(cert, key)) as proxy:
+        url = SecretStr(f"rediss://127.0.0.1:{proxy.port}/0?{query.format(key=key)}")
+        async with RedisStateStore(Settings(url=url, call_timeout_s=1)) as store:
+            with pytest.raises(BackendUnavailable) as failed:
+                await store.list_tasks("s")
+    assert says in str(failed.value)
+    # A file may be there in a moment.
+    assert failed.value.final == ("No such" not in says)
 
 
 async def test_a_plain_url_on_a_tls_port_is_told_at_once(
