@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -246,6 +248,13 @@ def make_server(application: Gateway, root_path: str = "", **config: Any) -> uvi
     from redis_state.gateway.requests.root_path import AtRootPath  # noqa: PLC0415 - needs the extra
 
     class GatewayServer(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            if self.should_exit and sig == signal.SIGINT:
+                # uvicorn would keep it too, and raise both again at its end: a traceback.
+                self.force_exit = True
+            else:
+                super().handle_exit(sig, frame)
+
         async def shutdown(self, sockets: Any = None) -> None:
             # It waits for open answers, and those of streams do not end by themselves.
             application.end_streams()

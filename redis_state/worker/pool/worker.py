@@ -189,10 +189,10 @@ class AgentWorker:
         """
         process = WorkerProcess(self._worker_config(), polls=Polls())
         loop = self._queue_loop(process)
-        self._announce()
         signals = StopSignals()
         if handle_signals:
             signals.listen()
+        self._announce()
         polling = asyncio.create_task(self._poll(process, loop))
         stopping = asyncio.create_task(signals.stop.wait())
         listening = asyncio.create_task(loop.listen())

@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("uvicorn", reason="needs the gateway extra")
 
 from redis_state import Settings
+from redis_state.cli.servers.gateway import make_server
 from redis_state.testing import eventually
 from tests.support.commands import begin, cli, end
 from tests.support.http.gateway import SECRET, links, tokens
@@ -100,6 +102,19 @@ async def test_a_key_that_cannot_be_made_is_one_line(
 ) -> None:
     ran = await cli(settings, "gateway", "key", "ann", "admin:*", *arguments)
     assert (ran.status, ran.out, said in ran.err) == (2, "", True), ran.err
+
+
+def test_a_second_sigint_ends_it_at_once_and_is_raised_again_once() -> None:
+    application: Any = None
+    server, heard = make_server(application), list[int]()
+    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        with server.capture_signals():
+            for _ in range(2):
+                signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (server.force_exit, heard) == (True, [signal.SIGINT])
 
 
 async def test_a_file_of_a_secret_that_is_no_text_is_refused(
