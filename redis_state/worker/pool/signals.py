@@ -12,7 +12,7 @@ from typing import Any
 _SAME_S = 0.3
 
 
-class StopSignals:
+class WorkerSignals:
     """SIGTERM, SIGINT and SIGHUP ask a worker to stop. A second SIGINT asks it not to wait."""
 
     def __init__(self) -> None:

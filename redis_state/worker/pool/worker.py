@@ -35,7 +35,7 @@ from redis_state.worker.observe.registry import INTERVAL_S, WorkerIdentity
 from redis_state.worker.observe.stats import Polls
 from redis_state.worker.pool.heartbeat import Heartbeat
 from redis_state.worker.pool.process import WorkerConfig, WorkerProcess, need_prometheus
-from redis_state.worker.pool.signals import StopSignals
+from redis_state.worker.pool.signals import WorkerSignals
 from redis_state.worker.queue.job import JobPayload, RunAgain
 from redis_state.worker.queue.loop import QueueLoop
 from redis_state.worker.queue.queue import DEFAULT_QUEUE, ClaimedJob, Queue
@@ -189,7 +189,7 @@ class AgentWorker:
         """
         process = WorkerProcess(self._worker_config(), polls=Polls())
         loop = self._queue_loop(process)
-        signals = StopSignals()
+        signals = WorkerSignals()
         if handle_signals:
             signals.listen()
         self._announce()
@@ -261,7 +261,7 @@ class AgentWorker:
             log.warning("%s names no setting and is ignored: is it %s?", variable, setting)
 
     async def _finish_running(
-        self, process: WorkerProcess, loop: QueueLoop, signals: StopSignals
+        self, process: WorkerProcess, loop: QueueLoop, signals: WorkerSignals
     ) -> None:
         loop.stop_picking()
         reported = asyncio.create_task(process.drain())

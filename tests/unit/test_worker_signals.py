@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
 
 pytest.importorskip("stamina", reason="needs the worker extra")
 
-from redis_state.worker.pool.signals import StopSignals
+from redis_state.worker.pool.signals import WorkerSignals
 
 # As `_SAME_S` in `redis_state.worker.pool.signals`, and as much again.
 _LATER_S = 0.6
 
 
 @contextmanager
-def handled(number: signal.Signals, how: signal.Handlers) -> Iterator[None]:
+def handled(number: signal.Signals, how: signal.Handlers) -> Generator[None]:
     before = signal.signal(number, how)
     try:
         yield
@@ -30,7 +30,7 @@ def handled(number: signal.Signals, how: signal.Handlers) -> Iterator[None]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_each_of_them_asks_to_stop(number: signal.Signals) -> None:
     with handled(signal.SIGHUP, signal.SIG_DFL):
-        signals = StopSignals()
+        signals = WorkerSignals()
         signals.listen()
         try:
             os.kill(os.getpid(), number)
@@ -43,7 +43,7 @@ async def test_each_of_them_asks_to_stop(number: signal.Signals) -> None:
 
 async def test_a_hangup_that_nohup_has_the_process_ignore_stays_ignored() -> None:
     with handled(signal.SIGHUP, signal.SIG_IGN):
-        signals = StopSignals()
+        signals = WorkerSignals()
         signals.listen()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         signals.leave()
@@ -51,7 +51,7 @@ async def test_a_hangup_that_nohup_has_the_process_ignore_stays_ignored() -> Non
 
 
 async def test_only_a_later_second_sigint_ends_the_patience() -> None:
-    signals = StopSignals()
+    signals = WorkerSignals()
     signals.listen()
     running = asyncio.create_task(asyncio.Event().wait())
     try:
@@ -74,7 +74,7 @@ async def test_only_a_later_second_sigint_ends_the_patience() -> None:
 
 
 async def test_the_patience_ends_with_the_tasks_and_with_its_time() -> None:
-    signals = StopSignals()
+    signals = WorkerSignals()
     never = asyncio.create_task(asyncio.Event().wait())
     async with asyncio.timeout(10):
         await signals.patience({asyncio.create_task(asyncio.sleep(0))}, timeout_s=3600)
