@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import os
+import re
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 from datetime import timedelta
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -329,13 +332,44 @@ def make_settings(url: str | None = None, **options: Any) -> Settings:
     try:
         return Settings(**options)
     except ValueError as error:
-        raise ConfigError(_problem(error)) from None
+        raise ConfigError(setting_problem(error, given=options)) from None
 
 
-def _problem(error: ValueError) -> str:
-    """Return which setting is wrong. Its value may be a secret and is left out."""
+def setting_problem(error: ValueError, *, given: Container[str] = ()) -> str:
+    """Return which settings are wrong, and the variable of each that is from the environment.
+
+    ``given`` are those that were arguments. Values may be secrets, and are left out.
+    """
     listed = getattr(error, "errors", None)
     if listed is None:
-        return str(error)
+        # A variable that has to be JSON.
+        field = _NO_JSON.search(str(error))
+        return str(error) if field is None else _wrong(field[1], "is not JSON", given)
     problems = listed(include_input=False, include_url=False)
-    return "; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in problems)
+    return "; ".join(_wrong(".".join(map(str, p["loc"])), p["msg"], given) for p in problems)
+
+
+_NO_JSON = re.compile(r'error parsing value for field "(\w+)"')
+
+
+def _wrong(place: str, says: str, given: Container[str]) -> str:
+    name = place.partition(".")[0]
+    variable = f"{_PREFIX}{name.upper()}"
+    is_variable = name not in given and variable in map(str.upper, os.environ)
+    return f"{place}: {says}{f' (from {variable})' if is_variable else ''}"
+
+
+def misspelt_variables() -> dict[str, str]:
+    """Return variables of the environment that name no setting, and the one that each resembles."""
+    known = {name.upper() for name in Settings.model_fields}
+    resembled: dict[str, str] = {}
+    for variable in sorted(os.environ):
+        prefix, _, name = variable.upper().partition(_PREFIX)
+        if not prefix and name and name not in known:
+            for alike in get_close_matches(name, known, n=1, cutoff=_ALIKE):
+                resembled[variable] = f"{_PREFIX}{alike}"
+    return resembled
+
+
+# PASSWORD and PASSWORD_FILE.
+_ALIKE = 0.75

@@ -13,7 +13,7 @@ def json_of(option: str, text: str) -> Any:
     """Read an argument that is JSON. Errors: InvalidField."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidField(option, "is not JSON; a text needs quotes of its own") from None
 
 

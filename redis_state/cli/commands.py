@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
@@ -12,7 +11,6 @@ import threading
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +20,7 @@ from rich.table import Table
 
 from redis_state import RedisStateStore, __version__
 from redis_state.cli.exit_codes import STATUSES, ExitCode, or_exit, run
+from redis_state.cli.loading import load
 from redis_state.errors import CallerError
 
 if TYPE_CHECKING:
@@ -77,10 +76,17 @@ def worker(
 ) -> None:
     """Run a worker process until SIGTERM, through restarts of the server.
 
-    On SIGTERM it takes no more tasks. Running tasks may finish for a while, the rest is handed off.
-    Status 5 if the server refuses the login, for example for a wrong password. An unreachable
-    server is waited for. `arq workers.settings.WorkerSettings` runs the same tasks under arq's own
-    command, which exits when the server restarts.
+    On SIGTERM, SIGINT or SIGHUP it takes no more tasks. Running tasks may finish for a while, the
+    rest is handed off. A second SIGINT hands all of them off at once.
+
+    Status 0 after that. Status 1 if importing the module raises an error, 2 if there is no such
+    module or worker, or a setting cannot be used. Status 5 if the server refuses the worker at its
+    start, and a retry is useless: for a password, a certificate, a missing right, or because it is
+    a server of another kind or too old. An unreachable server is waited for. So is any server once
+    the worker has polled it.
+
+    `arq workers.settings.WorkerSettings` runs the same tasks under arq's own command, which exits
+    when the server restarts.
     """
     from redis_state.worker import AgentWorker  # noqa: PLC0415 - needs the extra
 
@@ -96,7 +102,7 @@ def worker(
         threading.Thread(target=_stop_with_stdin, daemon=True).start()
     chosen = or_exit(lambda: found.with_queues(*queue)) if queue else found
     if grace is not None:
-        chosen = replace(chosen, grace_s=grace)
+        chosen = or_exit(partial(replace, chosen, grace_s=grace))
     or_exit(partial(chosen.run, uvloop=uvloop))
 
 
@@ -132,21 +138,8 @@ def version() -> None:
     print(__version__)
 
 
-def split_target(target: str) -> tuple[str, str]:
-    """Split MODULE:WORKER. Errors: CallerError."""
-    module, colon, name = target.partition(":")
-    if not (module and colon and name):
-        raise CallerError(f"{target!r} is not of the form MODULE:WORKER")
-    return module, name
-
-
 def _load_worker(target: str, kind: type[AgentWorker]) -> AgentWorker:
-    module, name = split_target(target)
-    sys.path.append(str(Path.cwd()))
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise CallerError(f"{target!r} cannot be loaded: {error}") from error
+    found = load(target)
     if not isinstance(found, kind):
         raise CallerError(f"{target!r} is {type(found).__name__}, not an AgentWorker")
     return found

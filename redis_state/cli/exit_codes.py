@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import typer
 from pydantic import ValidationError
 
+from redis_state.cli.output import harmless
 from redis_state.errors import (
     ArchiveUnavailable,
     CallerError,
@@ -20,6 +21,7 @@ from redis_state.errors import (
     NotFound,
     RedisStateError,
 )
+from redis_state.settings import setting_problem
 
 T = TypeVar("T")
 
@@ -52,11 +54,11 @@ def or_exit(work: Callable[[], T]) -> T:
         return work()
     except RedisStateError as error:
         complain(error)
+        for note in getattr(error, "__notes__", ()):
+            print(note, file=sys.stderr)
         raise typer.Exit(_status_of(error)) from None
     except ValidationError as error:
-        # Without the values: they may be secrets.
-        wrong = error.errors(include_input=False, include_url=False)
-        complain("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in wrong))
+        complain(setting_problem(error))
         raise typer.Exit(ExitCode.USAGE) from None
     except (KeyboardInterrupt, asyncio.CancelledError):
         complain("interrupted")
@@ -64,8 +66,8 @@ def or_exit(work: Callable[[], T]) -> T:
 
 
 def complain(problem: object) -> None:
-    """Print an error to standard error."""
-    print(f"redis-state: {problem}", file=sys.stderr)
+    """Print an error to standard error, on one line that no terminal obeys."""
+    print(f"redis-state: {harmless(' '.join(str(problem).splitlines()))}", file=sys.stderr)
 
 
 def _status_of(error: RedisStateError) -> ExitCode:

@@ -40,6 +40,9 @@ def main() -> None:
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
+    except KeyboardInterrupt:
+        # One that comes while the commands are imported, or before one of them works.
+        sys.exit(_interrupted())
     except OSError as error:
         if error.filename is not None or error.errno not in _UNWRITTEN:
             raise
@@ -50,6 +53,13 @@ def main() -> None:
             if error.errno == errno.EPIPE
             else f"redis-state: the output cannot be written: {error.strerror}"
         )
+
+
+def _interrupted() -> int:
+    """Print what `or_exit` does, whose module may not be imported yet; return the status."""
+    if sys.stderr is not None:
+        print("redis-state: interrupted", file=sys.stderr)
+    return 130
 
 
 def _run() -> None:

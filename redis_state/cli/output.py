@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -52,8 +53,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, none: 
 
 
 def print_line(text: str) -> None:
-    """Print a line as it is."""
-    print(text, flush=True)
+    """Print a line as it is; what the output cannot write, such as half of a pair, as an escape."""
+    try:
+        print(text, flush=True)
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding or "utf-8"
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 def status_of(state: TaskState) -> Text:

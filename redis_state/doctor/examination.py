@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from redis_state import limits
 from redis_state.doctor.durable_events import durable_event_findings
+from redis_state.doctor.environment import environment_findings
 from redis_state.doctor.finding import ExamineProgress, Finding
 from redis_state.doctor.orphans import orphan_findings
 from redis_state.doctor.pool import (
@@ -40,7 +41,7 @@ async def examine(
         limits.count("sample", sample)
     # A server that cannot promise what the settings want is examined all the same.
     async with RedisStateStore(settings.model_copy(update=_FAST)) as store:
-        found: list[Finding] = []
+        found: list[Finding] = [*environment_findings()]
         for address, sender in await store.transport.each_server():
             ask = Diagnostics(sender)
             found += await Examination(

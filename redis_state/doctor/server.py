@@ -311,7 +311,7 @@ class Examination:
     async def _certificate(self) -> Found:
         if self._address.scheme != "rediss":
             return
-        days = await _days_left(self._address)
+        days = await _days_left(self._address, timeout_s=self._settings.connect_timeout_s)
         if days is None:
             raise _NotSaid("the certificate is not checked, or cannot be read")
         if days < _CERTIFICATE_DAYS:
@@ -415,20 +415,19 @@ def _split(parts: list[str], sign: str) -> dict[str, str]:
     return {name: value for name, found, value in split if found}
 
 
-async def _days_left(address: Address) -> float | None:
-    """Connect once more, and read when the certificate expires."""
+async def _days_left(address: Address, *, timeout_s: float) -> float | None:
+    """Connect once more, and read when the certificate expires. Errors: _NotSaid."""
     options = address.options
     if options.get("ssl_cert_reqs") == "none":
         return None
-    context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
-    if "ssl_certfile" in options:
-        context.load_cert_chain(options["ssl_certfile"], options["ssl_keyfile"])
-    context.check_hostname = bool(options.get("ssl_check_hostname", True))
     name = options.get("ssl_server_name", options["host"])
-    reader, writer = await asyncio.open_connection(
-        options["host"], options["port"], ssl=context, server_hostname=name
-    )
-    del reader
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(
+                options["host"], options["port"], ssl=_context(options), server_hostname=name
+            )
+    except OSError as error:  # also of TLS, and of the deadline
+        raise _NotSaid(f"the certificate cannot be read: {str(error) or 'no answer'}") from None
     try:
         certificate: Any = writer.get_extra_info("peercert")
     finally:
@@ -437,3 +436,14 @@ async def _days_left(address: Address) -> float | None:
         return None
     ends = ssl.cert_time_to_seconds(certificate["notAfter"])
     return (datetime.fromtimestamp(ends, UTC) - datetime.now(UTC)).total_seconds() / 86_400
+
+
+def _context(options: Mapping[str, Any]) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authorities = options.get("ssl_ca_certs"), options.get("ssl_ca_data")
+    if any(authorities):
+        context.load_verify_locations(cafile=authorities[0], cadata=authorities[1])
+    if "ssl_certfile" in options:
+        context.load_cert_chain(options["ssl_certfile"], options["ssl_keyfile"])
+    context.check_hostname = bool(options.get("ssl_check_hostname", True))
+    return context

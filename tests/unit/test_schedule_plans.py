@@ -194,6 +194,9 @@ def test_no_occurrence_is_ever_due_twice_however_the_clock_goes(
         ("anchor", {"anchor": datetime(2026, 1, 1)}),  # noqa: DTZ001 - that is what is refused
         ("start", {"start": "2026-01-01"}),
         ("end", {"end": datetime(2026, 1, 1)}),  # noqa: DTZ001 - as above
+        # In UTC they have no year that there is.
+        ("start", {"start": datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12)))}),
+        ("end", {"end": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1)))}),
         (
             "end",
             {
@@ -207,6 +210,13 @@ def test_what_cannot_be_is_refused_where_it_is_given(field: str, options: dict[s
     with pytest.raises(InvalidField) as refused:
         make(**options)
     assert refused.value.field == field
+
+
+def test_a_moment_that_no_calendar_has_is_no_definition() -> None:
+    stored = make(start=datetime.max.replace(tzinfo=UTC)).document()
+    assert Schedule.read(codec.encode(stored)).start is not None
+    with pytest.raises(ValueError, match="out of range"):
+        Schedule.read(codec.encode(stored | {"start_ms": stored["start_ms"] + DAY_MS}))
 
 
 def test_a_session_and_a_task_are_named_by_the_occurrence() -> None:

@@ -171,16 +171,13 @@ def _report(
     print_table(columns, rows, none="No queue.")
     for info in infos:
         for key, its in info.keys.items():
-            print_line(
-                f"{info.name}: key {key}: running {_shown(its.running)}, rate {_shown(its.rate)}"
-            )
+            limits = f"running {_shown(its.running)}, rate {_shown(its.rate)}"
+            print_line(harmless(f"{info.name}: key {key}: {limits}"))
     for one in unserved:
-        version = "" if one.version is None else f"version {harmless(one.version)} of "
+        version = "" if one.version is None else f"version {one.version} of "
         has = ", ".join(one.workers) or "no worker"
-        print_line(
-            f"{one.queue}: {one.waiting} waiting for {version}{harmless(one.handler)}, "
-            f"which {has} has"
-        )
+        waits = f"{one.waiting} waiting for {version}{one.handler}, which {has} has"
+        print_line(harmless(f"{one.queue}: {waits}"))
 
 
 def _shown(value: int | Rate | None) -> str:

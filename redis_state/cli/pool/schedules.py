@@ -197,7 +197,7 @@ def backfill(
     since: Annotated[str, typer.Argument(metavar="FROM", help="The first moment.")],
     until: Annotated[str, typer.Argument(metavar="TO", help="Where it ends, itself not included.")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list what would be submitted.")
+        bool, typer.Option("--dry-run", help="Change nothing: list what would be submitted.")
     ] = False,
     limit: Annotated[int, typer.Option(min=1, help="Refuse to submit more.")] = 1_000,
     url: Url = None,
@@ -205,7 +205,8 @@ def backfill(
 ) -> None:
     """Submit the occurrences of a time that has passed. Those that have a task are left alone.
 
-    Times without an offset are UTC. Status 3 if there is no such schedule.
+    It submits at once: --dry-run lists first. Times without an offset are UTC. Status 3 if there is
+    no such schedule.
 
     Try: `redis-state schedules backfill nightly 2026-11-01 2026-11-08 --dry-run`.
     """

@@ -355,13 +355,14 @@ async def _follow(url: str | None, *, share: float, nice: int) -> None:
 
 @archive.command()
 def retain(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and remove nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: only count.")] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove what has expired, by REDIS_STATE_ARCHIVE_RETENTION: of each class, what is older.
 
-    Workers do so by themselves, once an hour. Status 1 if a part was in use and is left.
+    Workers do so by themselves, once an hour. It removes at once: --dry-run counts first. Status 1
+    if a part was in use and is left.
     """
 
     async def work() -> RetentionReport:

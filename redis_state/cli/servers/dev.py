@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redis_state import RedisStateStore
-from redis_state.cli.commands import app, split_target
+from redis_state.cli.commands import app
 from redis_state.cli.exit_codes import or_exit
+from redis_state.cli.loading import split_target
 from redis_state.cli.output import print_line
 from redis_state.cli.servers.gateway import make_server
 from redis_state.errors import CallerError

@@ -35,6 +35,8 @@ class _Child:
     process: asyncio.subprocess.Process
     lines: deque[str] = field(default_factory=lambda: deque[str](maxlen=_TAIL_LINES))
     reader: asyncio.Task[None] | None = None
+    # What is not shown until it is known whether its code can be used. None: each line at once.
+    held: list[str] | None = None
 
 
 class DevWorkers:
@@ -91,19 +93,28 @@ class DevWorkers:
             return True
 
     async def _start_all(self) -> list[_Child] | None:
-        children = [await self._launch() for _ in range(self._size)]
+        # Of code that no worker can import one says why.
+        children = [await self._launch(shown=number == 0) for number in range(self._size)]
         try:
             problems = await asyncio.gather(*map(self._problem_of, children))
         except BaseException:
             await asyncio.gather(*map(self._stop, children))
             raise
-        self.problem = next((each for each in problems if each is not None), None)
-        if self.problem is None:
+        failed = [at for at, problem in enumerate(problems) if problem is not None]
+        self.problem = problems[failed[0]] if failed else None
+        for child in [children[failed[0]]] if failed else children:
+            self._show(child)
+        if not failed:
             return children
         await asyncio.gather(*map(self._stop, children))
         return None
 
-    async def _launch(self) -> _Child:
+    def _show(self, child: _Child) -> None:
+        held, child.held = child.held, None
+        for line in held or ():
+            self._say(line)
+
+    async def _launch(self, *, shown: bool = True) -> _Child:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
@@ -121,7 +132,7 @@ class DevWorkers:
             # The terminal's Ctrl-C is for this process, which then stops its workers in order.
             start_new_session=True,
         )
-        child = _Child(process)
+        child = _Child(process, held=None if shown else [])
         child.reader = asyncio.create_task(self._read(child))
         return child
 
@@ -167,7 +178,10 @@ class DevWorkers:
                 return
             text = line.decode("utf-8", "replace").rstrip("\n")
             child.lines.append(text)
-            self._say(text)
+            if child.held is None:
+                self._say(text)
+            else:
+                child.held.append(text)
 
     async def _stop(self, child: _Child) -> None:
         with suppress(ProcessLookupError):

@@ -39,7 +39,7 @@ def forget(
     running: Annotated[
         Running, typer.Option(help="Cancel running tasks, refuse to erase, or end their leases.")
     ] = Running.CANCEL,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and remove nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: only count.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Erase. Without it: a dry run.")] = False,
     actor: Annotated[str | None, typer.Option(help="Who erases, for the log.")] = None,
     url: Url = None,

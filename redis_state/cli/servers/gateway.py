@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +18,7 @@ from redis_state import RedisStateStore
 from redis_state.cli.commands import Url, app
 from redis_state.cli.exit_codes import or_exit
 from redis_state.cli.output import print_line
-from redis_state.errors import CallerError, ConfigError
+from redis_state.errors import CallerError, ConfigError, InvalidField
 
 if TYPE_CHECKING:
     import uvicorn
@@ -169,12 +171,15 @@ def key(
     from redis_state.gateway import ApiKeys, make_api_key  # noqa: PLC0415 - needs the extra
 
     def make() -> tuple[str, dict[str, Any]]:
-        expires_at = None if days is None else datetime.now(UTC) + timedelta(days=days)
+        expires_at = None if days is None else _after(days)
         made, kept = make_api_key(subject, scopes, expires_at=expires_at)
         if file is not None:
-            if file.exists():
-                ApiKeys.from_file(file)
-            _add(file, kept.document())
+            try:
+                if file.exists():
+                    ApiKeys.from_file(file)
+                _add(file, kept.document())
+            except OSError as error:
+                raise ConfigError(f"{file} cannot be written: {error.strerror}") from None
         return made, kept.document()
 
     made, document = or_exit(make)
@@ -243,6 +248,13 @@ def make_server(application: Gateway, root_path: str = "", **config: Any) -> uvi
     from redis_state.gateway.requests.root_path import AtRootPath  # noqa: PLC0415 - needs the extra
 
     class GatewayServer(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            if self.should_exit and sig == signal.SIGINT:
+                # uvicorn would keep it too, and raise both again at its end: a traceback.
+                self.force_exit = True
+            else:
+                super().handle_exit(sig, frame)
+
         async def shutdown(self, sockets: Any = None) -> None:
             # It waits for open answers, and those of streams do not end by themselves.
             application.end_streams()
@@ -264,6 +276,8 @@ def read_secrets(file: Path) -> dict[str, str] | str:
         text = file.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ConfigError(f"the file of a secret cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError("the file of a secret is no text in UTF-8") from None
     if not text.startswith("{"):
         return text
     try:
@@ -273,6 +287,13 @@ def read_secrets(file: Path) -> dict[str, str] | str:
     if not all(isinstance(each, str) for each in named.values()):
         raise ConfigError("the file of secrets needs a text for each kid")
     return named
+
+
+def _after(days: float) -> datetime:
+    try:
+        return datetime.now(UTC) + timedelta(days=days)
+    except (OverflowError, ValueError):
+        raise InvalidField("--days", "is no time that a calendar has") from None
 
 
 def _add(file: Path, document: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import ExitCode, or_exit, run
+from redis_state.cli.output import harmless
 from redis_state.doctor import SAMPLE, ExamineProgress, Verdict, examine
 from redis_state.errors import InvalidField
 from redis_state.rights import Role, UserRule, user_rule
@@ -85,15 +86,21 @@ def doctor(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask each server whether it is fit to keep state, and say what to do.
+    """Ask each server whether it is fit to keep state, and say what to do. Writes nothing.
 
-    Asks for version, role, memory, persistence, replicas, slots, certificate, clock, keys without a
-    lifetime and rights. Asks for the queue, which may have a server of its own. Looks for orphans
-    in samples: jobs of tasks that are gone, and unfinished tasks that nobody will run. Keys without
-    a lifetime are looked for in a sample too, and the answer has its size. Writes nothing. What the
-    user may not ask is *unknown*.
+    Of each server it asks for version, role, memory (eviction, how full), clients (connections) and
+    replies (client-output-buffer-limit). It asks for persistence (appendonly, appendfsync, refused
+    writes, rights of the user `default`). It asks for replicas (in sync, min-replicas-to-write),
+    guarantee (what REDIS_STATE_GUARANTEE needs) and cluster (slots). It asks for certificate (its
+    last day), clock, lifetimes (keys that never expire, in a sample) and rights.
 
-    Status 0 if nothing was found, 1 for findings, 5 if a server cannot be reached.
+    Of the pool it asks for queue (tasks that wait, workers), also on a server of its own. It looks
+    for orphans among jobs and tasks, in samples. It asks for versions (of handlers that nobody
+    serves) and schedules (that nobody looks at). It asks for durable events (PostgreSQL), and for
+    variables of this environment with misspelt names. The archive has `redis-state archive status`.
+
+    Answers are *sound*, *finding*, or *unknown* for what the user may not ask. Status 0 if there is
+    no finding, 1 for findings, 5 if a server cannot be reached.
     """
     settings = or_exit(lambda: make_settings(url))
     most = or_exit(lambda: _sample(sample))
@@ -103,14 +110,14 @@ def doctor(
     else:
         console = Console()
         for server in dict.fromkeys(each.server for each in found):
-            console.print(server, style="bold", highlight=False)
+            console.print(server, style="bold", markup=False, highlight=False)
             table = Table(box=box.SIMPLE, show_header=False, pad_edge=False, show_edge=False)
             for each in (each for each in found if each.server == server):
                 lines = [each.says]
                 if each.state is Verdict.FINDING:
                     lines += [f"  It means: {each.means}.", f"  Do: {each.do}."]
                 state = f"[{_COLOURS[each.state]}]{each.state.value}[/]"
-                table.add_row(state, each.question, escape("\n".join(lines)))
+                table.add_row(state, each.question, escape("\n".join(map(harmless, lines))))
             console.print(table)
     if any(each.state is Verdict.FINDING for each in found):
         raise typer.Exit(ExitCode.FAILED)

@@ -85,11 +85,12 @@ def _value(text: str) -> Any:
 def _moment(option: str, text: str | None) -> datetime | None:
     if text is None:
         return None
-    age = _AGE.fullmatch(text)
-    if age is not None:
-        return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})
     try:
+        age = _AGE.fullmatch(text)
+        if age is not None:
+            return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        # Of the first and the last day there is, the time elsewhere is not.
+        return moment if moment.tzinfo else moment.astimezone()
+    except (ValueError, OverflowError):
         raise InvalidField(option, "is an age such as 30m, 2h or 7d, or an ISO time") from None
-    return moment if moment.tzinfo else moment.astimezone()

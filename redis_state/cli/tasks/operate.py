@@ -121,7 +121,7 @@ def _all(action: str, chosen: TaskFilters, which: Selection, *, before: str | No
         async with client_of(which.url) as client:
             return await client.bulk(
                 action,
-                dry_run=not which.yes,
+                dry_run=which.changes_nothing,
                 limit=which.limit,
                 key=which.key,
                 before=before,
@@ -134,7 +134,7 @@ def _all(action: str, chosen: TaskFilters, which: Selection, *, before: str | No
         print_json(
             {
                 "action": action,
-                "dry_run": not which.yes,
+                "dry_run": which.changes_nothing,
                 "counts": {word.value: number for word, number in report.counts.items()},
                 "more": report.more,
                 "items": [asdict(item) for item in report.items],
@@ -143,7 +143,9 @@ def _all(action: str, chosen: TaskFilters, which: Selection, *, before: str | No
     else:
         counts = [f"{number} {word.value}" for word, number in report.counts.items() if number]
         hint = (
-            "" if which.yes or not report.items else "; nothing was changed: repeat it with --yes"
+            "; nothing was changed: repeat it with --yes"
+            if report.items and which.changes_nothing and not which.dry_run
+            else ""
         )
         print_line(f"{', '.join(counts) or 'no task matches'}{hint}")
     if any(item.outcome in ("refused", "failed") for item in report.items):

@@ -58,7 +58,7 @@ def print_parts(more: dict[str, Any], running: list[dict[str, Any]]) -> None:
         named = f"{step['version']}  {brief(step['step'])}  run {step['epoch']}"
         print_line(f"{'step':12}  {named}{_took(step)}")
     for undo in more["compensations"]:
-        error = f"  {undo['error']}" if undo["error"] else ""
+        error = f"  {brief(undo['error'])}" if undo["error"] else ""
         print_line(f"{'compensation':12}  {brief(undo['name'])}  {undo['state']}{error}")
     for step in running:
         began, attempt = age(datetime.fromisoformat(step["began_at"])), step["attempt"]
@@ -71,7 +71,7 @@ def print_parts(more: dict[str, Any], running: list[dict[str, Any]]) -> None:
             to = f" to {each['delegated_to']}" if each["delegated_to"] else ""
             print_line(f"{'decider':12}  {harmless(each['name'])}  {each['state']}{harmless(to)}")
     for child in more["children"]:
-        print_line(f"{'child':12}  {child['task_id']}  {child['status']}")
+        print_line(f"{'child':12}  {harmless(child['task_id'])}  {child['status']}")
 
 
 def print_update(update: StateUpdate, cursor: str, *, as_json: bool) -> None:

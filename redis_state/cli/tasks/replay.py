@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from redis_state.cli.commands import AsJson, Url, app
-from redis_state.cli.exit_codes import ExitCode, or_exit, run
+from redis_state.cli.exit_codes import ExitCode, complain, or_exit, run
+from redis_state.cli.loading import load
 from redis_state.cli.output import harmless, print_json, print_line, print_table
 from redis_state.cli.tasks.reading import SessionId, TaskId, client_of
 from redis_state.errors import (
@@ -146,14 +146,7 @@ def load_handlers(target: str) -> Mapping[str, Any]:
     """Import the handlers that a command names. Errors: CallerError."""
     from redis_state.worker import AgentWorker  # noqa: PLC0415 - needs the extra
 
-    module, colon, name = target.partition(":")
-    if not (module and colon and name):
-        raise CallerError(f"{target!r} is not of the form MODULE:HANDLERS")
-    sys.path.append(str(Path.cwd()))
-    try:
-        found: object = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise CallerError(f"{target!r} cannot be loaded: {error}") from error
+    found = load(target, "MODULE:HANDLERS")
     if isinstance(found, AgentWorker):
         return found.handlers
     if isinstance(found, Mapping):
@@ -216,7 +209,7 @@ async def _replay_all(
             try:
                 found = await read()
             except (CorruptState, PayloadUnreadable, PayloadStoreUnavailable) as error:
-                print(f"redis-state: not replayed: {error}", file=sys.stderr)
+                complain(f"not replayed: {error}")
                 found = None
             if found is not None:
                 reports[number] = await replay_history(handlers, found, timeout_s=timeout_s)

@@ -28,6 +28,10 @@ OneTask = Annotated[str | None, typer.Argument(metavar="TASK", help="The task.")
 Yes = Annotated[
     bool, typer.Option("--yes", help="Change the tasks that match. Without it: a dry run.")
 ]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Change nothing: list what would be. So it is without --yes."),
+]
 Key = Annotated[
     str | None,
     typer.Option(help="Name of this call. Repeating it under this name changes nothing twice."),
@@ -48,10 +52,16 @@ class Selection:
     since: Since = None
     until: Before = None
     yes: Yes = False
+    dry_run: DryRun = False
     key: Key = None
     limit: Most = 10_000
     url: Url = None
     as_json: AsJson = False
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether it is a dry run: so it is without ``yes``, and with ``dry_run`` in any case."""
+        return self.dry_run or not self.yes
 
     def chosen(self) -> tuple[str, str] | TaskFilters:
         """Return the one task that is meant, or the filters of many."""
@@ -70,8 +80,10 @@ class Selection:
                 if not filtered:
                     raise CallerError("name SESSION and TASK, or filters such as --status")
                 return found
-            if self.task is None or filtered or self.yes:
-                raise CallerError("SESSION and TASK, or filters with --yes: one of the two")
+            if self.task is None or filtered or self.yes or self.dry_run:
+                raise CallerError(
+                    "SESSION and TASK, or filters with --yes or --dry-run: one of the two"
+                )
             return self.session, self.task
 
         return run(choose())

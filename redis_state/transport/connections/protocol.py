@@ -29,6 +29,7 @@ from redis_state.transport.connections.login import (
     connect_and_log_in,
     provider_in,
 )
+from redis_state.transport.connections.tls import TlsOptionsUnusable
 from redis_state.transport.wire.reply_errors import (
     Refusal,
     connect_error,
@@ -241,7 +242,8 @@ def _is_hang_up(error: RedisConnectionError) -> bool:
     if isinstance(error, AuthenticationError | BusyLoadingError | LoginFailed):
         return False
     causes = (error.__cause__, error.__context__)
-    return not any(isinstance(cause, ConnectionRefusedError | gaierror) for cause in causes)
+    here = (ConnectionRefusedError, gaierror, TlsOptionsUnusable)
+    return not any(isinstance(cause, here) for cause in causes)
 
 
 async def _tls_failure(address: Address) -> NoConnection | None:
@@ -253,11 +255,11 @@ async def _tls_failure(address: Address) -> NoConnection | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    if "ssl_certfile" in address.options:
-        context.load_cert_chain(address.options["ssl_certfile"], address.options["ssl_keyfile"])
     host, port = address.options["host"], address.options["port"]
     alert: ssl.SSLError | None = None
     try:
+        if "ssl_certfile" in address.options:
+            context.load_cert_chain(address.options["ssl_certfile"], address.options["ssl_keyfile"])
         async with asyncio.timeout(_TLS_TRY_S):
             reader, writer = await asyncio.open_connection(host, port, ssl=context)
             try:

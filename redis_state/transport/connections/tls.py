@@ -15,9 +15,18 @@ from redis_state.errors import ConfigError
 # More kinds of connections than a process has. A context holds the certificates of the system.
 _MAX_CONTEXTS = 16
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_LOADED = (*_FILES, "ssl_ca_data", "ssl_ciphers", "ssl_min_version")
 _LEGACY = re.compile(rb"^Proc-Type:[^\n]*\bENCRYPTED\b", re.MULTILINE)
 
 _contexts: dict[tuple[Any, ...], ssl.SSLContext] = {}
+
+
+class TlsOptionsUnusable(Exception):
+    """An option of TLS cannot be used, or its file. ``final`` unless that cannot be read."""
+
+    def __init__(self, text: str, *, final: bool) -> None:
+        super().__init__(text)
+        self.final: bool = final
 
 
 class TlsConnection(SSLConnection):
@@ -42,7 +51,10 @@ class TlsConnection(SSLConnection):
         key = _key(self._tls)
         known: Any = self.ssl_context
         known.context = _contexts.pop(key, None)
-        arguments: Any = super()._connection_arguments()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - as above
+        try:
+            arguments: Any = super()._connection_arguments()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - as above
+        except (OSError, ValueError) as error:  # also of TLS
+            raise _unusable(self._tls, error) from None
         _contexts[key] = arguments["ssl"]
         # Of a copy: other threads may add theirs.
         for oldest in list(_contexts)[:-_MAX_CONTEXTS]:
@@ -67,6 +79,20 @@ def refuse_encrypted(options: Mapping[str, Any]) -> None:
         return
     if b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in found or _LEGACY.search(found):
         raise ConfigError("ssl_keyfile: its key is encrypted; name a file with a key that is not")
+
+
+def _unusable(options: Mapping[str, Any], error: Exception) -> TlsOptionsUnusable:
+    for name in _FILES:
+        file = options.get(name)
+        try:
+            if file:
+                Path(file).open("rb").close()
+        except OSError as unread:
+            # One that is being renewed may be there in a moment.
+            text = f"{name}: {file} cannot be read: {unread.strerror}"
+            return TlsOptionsUnusable(text, final=False)
+    given = ", ".join(name for name in _LOADED if options.get(name) is not None)
+    return TlsOptionsUnusable(f"{given} cannot be used: {error}", final=True)
 
 
 def _key(options: dict[str, Any]) -> tuple[Any, ...]:

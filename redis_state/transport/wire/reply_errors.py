@@ -13,6 +13,7 @@ from redis.exceptions import (
     AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
+    InvalidResponse,
     MasterDownError,
     MovedError,
     NoPermissionError,
@@ -33,6 +34,7 @@ from redis_state.errors import (
     StoreFull,
 )
 from redis_state.transport.connections.login import LoginFailed
+from redis_state.transport.connections.tls import TlsOptionsUnusable
 from redis_state.transport.wire.script import Script
 
 # redis-py takes the code off the text of the errors for which a version of it has a class.
@@ -154,7 +156,7 @@ def connect_error(error: BaseException, address: str, *, changing: bool = False)
         return BackendUnavailable(address, "no answer within the connect deadline")
     for cause in _causes(error):
         text = str(cause)
-        if isinstance(cause, LoginFailed):
+        if isinstance(cause, LoginFailed | TlsOptionsUnusable):
             return BackendUnavailable(address, text, final=cause.final)
         if isinstance(cause, AuthenticationError | AuthorizationError):
             reason = f"the user or the password is refused: {text}"
@@ -167,7 +169,15 @@ def connect_error(error: BaseException, address: str, *, changing: bool = False)
                 reason = str(failure).removeprefix(f"{address}: ")
                 hints = [hint for said, hint in _HINTS.items() if said in reason]
                 return BackendUnavailable(address, ": ".join((reason, *hints)), final=True)
-    return BackendUnavailable(address, not_now(error) or str(error) or type(error).__name__)
+    return BackendUnavailable(address, _passing_problem(error))
+
+
+def _passing_problem(error: BaseException) -> str:
+    for cause in _causes(error):
+        # A proxy without its server may answer so.
+        if isinstance(cause, InvalidResponse):
+            return f"what answers there is no Redis, but another service: {cause}"
+    return not_now(error) or str(error) or type(error).__name__
 
 
 def again(error: ConfigError | NoConnection) -> ConfigError | NoConnection:

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import math
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +23,7 @@ from redis_state.errors import (
     ConfigError,
     NoConnection,
 )
-from redis_state.settings import Settings
+from redis_state.settings import Settings, make_settings, misspelt_variables
 from redis_state.store import RedisStateStore, process_name
 from redis_state.transport.connections.address import Address
 from redis_state.worker.arq.cron import NEEDS_ARQ, copies
@@ -36,6 +35,7 @@ from redis_state.worker.observe.registry import INTERVAL_S, WorkerIdentity
 from redis_state.worker.observe.stats import Polls
 from redis_state.worker.pool.heartbeat import Heartbeat
 from redis_state.worker.pool.process import WorkerConfig, WorkerProcess, need_prometheus
+from redis_state.worker.pool.signals import WorkerSignals
 from redis_state.worker.queue.job import ClaimedJob, JobPayload, RunAgain
 from redis_state.worker.queue.loop import QueueLoop
 from redis_state.worker.queue.queue import DEFAULT_QUEUE, Queue
@@ -145,7 +145,7 @@ class AgentWorker:
         queue, *others = self.queue_names
         if others or self.queue_limits:
             raise ConfigError("arq's own runner serves one queue: use run() or redis-state worker")
-        server = arq_server(self.settings or Settings())
+        server = arq_server(self.settings or make_settings())
         return type(
             "WorkerSettings",
             (),
@@ -158,7 +158,7 @@ class AgentWorker:
         )
 
     def run(self, *, uvloop: bool = False) -> None:
-        """Run until SIGTERM or SIGINT, through server restarts. Return after draining.
+        """Run until SIGTERM, SIGINT or SIGHUP, through server restarts. Return after draining.
 
         The process is the worker's: what it has made before, such as its modules, is left out of
         garbage collection until it returns.
@@ -179,7 +179,7 @@ class AgentWorker:
                 gc.unfreeze()
 
     async def serve(self, *, handle_signals: bool = True) -> None:
-        """Run until SIGTERM or SIGINT, or until cancelled, through server restarts.
+        """Run until SIGTERM, SIGINT or SIGHUP, or until cancelled, through server restarts.
 
         Without ``handle_signals``, for a host that has its own, run until cancelled. Cancelling
         hands running tasks off at once.
@@ -189,18 +189,18 @@ class AgentWorker:
         """
         process = WorkerProcess(self._worker_config(), polls=Polls())
         loop = self._queue_loop(process)
-        self._announce()
-        stop = asyncio.Event()
+        signals = WorkerSignals()
         if handle_signals:
-            _on_signals(stop)
+            signals.listen()
+        self._announce()
         polling = asyncio.create_task(self._poll(process, loop))
-        stopping = asyncio.create_task(stop.wait())
+        stopping = asyncio.create_task(signals.stop.wait())
         listening = asyncio.create_task(loop.listen())
         try:
             await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if polling.done():
                 polling.result()
-            await self._finish_running(process, loop)
+            await self._finish_running(process, loop, signals)
         finally:
             for task in (polling, stopping, listening):
                 task.cancel()
@@ -208,7 +208,7 @@ class AgentWorker:
             await loop.hand_off()
             await _end_well(process)
             if handle_signals:
-                _off_signals()
+                signals.leave()
 
     async def _poll(self, process: WorkerProcess, loop: QueueLoop) -> None:
         """Poll through trouble with the server. Errors: NoConnection, if it never accepted this
@@ -257,14 +257,23 @@ class AgentWorker:
             self.max_tasks,
             ", ".join(config.about.handlers) or "none",
         )
+        for variable, setting in misspelt_variables().items():
+            log.warning("%s names no setting and is ignored: is it %s?", variable, setting)
 
-    async def _finish_running(self, process: WorkerProcess, loop: QueueLoop) -> None:
+    async def _finish_running(
+        self, process: WorkerProcess, loop: QueueLoop, signals: WorkerSignals
+    ) -> None:
         loop.stop_picking()
         reported = asyncio.create_task(process.drain())
         await loop.settle()
         running = loop.unfinished()
         if running:
-            await asyncio.wait(running, timeout=self.grace_s)
+            log.info(
+                "running tasks: %d; they may finish for %g s, then they are handed off",
+                len(running),
+                self.grace_s,
+            )
+            await signals.patience(running, timeout_s=self.grace_s)
         reported.cancel()
         await asyncio.wait({reported})
 
@@ -363,7 +372,7 @@ class AgentWorker:
     def _worker_config(self) -> WorkerConfig:
         if self.metrics_port is not None or self.metrics_registry is not None:
             need_prometheus()
-        settings = self.settings or Settings()
+        settings = self.settings or make_settings()
         if settings.archive_url is not None:
             # It raises for wrong settings, before anything runs.
             open_archive(settings)
@@ -422,21 +431,6 @@ def _has_frozen_objects() -> bool:
     walk over all of it: 0.2 s for a worker that was forked from a process with many modules.
     """
     return not any(each is sys.modules for each in gc.get_objects())
-
-
-def _on_signals(stop: asyncio.Event) -> None:
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        # Not in every thread, and not on every system.
-        with suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.add_signal_handler(name, stop.set)
-
-
-def _off_signals() -> None:
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        with suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.remove_signal_handler(name)
 
 
 def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -32,4 +32,9 @@ def queue_server(settings: Settings) -> Settings | None:
 
 
 def _address(settings: Settings) -> Address:
-    return Address.parse((settings.queue_url or settings.url).get_secret_value())
+    if settings.queue_url is None:
+        return Address.parse(settings.url.get_secret_value())
+    try:
+        return Address.parse(settings.queue_url.get_secret_value())
+    except ConfigError as error:
+        raise ConfigError(f"queue_url: {error}") from None

@@ -208,8 +208,7 @@ class Schedule:
         """Read what `document` wrote. Errors: ValueError, KeyError, TypeError."""
         stored = decode(data)
         moments: dict[str, Any] = {
-            name: None if stored[f"{name}_ms"] is None else from_ms(stored[f"{name}_ms"])
-            for name in ("anchor", "start", "end")
+            name: _moment(stored[f"{name}_ms"]) for name in ("anchor", "start", "end")
         }
         every_ms = stored["every_ms"]
         same = ("schedule_id", "handler", "session_id", "input", "cron", "timezone", "queue")
@@ -251,7 +250,20 @@ def check_moment(name: str, moment: object) -> datetime:
     """Check a moment. Errors: InvalidField without a time zone, which it needs."""
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
         raise InvalidField(name, "a datetime with a time zone is needed")
+    try:
+        moment.astimezone(UTC)
+    except OverflowError:
+        # It is stored in UTC.
+        raise InvalidField(name, "is not in the years 1 to 9999 of UTC") from None
     return moment
+
+
+def _moment(at_ms: int | None) -> datetime | None:
+    """Read a moment. Errors: ValueError for one that no datetime is, as older versions stored."""
+    try:
+        return None if at_ms is None else from_ms(at_ms)
+    except OverflowError as error:
+        raise ValueError(str(error)) from None
 
 
 def _length(name: str, value: object, least: timedelta, most: timedelta) -> None:

@@ -128,7 +128,14 @@ async def test_health_of_a_server_that_is_away_is_status_5(unused_tcp_port: int)
     ("environment", "stated"),
     [
         ({"REDIS_STATE_URL": "ftp://x"}, "unknown scheme 'ftp'"),
-        ({"REDIS_STATE_CALL_TIMEOUT_S": "soon"}, "call_timeout_s"),
+        (
+            {"REDIS_STATE_CALL_TIMEOUT_S": "soon"},
+            "unable to parse string as a number (from REDIS_STATE_CALL_TIMEOUT_S)",
+        ),
+        (
+            {"REDIS_STATE_ARCHIVE_CLASSES": "events"},
+            "archive_classes: is not JSON (from REDIS_STATE_ARCHIVE_CLASSES)",
+        ),
         ({"REDIS_STATE_NAMESPACE": "a b"}, "namespace"),
     ],
 )
@@ -143,6 +150,7 @@ async def test_a_wrong_setting_is_named(environment: dict[str, str], stated: str
     ("target", "stated"),
     [
         ("workers", "not of the form MODULE:WORKER"),
+        (".workers:worker", "not of the form MODULE:WORKER"),
         (":worker", "not of the form MODULE:WORKER"),
         ("no_such_module:worker", "No module named 'no_such_module'"),
         ("redis_state:nothing", "has no attribute 'nothing'"),
@@ -155,6 +163,106 @@ async def test_a_worker_that_cannot_be_loaded_is_named(target: str, stated: str)
     assert ran.status == 2
     assert stated in ran.err
     assert "Traceback" not in ran.err
+
+
+_BROKEN = {
+    "raises.py": "import json\n\nLIMIT = json.loads('[') and 1\n",
+    "imports.py": "from json import nothing_of_this_name\n",
+    "reads.py": "def read(:\n",
+    "leads.py": "import raises\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "status", "stated"),
+    [
+        ("raises", 1, ["JSONDecodeError: Expecting value", 'raises.py", line 3', "LIMIT ="]),
+        ("imports", 2, ["cannot import name 'nothing_of_this_name'", 'imports.py", line 1']),
+        ("reads", 1, ["SyntaxError: invalid syntax", 'reads.py", line 1', "^"]),
+        ("leads", 1, ["JSONDecodeError: ", 'leads.py", line 1', 'raises.py", line 3']),
+    ],
+)
+@pytest.mark.parametrize("command", ["worker", "replay"])
+async def test_code_that_cannot_be_imported_is_named_with_its_own_lines(
+    tmp_path: Path, command: str, module: str, status: int, stated: list[str]
+) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    for name, text in _BROKEN.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    ran = await cli(command, f"{module}:worker", folder=tmp_path)
+    said, *lines = stated
+    first, *rest = ran.err.splitlines()
+    assert ran.status == status
+    assert first.startswith(f"redis-state: '{module}:worker' cannot be loaded: {said}")
+    assert [line for line in lines if not any(line in each for each in rest)] == []
+    assert "importlib" not in ran.err
+    assert "redis_state/cli" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        (("--grace", "inf"), {}, "grace_s"),
+        ((), {"REDIS_STATE_ARCHIVE_CLASSES": "events"}, "archive_classes: is not JSON"),
+        ((), {"REDIS_STATE_QUEUE_URL": "localhost"}, "queue_url: unknown scheme"),
+        ((), {"REDIS_STATE_PAUSE_TTL": "-1"}, "(from REDIS_STATE_PAUSE_TTL)"),
+    ],
+)
+async def test_a_worker_with_a_wrong_setting_ends_with_2(
+    tmp_path: Path, arguments: tuple[str, ...], environment: dict[str, str], said: str
+) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    text = "from redis_state.worker import AgentWorker\nmine = AgentWorker({})\n"
+    (tmp_path / "my_pool.py").write_text(text, encoding="utf-8")
+    ran = await cli("worker", "my_pool:mine", *arguments, folder=tmp_path, environment=environment)
+    assert (ran.status, said in ran.err) == (2, True), ran.err
+
+
+def test_a_ctrl_c_while_the_commands_are_imported_is_one_line() -> None:
+    program = """import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "redis_state.cli.tasks.reading":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from redis_state.cli.main import main
+
+main()
+"""
+    ran = children.run(
+        [sys.executable, "-c", program, "version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=importing(),
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "redis-state: interrupted\n")
+
+
+async def test_a_variable_with_a_misspelt_name_is_found(settings: Settings, tmp_path: Path) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    url = settings.url.get_secret_value()
+    wrong = {"REDIS_STATE_NAMESPCE": "x", "REDIS_STATE_PASSWORD": "s3cret", "REDIS_STATE_TEAM": "a"}
+    ran = await cli("doctor", "--json", "--url", url, environment=wrong)
+    found = [each for each in json.loads(ran.out) if each["question"] == "variables"]
+    assert [each["says"].split()[0] for each in found] == [
+        "REDIS_STATE_NAMESPCE",
+        "REDIS_STATE_PASSWORD",
+    ]
+    assert "REDIS_STATE_NAMESPACE" in found[0]["do"]
+    assert ran.status == 1
+    text = "from redis_state.worker import AgentWorker\nmine = AgentWorker({}, grace_s=0)\n"
+    (tmp_path / "my_pool.py").write_text(text, encoding="utf-8")
+    process = await begin(None, "worker", "my_pool:mine", folder=tmp_path, environment=wrong)
+    async with asyncio.timeout(60):
+        _, *warnings = [(await process.stderr.readline()).decode() for _ in range(3)]
+    process.terminate()
+    assert [each.count("names no setting and is ignored") for each in warnings] == [1, 1]
+    ran = await end(process)
+    assert (ran.status, "s3cret" in ran.err) == (0, False)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

@@ -10,6 +10,7 @@ pytest.importorskip("typer", reason="needs the cli extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
+from redis_state.cli.output import print_line
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
@@ -102,6 +103,13 @@ async def test_a_task_is_submitted_found_and_run_again(
     assert shown["attributes"] == {"tenant": "acme", "n": 5}
 
 
+def test_what_an_output_cannot_write_is_printed_as_an_escape(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_line("half \udcff of a pair")
+    assert capsys.readouterr().out == "half \\udcff of a pair\n"
+
+
 async def test_one_task_is_reopened_or_forked_and_all_that_match_after_a_dry_run(
     served: TaskClient, settings: Settings
 ) -> None:
@@ -114,6 +122,9 @@ async def test_one_task_is_reopened_or_forked_and_all_that_match_after_a_dry_run
     dry = await cli(settings, "retry", "--status", "failed")
     assert dry.out.count("would retry") == 3
     assert "--yes" in dry.out
+    for arguments in (("--dry-run",), ("--dry-run", "--yes")):
+        asked = await cli(settings, "retry", "--status", "failed", *arguments)
+        assert (asked.out.count("would retry"), "--yes" in asked.out) == (3, False)
     report = (
         await end(await begin(settings, "retry", "--handler", "fail", "--yes", "--json"))
     ).document
@@ -152,16 +163,20 @@ async def _failed_again(client: TaskClient, task: str, retries: int) -> None:
         (2, ("retry",)),
         (2, ("retry", "s")),
         (2, ("retry", "s", "t", "--yes")),
+        (2, ("retry", "s", "t", "--dry-run")),
         (2, ("retry", "s", "t", "--status", "FAILED")),
         (2, ("retry", "--status", "COMPLETE")),
         (2, ("find", "-a", "tenant")),
         (2, ("find", "-a", "a b=c")),
         (2, ("find", "--since", "yesterday")),
+        (2, ("find", "--since", "999999d")),
+        (2, ("find", "--until", "0001-01-01")),
         (2, ("find", "--after", "x")),
         (2, ("find", "--count", "--status", "FAILED")),
         (2, ("find", "--count", "--handler", "h", "-s", "s")),
         (2, ("sessions", "--after", "x")),
         (2, ("submit", "h", "{")),
+        (2, ("submit", "h", "[" * 100_000)),
         (2, ("submit", "")),
     ],
 )

@@ -150,6 +150,32 @@ async def test_a_signal_while_it_starts_ends_it(
         assert await process.wait() == 0
 
 
+async def test_code_that_cannot_be_imported_is_shown_once_with_its_own_lines(
+    settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "broken_pool.py").write_text("LIMIT = 1 / 0\n")
+    url = settings.url.get_secret_value()
+    process = await begin(
+        settings,
+        *("dev", "broken_pool:worker", "--workers", "3", "--port", "0", "--url", url),
+        folder=tmp_path,
+    )
+    try:
+        async with asyncio.timeout(60):
+            # They are printed once the workers have ended.
+            for _ in range(3):
+                assert await process.stdout.readline()
+    finally:
+        process.terminate()
+    async with asyncio.timeout(60):
+        _, errors = await process.communicate()
+    said = errors.decode()
+    assert said.count("cannot be loaded: ZeroDivisionError: division by zero") == 1
+    assert said.count("LIMIT = 1 / 0") == 1
+    assert "Traceback" not in said
+    assert "importlib" not in said
+
+
 async def test_what_is_no_worker_is_refused_before_anything_starts(
     settings: Settings, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("uvicorn", reason="needs the gateway extra")
 
 from redis_state import Settings
+from redis_state.cli.servers.gateway import make_server
 from redis_state.testing import eventually
 from tests.support.commands import begin, cli, end
 from tests.support.http.gateway import SECRET, links, tokens
@@ -85,6 +87,42 @@ async def test_keys_are_added_to_a_file_and_printed_once(
     assert json.loads(printed.out.splitlines()[1])["subject"] == "cid"
     wrong = await cli(settings, "gateway", "key", "cid", "everything")
     assert (wrong.status, "scopes" in wrong.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--file", "/nonexistent/keys.json"), "/nonexistent/keys.json cannot be written: No such"),
+        (("--days", "nan"), "--days"),
+        (("--days", "1e12"), "--days"),
+    ],
+)
+async def test_a_key_that_cannot_be_made_is_one_line(
+    settings: Settings, arguments: tuple[str, ...], said: str
+) -> None:
+    ran = await cli(settings, "gateway", "key", "ann", "admin:*", *arguments)
+    assert (ran.status, ran.out, said in ran.err) == (2, "", True), ran.err
+
+
+def test_a_second_sigint_ends_it_at_once_and_is_raised_again_once() -> None:
+    application: Any = None
+    server, heard = make_server(application), list[int]()
+    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        with server.capture_signals():
+            for _ in range(2):
+                signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (server.force_exit, heard) == (True, [signal.SIGINT])
+
+
+async def test_a_file_of_a_secret_that_is_no_text_is_refused(
+    settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_bytes(b"\xff" * 40)
+    ran = await cli(settings, "gateway", "--hook-secret-file", str(tmp_path / "secret"))
+    assert (ran.status, "UTF-8" in ran.err) == (2, True)
 
 
 async def test_it_serves_with_keys_until_sigterm_and_logs_no_credential(

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
+from urllib.parse import quote
 
 import pytest
 from pydantic import SecretStr
@@ -261,6 +262,17 @@ async def test_a_certificate_that_expires_soon_is_found(
     cert, key = certificate(tmp_path, "IP:127.0.0.1")
     async with Proxy(own_url, tls=tls_server_context(cert, key)) as proxy:
         url = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_certs={cert}"
+        assert "expires in" in (await findings(url))["certificate"].says
+
+
+async def test_a_certificate_of_an_authority_in_the_url_is_read(
+    own_url: str, admin: Sender, tmp_path: Path
+) -> None:
+    assert admin.connections
+    cert, key = certificate(tmp_path, "IP:127.0.0.1")
+    async with Proxy(own_url, tls=tls_server_context(cert, key)) as proxy:
+        data = quote(cert.read_text(), safe="")
+        url = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_data={data}"
         assert "expires in" in (await findings(url))["certificate"].says
 
 

@@ -31,7 +31,13 @@ from tests.support.processes import children
 from tests.support.samples import task as make_task
 from tests.support.samples import update as make_update
 from tests.support.servers.choice import on_path
-from tests.support.servers.faults import Proxy, certificate, own_binary, sender_to
+from tests.support.servers.faults import (
+    Proxy,
+    certificate,
+    own_binary,
+    sender_to,
+    tls_server_context,
+)
 from tests.support.servers.ports import listens
 from tests.support.timing import spending
 
@@ -223,6 +229,31 @@ async def test_a_missing_client_certificate_is_told_at_once(
             assert await sender.send("ECHO", "in", repeatable=True) == b"in"
 
 
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("ssl_ca_certs=/nonexistent", "ssl_ca_certs: /nonexistent cannot be read: No such"),
+        ("ssl_certfile=/nonexistent", "ssl_certfile: /nonexistent cannot be read: No such"),
+        ("ssl_ca_certs={key}", "ssl_ca_certs cannot be used: "),
+        ("ssl_certfile={key}", "ssl_certfile, ssl_keyfile cannot be used: "),
+        ("ssl_ca_data=x", "ssl_ca_data cannot be used: "),
+        ("ssl_ciphers=NONE", "ssl_ciphers cannot be used: "),
+    ],
+)
+async def test_an_option_of_tls_that_cannot_be_used_is_named(
+    own_url: str, tmp_path: Path, query: str, says: str
+) -> None:
+    cert, key = certificate(tmp_path, "IP:127.0.0.1")
+    async with Proxy(own_url, tls=tls_server_context(cert, key)) as proxy:
+        url = SecretStr(f"rediss://127.0.0.1:{proxy.port}/0?{query.format(key=key)}")
+        async with RedisStateStore(Settings(url=url, call_timeout_s=1)) as store:
+            with pytest.raises(BackendUnavailable) as failed:
+                await store.list_tasks("s")
+    assert says in str(failed.value)
+    # A file may be there in a moment.
+    assert failed.value.final == ("No such" not in says)
+
+
 async def test_a_plain_url_on_a_tls_port_is_told_at_once(
     unused_tcp_port: int, tmp_path: Path
 ) -> None:
@@ -243,6 +274,21 @@ async def test_a_server_that_hangs_up_is_not_taken_for_one_that_speaks_tls(
         assert not call.done()
         proxy.refuse(refusing=False)
         assert await call == b"in"
+
+
+async def test_a_port_of_another_service_is_named_as_such(unused_tcp_port: int) -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", unused_tcp_port)
+    async with server:
+        url = SecretStr(f"redis://:{SECRET}@127.0.0.1:{unused_tcp_port}/0")
+        async with RedisStateStore(Settings(url=url, call_timeout_s=1)) as store:
+            problem = (await store.health()).problem
+    assert problem is not None
+    assert "is no Redis, but another service" in problem
+    assert SECRET not in problem
 
 
 async def refusal(store: RedisStateStore, call: Callable[[RedisStateStore], Any]) -> str:

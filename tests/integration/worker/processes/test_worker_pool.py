@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -125,6 +126,29 @@ async def test_on_sigterm_a_worker_hands_its_task_to_another(
         assert ended.result == "two"
         reported = ["PENDING", "RUNNING", "PENDING", "RUNNING", "COMPLETE"]
         assert await statuses(store, task) == reported
+
+
+async def test_a_second_ctrl_c_hands_the_tasks_off_without_waiting_for_them(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async with client_of(store) as client, AsyncExitStack() as running:
+        one = await running.enter_async_context(worker(settings, "one", grace_s=3600.0))
+        task = await client.submit("linger", session_id=SESSION)
+        await eventually(lambda: progress_of(store, task), "it runs")
+        one.send_signal(signal.SIGINT)
+
+        async def drains() -> bool:
+            return any(each.draining for each in await client.workers())
+
+        await eventually(drains, "it takes no more tasks")
+        assert one.returncode is None
+
+        drains_since = monotonic()
+        await eventually(lambda: monotonic() - drains_since > 0.6, "it is no longer the same one")
+        # Long before its grace.
+        assert await stop(one, signal.SIGINT) == 0
+        await running.enter_async_context(worker(settings, "two"))
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == "two"
 
 
 async def test_a_worker_that_was_frozen_past_its_lease_writes_nothing_more(
