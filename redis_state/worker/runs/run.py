@@ -21,7 +21,6 @@ from redis_state.errors import (
     RedisStateError,
 )
 from redis_state.models import TaskStatus
-from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.handler.calls import TaskPaused
 from redis_state.worker.handler.context import TaskContext
@@ -31,10 +30,11 @@ from redis_state.worker.observe.stats import RunOutcome as Ended
 from redis_state.worker.queue.job import RunAgain
 from redis_state.worker.queue.parked import ParkedFor, lane_of
 from redis_state.worker.runs.config import AGAIN_S, RunConfig, RunOutcome
-from redis_state.worker.runs.errors import Exited, cause_of, failure_outcome
+from redis_state.worker.runs.errors import cause_of, failure_outcome
 from redis_state.worker.runs.waiting import done_within, shielded, until_written
 from redis_state.worker.tasks.children import WITH_PARENT, ChildTasks
 from redis_state.worker.tasks.execution.compensation import AGAIN, Compensations
+from redis_state.worker.tasks.execution.exits import Exited, returned
 from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
@@ -244,13 +244,13 @@ class TaskRun:
         try:
             context.begin(cast("asyncio.Task[Any]", asyncio.current_task()))
             outcome: Any = handler(context)
-            outcome = await outcome if isawaitable(outcome) else outcome
+            outcome = returned(await outcome if isawaitable(outcome) else outcome)
             await context.check_changed()
             if outcome is not None:
                 outcome = await self._payloads.put("result", outcome)
         except (SystemExit, KeyboardInterrupt) as error:
             # asyncio would end the whole worker for it.
-            raise Exited(f"{type(error).__name__}: {codec.text_of(error)}") from error
+            raise Exited.by(error) from error
         else:
             return outcome
 

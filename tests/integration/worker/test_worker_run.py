@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -61,6 +62,24 @@ async def _in_a_group(_: TaskContext) -> None:
         raise ValueError("inner")
 
 
+async def _exits_beside_another_step(ctx: TaskContext) -> None:
+    await asyncio.gather(ctx.step("other", asyncio.sleep, 0), ctx.step("exit", sys.exit, 4))
+
+
+async def _yields(_: object = None) -> AsyncIterator[int]:
+    yield 1
+
+
+async def _yields_in_a_step(ctx: TaskContext) -> Any:
+    return await ctx.step("yields", _yields)
+
+
+_NO_RESULT = (
+    "InvalidField: result: {} is a generator, of which nothing has run: "
+    "return a value, not yield it"
+)
+
+
 async def test_a_task_is_run_once_and_nothing_is_left_behind(store: RedisStateStore) -> None:
     async def add(ctx: TaskContext) -> Any:
         await ctx.progress("adding", step=1, total=1)
@@ -88,11 +107,27 @@ async def test_a_task_is_run_once_and_nothing_is_left_behind(store: RedisStateSt
         (_raise(ValueError("no luck")), "ValueError: no luck"),
         (_raise(SystemExit(3)), "SystemExit: 3"),
         (_raise(KeyboardInterrupt()), "KeyboardInterrupt: "),
+        (_exits_beside_another_step, "SystemExit: 4"),
         (_raise(_Wild("very")), "_Wild: very"),
-        (_in_a_group, "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)"),
+        (
+            _in_a_group,
+            "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception): ValueError: inner",
+        ),
+        (_yields, _NO_RESULT.format("_yields")),
+        (_yields_in_a_step, _NO_RESULT.format("_yields")),
         (_raise(_Wild("x" * 20_000)), f"_Wild: {'x' * 16_377}… (3623 more characters)"),
     ],
-    ids=["error", "exit", "interrupt", "base", "group", "long"],
+    ids=[
+        "error",
+        "exit",
+        "interrupt",
+        "step",
+        "base",
+        "group",
+        "yields",
+        "yields in a step",
+        "long",
+    ],
 )
 async def test_a_handler_that_raises_fails_its_task_and_not_the_worker(
     store: RedisStateStore, handler: Any, stated: str

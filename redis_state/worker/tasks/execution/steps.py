@@ -18,6 +18,7 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.tasks.execution.emitter import Emitter
+from redis_state.worker.tasks.execution.exits import Exited, returned
 from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.execution.names import WORKING, CallNames, NameScope, running_in
 from redis_state.worker.tasks.execution.patches import Patches
@@ -323,9 +324,14 @@ class Steps(CallNames):
             if self._traced:
                 with telemetry.stepping(name):
                     outcome = work()
-                    return await outcome if isawaitable(outcome) else outcome
+                    return returned(await outcome if isawaitable(outcome) else outcome)
             outcome = work()
-            return await outcome if isawaitable(outcome) else outcome
+            return returned(await outcome if isawaitable(outcome) else outcome)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if self.in_own_task:
+                raise
+            # asyncio would end the whole worker for it.
+            raise Exited.by(error) from error
         finally:
             WORKING.reset(token)
             self._running.end(entry)
