@@ -33,6 +33,7 @@ from redis_state.primitives.record import new_write_id
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw, topic_text
 from redis_state.serialization import codec
+from redis_state.serialization.payloads import need_end
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.observe import tracing as telemetry
@@ -158,7 +159,7 @@ class ChildTasks:
             if child is None:
                 return await self._end_recorded(session_id, task_id, child_id)
             if child.status.is_terminal:
-                self._store.base.payloads.need_end(child)
+                need_end(child)
                 return recorded_end(child)
             await self._transitions.inspect_soon(session_id, task_id)
             write = new_write_id()
