@@ -78,6 +78,7 @@ class TaskRun:
         self._compensations = Compensations(store, started, self._inbox)
         self._undoing: asyncio.Task[RunOutcome] | None = None
         self._settled: RunOutcome | None = None
+        self._failed: tuple[BaseException, RunOutcome] | None = None
         self._ends_s = monotonic() + config.keep_s
         self._handling: asyncio.Task[Any] | None = None
         self._lost: LeaseLost | None = None
@@ -356,7 +357,11 @@ class TaskRun:
             return TaskStatus.FAILED, None, text
         failure = rewound or (error and cause_of(error))
         if failure is not None:
-            return failure_outcome(failure, self._task_id, self._payloads)
+            # It is logged, and so judged once.
+            if self._failed is None or self._failed[0] is not failure:
+                outcome = failure_outcome(failure, self._task_id, self._payloads)
+                self._failed = (failure, outcome)
+            return self._failed[1]
         if handling is None or stopped:
             return TaskStatus.CANCELLED, None, "the handler cancelled itself"
         return TaskStatus.COMPLETE, handling.result(), None

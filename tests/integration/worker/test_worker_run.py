@@ -130,14 +130,16 @@ async def test_a_task_is_run_once_and_nothing_is_left_behind(store: RedisStateSt
     ],
 )
 async def test_a_handler_that_raises_fails_its_task_and_not_the_worker(
-    store: RedisStateStore, handler: Any, stated: str
+    store: RedisStateStore, handler: Any, stated: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with pool(store, {"bad": handler, "good": answer}) as client:
         task = await client.submit("bad", session_id=SESSION)
         ended = await client.wait(SESSION, task, timeout_s=60)
         assert (ended.status, ended.error) == (TaskStatus.FAILED, stated)
-        task = await client.submit("good", session_id=SESSION)
-        assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
+        good = await client.submit("good", session_id=SESSION)
+        assert (await client.wait(SESSION, good, timeout_s=60)).result == 42
+    logged = [each.message for each in caplog.records if task in each.message]
+    assert len(logged) == (0 if "Exit" in stated or "Interrupt" in stated else 1)
 
 
 async def test_a_result_that_json_cannot_hold_is_kept_in_its_nearest_form(
