@@ -73,10 +73,10 @@ def failure_outcome(error: BaseException, task_id: str, payloads: Payloads) -> R
 
 def _in(error: BaseException) -> str:
     """Return what a group holds, which its own text does not say."""
-    if not isinstance(error, BaseExceptionGroup):
+    leaves = list(islice(_leaves(error), _NAMED))
+    if leaves == [error]:
         return ""
-    inner = [f"{kind_of(leaf)}: {codec.text_of(leaf)}" for leaf in islice(_leaves(error), _NAMED)]
-    return f": {'; '.join(inner)}"
+    return f": {'; '.join(f'{kind_of(leaf)}: {codec.text_of(leaf)}' for leaf in leaves)}"
 
 
 def _cut(text: str) -> str:

@@ -62,8 +62,12 @@ async def _in_a_group(_: TaskContext) -> None:
         raise ValueError("inner")
 
 
+def _exits() -> None:
+    sys.exit(4)
+
+
 async def _exits_beside_another_step(ctx: TaskContext) -> None:
-    await asyncio.gather(ctx.step("other", asyncio.sleep, 0), ctx.step("exit", sys.exit, 4))
+    await asyncio.gather(ctx.step("other", asyncio.sleep, 0), ctx.step("exit", _exits))
 
 
 async def _yields(_: object = None) -> AsyncIterator[int]:
