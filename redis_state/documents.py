@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state.models import StateUpdate, TaskState
 from redis_state.models.tasks import parent_of
+from redis_state.serialization.payloads import unreadable_of
 
 # The names of types alone: the commands that need no worker start without it.
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def view_document(view: TaskView) -> dict[str, Any]:
             for step in view.running
         ],
         "archived": view.archived,
+        "unreadable": unreadable_of(view.state),
     }
 
 

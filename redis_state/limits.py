@@ -7,10 +7,10 @@ was given. True and False are numbers to Python, and to nobody who writes them h
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from redis_state.errors import ConfigError, InvalidField
 
@@ -25,6 +25,13 @@ def own_id(field: str, value: object) -> str | None:
     if value is None or (isinstance(value, str) and value):
         return value
     raise InvalidField(field, "must be a text that is not empty; leave it out for a new one")
+
+
+def known_options(kind: Any, given: Mapping[str, object]) -> None:
+    """Refuse an option that a call does not have: one whose name is wrong would do nothing."""
+    names: frozenset[str] = kind.__optional_keys__ | kind.__required_keys__
+    for name in given.keys() - names:
+        raise InvalidField(name, f"is no option: {', '.join(sorted(names))}")
 
 
 def count(field: str, value: object, *, least: int = 1) -> int:

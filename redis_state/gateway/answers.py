@@ -29,6 +29,7 @@ from redis_state.errors import (
     OutcomeUnknown,
     PayloadLost,
     PayloadTooLarge,
+    PayloadUnreadable,
     RedisStateError,
     SteeringValidationError,
     TokenResolved,
@@ -142,6 +143,10 @@ def _trouble(error: BackendError) -> HttpProblem:
         message = f"{error.field} of {error.of} is gone from the store of large payloads"
         facts = {"of": error.of, "field": error.field}
         return HttpProblem(410, "payload_lost", message, facts=facts)
+    if isinstance(error, PayloadUnreadable):
+        message = f"{error.field} of {error.of} cannot be read by this gateway: it lacks the key"
+        facts = {"of": error.of, "field": error.field}
+        return HttpProblem(409, "payload_unreadable", message, facts=facts)
     if isinstance(error, ArchiveUnavailable):
         message = "the archive cannot answer now"
         return HttpProblem(503, "archive_unavailable", message, headers=headers)

@@ -19,6 +19,7 @@ from redis_state.http_client.tasks import HttpTasks
 from redis_state.models import StateUpdate, TaskState, UpdateType
 from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.models.tasks import new_id
+from redis_state.serialization.payloads import need_end
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.worker import OnBusy
 from redis_state.worker.client.operations import check_id
@@ -163,9 +164,11 @@ class HttpTaskClient(HttpTasks, HttpDecisions):
     async def result(self, session_id: str, task_id: str, *, timeout_s: float | None = None) -> Any:
         """Wait until a task is terminal and return its result.
 
-        Errors: TaskFailed and TaskWasCancelled, with the reason; those of `wait`.
+        Errors: TaskFailed and TaskWasCancelled, with the reason; PayloadUnreadable for one that the
+        gateway lacks the key or the store of; those of `wait`.
         """
         state = await self.wait(session_id, task_id, timeout_s=timeout_s)
+        need_end(state, reader="the gateway")
         return result_of(session_id, task_id, recorded_end(state))
 
     def watch(

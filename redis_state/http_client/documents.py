@@ -9,6 +9,7 @@ from typing import Any
 
 from redis_state.models import StateUpdate, TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.models.tasks import FOREGROUND
+from redis_state.serialization.payloads import Sealed
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.worker import (
     BulkItem,
@@ -78,8 +79,8 @@ def read_state(said: Mapping[str, Any]) -> TaskState:
             spawned_at=created_at,
         ),
         trace_id=said["trace_id"],
-        result=said.get("result"),
-        error=said["error"],
+        result=_readable(said, "result"),
+        error=_readable(said, "error"),
         description=said["description"],
         progress=said["progress"],
         created_at=created_at,
@@ -288,6 +289,12 @@ def read_occurrence(said: Mapping[str, Any]) -> Occurrence:
 def moment(written: str) -> datetime:
     """Read a moment."""
     return datetime.fromisoformat(written)
+
+
+def _readable(said: Mapping[str, Any], name: str) -> Any:
+    """Read a field of a task: what the gateway cannot read is `Sealed`, as to any other reader."""
+    value = said.get(name)
+    return Sealed.shown_as(str(value)) if name in said.get("unreadable", ()) else value
 
 
 def _moment(written: str | None) -> datetime | None:

@@ -28,6 +28,7 @@ from redis_state.errors import (
     OutcomeUnknown,
     PayloadLost,
     PayloadTooLarge,
+    PayloadUnreadable,
     RedisStateError,
     RetryRefused,
     SteeringValidationError,
@@ -192,6 +193,11 @@ def _lost(problem: Problem) -> RedisStateError:
     return PayloadLost(facts["of"], facts["field"], "at the gateway's store", "is gone")
 
 
+def _unreadable(problem: Problem) -> RedisStateError:
+    facts = problem.facts
+    return PayloadUnreadable(facts["of"], facts["field"], "the gateway lacks its key, or its store")
+
+
 def _conflict(problem: Problem) -> RedisStateError:
     facts = problem.facts
     what = problem.message.partition(" is at version ")[0]
@@ -221,6 +227,7 @@ _ERRORS: Final[Mapping[str, Callable[[Problem], RedisStateError]]] = {
     "not_a_decider": _picked(NotADecider, "actor", delegated_to="delegated_to"),
     "payload_lost": _lost,
     "payload_too_large": _too_large,
+    "payload_unreadable": _unreadable,
     "retry_refused": _picked(RetryRefused, "task_id", "reason"),
     "steering_validation_error": lambda problem: SteeringValidationError(problem.facts["errors"]),
     "task_in_progress": _picked(TaskInProgress, "session_id", "task_id", status="status"),

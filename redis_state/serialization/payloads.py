@@ -40,7 +40,6 @@ _NULL: Final = b"null"
 _ENCRYPTED: Final = "<encrypted>"
 _ELSEWHERE: Final = "<stored elsewhere>"
 _UNREADABLE: Final = "it is encrypted under a key that this process does not have"
-
 _NO_STORE: Final = "it is in a store of large payloads, and this process has none"
 
 Encode: TypeAlias = Callable[[Any], bytes]
@@ -81,6 +80,11 @@ class Sealed(str):
         made.data = data
         made.is_elsewhere = is_elsewhere
         return made
+
+    @classmethod
+    def shown_as(cls, text: str) -> Self:
+        """Make one of which only the text is known, as over HTTP. It has no data."""
+        return cls(b'\r"sealed:o:"' if text == _ELSEWHERE else b'\r"sealed:f:"')
 
     def __reduce__(self) -> tuple[type[Sealed], tuple[bytes]]:
         """Copy it with its data."""
@@ -277,15 +281,6 @@ class Payloads:
             raise PayloadUnreadable(of, field, _NO_STORE)
         return value
 
-    def need_end(self, task: Any) -> None:
-        """Check that a terminal task's result and error were read. Errors: PayloadUnreadable."""
-        of = f"task {task.task_id!r}"
-        for name in ("result", "error"):
-            value = getattr(task, name)
-            if type(value) is Sealed:
-                problem = _NO_STORE if value.is_elsewhere else _UNREADABLE
-                raise PayloadUnreadable(of, name, problem)
-
     def loggable(self, error: BaseException) -> BaseException | None:
         """Return an error if its text may be logged: not that of a handler whose payloads are
         sealed.
@@ -383,6 +378,19 @@ class Payloads:
 def _name_in(value: Sealed) -> bytes:
     found = _PART.fullmatch(value.data)
     return b"" if found is None else found[3]
+
+
+def unreadable_of(task: Any) -> list[str]:
+    """Return which of a task's result and error could not be read."""
+    return [name for name in ("result", "error") if type(getattr(task, name)) is Sealed]
+
+
+def need_end(task: Any, *, reader: str = "this process") -> None:
+    """Check that a terminal task's result and error were read. Errors: PayloadUnreadable."""
+    for name in unreadable_of(task):
+        problem = _NO_STORE if getattr(task, name).is_elsewhere else _UNREADABLE
+        problem = problem.replace("this process", reader)
+        raise PayloadUnreadable(f"task {task.task_id!r}", name, problem)
 
 
 def _restored(value: Any, left: Mapping[str, bytes]) -> Any:

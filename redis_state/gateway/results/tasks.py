@@ -37,7 +37,10 @@ class RunningResult(ResultShape):
 
 
 class TaskResult(StateResult):
-    """A task with what its workers know of it."""
+    """A task with what its workers know of it.
+
+    ``unreadable`` names which of ``result`` and ``error`` the gateway has no key or no store for.
+    """
 
     handler: str | None
     version: str | None
@@ -52,6 +55,7 @@ class TaskResult(StateResult):
     rerun_of: LinkResult | None
     forked_from: LinkResult | None
     archived: bool
+    unreadable: list[str]
     running: list[RunningResult]
 
 

@@ -228,7 +228,8 @@ def _rows(call: ApiCall, entries: Sequence[Entry[StateUpdate]]) -> list[dict[str
 
 
 def _read(path: str, endpoint: Any, summary: str, result: Any, **more: Any) -> Operation:
-    return Operation("GET", path, endpoint, summary, result=result, answers=(404, 410), **more)
+    more = {"answers": (404, 410)} | more
+    return Operation("GET", path, endpoint, summary, result=result, **more)
 
 
 OPERATIONS = (
@@ -270,5 +271,6 @@ OPERATIONS = (
         read_snapshot,
         "Read one recorded step with its result",
         FullStepResult,
+        answers=(404, 409, 410),
     ),
 )

@@ -194,7 +194,8 @@ class GraphRun:
             return
         at = state.config.get("configurable", {}).get("checkpoint_id", "")
         options = self._pause_options("breakpoint", f"breakpoint {at}")
-        await self._ctx.pause("await_input", {"breakpoint": list(state.next)}, **options)
+        payload = {"breakpoint": list(state.next)}
+        await self._ctx.wait_for(await self._ctx.open_pause("await_input", payload, **options))
 
     def _pause_options(self, name: str, key: str) -> Any:
         return {"name": name, **self._options.pauses, "key": key}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
+from redis_state import limits
 from redis_state.models import TaskState, TaskStatus, TaskType
 from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.models.tasks import new_id
@@ -53,6 +54,7 @@ class ClientGathering(TaskOperations):
         as early as the call before it has set. Errors: those of `submit`; InvalidField for an input
         of more than 1 MiB.
         """
+        limits.known_options(GatherOptions, options)
         check_id("session_id", session_id)
         gathered = debounced(
             self.store,
@@ -91,6 +93,7 @@ class ClientGathering(TaskOperations):
         in one task, or in none if the call failed. Errors: those of `submit`; InvalidField for an
         item of more than 1 MiB.
         """
+        limits.known_options(GatherOptions, options)
         check_id("session_id", session_id)
         gathered = batched(
             self.store,

@@ -27,7 +27,12 @@ KEEP: Keep = _Keep.KEEP
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many in any period of this length: all at once, or spread. Errors: InvalidField."""
+    """So many in a period of this length in the long run: all at once, or spread.
+
+    It is a bucket, filled evenly. After an idle period it has all of its ``limit``, and gets one
+    more in each ``per / limit``. So within one period up to twice the limit may be taken. Errors:
+    InvalidField.
+    """
 
     limit: int
     per: timedelta

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from itertools import islice
 from typing import cast
 
 from redis_state.errors import (
@@ -17,14 +18,16 @@ from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.worker.handler.calls import TaskHandedBack, TaskPaused
 from redis_state.worker.runs.config import RunOutcome
+from redis_state.worker.tasks.execution.exits import Exited, kind_of
 from redis_state.worker.tasks.execution.inbox import TaskCancelled
-from redis_state.worker.tasks.execution.outcomes import Exited
 
 log: logging.Logger = logging.getLogger(__name__)
 
 
 # Of an error's text: it stands in the task, its updates, lists and pages.
 _LONGEST_TEXT = 16_384
+# Errors of a group that its task names.
+_NAMED = 10
 
 
 _ENDS_OF_RUNS: tuple[type[BaseException], ...] = (
@@ -65,7 +68,15 @@ def failure_outcome(error: BaseException, task_id: str, payloads: Payloads) -> R
                 kind,
                 exc_info=payloads.loggable(error),
             )
-            return TaskStatus.FAILED, None, _cut(f"{kind}: {codec.text_of(error)}")
+            return TaskStatus.FAILED, None, _cut(f"{kind}: {codec.text_of(error)}{_in(error)}")
+
+
+def _in(error: BaseException) -> str:
+    """Return what a group holds, which its own text does not say."""
+    leaves = list(islice(_leaves(error), _NAMED))
+    if leaves == [error]:
+        return ""
+    return f": {'; '.join(f'{kind_of(leaf)}: {codec.text_of(leaf)}' for leaf in leaves)}"
 
 
 def _cut(text: str) -> str:

@@ -41,8 +41,8 @@ from redis_state.worker.tasks.children.cancelling import (
 )
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import AGAIN, Compensations
+from redis_state.worker.tasks.execution.exits import Exited, returned
 from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
-from redis_state.worker.tasks.execution.outcomes import Exited, checked
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 
@@ -88,6 +88,7 @@ class TaskRun:
         self._compensations = Compensations(store, started, self._inbox)
         self._undoing: asyncio.Task[RunOutcome] | None = None
         self._settled: RunOutcome | None = None
+        self._failed: tuple[BaseException, RunOutcome] | None = None
         self._ends_s = monotonic() + config.keep_s
         self._handling: asyncio.Task[Any] | None = None
         self._lost: LeaseLost | None = None
@@ -256,13 +257,13 @@ class TaskRun:
         try:
             context.begin(cast("asyncio.Task[Any]", asyncio.current_task()))
             outcome: Any = handler(context)
-            outcome = await outcome if isawaitable(outcome) else checked("handler", outcome)
+            outcome = returned(await outcome if isawaitable(outcome) else outcome)
             await context.check_changed()
             if outcome is not None:
                 outcome = await self._payloads.put("result", outcome)
         except (SystemExit, KeyboardInterrupt) as error:
             # asyncio would end the whole worker for it.
-            raise Exited.of(error) from error
+            raise Exited.by(error) from error
         else:
             return outcome
 
@@ -370,7 +371,11 @@ class TaskRun:
             return TaskStatus.FAILED, None, text
         failure = rewound or (error and cause_of(error))
         if failure is not None:
-            return failure_outcome(failure, self._task_id, self._payloads)
+            # It is logged, and so judged once.
+            if self._failed is None or self._failed[0] is not failure:
+                outcome = failure_outcome(failure, self._task_id, self._payloads)
+                self._failed = (failure, outcome)
+            return self._failed[1]
         if handling is None or stopped:
             return TaskStatus.CANCELLED, None, "the handler cancelled itself"
         return TaskStatus.COMPLETE, handling.result(), None

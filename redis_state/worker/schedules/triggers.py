@@ -22,6 +22,7 @@ _MS = timedelta(milliseconds=1)
 # They mean another zone on each machine.
 _LOCAL_ZONES = {"localtime", "Factory"}
 _FIRST_SPAN_MS = 1_000
+_WITH_SECONDS = 6
 _WIDER = 8
 # The last time that datetime can hold in every zone.
 _LAST_MS = (datetime(9999, 1, 1, tzinfo=UTC) - _EPOCH) // _MS
@@ -65,8 +66,9 @@ class Interval:
 class Cron:
     """The moments of a cron expression, by the clocks of a time zone.
 
-    As with Debian's cron: what has a fixed hour and falls into an hour that the clocks skip comes
-    right after it; in an hour that they repeat it comes once. What comes each hour comes in both.
+    As with Debian's cron: a fixed time, of which no field begins with ``*``, that falls into an
+    hour that the clocks skip comes right after it; in an hour that they repeat it comes once. With
+    a ``*`` it comes in both, and in none that is skipped.
     """
 
     expression: str
@@ -76,7 +78,7 @@ class Cron:
         """Yield the moments later than that, in order."""
         last_ms = after_ms
         try:
-            for local in CronSim(self.expression, from_ms(after_ms).astimezone(self.zone)):
+            for local in self._simulate(from_ms(after_ms).astimezone(self.zone)):
                 at_ms = to_ms(local.astimezone(UTC))
                 # In a repeated hour the library may begin with its first pass, which is over.
                 if at_ms > last_ms:
@@ -84,6 +86,13 @@ class Cron:
                     last_ms = at_ms
         except OverflowError:  # the calendar has ended
             return
+
+    def _simulate(self, begin: datetime) -> CronSim:
+        found, fields = CronSim(self.expression, begin), self.expression.split()
+        if len(fields) == _WITH_SECONDS and not any(each.startswith("*") for each in fields[:3]):
+            # The library does so for five fields alone.
+            found.fixup_tz, found.dt = self.zone, found.dt.replace(tzinfo=None)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,30 @@ async def test_each_attempt_of_a_retried_step_is_a_generation(store: RedisStateS
     assert shown(rows) == {"ask#1/answer#1": ("attempt 3", True, True)}
 
 
+async def test_a_timeout_of_the_handlers_own_leaves_watchers_what_the_handler_has(
+    store: RedisStateStore,
+) -> None:
+    async def handler(ctx: TaskContext) -> str:
+        out = ctx.text("t", join_ms=60_000)
+        try:
+            async with asyncio.timeout(0.05), out:
+                out.write("as far as ")
+                out.write("it came")
+                await asyncio.sleep(60)
+        except TimeoutError:
+            await ctx.progress("it goes on")
+        return out.text
+
+    await make(store)
+    assert (await run_once(store, handler)).result == "as far as it came"
+    reader = TextReader()
+    for row in await rows_of(store):
+        reader.feed(row)
+    assert [(text.text, text.ended) for text in reader.texts.values()] == [
+        ("as far as it came", False)
+    ]
+
+
 async def test_a_cancel_reaches_the_producer_at_its_next_token(store: RedisStateStore) -> None:
     ended: list[str] = []
 

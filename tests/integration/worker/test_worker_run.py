@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
+import sys
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -61,6 +62,32 @@ async def _in_a_group(_: TaskContext) -> None:
         raise ValueError("inner")
 
 
+def _exits() -> None:
+    sys.exit(4)
+
+
+async def _exits_beside_another_step(ctx: TaskContext) -> None:
+    await asyncio.gather(ctx.step("other", asyncio.sleep, 0), ctx.step("exit", _exits))
+
+
+async def _yields(_: object = None) -> AsyncIterator[int]:
+    yield 1
+
+
+def _yields_now(_: TaskContext) -> Generator[int]:
+    yield 1
+
+
+async def _yields_in_a_step(ctx: TaskContext) -> Any:
+    return await ctx.step("yields", _yields)
+
+
+_NO_RESULT = (
+    "InvalidField: result: {} is a generator, of which nothing has run: "
+    "return a value, not yield it"
+)
+
+
 async def test_a_task_is_run_once_and_nothing_is_left_behind(store: RedisStateStore) -> None:
     async def add(ctx: TaskContext) -> Any:
         await ctx.progress("adding", step=1, total=1)
@@ -82,56 +109,47 @@ async def test_a_task_is_run_once_and_nothing_is_left_behind(store: RedisStateSt
         await eventually(lambda: is_idle(store), "the queue and the watch list are empty")
 
 
-async def _exit_beside(ctx: TaskContext) -> None:
-    def leave() -> None:
-        raise SystemExit(4)
-
-    await asyncio.gather(ctx.step("leave", leave), ctx.step("stay", asyncio.sleep, 0))
-
-
-async def _yields(_: TaskContext) -> AsyncGenerator[int]:
-    yield 1
-
-
-def _yields_now(_: TaskContext) -> Generator[int]:
-    yield 1
-
-
-async def _step_that_yields(ctx: TaskContext) -> None:
-    await ctx.step("all", _yields, ctx)
-
-
-_YIELDS = "yields, so nothing of it has run: return a value instead"
-
-
 @pytest.mark.parametrize(
     ("handler", "stated"),
     [
         (_raise(ValueError("no luck")), "ValueError: no luck"),
         (_raise(SystemExit(3)), "SystemExit: 3"),
         (_raise(KeyboardInterrupt()), "KeyboardInterrupt: "),
+        (_exits_beside_another_step, "SystemExit: 4"),
         (_raise(_Wild("very")), "_Wild: very"),
-        (_in_a_group, "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)"),
+        (
+            _in_a_group,
+            "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception): ValueError: inner",
+        ),
+        (_yields, _NO_RESULT.format("_yields")),
+        (_yields_in_a_step, _NO_RESULT.format("_yields")),
         (_raise(_Wild("x" * 20_000)), f"_Wild: {'x' * 16_377}… (3623 more characters)"),
-        (_exit_beside, "SystemExit: 4"),
-        (_yields, f"InvalidField: handler: {_YIELDS}"),
-        (_yields_now, f"InvalidField: handler: {_YIELDS}"),
-        (_step_that_yields, f"InvalidField: work: {_YIELDS}"),
+        (_yields_now, _NO_RESULT.format("_yields_now")),
     ],
     ids=[
-        *("error", "exit", "interrupt", "base", "group", "long"),
-        *("exit beside", "yields", "yields now", "step that yields"),
+        "error",
+        "exit",
+        "interrupt",
+        "step",
+        "base",
+        "group",
+        "yields",
+        "yields in a step",
+        "long",
+        "yields now",
     ],
 )
 async def test_a_handler_that_raises_fails_its_task_and_not_the_worker(
-    store: RedisStateStore, handler: Any, stated: str
+    store: RedisStateStore, handler: Any, stated: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with pool(store, {"bad": handler, "good": answer}) as client:
         task = await client.submit("bad", session_id=SESSION)
         ended = await client.wait(SESSION, task, timeout_s=60)
         assert (ended.status, ended.error) == (TaskStatus.FAILED, stated)
-        task = await client.submit("good", session_id=SESSION)
-        assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
+        good = await client.submit("good", session_id=SESSION)
+        assert (await client.wait(SESSION, good, timeout_s=60)).result == 42
+    logged = [each.message for each in caplog.records if task in each.message]
+    assert len(logged) == (0 if "Exit" in stated or "Interrupt" in stated else 1)
 
 
 async def test_a_result_that_json_cannot_hold_is_kept_in_its_nearest_form(

@@ -23,6 +23,7 @@ from redis_state.errors import BackendError, TaskFailed, TaskWasCancelled
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus
 from redis_state.primitives.record import new_write_id
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw, topic_text
+from redis_state.serialization.payloads import need_end
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.observe import tracing as telemetry
@@ -142,7 +143,7 @@ class ChildTasks:
             if child is None:
                 return await self._end_recorded(session_id, task_id, child_id)
             if child.status.is_terminal:
-                self._store.base.payloads.need_end(child)
+                need_end(child)
                 return recorded_end(child)
             await self._books.inspect_soon(session_id, task_id)
             write = new_write_id()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from redis_state import limits
 from redis_state.errors import InvalidField
 from redis_state.models import TaskType
 from redis_state.models.attributes import Attributes, check_attributes
@@ -59,6 +60,7 @@ class SpawnRequest:
         cls, started: StartedRun, handler: str, task_input: Any, options: SpawnOptions
     ) -> SpawnRequest:
         """Check what a handler asks for. Errors: InvalidField."""
+        limits.known_options(SpawnOptions, options)
         if not handler or type(handler) is not str:
             raise InvalidField("handler", "needs a name")
         isolate = options.get("isolate", False)

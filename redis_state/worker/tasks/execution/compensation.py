@@ -39,6 +39,7 @@ from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.children.cancelling import ON_CANCEL
+from redis_state.worker.tasks.execution.exits import kind_of
 from redis_state.worker.tasks.execution.inbox import UNDOING, Inbox, TaskCancelled
 from redis_state.worker.tasks.execution.steps import Steps
 from redis_state.worker.tasks.recorded.journal import Journals
@@ -285,7 +286,7 @@ class Compensations:
                 raise
             loggable = self._payloads.loggable(error)
             log.warning("%r of task %r failed", place, self._keys.task_id, exc_info=loggable)
-            return type(error).__name__
+            return kind_of(error)
         return None
 
     async def _end(self, place: str, error: str | None) -> None:

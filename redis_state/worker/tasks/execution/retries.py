@@ -14,6 +14,7 @@ from stamina import Attempt, retry_context
 
 from redis_state import limits
 from redis_state.errors import InvalidField, LeaseLost
+from redis_state.worker.tasks.execution.exits import Exited
 
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -52,7 +53,7 @@ class RetryPolicy:
         """Return whether this error is one to try again after."""
         # TaskCancelled and TaskPaused are no Exceptions: they do not come this far.
         group: ExceptionGroup[Exception] = ExceptionGroup("", [error])
-        return isinstance(error, self.on) and group.subgroup(LeaseLost) is None
+        return isinstance(error, self.on) and group.subgroup((LeaseLost, Exited)) is None
 
 
 class Retried(Generic[P, R]):

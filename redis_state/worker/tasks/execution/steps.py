@@ -18,9 +18,9 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.tasks.execution.emitter import Emitter
+from redis_state.worker.tasks.execution.exits import Exited, returned
 from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.execution.names import WORKING, CallNames, NameScope, running_in
-from redis_state.worker.tasks.execution.outcomes import Exited, checked
 from redis_state.worker.tasks.execution.patches import Patches
 from redis_state.worker.tasks.execution.retries import Retried, RetryPolicy, try_by
 from redis_state.worker.tasks.execution.running import RunningSteps, Shown, write_running
@@ -285,13 +285,6 @@ class Steps(CallNames):
         except Exception as error:
             self.failed(entry, error)
             raise
-        except (SystemExit, KeyboardInterrupt) as error:
-            if caller is self._root.home:
-                raise
-            # asyncio would end the whole worker for it.
-            ended = Exited.of(error)
-            self.failed(entry, ended)
-            raise ended from error
         else:
             return result
         finally:
@@ -331,9 +324,14 @@ class Steps(CallNames):
             if self._traced:
                 with telemetry.stepping(name):
                     outcome = work()
-                    return await outcome if isawaitable(outcome) else checked("work", outcome)
+                    return returned(await outcome if isawaitable(outcome) else outcome)
             outcome = work()
-            return await outcome if isawaitable(outcome) else checked("work", outcome)
+            return returned(await outcome if isawaitable(outcome) else outcome)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if self.in_own_task:
+                raise
+            # asyncio would end the whole worker for it.
+            raise Exited.by(error) from error
         finally:
             WORKING.reset(token)
             self._running.end(entry)

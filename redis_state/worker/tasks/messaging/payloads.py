@@ -14,6 +14,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from redis_state.errors import InvalidField, InvalidMessage
 from redis_state.scripts import raw
 from redis_state.serialization import codec
+from redis_state.serialization.typed import read_as
 
 # Of JSON, for a message, a reply or a value.
 MAX_PAYLOAD_BYTES: Final = 65_536
@@ -41,7 +42,8 @@ def read_payload(name: str, payload: Any, expected: Any) -> Any:
     if expected is None:
         return payload
     try:
-        return _adapter(expected).validate_python(payload)
+        # By names too: what is sent is written by the names of its fields.
+        return read_as(_adapter(expected), payload, by_name=True)
     except ValidationError as error:
         problems = _problems(error)
     # Outside of the handler: pydantic's error quotes the payload.
@@ -66,7 +68,9 @@ def check_name(field: str, name: object) -> str:
 def _as_type(field: str, value: Any, expected: Any) -> Any:
     adapter = _adapter(expected)
     try:
-        return adapter.dump_python(adapter.validate_python(value), mode="json")
+        checked = adapter.validate_python(value)
+        # Without computed fields: its own type may refuse them.
+        return adapter.dump_python(checked, mode="json", round_trip=True)
     except ValidationError as error:
         problems = _problems(error)
     except ValueError as error:  # a value of the type that JSON cannot hold

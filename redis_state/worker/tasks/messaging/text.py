@@ -41,6 +41,8 @@ JOIN_MS: Final = 40
 JOIN_BYTES: Final = 1_024
 # However much waits: a row that a watcher can still show at once.
 MAX_ROW_CHARACTERS: Final = 16_384
+# For what waits, when its writer is cancelled.
+_LAST_S: Final = 1.0
 
 
 class Texts:
@@ -168,6 +170,12 @@ class TextWriter:
         """End the text. After an exception what was written is published, without an end."""
         self._open = False
         self._stop_alarm()
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
+            # By a timeout of the handler's own, perhaps: it goes on, and so do those who watch.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_S):
+                    await self._abandon(of_its_own=self._texts.inbox.over is None)
+            return
         if kind is not None:
             await self._abandon(of_its_own=issubclass(kind, Exception))
             return

@@ -14,6 +14,7 @@ from redis_state.models.attributes import AttributeValue
 from redis_state.primitives.record import Stored
 from redis_state.primitives.watchlist import WatchList, found_over
 from redis_state.serialization import codec
+from redis_state.serialization.payloads import need_end
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import job_of
@@ -82,7 +83,7 @@ async def result_once_over(
 ) -> Any:
     """See `TaskClient.result`."""
     state = await client.wait(session_id, task_id, timeout_s=timeout_s)
-    client.store.base.payloads.need_end(state)
+    need_end(state)
     return result_of(session_id, task_id, recorded_end(state))
 
 

@@ -27,6 +27,7 @@ from pydantic_core import PydanticSerializationError
 
 from redis_state.errors import ConfigError, InvalidDecision, InvalidField
 from redis_state.serialization import codec
+from redis_state.serialization.typed import read_as
 
 MAX_SCHEMA_BYTES = 65_536
 
@@ -74,7 +75,7 @@ class PauseForm:
             check_value(self.schema, value)
             return value
         try:
-            return _validated(self.adapter, value)
+            return read_as(self.adapter, value)
         except ValidationError as error:
             known = _names(self.schema)
             found = error.errors(include_url=False, include_context=False, include_input=False)
@@ -138,17 +139,6 @@ def _has_hash(given: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _validated(adapter: TypeAdapter[Any], value: Any) -> Any:
-    # As JSON: a strict type then takes a date from text.
-    try:
-        return adapter.validate_json(codec.encode(value))
-    except ValidationError as error:
-        if error.errors(include_input=False)[0]["type"] != "json_invalid":
-            raise
-    # A lone surrogate, which pydantic's reader refuses.
-    return adapter.validate_python(value)
 
 
 def _check_size(data: bytes) -> None:

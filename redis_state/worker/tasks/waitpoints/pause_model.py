@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, cast
 
+from redis_state import limits
 from redis_state.errors import InvalidDecision, InvalidField, PauseTimeout
 from redis_state.models import StateUpdate, TaskState, UpdateType
 from redis_state.scripts import raw
@@ -101,6 +102,7 @@ class PauseRequest:
         cls, settings: Settings, reason: str, payload: Any, options: PauseOptions, *, reveal: bool
     ) -> PauseRequest:
         """Check what a handler asks. Errors: InvalidField names what cannot be used."""
+        limits.known_options(PauseOptions, options)
         name, key = options.get("name"), options.get("key")
         for label, text in (("reason", reason), ("name", name), ("key", key)):
             if not isinstance(text, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
