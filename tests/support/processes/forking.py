@@ -31,9 +31,14 @@ from typing import Any, NoReturn, cast
 # Whatever of it there is: the suite also runs without the queue and without PenguiFlow.
 _PRELOADED = (
     "redis_state.worker",
+    "redis_state.worker.agents",
+    "redis_state.http_client",
+    "arq.worker",
     "redis_state.agents",
     "redis_state.testing.conformance",
     "redis_state.integrations.penguiflow",
+    "redis_state.integrations.penguiflow.pauses",
+    "redis_state.integrations.penguiflow.sessions",
     "redis_state.integrations.pydantic_ai",
     "pydantic_ai.models.function",
     # What it imports when it is first used.
@@ -43,7 +48,11 @@ _PRELOADED = (
     "redis_state.integrations.openai_agents",
     "agents.testing",
     "redis_state.integrations.mcp",
+    "redis_state.integrations.mcp.resuming",
     "uvicorn",
+    "uvicorn.lifespan.on",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.auto",
     "redis_state.integrations.langgraph",
     "langgraph.graph",
     "redis_state.gateway",
@@ -61,7 +70,9 @@ _PRELOADED = (
     "pyarrow.dataset",
     "hypothesis",
     "cryptography.fernet",
+    "tests.support.processes.pools",
     "tests.support.servers.faults",
+    "tests.support.servers.nodes",
 )
 # Types of which pydantic-ai makes itself a schema when it first records such a value.
 _RECORDED = ("ModelResponse", "StreamedModelRequestResult", "CallToolResult")
