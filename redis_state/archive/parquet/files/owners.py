@@ -1,7 +1,7 @@
 """Which owners a file may have: a Bloom filter in its footer.
 
-A file is opened for an owner only if its filter has him. It errs for one owner in a hundred: then the
-file is opened, and has nothing of him.
+A file is opened for an owner only if its filter has him. For one owner in a hundred it errs: then
+the file is opened, and has nothing of him.
 """
 
 from __future__ import annotations
