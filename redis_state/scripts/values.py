@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple, TypeAlias
 
+from redis_state.errors import InvalidField
 from redis_state.models.version import Version
 from redis_state.transport.key_groups import LogKeys
 from redis_state.transport.wire.resp import Argument
@@ -57,8 +58,15 @@ def _given(text: str | None) -> bytes:
     return b"" if text is None else b"=" + raw(text)
 
 
+def _topic(topic: str | None) -> bytes:
+    """Write a topic that a caller has named. Errors: InvalidField when it is not text."""
+    if topic is not None and not isinstance(topic, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidField("task_id", f"text is needed, not {type(topic).__name__}")
+    return topic_bytes(topic)
+
+
 # How the scripts' methods have a parameter written that its type alone does not say.
-Topic: TypeAlias = Annotated[str | None, topic_bytes]
+Topic: TypeAlias = Annotated[str | None, _topic]
 Member: TypeAlias = Annotated[str, topic_bytes]
 Expected: TypeAlias = Annotated[int | None, expecting]
 Words: TypeAlias = Annotated[Iterable[str], _spaced]

@@ -48,6 +48,7 @@ from tests.support.samples import (
     task,
     update,
 )
+from tests.support.scripts.logs import ids_of
 from tests.support.servers.faults import Proxy
 from tests.support.timing import Overdue
 
@@ -98,11 +99,7 @@ async def test_rows_of_any_id_are_apart_and_cursors(store: RedisStateStore) -> N
 async def test_an_id_that_looks_like_a_stored_form_is_another_id(store: RedisStateStore) -> None:
     keys = store.base.keys.updates("session")
     await store.save_update(update(LONG))
-    (stored_form,) = [
-        name
-        for name in await store.transport.sender.send("HKEYS", keys.ids, repeatable=True)
-        if name
-    ]
+    (stored_form,) = await ids_of(store.base.scripts, keys)
     assert await store.updates.save(update(stored_form.decode())) is True
     found = [each.update_id for each in await store.list_updates("session")]
     assert found == [LONG, stored_form.decode()]

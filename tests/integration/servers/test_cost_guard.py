@@ -66,7 +66,7 @@ async def newest(store: RedisStateStore, _: int) -> None:
 
 
 BOUNDS: dict[str, tuple[Operation, Cost]] = {
-    "append": (append, Cost(180, 9, 565)),
+    "append": (append, Cost(180, 4.7, 565)),
     "event": (event, Cost(210, 4.7, 500)),
     "save": (save, Cost(220, 4.7, 1140)),
     "load": (load, Cost(160, 1.6, 225)),
@@ -77,12 +77,12 @@ BOUNDS: dict[str, tuple[Operation, Cost]] = {
 
 # Nobody to share a command or a write with.
 BOUNDS_ALONE: dict[str, tuple[Operation, Cost]] = {
-    "append": (append, Cost(310, 12, 665)),
+    "append": (append, Cost(310, 7, 665)),
     "save": (save, Cost(340, 7.5, 1240)),
     "load": (load, Cost(280, 1.6, 225)),
 }
 # One after the other, each recorded before the next begins.
-STEP = Cost(280, 11, 470)
+STEP = Cost(280, 8.5, 470)
 # Each is heard alone, as a rule.
 CALLS_PER_MESSAGE = 140
 

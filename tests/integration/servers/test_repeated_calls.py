@@ -212,6 +212,7 @@ _HARMLESS = {
     ("primitives/blob.py", "unlink(upload.key)"),  # a key that is never used again
     ("testing/conformance/trial.py", "unlink(key)"),  # of a namespace whose workers have ended
     # of a session or a user that is being erased: what comes meanwhile is to go too
+    ("erasure/memories.py", "unlink(key.name)"),
     ("erasure/user.py", "unlink(key.name)"),
     ("erasure/user.py", "unlink(index.name)"),
     ("worker/queue/withdrawing.py", "unlink(payload_key(job))"),
