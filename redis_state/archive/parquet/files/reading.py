@@ -51,8 +51,8 @@ class Footer:
     def __init__(self, metadata: Any, kind: str) -> None:
         self.metadata: Any = metadata
         self._place = SCHEMAS[kind].names.index(OWNERS[kind])
-        written = (metadata.metadata or {}).get(OWNERS_ENTRY)
-        self._owners = None if written is None else OwnerFilter(written)
+        about: dict[bytes, bytes] = metadata.metadata or {}
+        self._owners = OwnerFilter(about[OWNERS_ENTRY]) if OWNERS_ENTRY in about else None
 
     def groups(self, owner: str | None, only: Container[int] | None = None) -> list[int]:
         """Return the numbers of the row groups that may have rows of an owner, of all for None."""
