@@ -1,6 +1,6 @@
 -- Delete a task with its journal and its list of children, and end its lease, once per call: the
 -- worker that runs it can write no more, and no worker can start it.
--- KEYS task      hash: attempts, epoch
+-- KEYS task      hash: attempts, epoch, job
 -- KEYS tasks     zset: task_id -> expiry in us
 -- KEYS lease     hash: owner, claim, epoch, expires; its epoch stays, so that the next is greater
 -- KEYS journal   hash: entry -> JSON
@@ -12,10 +12,10 @@
 -- @once
 -- @idempotent
 
--- A task that waits may have none: what was said of it before is not a later task's for that.
-local was = redis.call('HMGET', task, 'attempts', 'epoch')
+-- A task that waits, or that never ran, may have none: what was said of it is not a later task's for that.
+local was = redis.call('HMGET', task, 'attempts', 'epoch', 'job')
 if was[2] then redis.call('HSETNX', lease, 'epoch', was[2]) end
-if redis.call('HEXISTS', lease, 'epoch') == 1 or tonumber(was[1] or 0) > 0 then
+if redis.call('HEXISTS', lease, 'epoch') == 1 or was[3] or tonumber(was[1] or 0) > 0 then
   redis.call('HINCRBY', lease, 'epoch', 1)
   redis.call('HDEL', lease, 'owner', 'claim')
   redis.call('PEXPIRE', lease, lease_ms)

@@ -31,6 +31,7 @@
 -- @include lease_take
 -- @include record_write
 -- @include announce
+-- @include topic_index
 
 local was = redis.call('HMGET', task, 'status', 'write', 'retired', 'epoch')
 local holder = redis.call('HGET', lease, 'owner') or ''

@@ -37,10 +37,13 @@ def load(target: str, form: str = "MODULE:WORKER") -> object:
     sys.path.append(str(Path.cwd()))
     try:
         return getattr(import_module(module), name)
-    except (RedisStateError, ValidationError):
-        # They name what is wrong.
+    except RedisStateError:
+        # It names what is wrong.
         raise
     except Exception as error:
+        if isinstance(error, ValidationError) and error.title == "Settings":
+            # So does this one, and others are of the user's own models.
+            raise
         is_missing = isinstance(error, ImportError | AttributeError)
         said = " ".join(str(error).split())
         if not is_missing:

@@ -109,7 +109,9 @@ class SessionErasure:
         for key in found.keys:
             what = class_of(key.kind)
             if key.kind in LOGS and key.rest.rpartition(":")[2] not in ("ids", "spare"):
-                logs.append(key.name)
+                # An earlier development version had a list of numbers for each task.
+                if not key.rest.startswith("topic:"):
+                    logs.append(key.name)
             elif key.kind == "artifacts":
                 report.count("artifacts", int(key.rest.startswith("blob:")))
             elif what and key.kind not in LOGS:

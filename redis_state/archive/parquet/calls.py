@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
@@ -16,9 +15,10 @@ from typing import Any, TypeVar, cast
 
 from redis_state.archive.parquet.files.columns import pa
 from redis_state.archive.parquet.files.compacting import GRACE, clean, compact
+from redis_state.archive.parquet.files.footers import Footers
 from redis_state.archive.parquet.files.log import FileGone, FileLog
 from redis_state.archive.parquet.files.objects import Objects
-from redis_state.archive.parquet.files.reading import FileReader, Footer
+from redis_state.archive.parquet.files.reading import FileReader
 from redis_state.archive.parquet.files.writing import FileChanges, delete_files, write_files
 from redis_state.archive.protocol import overlooked
 from redis_state.errors import ArchiveFileMissing, ArchiveUnavailable
@@ -28,6 +28,9 @@ T = TypeVar("T")
 _ATTEMPTS = 3
 # The files that are gone, and that a call does without. Each thread has a context of its own.
 _without: ContextVar[frozenset[str]] = ContextVar("without", default=frozenset())
+# The log and the footers of the call that runs in a thread. One that nobody waits for any more has
+# its own: what it still does is not done in the name of a later call.
+_bound: ContextVar[tuple[FileLog, Footers] | None] = ContextVar("bound", default=None)
 
 
 class ArchiveCall:
@@ -88,10 +91,16 @@ class FileCalls:
         self._objects = objects
         self._folder = folder
         self._limit_s = limit_s
-        self._footers: OrderedDict[str, Footer] = OrderedDict()
+        self._footers = Footers()
         self._lock = asyncio.Lock()
         self._call = ArchiveCall()
-        self.log: FileLog = self._new_log()
+        self._log: FileLog = self._new_log()
+
+    @property
+    def log(self) -> FileLog:
+        """The log: in a thread, that of its call."""
+        bound = _bound.get()
+        return self._log if bound is None else bound[0]
 
     async def read(self, work: Callable[[FileReader], T], *, action: str = "read") -> T:
         """Read in a thread. Errors: ArchiveUnavailable; ArchiveFileMissing."""
@@ -104,7 +113,9 @@ class FileCalls:
             self._call.begin(limit_s)
             try:
                 async with asyncio.timeout(limit_s):
-                    return await in_thread(partial(self._attempts, action, work))
+                    return await in_thread(
+                        partial(self._attempts, self._log, self._footers, action, work)
+                    )
             except TimeoutError:
                 self._abandon()
                 raise ArchiveUnavailable(action, f"no answer in {limit_s:g} s") from None
@@ -135,7 +146,7 @@ class FileCalls:
 
     def compact(self, few: int) -> int:
         """Make few files of many; return how many there are fewer. Delete what does not count."""
-        fewer = compact(self.log, self._footers, few=few)
+        fewer = compact(self.log, self._reading().footers, few=few)
         self.clean()
         return fewer
 
@@ -146,11 +157,12 @@ class FileCalls:
     async def aclose(self) -> None:
         """Forget what was read."""
         async with self._lock:
-            self.log = self._new_log()
-            self._footers.clear()
+            self._log, self._footers = self._new_log(), Footers()
 
     def _reading(self) -> FileReader:
-        return FileReader(self.log, self._footers, without=_without.get())
+        bound = _bound.get()
+        footers = self._footers if bound is None else bound[1]
+        return FileReader(self.log, footers, without=_without.get())
 
     def _new_log(self) -> FileLog:
         call = self._call = ArchiveCall()
@@ -159,12 +171,12 @@ class FileCalls:
     def _abandon(self) -> None:
         """Leave the thread of a call alone: it changes nothing any more that others see."""
         self._call.over = True
-        known = self.log.was_there
-        self.log = self._new_log()
-        self.log.was_there = known
-        self._footers = OrderedDict()
+        known = self._log.was_there
+        self._log, self._footers = self._new_log(), Footers()
+        self._log.was_there = known
 
-    def _attempts(self, action: str, work: Callable[[], T]) -> T:
+    def _attempts(self, log: FileLog, footers: Footers, action: str, work: Callable[[], T]) -> T:
+        _bound.set((log, footers))
         known = ""
         # One more, without the files that are gone.
         for attempt in range(_ATTEMPTS + 1):

@@ -236,8 +236,11 @@ class AgentWorker:
             await loop.poll()
         except CommandRefused as error:
             return _refused(error, process)
-        except ConfigError:
-            raise
+        except ConfigError as error:
+            # After a failover the server may not promise what is asked for, until it is mended.
+            if not process.polls.ever:
+                raise
+            return error
         except BackendError as error:
             return error
         except Exception as error:

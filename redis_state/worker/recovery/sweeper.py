@@ -30,7 +30,7 @@ from functools import partial
 from typing import Any
 
 from redis_state.archive.waiting import ArchiveList
-from redis_state.errors import BackendError
+from redis_state.errors import BackendError, RedisStateError
 from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList
 from redis_state.serialization import codec
@@ -157,11 +157,11 @@ class Sweeper:
             # Claims that had ended may be there again, and the entries of their tasks are not.
             self._claims_history = self._history.current
             self._old_claims.begin_again()
-        claims, listed = await asyncio.gather(
-            self._watch.claim_due(limit=self._limit, hold_ms=_HOLD_MS),
-            self._old_claims.read(),
-        )
         try:
+            claims, listed = await asyncio.gather(
+                self._watch.claim_due(limit=self._limit, hold_ms=_HOLD_MS),
+                self._old_claims.read(),
+            )
             if claims:
                 await self._sweep(claims, report)
             if isinstance(listed, BackendError):
@@ -170,8 +170,8 @@ class Sweeper:
                 for how in await self._old_claims.release(listed):
                     report.released += how is QueueState.RELEASED
                     report.requeued += how is QueueState.QUEUED
-        except BackendError:
-            # An entry may be settled whose task's claim is not ended.
+        except RedisStateError:
+            # An entry may be settled whose task's claim is not ended, or a claim was only listed.
             self._old_claims.begin_again()
             raise
         finally:

@@ -18,7 +18,7 @@ from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.worker.handler.calls import TaskHandedBack, TaskPaused
 from redis_state.worker.runs.config import RunOutcome
-from redis_state.worker.tasks.execution.exits import Exited, kind_of
+from redis_state.worker.tasks.execution.exits import Exited
 from redis_state.worker.tasks.execution.inbox import TaskCancelled
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -76,7 +76,16 @@ def _in(error: BaseException) -> str:
     leaves = list(islice(_leaves(error), _NAMED))
     if leaves == [error]:
         return ""
-    return f": {'; '.join(f'{kind_of(leaf)}: {codec.text_of(leaf)}' for leaf in leaves)}"
+    return f": {'; '.join(map(_named, leaves))}"
+
+
+def _named(error: BaseException) -> str:
+    # The text of an exit begins with its class.
+    return (
+        str(error)
+        if isinstance(error, Exited)
+        else f"{type(error).__name__}: {codec.text_of(error)}"
+    )
 
 
 def _cut(text: str) -> str:

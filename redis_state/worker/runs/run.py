@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from redis_state.errors import (
     BackendError,
+    ConfigError,
     InvalidTransition,
     JournalRewound,
     LeaseLost,
@@ -78,6 +79,7 @@ class TaskRun:
             started.state.session_id,
             self._task_id,
             after=started.inbox,
+            heard_from_ms=started.heard_from_ms,
             replay=started.replay,
             on_hard_cancel=self._cancel_hard,
             on_priority=self._set_priority,
@@ -143,10 +145,16 @@ class TaskRun:
                 await shielded(self._hand_over())
                 raise RunAgain(defer_s=AGAIN_S) from None
             except asyncio.CancelledError:
-                await shielded(self._hand_over())
+                await shielded(self._take_back())
                 raise
         await shielded(self._give_back(chosen.version))
         return True
+
+    async def _take_back(self) -> None:
+        """Make the task PENDING as if it had not been started: this process is to stop."""
+        with suppress(BackendError, ConfigError, LeaseLost, InvalidTransition):
+            await self._transitions.give_back(self._started, None)
+            self.ended = Ended.HANDED_OVER
 
     async def _give_back(self, version: str | None) -> None:
         """Make the task PENDING for workers that have a version of its handler.
@@ -349,7 +357,7 @@ class TaskRun:
             await self._leave()
             return
         self._inbox.close(TaskCancelled("the run is over"))
-        with suppress(BackendError, LeaseLost, InvalidTransition):
+        with suppress(BackendError, ConfigError, LeaseLost, InvalidTransition):
             await self._transitions.finish_run(self._started, TaskStatus.PENDING)
             self.ended = Ended.HANDED_OVER
 

@@ -8,12 +8,12 @@ from contextlib import suppress
 
 from redis_state.errors import (
     BackendError,
+    ConfigError,
     InvalidTransition,
     LeaseLost,
     NoConnection,
     PayloadUnreadable,
 )
-from redis_state.models import TaskStatus
 from redis_state.primitives.lease import new_owner
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import JOB_FIELDS, job_in
@@ -98,11 +98,12 @@ async def _start(
 
     async def take_back() -> None:
         lease = store.tasks.keys(job.session_id, job.task_id).lease
-        with suppress(BackendError, LeaseLost, InvalidTransition):
+        with suppress(BackendError, ConfigError, LeaseLost, InvalidTransition):
             held = await store.transport.commands.hget(lease, "owner")
             started = await start() if held == owner.encode() else None
             if isinstance(started, StartedRun):
-                await TaskTransitions(store).finish_run(started, TaskStatus.PENDING)
+                # As if it had not been started: earlier deaths count on.
+                await TaskTransitions(store).give_back(started, None)
 
     try:
         while True:

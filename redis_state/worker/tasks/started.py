@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis_state.models import TaskState
+from redis_state.models import TaskState, TaskStatus
 from redis_state.models.attributes import AttributeValue
 from redis_state.primitives.lease import HeldLease
 from redis_state.primitives.record import stored
@@ -27,9 +27,10 @@ from redis_state.worker.tasks.recorded.replay import Replay
 class StartedRun:
     """A task that runs now: under which lease, as it stood, and what its journal holds.
 
-    ``steered`` says whether there is steering of it. ``secret`` is what the tokens of its pauses
-    and the ids of its children are made from. One that is ``isolated`` is not cancelled with its
-    ``parent``. ``void`` names the steering events of before it was reopened.
+    ``steered`` says whether there is steering of it, and ``heard_from_ms`` of which time: what is
+    older may be an earlier task's of the id, whose record has expired. ``secret`` is what the
+    tokens of its pauses and the ids of its children are made from. One that is ``isolated`` is not
+    cancelled with its ``parent``. ``void`` names the steering events of before it was reopened.
     """
 
     held: HeldLease
@@ -45,6 +46,7 @@ class StartedRun:
     replay: Replay = field(repr=False)
     order: CallOrder = field(repr=False)
     steered: bool = True
+    heard_from_ms: int = 0
     queue: str | None = None
     parent: str | None = None
     parent_order: int = 0
@@ -95,6 +97,7 @@ def read_started(
         replay=Replay(held, journal, known=known, write=payloads.lane),
         order=CallOrder(journal),
         steered=steered,
+        heard_from_ms=found.order // 1000 - store.tasks.ttl_ms(TaskStatus.COMPLETE.value),
         # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
         taken_over=found.crashes > 0,
         crashes=found.crashes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
@@ -22,6 +23,7 @@ from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files import compacting, log
 from redis_state.archive.parquet.files.columns import pq
 from redis_state.archive.parquet.files.log import FileLog, LogChange
+from redis_state.archive.parquet.files.objects import FolderObjects
 from redis_state.archive.queries import ArchiveListing, ArchiveQuery
 from redis_state.errors import ArchiveUnavailable, ConfigError
 from tests.support.tasks.archived_tasks import sample_task
@@ -198,6 +200,38 @@ async def test_who_was_stopped_past_the_deadline_of_a_call_commits_nothing(
     assert (await other.status()).tasks == 0
     await one.write(batch)
     assert (await other.verify(batch)).is_whole
+
+
+async def test_a_write_that_nobody_waits_for_any_more_commits_nothing_in_the_name_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = ParquetArchive(tmp_path.as_uri(), timeout_s=3.0)
+    await archive.prepare()
+    create, stalled, go_on = FolderObjects.create, list[threading.Thread](), threading.Event()
+
+    def stalling(its: FolderObjects, name: str, data: bytes) -> bool:
+        if name.endswith(".parquet"):
+            if not stalled:
+                stalled.append(threading.current_thread())
+                assert go_on.wait(60)
+            elif threading.current_thread() not in stalled and not go_on.is_set():
+                # The next one has read the log by now.
+                go_on.set()
+                stalled[0].join(60)
+        return create(its, name, data)
+
+    monkeypatch.setattr(FolderObjects, "create", stalling)
+    batch = ArchiveBatch(
+        [sample_task("s", "t", 3, at_ms=_BEGIN_MS)], [SessionRows("s", None, _ROWS)]
+    )
+    with pytest.raises(ArchiveUnavailable, match="no answer"):
+        await archive.write(batch)
+    await archive.write(batch)
+    assert go_on.is_set()
+    assert not stalled[0].is_alive()
+    assert (await archive.verify(batch)).is_whole
+    status = await archive.status()
+    assert (status.tasks, status.updates) == (1, len(_ROWS))
 
 
 @pytest.mark.parametrize("url", ["file:///folder#part", "s3://bucket/a#b", "file:///folder%00"])

@@ -37,6 +37,44 @@ async def listen(ctx: TaskContext) -> list[str]:
     return [str(event.payload.get("text")) for event in await ctx.inbox.wait()]
 
 
+@pytest.mark.parametrize("days", [0, 6, 8])
+async def test_what_was_said_before_a_task_counts_if_no_earlier_task_of_its_id_can_have_ended_since(
+    store: RedisStateStore, days: int
+) -> None:
+    """The record of an earlier one is kept for `finished_task_ttl`, which is seven days."""
+    said = {"text": "go on"}
+    await store.save_steering(
+        SteeringEvent(session_id=SESSION, task_id=TASK, event_type=HEARD, payload=said)
+    )
+    await make(store)
+    task = store.tasks.keys(SESSION, TASK).task
+    made_us = int(await store.transport.commands.hget(task, "order") or 0)
+    later = made_us + days * 86_400_000_000
+    await store.transport.sender.send("HSET", task, "order", later, repeatable=True)
+
+    async def take(ctx: TaskContext) -> list[str]:
+        return [str(event.payload.get("text")) for event in ctx.inbox.take()]
+
+    assert (await run_once(store, take)).result == (["go on"] if days < 7 else [])
+
+
+async def test_a_cleared_task_leaves_its_steering_to_no_later_one(store: RedisStateStore) -> None:
+    await make(store)
+    cancel = SteeringEvent(
+        session_id=SESSION, task_id=TASK, event_type=SteeringEventType.CANCEL, payload={}
+    )
+    await store.save_steering(cancel)
+    await store.tasks.clear(SESSION, TASK)
+    # What it has published is trimmed away by others.
+    await store.updates.clear(SESSION)
+    await make(store)
+
+    async def go_on(_: TaskContext) -> str:
+        return "done"
+
+    assert (await run_once(store, go_on)).result == "done"
+
+
 @pytest.mark.role("any", why="configures a server of its own")
 async def test_steering_is_heard_again_once_the_server_is_as_the_settings_want_it(
     caplog: pytest.LogCaptureFixture,

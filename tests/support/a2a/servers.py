@@ -195,7 +195,12 @@ class Hook:
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one call and close."""
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        except asyncio.IncompleteReadError:
+            # Its caller was killed, or gave up.
+            writer.close()
+            return
         fields = {
             name.lower(): value.strip()
             for name, _, value in (line.partition(":") for line in head.splitlines()[1:])

@@ -9,8 +9,8 @@ pytest.importorskip("pyarrow", reason="needs the parquet extra")
 
 from redis_state.archive.model import ArchivedRow
 from redis_state.archive.parquet.files.columns import UPDATES, encode, pq, row_values, table_of
+from redis_state.archive.parquet.files.footers import Footer
 from redis_state.archive.parquet.files.owners import OwnerFilter, written_owners
-from redis_state.archive.parquet.files.reading import Footer
 
 
 @pytest.mark.parametrize("count", [0, 1, 6, 3000])
@@ -20,7 +20,8 @@ def test_no_owner_is_missed_and_few_others_are_taken_for_one(count: int) -> None
     ]
     written = written_owners(owners)
     assert written.isascii()
-    found = OwnerFilter(written)
+    found = OwnerFilter.read(written)
+    assert found is not None
     assert [each for each in owners if each not in found] == []
     mistaken = sum(f"other-{number}" in found for number in range(2000))
     assert mistaken < 2000 * 0.03
@@ -49,3 +50,8 @@ def test_a_footer_says_which_groups_may_have_an_owner() -> None:
     assert earlier.groups("x") == []
     whole: Any = pq.read_table(BytesIO(body))
     assert whole.equals(table.sort_by("session_id"))
+
+
+@pytest.mark.parametrize("written", [b"", b"AA==", b"no base64!", b"\xff"])
+def test_what_another_tool_has_written_there_is_no_filter(written: bytes) -> None:
+    assert OwnerFilter.read(written) is None

@@ -6,14 +6,15 @@ the size of a large one, they become one. So each row is written again few times
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 from redis_state.archive.parquet.files.columns import KINDS, SESSIONS, last_of_each, pa
+from redis_state.archive.parquet.files.footers import Footers
 from redis_state.archive.parquet.files.log import NEW, DataFile, FileLog, LogChange
-from redis_state.archive.parquet.files.reading import FileReader, Footer
+from redis_state.archive.parquet.files.reading import FileReader
 from redis_state.archive.parquet.files.writing import delete_files, put, split
 
 # New files are merged so many at once at most, or of so many bytes in memory.
@@ -25,7 +26,7 @@ _ATTEMPTS = 5
 _Read = tuple[DataFile, Any]
 
 
-def compact(log: FileLog, footers: OrderedDict[str, Footer], *, few: int) -> int:
+def compact(log: FileLog, footers: Footers, *, few: int) -> int:
     """Merge files; return how many there are fewer. ``few`` files of a bucket stay as they are.
 
     A crash leaves what was committed, and files that do not count.
@@ -56,9 +57,7 @@ def clean(log: FileLog, *, grace: timedelta = GRACE) -> int:
     return len(over)
 
 
-def _step(
-    log: FileLog, footers: OrderedDict[str, Footer], kind: str, few: int, left: set[str]
-) -> bool:
+def _step(log: FileLog, footers: Footers, kind: str, few: int, left: set[str]) -> bool:
     """Merge some files of a kind; return whether there were any. ``left`` ones stay as they are."""
     for _ in range(_ATTEMPTS):
         reader = FileReader(log, footers)

@@ -23,12 +23,11 @@ from redis_state.archive.parquet.files.columns import (
     records_of,
     rows_of,
 )
+from redis_state.archive.parquet.files.footers import Footers
 from redis_state.archive.parquet.files.log import DataFile, FileGone, FileLog, Files
-from redis_state.archive.parquet.files.owners import OWNERS_ENTRY, OwnerFilter
 
 # A file of so many bytes is read as one.
 _SMALL = 1 << 20
-_FOOTERS = 1024
 # A page of rows, or of found tasks, ends before it has more bytes. It has one at least.
 PAGE_BYTES = 4 << 20
 # So many of such files, and row groups of them, are kept for the rest of a call.
@@ -45,40 +44,15 @@ Place = tuple[int, int]
 Record = tuple[str, str, int, int, str]
 
 
-class Footer:
-    """What a file says of itself: which of its row groups may have rows of an owner."""
-
-    def __init__(self, metadata: Any, kind: str) -> None:
-        self.metadata: Any = metadata
-        self._place = SCHEMAS[kind].names.index(OWNERS[kind])
-        about: dict[bytes, bytes] = metadata.metadata or {}
-        self._owners = OwnerFilter(about[OWNERS_ENTRY]) if OWNERS_ENTRY in about else None
-
-    def groups(self, owner: str | None, only: Container[int] | None = None) -> list[int]:
-        """Return the numbers of the row groups that may have rows of an owner, of all for None."""
-        chosen = range(self.metadata.num_row_groups)
-        if owner is not None and self._owners is not None and owner not in self._owners:
-            return []
-        return [n for n in chosen if (only is None or n in only) and self._may_have(n, owner)]
-
-    def _may_have(self, n: int, owner: str | None) -> bool:
-        if owner is None:
-            return True
-        seen = self.metadata.row_group(n).column(self._place).statistics
-        return seen is None or not seen.has_min_max or bool(seen.min <= owner <= seen.max)
-
-
 class FileReader:
-    """Read the files of a log. ``footers`` are kept from call to call: files never change.
+    """Read the files of a log. ``footers`` are kept from call to call.
 
     Errors: FileGone for a file that is not there, unless it is one of ``without``.
     """
 
-    def __init__(
-        self, log: FileLog, footers: OrderedDict[str, Footer], *, without: Collection[str] = ()
-    ) -> None:
+    def __init__(self, log: FileLog, footers: Footers, *, without: Collection[str] = ()) -> None:
         self._log = log
-        self._footers = footers
+        self.footers: Footers = footers
         self._recent: OrderedDict[tuple[str | int, ...], Any] = OrderedDict()
         files = log.files()
         self.files: Files = files.without(without) if without else files
@@ -275,12 +249,11 @@ class FileReader:
         only: Container[int] | None = None,
     ) -> Iterator[tuple[int, Any]]:
         """Yield the row groups that may have a session's rows, whole, each with its number."""
-        footer = self._footers.get(file.name)
-        if footer is not None and not footer.groups(session, only):
+        if session is not None and not self.footers.may_have(file, session):
             return
         opened = self._open(file)
         try:
-            for n in self._footer(file, opened).groups(session, only):
+            for n in self.footers.of(file, opened).groups(session, only):
                 yield n, self._read(opened, file, n, columns)
         finally:
             if file.bytes > _SMALL:
@@ -322,17 +295,9 @@ class FileReader:
             source = self._log.objects.open(name)
         if source is None:
             raise FileGone(file.name)
-        known = self._footers.get(file.name)
-        opened = pq.ParquetFile(source, metadata=known and known.metadata)
+        opened = pq.ParquetFile(source, metadata=self.footers.metadata(file))
         self._keep(file, (file.name,), opened)
         return opened
-
-    def _footer(self, file: DataFile, opened: Any) -> Footer:
-        found = self._footers.pop(file.name, None) or Footer(opened.metadata, file.kind)
-        self._footers[file.name] = found
-        if len(self._footers) > _FOOTERS:
-            self._footers.popitem(last=False)
-        return found
 
 
 def fitting(sizes: Iterable[int]) -> int:

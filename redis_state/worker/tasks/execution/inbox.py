@@ -78,6 +78,7 @@ class Inbox:
         task_id: str,
         *,
         after: str | None,
+        heard_from_ms: int = 0,
         replay: Replay,
         on_hard_cancel: Callable[[], None],
         on_priority: Callable[[int], None],
@@ -89,6 +90,7 @@ class Inbox:
         self._task_id = task_id
         self._begins_after = after
         self._after = after
+        self._heard_from_ms = heard_from_ms
         self._on_hard_cancel = on_hard_cancel
         self._on_priority = on_priority
         # Events of before the task was reopened, which steer it no more, count as received.
@@ -263,7 +265,8 @@ class Inbox:
                 self._resume(gap)
                 continue
             for entry in page.entries:
-                self._receive(entry.value)
+                if self._is_heard(entry.cursor):
+                    self._receive(entry.value)
             self._after = page.cursor
             if page.at_end:
                 return
@@ -321,7 +324,8 @@ class Inbox:
                     async for entry in entries:
                         # Else one that cannot be received would keep all later ones away.
                         self._after, wait_s = entry.cursor, _AGAIN_S
-                        self._receive(entry.value)
+                        if self._is_heard(entry.cursor):
+                            self._receive(entry.value)
             except CursorGap as gap:
                 self._resume(gap)
             except RedisStateError as error:
@@ -336,6 +340,10 @@ class Inbox:
                 )
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _LONGEST_AGAIN_S)
+
+    def _is_heard(self, cursor: str) -> bool:
+        """Return whether a row is of this task, and not of a much earlier one of its id."""
+        return int(cursor.split("-")[1]) >= self._heard_from_ms
 
     def _has_for(self, lane: Lane) -> bool:
         """Return whether `_take` would return something."""

@@ -298,9 +298,17 @@ def _overdue(journal: Mapping[str, Any], error: str, *, beyond: Mapping[str, str
 
 
 def _missed(journal: Mapping[str, Any], error: str) -> list[str]:
-    """Find the message whose timeout failed the task: the last that did not come."""
-    if not error.startswith("ReceiveTimeout"):
+    """Find the message whose timeout failed the task: the last that did not come.
+
+    Of a group, whose error names others too, all that did not come behind the last recorded step.
+    """
+    if "ReceiveTimeout" not in error:
         return []
     places = {entry: place for entry, place in received(journal).items() if journal[entry] is None}
-    last = max(places, key=lambda entry: places[entry], default=None)
-    return [] if last is None else [last, PLACE + last]
+    if not error.startswith("ReceiveTimeout"):
+        step = max((note.place for _, note in steps_of(journal)), default=0)
+        places = {entry: place for entry, place in places.items() if place > step}
+    elif places:
+        last = max(places, key=lambda entry: places[entry])
+        places = {last: places[last]}
+    return [name for entry in places for name in (entry, PLACE + entry)]
