@@ -76,10 +76,11 @@ def _read(server: BenchServer) -> dict[bytes, Held]:
         life = server.redis.pttl(key)
         if not 0 <= life < _SHORT_MS and not any(part in key for part in _NOT_COPIED):
             kind = server.redis.type(key).decode()
-            if kind == "none":
+            parts = [] if kind == "none" else _parts(server.redis, key, kind)
+            if kind == "none" or parts == [None]:
                 # A worker has removed it since.
                 continue
-            found[key] = kind, _parts(server.redis, key, kind), life
+            found[key] = kind, parts, life
     return found
 
 
