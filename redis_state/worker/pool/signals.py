@@ -23,7 +23,7 @@ class WorkerSignals:
         self._heard: list[signal.Signals] = []
 
     def listen(self) -> None:
-        """Take the signals from now on. One that the process ignores stays ignored."""
+        """Take the signals from now on. A SIGHUP that the process ignores stays ignored."""
         names = [signal.SIGTERM, signal.SIGINT]
         hangup = getattr(signal, "SIGHUP", None)
         # `nohup` has the process ignore it, a host may have a handler of its own.
