@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from redis_state.archive import Archive, open_archive
 from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.waiting import ArchiveList
+from redis_state.errors import ArchiveUnavailable
 from redis_state.models import TaskStatus
+from redis_state.testing import eventually
 from redis_state.transport.sending.calls import CallSender
 from tests.support.processes.pools import SESSION
 from tests.support.servers.faults import run_processes, short_directory
@@ -43,7 +46,7 @@ pytestmark = [pytest.mark.worker, pytest.mark.slow]
 # The fault points: what an archiver sends, and what is sent before.
 POINTS = {
     *("note_member", "watch_entry", "settle_claim", "claim_due", "read_ended", "postgres"),
-    *("mark_archived", "keep_rows", "run_once"),
+    *("mark_archived", "keep_rows"),
 }
 
 
@@ -225,6 +228,15 @@ async def test_postgresql_dies_at_each_round_trip(
                 monkeypatch.setattr(psycopg.AsyncConnection, "wait", watched)
                 await archive_all(store, archive, Archiver(store, archive))
                 monkeypatch.setattr(psycopg.AsyncConnection, "wait", wait)
+
+                async def answers() -> bool:
+                    # A connection that died behind the last call fails the next one, once.
+                    with suppress(ArchiveUnavailable):
+                        await archive.status()  # noqa: B023
+                        return True
+                    return False
+
+                await eventually(answers, "the archive answers again")
                 await archived_whole(store, archive, *tasks)
             await archive.aclose()
             if death.fired is None:
