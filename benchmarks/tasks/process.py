@@ -6,6 +6,7 @@ Standard library only: an engine runs in an environment of its own.
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import json
 import logging
@@ -144,6 +145,9 @@ async def main() -> None:
     marks = Marks()
     prepare: Prepare = importlib.import_module(f"benchmarks.tasks.peers.{name}").prepare
     engine = await prepare(url, marks)
+    # As `AgentWorker.run` does. All engines have it, so that no ratio is the collector's.
+    gc.collect()
+    gc.freeze()
     session = Session(engine, marks)
     loop = asyncio.get_running_loop()
     print(json.dumps({"ready": name, "settings": engine.settings}), flush=True)

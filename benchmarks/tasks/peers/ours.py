@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 from benchmarks.tasks.process import SESSIONS, SLOTS, Engine, Marks
 from redis_state import RedisStateStore, Settings
 from redis_state.settings import make_settings
@@ -15,15 +13,13 @@ NAMESPACE = "tasks"
 
 async def prepare(url: str, marks: Marks) -> Engine:
     """Give a client and a worker of one namespace."""
-    # As `AgentWorker.run`, which has a process of its own.
-    gc.freeze()
     return Ours(make_settings(url, namespace=NAMESPACE), marks)
 
 
 class Ours:
     """Tasks spread over some hundred sessions; all options are the defaults but the slots."""
 
-    settings: str = f"max_tasks={SLOTS}, gc.freeze() as in AgentWorker.run"
+    settings: str = f"max_tasks={SLOTS}"
 
     def __init__(self, settings: Settings, marks: Marks) -> None:
         self._settings = settings
