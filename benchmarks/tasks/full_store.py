@@ -18,13 +18,15 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.driver import Contender
+from benchmarks.measure import percentile
 from benchmarks.report import Row, row
 from benchmarks.runner import Run
 from benchmarks.server import BenchServer
-from benchmarks.tasks.peers.ours import NAMESPACE
+from benchmarks.tasks.paused import delays
 from benchmarks.tasks.planting import SESSION, TASK, Template, plant, sample
-from benchmarks.tasks.pool import reviewed
+from benchmarks.tasks.pool import NAMESPACE, reviewed
 from benchmarks.tasks.process import CALLERS
+from benchmarks.tasks.takeover import kill_workers
 from benchmarks.tasks.throughput import Drained, drain_once, ratio, start_engine
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
@@ -62,6 +64,7 @@ def measure_full_store(run: Run) -> list[Row]:
         took = time.monotonic() - began
         run.tell(f"{paused:,} paused and {queued:,} queued tasks planted in {took:.0f} s")
         found: dict[str, Drained] = {}
+        stepped: dict[str, Drained] = {}
         appends: dict[str, list[float]] = {}
         ends: dict[str, tuple[Contender, Contender]] = {}
         for name, server in (("empty", run.server), ("full", full)):
@@ -76,19 +79,37 @@ def measure_full_store(run: Run) -> list[Row]:
                 appends.setdefault(name, []).append(done.rate)
                 drained = found.setdefault(name, Drained())
                 drain_once(engine, "noop", drained, quick=run.quick)
+                drain_once(engine, "steps5", stepped.setdefault(name, Drained()), quick=run.quick)
         size = full.memory()
+        pool = _pool(run, full)
     there = f"{paused:,} paused, {queued:,} queued"
     note = f"{size / 2**30:.1f} GiB"
     costs = {name: each.cpu_ms for name, each in found.items()}
+    steps = {name: each.cpu_ms for name, each in stepped.items()}
     slower = {name: _inverse(each.rates) for name, each in found.items()}
     submits = {name: _inverse(each.submits) for name, each in found.items()}
     waits = {name: _inverse(rates) for name, rates in appends.items()}
     return [
         _row(f"no-op task, worker CPU; {there}", costs, "ms", note),
+        _row(f"5-step task, worker CPU; {there}", steps, "ms"),
         _row(f"no-op tasks, ms for each; {there}", slower, "ms"),
         _row(f"submit, ms for each; {there}", submits, "ms"),
         _row(f"append, ms for each; {there}", waits, "ms"),
+        *(_row(f"{measure}; {there}", figures, unit) for measure, unit, figures in pool),
     ]
+
+
+def _pool(run: Run, full: BenchServer) -> list[tuple[str, str, dict[str, list[float]]]]:
+    """Measure the delays and the takeovers of a pool on both servers."""
+    waits: dict[str, dict[str, list[float]]] = {}
+    taken_over: dict[str, list[float]] = {}
+    for name, server in (("empty", run.server), ("full", full)):
+        run.tell(f"delays and takeovers, the {name} store")
+        for measure, took in delays(server, 20 if run.quick else 50).items():
+            waits.setdefault(measure, {})[name] = [percentile(took, 0.5)]
+        taken_over[name] = [kill_workers(server, 3 if run.quick else 10)[0][-1]]
+    measured = [(f"{measure}, p50", "ms", found) for measure, found in waits.items()]
+    return [*measured, ("kill -9 to taken over, worst", "s", taken_over)]
 
 
 def _row(measure: str, found: dict[str, list[float]], unit: str, note: str = "") -> Row:

@@ -12,7 +12,7 @@ from benchmarks.report import Row, row
 from benchmarks.runner import Run
 from benchmarks.server import BenchServer
 from benchmarks.store import latencies
-from benchmarks.tasks.pool import NAMESPACE
+from benchmarks.tasks.pool import NAMESPACE, QUEUE
 from redis_state import RedisStateStore
 from redis_state.models import TaskStatus
 from redis_state.worker import TaskClient
@@ -32,35 +32,42 @@ def worker(server: BenchServer, lease_s: str = _LEASE_S) -> Contender:
 def client_of(server: BenchServer) -> tuple[RedisStateStore, TaskClient]:
     """Make a client of these workers."""
     store = RedisStateStore.from_url(server.url, namespace=NAMESPACE)
-    return store, TaskClient(store)
+    return store, TaskClient(store, queue=QUEUE)
 
 
 def measure_delays(run: Run) -> list[Row]:
     """Measure one task at a time, its client and its worker in two processes."""
-    with worker(run.server):
-        return asyncio.run(_delays(run))
-
-
-async def _delays(run: Run) -> list[Row]:
     rows: list[Row] = []
-    store, client = client_of(run.server)
+    run.tell("delays of one task at a time")
+    for measure, took in delays(run.server, 20 if run.quick else 100).items():
+        p50, p99 = percentile(took, 0.5), percentile(took, 0.99)
+        rows.append(row(f"{measure}, p50", p50, "ms", bar=(5.0, 3.0), most=True))
+        rows.append(row(f"{measure}, p99", p99, "ms"))
+    return rows
+
+
+def delays(server: BenchServer, times: int) -> dict[str, list[float]]:
+    """Return the milliseconds of each delay, the shortest first."""
+    with worker(server):
+        return asyncio.run(_delays(server, times))
+
+
+async def _delays(server: BenchServer, times: int) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    store, client = client_of(server)
     async with store, client:
         await _three(client)
         for measure, part in (
             ("submit to the result of 3 steps", _three),
             ("approve to the handler going on", latencies.pause),
         ):
-            run.tell(measure)
             took: list[float] = []
-            for _ in range(20 if run.quick else 100):
+            for _ in range(times):
                 # The worker still has to put the task before away.
                 await asyncio.sleep(0.05)
-                took.append(await part(client))
-            took.sort()
-            p50, p99 = percentile(took, 0.5) * 1000, percentile(took, 0.99) * 1000
-            rows.append(row(f"{measure}, p50", p50, "ms", bar=(5.0, 3.0), most=True))
-            rows.append(row(f"{measure}, p99", p99, "ms"))
-    return rows
+                took.append(await part(client) * 1000)
+            found[measure] = sorted(took)
+    return found
 
 
 async def _three(client: TaskClient) -> float:

@@ -22,7 +22,9 @@ from redis_state.settings import make_settings
 from redis_state.worker import AgentWorker, TaskContext
 from redis_state.worker.runs.config import Handler
 
-NAMESPACE = "task-pool"
+NAMESPACE = "tasks"
+# Of its own: what is planted in a full store waits in the default one.
+QUEUE = "task-pool"
 # Where handlers that are held say that they have begun.
 HELD = "task-pool-held"
 STEP_IN, STEP_OUT = "i" * 20, "o" * 200
@@ -83,7 +85,7 @@ async def main() -> None:
     settings = make_settings(
         url, namespace=NAMESPACE, **dict(zip(names, sys.argv[3:], strict=False))
     )
-    worker = AgentWorker(handlers, settings, max_tasks=SLOTS, lease_s=lease_s)
+    worker = AgentWorker(handlers, settings, queue=QUEUE, max_tasks=SLOTS, lease_s=lease_s)
     serving = asyncio.create_task(worker.serve(handle_signals=False))
     print(json.dumps({"ready": sorted(handlers), "pid": os.getpid()}), flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

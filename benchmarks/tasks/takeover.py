@@ -13,6 +13,7 @@ from benchmarks.driver import Contender
 from benchmarks.measure import percentile
 from benchmarks.report import Row, row
 from benchmarks.runner import Run
+from benchmarks.server import BenchServer
 from benchmarks.tasks.paused import client_of, worker
 from benchmarks.tasks.pool import HELD
 from redis_state.worker import TaskClient
@@ -28,8 +29,7 @@ def measure_takeover(run: Run) -> list[Row]:
     """Kill workers with -9, one of two, again and again."""
     kills = 5 if run.quick else 50
     run.tell(f"{kills} kills")
-    took, served, seconds = asyncio.run(_Killing(run).kill(kills))
-    took.sort()
+    took, served, seconds = kill_workers(run.server, kills)
     load = served / seconds
     what = f"kill -9 to taken over, lease_s=1, {load:.0f} tasks/s beside"
     return [
@@ -38,17 +38,23 @@ def measure_takeover(run: Run) -> list[Row]:
     ]
 
 
+def kill_workers(server: BenchServer, kills: int) -> tuple[list[float], int, float]:
+    """Return how long each killed worker's tasks waited at most, the shortest first; the load."""
+    took, served, seconds = asyncio.run(_Killing(server).kill(kills))
+    return sorted(took), served, seconds
+
+
 class _Killing:
     """Two workers at any time, tasks that they hold, and others that pass."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, server: BenchServer) -> None:
+        self._server = server
         self._workers: dict[int, Contender] = {}
         self._submitted = 0
 
     async def kill(self, kills: int) -> tuple[list[float], int, float]:
         """Return how long each killed worker's tasks waited at most, and the load beside."""
-        store, client = client_of(self._run.server)
+        store, client = client_of(self._server)
         begin = time.monotonic()
         took: list[float] = []
         with ExitStack() as stack:
@@ -84,7 +90,7 @@ class _Killing:
 
     async def _heard(self, tasks: set[str]) -> tuple[str, int, float]:
         while True:
-            said = await asyncio.to_thread(self._run.server.redis.blpop, [HELD], _DEADLINE_S)
+            said = await asyncio.to_thread(self._server.redis.blpop, [HELD], _DEADLINE_S)
             if said is None:
                 raise RuntimeError(f"a task was not taken over within {_DEADLINE_S} s")
             task, process, at = json.loads(said[1])
@@ -100,7 +106,7 @@ class _Killing:
 
     def _fill_up(self) -> None:
         while len(self._workers) < 2:
-            started = worker(self._run.server, _LEASE_S)
+            started = worker(self._server, _LEASE_S)
             self._workers[started.said["pid"]] = started
 
     def _stop(self) -> None:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from benchmarks.driver import Contender
 from benchmarks.report import Row, row
 from benchmarks.runner import Run
-from benchmarks.tasks.peers.ours import NAMESPACE
+from benchmarks.tasks.pool import NAMESPACE
 from benchmarks.tasks.throughput import start_engine
 from redis_state import RedisStateStore
 from redis_state.worker.queue.queue import Queue

@@ -116,3 +116,12 @@ def test_every_message_of_the_troubleshooting_page_is_in_the_code() -> None:
     code = re.sub(r'"\s*f?"', "", " ".join(sources))
     assert len(messages) >= 25
     assert [text for text in messages if text not in code] == []
+
+
+def test_the_page_for_contributors_names_every_target_of_the_makefile() -> None:
+    targets = re.findall(
+        r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE
+    )
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert "test-matrix" in targets
+    assert [name for name in targets if f"`make {name}" not in page and name != "help"] == []

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from benchmarks.tasks.pool import NAMESPACE
 from benchmarks.tasks.process import SESSIONS, SLOTS, Engine, Marks
 from redis_state import RedisStateStore, Settings
 from redis_state.settings import make_settings
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
 from redis_state.worker.runs.config import Handler
-
-NAMESPACE = "tasks"
 
 
 async def prepare(url: str, marks: Marks) -> Engine:

@@ -25,6 +25,7 @@ from redis_state.integrations.a2a.executor import InterruptibleExecutor
 from redis_state.integrations.a2a.push import RedisPushNotificationConfigStore
 from redis_state.integrations.a2a.queues import RedisQueueManager
 from redis_state.integrations.a2a.task_store import RedisTaskStore
+from redis_state.integrations.embabel.task_state_manager import TaskStateManager
 from redis_state.store import RedisStateStore
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ __all__ = [
     "RedisPushNotificationConfigStore",
     "RedisQueueManager",
     "RedisTaskStore",
+    "TaskStateManager",
     "connect",
     "create_agent_executor",
     "create_event_stream",

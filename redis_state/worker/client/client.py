@@ -263,7 +263,8 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
                 event.payload.get("value", event.payload.get("decision")),
                 actor=source,
                 idempotency_key=event.event_id,
-                task=(session_id, task_id),
+                session_id=session_id,
+                task_id=task_id,
                 before=lambda: self.store.save_steering(_naming_token(event)),
             )
             return event

@@ -41,12 +41,20 @@ class ClientDecisions(ABC):
         token: str,
         value: Any = None,
         *,
+        session_id: str | None = None,
+        task_id: str | None = None,
         actor: str | None = None,
         idempotency_key: str | None = None,
     ) -> TaskState | None:
         """Approve a pause. See `resolve`."""
         return await self.resolve(
-            token, approved=True, value=value, actor=actor, idempotency_key=idempotency_key
+            token,
+            approved=True,
+            value=value,
+            session_id=session_id,
+            task_id=task_id,
+            actor=actor,
+            idempotency_key=idempotency_key,
         )
 
     async def reject(
@@ -54,12 +62,20 @@ class ClientDecisions(ABC):
         token: str,
         value: Any = None,
         *,
+        session_id: str | None = None,
+        task_id: str | None = None,
         actor: str | None = None,
         idempotency_key: str | None = None,
     ) -> TaskState | None:
         """Reject a pause. See `resolve`."""
         return await self.resolve(
-            token, approved=False, value=value, actor=actor, idempotency_key=idempotency_key
+            token,
+            approved=False,
+            value=value,
+            session_id=session_id,
+            task_id=task_id,
+            actor=actor,
+            idempotency_key=idempotency_key,
         )
 
     async def resolve(
@@ -68,6 +84,8 @@ class ClientDecisions(ABC):
         *,
         approved: bool,
         value: Any = None,
+        session_id: str | None = None,
+        task_id: str | None = None,
         actor: str | None = None,
         idempotency_key: str | None = None,
     ) -> TaskState | None:
@@ -76,9 +94,11 @@ class ClientDecisions(ABC):
 
         ``token`` is the pause's token or its public id. Every reader of the session's updates has
         the id. So an endpoint for outsiders takes tokens, and refuses what `is_pause_id`
-        recognises. A task that does not wait for this pause yet gets the decision when it waits.
-        The same ``idempotency_key`` repeated with the same decision gets the same answer, and
-        queues again.
+        recognises. An endpoint for users also gives the ``session_id`` of its caller, and the
+        ``task_id`` if it has it: a pause of another one is TokenUnknown.
+
+        A task that does not wait for this pause yet gets the decision when it waits. The same
+        ``idempotency_key`` repeated with the same decision gets the same answer, and queues again.
 
         A pause may have a form: see `TaskContext.open_pause`. An approval's value must fit it. A
         rejection's value is free, a reason for example.
@@ -95,7 +115,13 @@ class ClientDecisions(ABC):
         ``idempotency_key``.
         """
         return await self._resolve(
-            token, approved, value, actor=actor or process_name(), idempotency_key=idempotency_key
+            token,
+            approved,
+            value,
+            session_id=session_id,
+            task_id=task_id,
+            actor=actor or process_name(),
+            idempotency_key=idempotency_key,
         )
 
     async def pauses(
@@ -144,16 +170,27 @@ class ClientDecisions(ABC):
         """Return the open pause of a token or a public id, or None."""
         return await read_open_pause(self.store, token)
 
-    async def delegate(self, token: str, to: str, *, actor: str) -> None:
+    async def delegate(
+        self,
+        token: str,
+        to: str,
+        *,
+        actor: str,
+        session_id: str | None = None,
+        task_id: str | None = None,
+    ) -> None:
         """Hand the vote of ``actor`` on a pause to another actor, who is not named in it.
 
         One step, published as an update. A repetition does nothing. ``to`` may hand the
-        vote on, but not to an actor who has or had one: so there are no cycles.
+        vote on, but not to an actor who has or had one: so there are no cycles. The pause must
+        belong to the session and the task, if they are given.
 
         Errors: AlreadyVoted; NotADecider; DelegationRefused; TokenResolved, TokenUnknown;
         InvalidTransition if the task is terminal.
         """
-        await delegate_vote(self.store, token, to, actor=actor)
+        await delegate_vote(
+            self.store, token, to, actor=actor, session_id=session_id, task_id=task_id
+        )
 
     async def _resolve(
         self,
@@ -161,9 +198,10 @@ class ClientDecisions(ABC):
         approved: bool,  # noqa: FBT001 - private
         value: Any,
         *,
+        session_id: str | None,
+        task_id: str | None,
         actor: str,
         idempotency_key: str | None,
-        task: tuple[str, str] | None = None,
         before: Callable[[], Awaitable[object]] | None = None,
     ) -> TaskState | None:
         with telemetry.deciding() as span:
@@ -173,15 +211,15 @@ class ClientDecisions(ABC):
                 value=value,
                 actor=actor,
                 idempotency_key=idempotency_key,
-                task=task,
+                session_id=session_id,
+                task_id=task_id,
                 before=before,
             )
-            session_id, task_id = decided.session_id, decided.task_id
-            status_view = await self.store.tasks.look(session_id, task_id)
+            status_view = await self.store.tasks.look(decided.session_id, decided.task_id)
             if status_view is not None and status_view.status is TaskStatus.PENDING:
                 self._books.note_status(status_view)
                 # Put, not ensured: the worker of the run that paused may still hold that run's job.
                 job = Job.ready(status_view)._replace(trace=span.carrier)
                 await self._queue.put(job)
-            span.note(session_id=session_id, task_id=task_id)
-        return await self.get(session_id, task_id)
+            span.note(session_id=decided.session_id, task_id=decided.task_id)
+        return await self.get(decided.session_id, decided.task_id)

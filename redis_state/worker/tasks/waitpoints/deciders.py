@@ -53,14 +53,15 @@ async def delegate_vote(
     to: str,
     *,
     actor: str,
-    task: tuple[str, str] | None = None,
+    session_id: str | None = None,
+    task_id: str | None = None,
 ) -> None:
     """See `TaskClient.delegate`."""
     name_of_actor("actor", actor)
     name_of_actor("to", to)
     if actor == to:
         raise DelegationRefused(actor, to, reason="it is the same actor")
-    found = await find_pause(store, token, task=task)
+    found = await find_pause(store, token, session_id=session_id, task_id=task_id)
     state = await store.tasks.load(found.session_id, found.task_id)
     if state is None:
         raise TokenUnknown(expired=True)

@@ -72,14 +72,15 @@ class PauseDecisions:
         value: Any,
         actor: str,
         idempotency_key: str | None = None,
-        task: tuple[str, str] | None = None,
+        session_id: str | None = None,
+        task_id: str | None = None,
         before: Callable[[], Awaitable[object]] | None = None,
     ) -> Decided:
         """Decide a pause, once, and make its task PENDING if it waits for it, in one step.
 
         ``token`` is the token or the pause's id, which decides only revealed pauses. The same
-        ``idempotency_key`` repeated with the same decision gets the same answer. ``task`` is the
-        session and the task to which the pause must belong. ``before`` is called once the value
+        ``idempotency_key`` repeated with the same decision gets the same answer. The pause must
+        belong to the session and the task, if they are given. ``before`` is called once the value
         has been checked. The watch list has the task before: a crash afterwards leaves it PENDING,
         known and not queued.
 
@@ -88,7 +89,7 @@ class PauseDecisions:
         is terminal.
         """
         text("actor", actor)
-        found = await find_pause(self._store, token, task=task)
+        found = await find_pause(self._store, token, session_id=session_id, task_id=task_id)
         schema = found.schema(self._payloads)
         value = codec.plain(value) if schema is None else form_value(value)
         if schema is not None and approved and found.is_open:

@@ -78,11 +78,15 @@ async def tokens_of(store: RedisStateStore, session_id: str) -> list[str]:
 
 
 async def find_pause(
-    store: RedisStateStore, token: str, *, task: tuple[str, str] | None = None
+    store: RedisStateStore,
+    token: str,
+    *,
+    session_id: str | None = None,
+    task_id: str | None = None,
 ) -> FoundPause:
     """Find a pause by its token; by its id only if it is revealed.
 
-    ``task`` is the session and the task to which it must belong. Errors: TokenUnknown.
+    It must belong to the session and the task, if they are given. Errors: TokenUnknown.
     """
     key = token_key(store, token)
     owner, state, about, form, approvals = await store.transport.commands.hmget(
@@ -90,10 +94,10 @@ async def find_pause(
     )
     if not owner:
         raise TokenUnknown(expired=False)
-    session_id, task_id, entry = codec.decode(owner)
-    if task not in (None, (session_id, task_id)):
+    session, task, entry = codec.decode(owner)
+    if session_id not in (None, session) or task_id not in (None, task):
         raise TokenUnknown(expired=False)
     if is_pause_id(token) and not as_object(about or b"{}").get("revealed"):
         raise TokenUnknown(expired=False)
     is_open, votes = state == b"open", approvals is not None
-    return FoundPause(key, session_id, task_id, entry, is_open, votes, about, form)
+    return FoundPause(key, session, task, entry, is_open, votes, about, form)

@@ -59,6 +59,31 @@ async def test_who_reads_the_updates_learns_a_pauses_id_and_not_its_token(
             assert result[5] not in str(row.content)
 
 
+async def test_a_call_that_names_its_session_and_task_decides_no_other_pause(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    async def handler(ctx: TaskContext) -> Any:
+        return (await ctx.pause("one", of=["ann"])).value
+
+    await make(store)
+    await run_once(store, handler)
+    (pause,) = await client.pauses(SESSION)
+    other: dict[str, str]
+    for name in (pause.pause_id, pause.token):
+        assert name is not None
+        for other in ({"session_id": "other"}, {"session_id": SESSION, "task_id": "other"}):
+            with pytest.raises(TokenUnknown):
+                await client.approve(name, actor="ann", **other)
+            with pytest.raises(TokenUnknown):
+                await client.reject(name, actor="ann", **other)
+            with pytest.raises(TokenUnknown):
+                await client.delegate(name, "bob", actor="ann", **other)
+    assert await client.pauses(SESSION) == [pause]
+    assert pause.pause_id is not None
+    await client.approve(pause.pause_id, 7, session_id=SESSION, task_id=TASK, actor="ann")
+    assert (await run_once(store, handler)).result == 7
+
+
 def token_of_pause(record: Any, name: str) -> str:
     secret = json.loads(job_of(record.fields))["secret"]
     return token_of(SESSION, secret, f"pause:{name}#1")
