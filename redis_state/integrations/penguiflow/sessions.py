@@ -22,40 +22,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncGenerator, Coroutine
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from penguiflow.sessions import StreamingSession
 from penguiflow.state import StateUpdate, SteeringEvent, SteeringEventType, TaskState
 
-from redis_state.errors import BackendError, CursorGap, InvalidField
-from redis_state.integrations.penguiflow.adapter.private_names import forget, has_room, inbox_of
+from redis_state.errors import BackendError, InvalidField
+from redis_state.integrations.penguiflow.adapter.private_names import forget, inbox_of
 from redis_state.integrations.penguiflow.durable.durable_session import DurableSession
 from redis_state.integrations.penguiflow.durable.registry import ENDED
-from redis_state.memory.keys import heard_steering
+from redis_state.integrations.penguiflow.durable.steering_reader import (
+    ALL,
+    APPROVALS,
+    OF_OWNERS,
+    SteeringReader,
+)
 from redis_state.scripts import Fence
 from redis_state.store import RedisStateStore
-from redis_state.stores.sessions.session_log import Entry
 
 log: logging.Logger = logging.getLogger(__name__)
 
 _AGAIN_S = 1.0
-_LOOK_FOR_ROOM_S = 0.05
 _CLOSE_S = 5.0
-
-_MESSAGES = frozenset(
-    {
-        SteeringEventType.USER_MESSAGE,
-        SteeringEventType.INJECT_CONTEXT,
-        SteeringEventType.REDIRECT,
-    }
-)
-# What a reader feeds: of a task that runs here; that nobody runs; that has ended.
-_ALL = frozenset(SteeringEventType)
-_OF_OWNERS = frozenset({SteeringEventType.CANCEL, SteeringEventType.PRIORITIZE})
-_APPROVALS = frozenset({SteeringEventType.APPROVE, SteeringEventType.REJECT})
 
 
 class WatchedStore:
@@ -126,21 +116,22 @@ class SteeringBridge:
         self.owner: bool = owner
         self.retell: bool = retell
         self.delivered: int = 0
-        self._readers: dict[str, _Reader] = {}
+        self._readers: dict[str, SteeringReader] = {}
         self._turning = asyncio.Lock()
         self._turns: set[asyncio.Task[None]] = set()
         self._fed: set[str] = set()
-        self._own: dict[str, asyncio.Future[bool]] = {}
+        # By task: what this session was given itself, until a reader has come by it.
+        self._own: dict[str, dict[str, asyncio.Future[bool]]] = {}
 
     def look_at(self, task_id: str, ended: bool) -> None:  # noqa: FBT001 - for call_soon
         """Record that a task was saved here: it may have started or ended."""
         reader = self._readers.get(task_id)
         if ended:
-            self._spawn(self._turn(task_id, _APPROVALS))
+            self._spawn(self._turn(task_id, APPROVALS))
         elif inbox_of(self.session, task_id) is not None and (
-            reader is None or reader.kinds is not _ALL
+            reader is None or reader.kinds is not ALL
         ):
-            self._spawn(self._turn(task_id, _ALL))
+            self._spawn(self._turn(task_id, ALL))
 
     async def save(self, event: SteeringEvent) -> None:
         """Save what the session was given here; what came from the log is saved already.
@@ -150,26 +141,26 @@ class SteeringBridge:
         if event.event_id in self._fed:
             return
         outcome = asyncio.get_running_loop().create_future()
-        self._own[event.event_id] = outcome
+        self._own.setdefault(event.task_id, {})[event.event_id] = outcome
         try:
             await self.store.save_steering(event)
         except BaseException:
             # It may stand in the log all the same. Then the session has not acted on it: feed it.
-            self._own.pop(event.event_id, None)
+            self._forget_own(event.task_id, event.event_id)
             forget(self.session, event)
             outcome.set_result(False)
             raise
         outcome.set_result(True)
         if event.task_id not in self._readers:
-            self._own.pop(event.event_id, None)
+            self._forget_own(event.task_id, event.event_id)
 
     async def is_own(self, event: SteeringEvent) -> bool:
         """Return, once its save has an outcome, whether the session was given an event here."""
-        outcome = self._own.get(event.event_id)
+        outcome = self._own.get(event.task_id, {}).get(event.event_id)
         if outcome is None:
             return False
         saved = await outcome
-        self._own.pop(event.event_id, None)
+        self._forget_own(event.task_id, event.event_id)
         return saved
 
     async def feed(self, event: SteeringEvent) -> None:
@@ -196,12 +187,12 @@ class SteeringBridge:
         """Begin to read for the tasks that the session has already."""
         for task in await self.session.list_tasks():
             if inbox_of(self.session, task.task_id) is not None:
-                await self._turn(task.task_id, _ALL)
+                await self._turn(task.task_id, ALL)
             elif self.owner and task.status not in ENDED:
-                await self._turn(task.task_id, _OF_OWNERS)
+                await self._turn(task.task_id, OF_OWNERS)
         for patch in self.session.pending_patches.values():
             if patch.task_id not in self._readers:
-                await self._turn(patch.task_id, _APPROVALS)
+                await self._turn(patch.task_id, APPROVALS)
 
     async def aclose(self) -> None:
         """Stop at once. What was not fed is fed by the next reader of its task."""
@@ -213,11 +204,11 @@ class SteeringBridge:
     async def _turn(self, task_id: str, kinds: frozenset[SteeringEventType]) -> None:
         """Set the kinds of events that a task's reader feeds from now on, or end it."""
         async with self._turning:
-            if kinds is _ALL and inbox_of(self.session, task_id) is None:
-                kinds = _APPROVALS  # it has ended in the meantime
+            if kinds is ALL and inbox_of(self.session, task_id) is None:
+                kinds = APPROVALS  # it has ended in the meantime
             patches: Any = self.session.pending_patches
             waits = any(patch.task_id == task_id for patch in patches.values())
-            wanted = kinds if waits or kinds is not _APPROVALS else None
+            wanted = kinds if waits or kinds is not APPROVALS else None
             reader = self._readers.get(task_id)
             if reader is not None:
                 if reader.kinds is wanted:
@@ -225,121 +216,24 @@ class SteeringBridge:
                 await reader.stop()
                 del self._readers[task_id]
             if wanted is None:
+                # Nobody comes by what is saved. What is not yet is forgotten once it is.
+                own = self._own.get(task_id, {})
+                for event_id in [name for name, outcome in own.items() if outcome.done()]:
+                    self._forget_own(task_id, event_id)
                 return
             after = None if reader is None else reader.recorded
-            self._readers[task_id] = _Reader(self, task_id, wanted, after)
+            self._readers[task_id] = SteeringReader(self, task_id, wanted, after)
+
+    def _forget_own(self, task_id: str, event_id: str) -> None:
+        own = self._own.get(task_id, {})
+        own.pop(event_id, None)
+        if not own:
+            self._own.pop(task_id, None)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         turn = asyncio.create_task(work)
         self._turns.add(turn)
         turn.add_done_callback(self._turns.discard)
-
-
-class _Reader:
-    """A reader of one task's part of the log, which feeds it in order.
-
-    Messages wait here while the task's inbox has no room for them, because the inbox itself would
-    drop them. Events that steer the run (CANCEL, PAUSE, ...) do not wait behind them. ``recorded``
-    is the cursor before which everything was fed.
-    """
-
-    def __init__(
-        self,
-        bridge: SteeringBridge,
-        task_id: str,
-        kinds: frozenset[SteeringEventType],
-        after: str | None,
-    ) -> None:
-        self._bridge = bridge
-        self._task_id = task_id
-        self.kinds: frozenset[SteeringEventType] = kinds
-        self.recorded: str | None = after
-        self._known = after is not None or bridge.retell
-        self._heard = after
-        self._left = False
-        self._held: deque[SteeringEvent] = deque()
-        self._holding = asyncio.Event()
-        self._feeding = asyncio.Lock()
-        self._key = heard_steering(bridge.session.session_id, task_id)
-        self.task: asyncio.Task[None] = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        """Stop, not in the middle of an event."""
-        async with self._feeding:
-            self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._hand_out())
-            while True:
-                try:
-                    await self._listen()
-                except CursorGap as gap:
-                    log.warning("steering of task %r was dropped: %s", self._task_id, gap)
-                    self._heard = gap.resume_after
-                except BackendError as error:
-                    log.warning("steering of task %r is not heard: %s", self._task_id, error)
-                    await asyncio.sleep(_AGAIN_S)
-
-    async def _listen(self) -> None:
-        store, session_id = self._bridge.store, self._bridge.session.session_id
-        if not self._known:
-            note = await store.load_memory_state(self._key)
-            self._heard = self.recorded = None if note is None else note.get("after")
-            self._known = True
-        entries = store.watch_steering(session_id, after=self._heard, task_id=self._task_id)
-        async with aclosing(entries):
-            async for entry in entries:
-                async with self._feeding:
-                    await self._hear(entry)
-
-    async def _hear(self, entry: Entry[Any]) -> None:
-        event: SteeringEvent = entry.value
-        if not await self._bridge.is_own(event):
-            if not await self._wants(event):
-                self._left = True
-            elif event.event_type in _MESSAGES and (self._held or not self._has_room(event)):
-                self._held.append(event)
-                self._holding.set()
-            else:
-                await self._bridge.feed(event)
-        self._heard = entry.cursor
-        await self._note()
-        if self.kinds is _APPROVALS:
-            self._bridge.look_at(self._task_id, ended=True)
-
-    async def _hand_out(self) -> None:
-        while await self._holding.wait():
-            async with self._feeding:
-                while self._held and self._has_room(self._held[0]):
-                    await self._bridge.feed(self._held.popleft())
-                if not self._held:
-                    self._holding.clear()
-                    await self._note()
-            await asyncio.sleep(_LOOK_FOR_ROOM_S)
-
-    async def _note(self) -> None:
-        """Record how far everything was fed, so that no later reader repeats it."""
-        if self._left or self._held or self._heard is None:
-            return
-        self.recorded = self._heard
-        with suppress(BackendError):  # the next note says as much
-            await self._bridge.store.save_memory_state(self._key, {"after": self.recorded})
-
-    async def _wants(self, event: SteeringEvent) -> bool:
-        if self.kinds is _APPROVALS:
-            patch_id = event.payload.get("patch_id")
-            waiting = self._bridge.session.pending_patches
-            return event.event_type in _APPROVALS and patch_id in waiting
-        # PenguiFlow would let a late RESUME or CANCEL change the status of a terminal task.
-        task = await self._bridge.session.get_task(self._task_id)
-        over = task is None or task.status in ENDED
-        return event.event_type in self.kinds and not over
-
-    def _has_room(self, event: SteeringEvent) -> bool:
-        inbox = inbox_of(self._bridge.session, self._task_id)
-        return inbox is not None and has_room(inbox, event)
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from penguiflow.state import StateUpdate, SteeringEvent
 from redis_state import limits
 from redis_state.errors import (
     CallerError,
+    ConfigError,
     InvalidField,
     RedisStateError,
     TokenResolved,
@@ -72,8 +73,10 @@ class DurableSession(SharedSession):
 
         See `SharedSession.close`.
         """
-        await super().close()
-        await self._save_quietly()
+        try:
+            await super().close()
+        finally:
+            await self._save_quietly()
 
     # The context
 
@@ -108,6 +111,8 @@ class DurableSession(SharedSession):
                     saved = await self._kept.contexts.update_context(
                         self.session_id, **self._unsaved[0]
                     )
+                except ConfigError:  # of the server: it can be mended
+                    raise
                 except CallerError:
                     self._unsaved.popleft()
                     raise

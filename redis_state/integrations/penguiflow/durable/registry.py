@@ -9,6 +9,7 @@ has settled its task or started it again, can no longer change it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -18,12 +19,15 @@ from typing import Any
 from penguiflow.sessions import TaskRegistry
 from penguiflow.state import TaskState, TaskStatus
 
-from redis_state.errors import BackendError, LeaseLost
+from redis_state.errors import BackendError, ConfigError, LeaseLost
 from redis_state.primitives.lease import HeldLease, Leases, Renewal
 from redis_state.scripts import Fence
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.task_status import TaskStatusView
 
+log: logging.Logger = logging.getLogger(__name__)
+
+_AGAIN_S = 0.2
 ENDED: frozenset[TaskStatus] = frozenset(
     {TaskStatus.COMPLETE, TaskStatus.FAILED, TaskStatus.CANCELLED}
 )
@@ -39,6 +43,7 @@ class TaskLeases:
         self._session_id = session_id
         self._on_lost = on_lost
         self._leases = Leases(store.base.scripts, keep_ms=ms(settings.active_task_ttl))
+        self.duration_s: float = settings.session_task_lease.total_seconds()
         self._duration_ms = ms(settings.session_task_lease)
         self._held: dict[str, HeldLease] = {}
         self._renewals: dict[str, Renewal] = {}
@@ -116,6 +121,7 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
         self._lost = on_lost
         self.leases: TaskLeases = TaskLeases(store.store, session_id, on_lost=self._lose)
         self._taking = asyncio.Lock()
+        self._ending: set[str] = set()
 
     async def create_task(
         self, *, session_id: str, task_id: str | None = None, **options: Any
@@ -219,8 +225,9 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
         return await self.update_task(task_id, status=TaskStatus.FAILED, error=LEFT)
 
     async def aclose(self) -> None:
-        """Give back all leases."""
-        await asyncio.gather(*map(self.leases.give_back, self.leases.names()))
+        """Give back all leases, but those under which a task's end is being saved."""
+        held = [name for name in self.leases.names() if name not in self._ending]
+        await asyncio.gather(*map(self.leases.give_back, held))
 
     @asynccontextmanager
     async def _changing(self, task_id: str, status: TaskStatus | None) -> AsyncGenerator[bool]:
@@ -249,12 +256,41 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
         if fence is None:  # lost in the meantime
             return
         try:
-            await self._store.save_task(state, fence=fence)
+            if state.status in ENDED:
+                await self._save_end(state, fence)
+            else:
+                await self._store.save_task(state, fence=fence)
         except LeaseLost:
             self._lose(task_id)
             return
         if state.status in ENDED:
             await self.leases.give_back(task_id)
+
+    async def _save_end(self, state: TaskState, fence: Fence) -> None:
+        """Save a task's end, for a lease's length as often as it takes while the server is away.
+
+        After that its lease is not renewed any more. So the task is settled, in any process, and
+        is not RUNNING as long as this process lives.
+        """
+        task_id, clock = state.task_id, asyncio.get_running_loop().time
+        until = clock() + self.leases.duration_s
+        self._ending.add(task_id)
+        try:
+            while True:
+                try:
+                    await self._store.save_task(state, fence=fence)
+                except (BackendError, ConfigError) as error:
+                    if clock() + _AGAIN_S > until:
+                        self.leases.drop(task_id)
+                        # What is stored counts from now on.
+                        await super().remove_task(task_id)
+                        raise
+                    log.warning("the end of task %r is not saved yet: %s", task_id, error)
+                    await asyncio.sleep(_AGAIN_S)
+                else:
+                    return
+        finally:
+            self._ending.discard(task_id)
 
     def _lose(self, task_id: str) -> None:
         self.leases.drop(task_id)

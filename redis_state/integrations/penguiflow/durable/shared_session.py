@@ -25,7 +25,7 @@ from penguiflow.steering import (
     validate_steering_event,
 )
 
-from redis_state.errors import CursorGap
+from redis_state.errors import BackendError, CursorGap
 from redis_state.integrations.penguiflow.durable.registry import ENDED, LEFT, SharedRegistry
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -107,14 +107,14 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
         running, self._task_handles = self._task_handles, {}
         for handle in running.values():
             handle.cancel()
-        await self._finish(running, until)
-        for task_id in running:
-            if self._status(task_id) not in ENDED:
-                await self._registry.update_task(
-                    task_id, status=TaskStatus.CANCELLED, error="session_closed"
-                )
-        await super().close()
-        await self._registry.aclose()
+        try:
+            await self._finish(running, until)
+            await asyncio.gather(*map(self._cancel_left, running))
+        finally:
+            try:
+                await super().close()
+            finally:
+                await self._registry.aclose()
 
     # Tasks that run here
 
@@ -143,10 +143,37 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
                     task_id, status=TaskStatus.CANCELLED, error="cancelled"
                 )
 
-    async def _execute_task(self, *, state: TaskState, **options: Any) -> Any:
+    async def _execute_task(self, *, state: TaskState, pipeline: Any, **options: Any) -> Any:
         self._entered(state.task_id)
         self._taken_over.discard(state.task_id)
-        return await super()._execute_task(state=state, **options)
+        begun = False
+
+        async def run(runtime: Any) -> Any:
+            nonlocal begun
+            begun = True
+            return await pipeline(runtime)
+
+        try:
+            return await super()._execute_task(state=state, pipeline=run, **options)
+        except Exception:
+            if not begun and self._concurrency_semaphore is not None:
+                # Its start was not saved: PenguiFlow has taken the permit, and not given it back.
+                self._concurrency_semaphore.release()
+            # A task whose end was not saved is settled, here or elsewhere, once its lease runs out.
+            self._registry.leases.drop(state.task_id)
+            raise
+
+    async def _cancel_left(self, task_id: str) -> None:
+        """Cancel a task that did not end by itself. If the server is away its lease runs out."""
+        if self._status(task_id) in ENDED:
+            return
+        try:
+            async with asyncio.timeout(_FINISH_S):
+                await self._registry.update_task(
+                    task_id, status=TaskStatus.CANCELLED, error="session_closed"
+                )
+        except (BackendError, TimeoutError) as error:
+            log.warning("task %r is left as it is: %s", task_id, error or "no answer")
 
     def _entered(self, task_id: str) -> None:
         if task_id in self._entering:

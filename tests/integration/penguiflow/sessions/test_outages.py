@@ -1,0 +1,207 @@
+"""What a session does while the server takes no writes: nothing is lost, and no lease is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("penguiflow.state", reason="needs the published package")
+
+from penguiflow.sessions import SessionLimits, TaskResult, TaskRuntime
+from penguiflow.state import SteeringEvent, SteeringEventType, TaskStatus
+
+from redis_state import Settings
+from redis_state.errors import ConfigError
+from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
+from redis_state.integrations.penguiflow.durable.registry import LEFT
+from redis_state.integrations.penguiflow.sessions import open_session
+from redis_state.testing import eventually
+from tests.support.servers.command_proxy import OOM, CommandProxy
+
+LEASE_S = 0.6
+
+
+def make_store(settings: Settings, **options: Any) -> PenguiflowStateStore:
+    options = {"url": settings.url.get_secret_value(), **options}
+    lease = timedelta(seconds=LEASE_S)
+    return create_store(namespace=settings.namespace, session_task_lease=lease, **options)
+
+
+@pytest.fixture
+async def proxy(settings: Settings) -> AsyncIterator[CommandProxy]:
+    async with CommandProxy(settings.url.get_secret_value()) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def far(settings: Settings, proxy: CommandProxy) -> AsyncIterator[Any]:
+    async with make_store(settings, url=proxy.url) as made:
+        yield made
+
+
+@pytest.fixture
+async def elsewhere(settings: Settings) -> AsyncIterator[Any]:
+    """Give the store as another process has it."""
+    async with make_store(settings) as made:
+        yield made
+
+
+class Work:
+    """A pipeline that ends when it may."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, _: TaskRuntime) -> TaskResult:
+        self.begun.set()
+        await self.go_on.wait()
+        return TaskResult(payload="done")
+
+
+async def settled(session: Any, wanted: set[str]) -> None:
+    """Have a session of another process fail what was left."""
+
+    async def all_of_them() -> bool:
+        await session.settle()
+        found = {task.task_id for task in await session.list_tasks() if task.error == LEFT}
+        return found == wanted
+
+    await eventually(all_of_them, f"{wanted} are settled")
+
+
+async def test_what_a_task_returned_while_the_server_was_full_is_saved_afterwards(
+    proxy: CommandProxy, settings: Settings, elsewhere: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    work = Work()
+    async with (
+        create_store(namespace=settings.namespace, url=proxy.url) as far,
+        open_session(far, "session") as here,
+    ):
+        await here.spawn_task(work, task_id="task")
+        await work.begun.wait()
+        with proxy.answer("save_record", OOM, times=None, holding="COMPLETE"):
+            work.go_on.set()
+            await eventually(lambda: caplog.text.count("not saved yet") >= 2, "it is tried again")
+
+        async def complete() -> bool:
+            (task,) = await elsewhere.list_tasks("session")
+            return (task.status, task.result) == (TaskStatus.COMPLETE, "done")
+
+        await eventually(complete, "the result is there")
+        await eventually(lambda: "task" not in here.registry.leases, "the lease is given back")
+
+
+async def test_a_task_whose_end_cannot_be_saved_is_settled_and_gives_its_place_back(
+    proxy: CommandProxy, far: Any, elsewhere: Any
+) -> None:
+    work, limits = Work(), SessionLimits(max_concurrent_tasks=1)
+    async with (
+        open_session(far, "session", limits=limits) as here,
+        open_session(elsewhere, "session") as there,
+    ):
+        await here.spawn_task(work, task_id="one")
+        await work.begun.wait()
+        await here.spawn_task(Work(), task_id="two")
+        with (
+            proxy.answer("save_record", OOM, times=None, holding="COMPLETE"),
+            proxy.answer("save_record", OOM, holding="RUNNING"),
+        ):
+            work.go_on.set()
+            # The second one begins once the first has ended, and its beginning is not saved.
+            await eventually(lambda: not here.registry.leases.names(), "no lease is kept")
+        await settled(there, {"one", "two"})
+        assert {task.status for task in await here.list_tasks()} == {TaskStatus.FAILED}
+        assert (await here.run_task(Done(), task_id="three")).payload == "done"
+
+
+class Done(Work):
+    """A pipeline that ends at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on.set()
+
+
+async def test_a_session_that_closes_while_the_server_is_away_keeps_no_lease(
+    proxy: CommandProxy, settings: Settings, elsewhere: Any
+) -> None:
+    async with make_store(settings, url=proxy.url, call_timeout_s=0.3) as far:
+        async with open_session(far, "session") as here:
+            work = Work()
+            await here.spawn_task(work, task_id="task")
+            await work.begun.wait()
+            proxy.refuse()
+            assert proxy.cut()
+        assert proxy.refused
+        assert here.registry.leases.names() == []
+        proxy.refuse(refusing=False)
+        async with open_session(elsewhere, "session") as there:
+            await settled(there, {"task"})
+
+
+async def test_a_context_that_a_server_may_take_later_is_kept_to_be_saved(
+    far: Any, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_session(far, "session") as here:
+        save, refused = far.contexts.update_context, list[str]()
+
+        async def refuse(session_id: str, **_: Any) -> Any:
+            refused.append(session_id)
+            raise ConfigError("this server cannot promise it")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(far.contexts, "update_context", refuse)
+            here.update_context(llm_context={"n": 1})
+            await eventually(lambda: bool(refused), "the save was refused")
+        assert far.contexts.update_context == save
+        await here.save_context()
+        context, _ = await elsewhere.contexts.load_with_writes("session")
+        assert context.llm_context == {"n": 1}
+
+
+def message(text: str) -> SteeringEvent:
+    kind = SteeringEventType.USER_MESSAGE
+    return SteeringEvent(
+        session_id="session", task_id="task", event_type=kind, payload={"text": text}
+    )
+
+
+async def test_a_reader_survives_what_it_does_not_expect(
+    far: Any, elsewhere: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    async def listen(runtime: TaskRuntime) -> None:
+        while True:
+            event = await runtime.steering.next()
+            heard.put_nowait(event.payload["text"])
+
+    watch, failures = far.watch_steering, [RuntimeError("secret"), ConfigError("not now")]
+
+    def fail(*names: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return watch(*names, **options)
+
+    monkeypatch.setattr(far, "watch_steering", fail)
+    async with open_session(far, "session") as here:
+        await here.spawn_task(listen, task_id="task")
+        await elsewhere.save_steering(message("hello"))
+        async with asyncio.timeout(30):
+            assert await heard.get() == "hello"
+    assert not failures
+    assert caplog.text.count("is not heard") == 2
+    assert "secret" not in caplog.text
+
+
+async def test_what_a_session_was_given_itself_is_forgotten_with_its_task(far: Any) -> None:
+    async with open_session(far, "session") as here:
+        bridge = here._state_store.bridges["session"]
+        for number in range(5):
+            await here.spawn_task(Work(), task_id=f"task-{number}")
+            assert await here.cancel_task(f"task-{number}")
+        await eventually(lambda: not bridge._own, "nothing is remembered")
