@@ -120,7 +120,9 @@ class QueueScripts(ScriptRunner):
         """OK state: WAITS, CLAIMED, RELEASED, QUEUED or HELD."""
 
     @script
-    def list_claims(self, claims: str, *, after: int, patience_ms: int, limit: int) -> PendingReply:
+    def list_claims(
+        self, claims: str, *, after: int, ahead: int = 0, patience_ms: int, limit: int
+    ) -> PendingReply:
         """OK now, then task and claimed, in turn."""
 
     @script

@@ -199,6 +199,37 @@ async def test_the_permit_of_a_dead_worker_is_free_once_its_task_is_queued_again
     assert list(await claim(scripts, keys)) == ["a"]
 
 
+async def test_a_claim_of_the_same_task_under_another_key_gives_the_first_permit_back(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    await put(scripts, keys, "t", "k1")
+    first = await claim(scripts, keys)
+    await put(scripts, keys, "other", "k1")
+    assert await claim(scripts, keys) == {}
+    # Its record was deleted, and another task has its id.
+    await put(scripts, keys, "t", "k2")
+    second = await claim(scripts, keys)
+    assert list(second) == ["t", "other"]
+    # The first worker's end is not that of the second claim.
+    await end(scripts, keys, "t", first["t"])
+    await put(scripts, keys, "third", "k2")
+    assert await claim(scripts, keys) == {}
+    await end(scripts, keys, "t", second["t"])
+    assert list(await claim(scripts, keys)) == ["third"]
+
+
+async def test_a_claim_of_the_same_task_without_a_key_gives_its_permit_back(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    await put(scripts, keys, "t", "k")
+    await claim(scripts, keys)
+    await put(scripts, keys, "other", "k")
+    await put(scripts, keys, "t")
+    assert list(await claim(scripts, keys)) == ["t", "other"]
+
+
 async def test_a_job_with_a_key_is_moved_and_cleared(scripts: Scripts, keys: Keys) -> None:
     queue = keys.queue("q")
     for task in ("a", "b", "c"):
