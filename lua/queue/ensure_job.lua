@@ -76,6 +76,9 @@ if claimed > retired and flow_is_set(keys.flow) then return { 'OK', 'HELD', clai
 redis.call('DEL', picked)
 claim_end(keys, task)
 -- It would only stand in arq's way.
-if earlier ~= job.id and redis.call('ZREM', keys.queue, earlier) == 1 then redis.call('DEL', earlier_payload) end
+if earlier ~= job.id and redis.call('ZREM', keys.queue, earlier) == 1 then
+  redis.call('DEL', earlier_payload)
+  redis.call('HDEL', keys.owners, 'later:' .. earlier)
+end
 job_put(keys, payload, job, now)
 return { 'OK', (mark or claimed > 0 and not orphan) and 'RELEASED' or 'QUEUED' }

@@ -137,6 +137,10 @@ class QueueScripts(ScriptRunner):
         """OK moved."""
 
     @script
+    def withdraw_jobs(self, keys: QueueKeys, *, jobs: Sequence[str]) -> PendingReply:
+        """OK removed."""
+
+    @script
     def clear_queue(self, keys: QueueKeys, *, history: str) -> PendingReply:
         """OK deleted."""
 

@@ -230,6 +230,34 @@ async def test_a_claim_of_the_same_task_without_a_key_gives_its_permit_back(
     assert list(await claim(scripts, keys)) == ["t", "other"]
 
 
+async def test_a_job_that_is_put_off_takes_its_key_along_when_it_goes(
+    scripts: Scripts, keys: Keys
+) -> None:
+    queue, later = keys.queue("q"), await clock_ms(scripts) + HOUR
+    first, second = queued_job(keys, "a").id, queued_job(keys, "b").id
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "k", at_ms=later)
+    known = await ask(scripts, "HKEYS", queue.owners)
+    assert sorted(known) == [f"later:{job}".encode() for job in (first, second)]
+    assert await scripts.withdraw_jobs(queue, jobs=[first, "unknown"]) == ok(1)
+    # A sweeper queues the next run of a task whose worker is dead.
+    job = queued_job(keys, "b", runs=1)
+    ensured = await scripts.ensure_job(
+        queue,
+        payload=job_payload(keys, "b", runs=1),
+        picked=f"arq:in-progress:{job.id}",
+        earlier_payload=job_payload(keys, "b"),
+        job=job,
+        earlier=second,
+        orphan=True,
+        version="1",
+        patience_ms=0,
+    )
+    assert ensured.text(0) == "QUEUED"
+    assert await ask(scripts, "HKEYS", queue.owners) == []
+    assert await ask(scripts, "ZRANGE", queue.queue, 0, -1) == [job.id.encode()]
+
+
 async def test_a_job_with_a_key_is_moved_and_cleared(scripts: Scripts, keys: Keys) -> None:
     queue = keys.queue("q")
     for task in ("a", "b", "c"):
