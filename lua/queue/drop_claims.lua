@@ -1,6 +1,6 @@
 -- End the claims of tasks that have ended, should their workers have died before they did; and take their jobs
 -- away that wait for a worker with their version. A claim that was made since the tasks were inspected stays, and
--- so does all at a repetition.
+-- so does all at a repetition. One that was made before the clock was set back is older than any inspection.
 -- KEYS keys.claims   zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow     hash: limits of the queue, turn, parked
 -- KEYS keys.owners   hash: id -> lane, key and place, held:<task> -> key, parked:<task> -> id and version
@@ -11,14 +11,17 @@
 -- ARGV tasks..       as claims name them, each with the version that its record had, '' for none, in turn
 -- Returns
 --   {'OK', ended}  how many claims there were
+-- @include now_ms
+-- @include is_ahead
 -- @include claim_end
 -- @include job_unpark
 
-local ended, parked = 0, redis.call('HEXISTS', keys.flow, 'parked') == 1
+local now, ended, parked = now_ms(), 0, redis.call('HEXISTS', keys.flow, 'parked') == 1
 for i = 1, #tasks, 2 do
   local task = tasks[i]
   if parked then job_unpark(keys, task, tonumber(tasks[i + 1])) end
   local claimed = tonumber(redis.call('ZSCORE', keys.claims, task) or 0)
-  if claimed > 0 and claimed <= before_ms then ended = ended + claim_end(keys, task, claimed) end
+  local old = claimed <= before_ms or is_ahead(claimed, now)
+  if claimed > 0 and old then ended = ended + claim_end(keys, task, claimed) end
 end
 return { 'OK', ended }

@@ -31,6 +31,7 @@
 --   {'OK', HELD, claimed}  its claim is a permit, and not retired; when that was made, in ms
 -- Emits nothing but a sign of life on the channel
 -- @include now_ms
+-- @include is_ahead
 -- @include claim_end
 -- @include flow_is_set
 -- @include job_put
@@ -59,17 +60,25 @@ if there and not mark then
   return { 'OK', 'WAITS' }
 end
 if earlier ~= job.id and not orphan and has(earlier, earlier_payload) then return { 'OK', 'WAITS' } end
--- A dead run was claimed a lease ago at least: a newer claim is of the run that follows it.
-if claimed > 0 and now - claimed < patience_ms then return { 'OK', 'CLAIMED' } end
+-- A dead run was claimed a lease ago at least: a newer claim is of the run that follows it. One that was made
+-- before the clock was set back may be of any age.
+local ahead = is_ahead(claimed, now)
+if claimed > 0 and not ahead and now - claimed < patience_ms then return { 'OK', 'CLAIMED' } end
 if mark then
-  local seen = string.match(mark, '^' .. version .. ' (%d+)$')
-  if not seen then redis.call('SET', picked, version .. ' ' .. string.format('%.0f', now), 'XX', 'KEEPTTL') end
-  if not seen or now - seen < patience_ms then return { 'OK', 'CLAIMED' } end
+  local seen = tonumber(string.match(mark, '^' .. version .. ' (%d+)$'))
+  local new = not seen or is_ahead(seen, now)
+  if new then redis.call('SET', picked, version .. ' ' .. string.format('%.0f', now), 'XX', 'KEEPTTL') end
+  if new or now - seen < patience_ms then return { 'OK', 'CLAIMED' } end
 end
+-- What the record had then says nothing of a claim that was made since.
+if not ahead and is_ahead(retired, now) then retired = 0 end
 if claimed > retired and flow_is_set(keys.flow) then return { 'OK', 'HELD', claimed } end
 redis.call('DEL', picked)
 claim_end(keys, task)
 -- It would only stand in arq's way.
-if earlier ~= job.id and redis.call('ZREM', keys.queue, earlier) == 1 then redis.call('DEL', earlier_payload) end
+if earlier ~= job.id and redis.call('ZREM', keys.queue, earlier) == 1 then
+  redis.call('DEL', earlier_payload)
+  redis.call('HDEL', keys.owners, 'later:' .. earlier)
+end
 job_put(keys, payload, job, now)
 return { 'OK', (mark or claimed > 0 and not orphan) and 'RELEASED' or 'QUEUED' }

@@ -9,13 +9,14 @@
 --   {'OK', retired}  1 if it has none now; 0 if the task has moved on, or its owner has renewed its lease
 -- @include lease_left
 -- @include now_ms
+-- @include is_ahead
 
 local was = redis.call('HMGET', task, 'status', 'version', 'retired')
 local now = now_ms()
 -- A later mark stays, unless it is from before the clock was set back.
 local function mark()
   local before = tonumber(was[3] or 0)
-  if claimed > before or before > now + 60000 then
+  if claimed > before or is_ahead(before, now) then
     redis.call('HSET', task, 'retired', string.format('%.0f', claimed))
   end
 end

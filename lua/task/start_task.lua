@@ -28,6 +28,7 @@
 --   {'MISSING'}            no such task
 -- Emits the update on channel
 -- @include now_ms
+-- @include is_ahead
 -- @include lease_take
 -- @include record_write
 -- @include announce
@@ -39,8 +40,9 @@ local again = was[2] == write or (was[1] == 'RUNNING' and holder == owner)
 if not was[1] then return { 'MISSING' } end
 if was[1] ~= 'PENDING' and was[1] ~= 'RUNNING' then return { 'DENIED', was[1] } end
 local now, retired = now_ms(), tonumber(was[3] or 0)
--- Its permit may be another's. A mark from before the clock was set back says nothing.
-if holder ~= owner and claimed and claimed <= retired and retired <= now + 60000 then return { 'DENIED', was[1] } end
+-- Its permit may be another's. A mark from before the clock was set back says nothing of a claim made since.
+local known = is_ahead(claimed or 0, now) == is_ahead(retired, now)
+if holder ~= owner and claimed and claimed <= retired and known then return { 'DENIED', was[1] } end
 -- The lease of a task that waited for long is gone, but not its epoch.
 if was[4] then redis.call('HSETNX', lease, 'epoch', was[4]) end
 local epoch, left_ms = lease_take(lease, owner, lease_ms, ttl_ms, now)

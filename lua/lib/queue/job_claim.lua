@@ -1,9 +1,13 @@
 -- Move a job from its place to the claims, and into the reply.
 -- @include lives
+-- @include is_ahead
+-- @include claim_end
 local function job_claim(keys, reply, now, id, place, key)
   local task = string.match(id, '^(.*):%d+$') or id
-  -- Later than any claim before it, which its worker then no longer ends.
-  local claimed = math.max(now, 1 + tonumber(redis.call('ZSCORE', keys.claims, task) or 0))
+  local before = tonumber(redis.call('ZSCORE', keys.claims, task) or 0)
+  -- Later than any claim before it, which its worker then no longer ends: its permit goes now.
+  local claimed = is_ahead(before, now) and now or math.max(now, 1 + before)
+  if before > 0 then claim_end(keys, task) end
   redis.call('ZADD', keys.claims, string.format('%.0f', claimed), task)
   if key then
     redis.call('ZREM', keys.keyed, key .. '\0' .. place .. '\0' .. id)

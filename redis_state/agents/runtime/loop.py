@@ -28,6 +28,7 @@ from redis_state.agents.state.stop_signals import StopReason, StopSignal
 from redis_state.agents.state.wire.frozen import FrozenMap
 from redis_state.agents.state.wire.wire import now
 from redis_state.errors import BackendError, LostRace, PauseTimeout
+from redis_state.errors.groups import found_in
 from redis_state.models.steering import SteeringEvent, SteeringEventType
 from redis_state.serialization import codec
 
@@ -110,9 +111,8 @@ class AgentLoop:
                 Turn(number, step_id, state, state.messages, tools)
             )
             answered = step.changed(inference_response=response)
-        except _NOT_OURS:
-            raise
         except Exception as error:  # noqa: BLE001 - a driver may raise anything
+            _raise_if_not_ours(error)
             return state.with_current_step(step).with_failure(error)
         return state.with_current_step(answered)
 
@@ -281,11 +281,16 @@ async def _run_tool(run: ToolRun, tools: Sequence[Tool]) -> ToolExecution:
     try:
         outcome: Any = tool.run(run)
         value: Any = await outcome if isawaitable(outcome) else outcome
-    except _NOT_OURS:
-        raise
     except Exception as error:  # noqa: BLE001 - a tool may raise anything
+        _raise_if_not_ours(error)
         return ToolExecution.failed(run.call, error, started_at=started, run_id=run.id)
     return ToolExecution.succeeded(run.call, value, started_at=started, run_id=run.id)
+
+
+def _raise_if_not_ours(error: Exception) -> None:
+    found = found_in(error, *_NOT_OURS)
+    if found is not None:
+        raise found
 
 
 def _stated(

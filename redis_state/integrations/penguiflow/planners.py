@@ -23,13 +23,13 @@ from penguiflow.state import SteeringEvent, SteeringEventType
 from penguiflow.steering import SteeringCancelled, SteeringInbox
 
 from redis_state import limits
-from redis_state.errors import BackendError, BackendUnavailable, InvalidField, LostRace
+from redis_state.errors import BackendUnavailable, InvalidField, LostRace
 from redis_state.integrations.penguiflow.memory import memory_key_of, remembering
 from redis_state.integrations.penguiflow.pauses import resume_once
 from redis_state.integrations.penguiflow.state import PenguiflowStateStore
 from redis_state.integrations.penguiflow.tasks import (
-    Interrupted,
     built,
+    interruptible,
     job_store,
     running,
     trace_of,
@@ -219,10 +219,8 @@ class RecordedModel:
             text, cost = cast("tuple[str, float]", stated)
             return {"text": text, "cost": cost}
 
-        try:
+        with interruptible():
             recorded: Any = await self._ctx.keyed_step("model", f"{prompt}-{number}", ask)
-        except (BackendError, LostRace) as error:
-            raise Interrupted(error) from error
         if not isinstance(recorded, dict):
             return recorded
         answer = cast("dict[str, Any]", recorded)

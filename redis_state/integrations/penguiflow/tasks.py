@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 from penguiflow.types import Message
 
 from redis_state.errors import BackendError, InvalidField, LostRace
+from redis_state.errors.groups import found_in
 from redis_state.integrations.penguiflow.state import TYPES, PenguiflowStateStore
 from redis_state.serialization import codec
 from redis_state.settings import Settings
@@ -39,6 +40,18 @@ class Interrupted(BaseException):
     def __init__(self, cause: Exception) -> None:
         super().__init__(type(cause).__name__)
         self.cause: Exception = cause
+
+
+@contextmanager
+def interruptible() -> Generator[None]:
+    """Raise Interrupted for trouble with the server and a lost lease, also in a group of errors."""
+    try:
+        yield
+    except Exception as error:
+        cause = found_in(error, BackendError, LostRace)
+        if cause is None:
+            raise
+        raise Interrupted(cause) from error
 
 
 def trace_of(ctx: TaskContext) -> str:
@@ -72,10 +85,8 @@ def once(tool: F) -> F:
         if task is None:
             return await tool(arguments, context)
         key = codec.fingerprint(arguments)
-        try:
+        with interruptible():
             return await task.keyed_step(tool.__name__, key, tool, arguments, context)
-        except (BackendError, LostRace) as error:
-            raise Interrupted(error) from error
 
     return done_once  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 

@@ -120,7 +120,9 @@ class QueueScripts(ScriptRunner):
         """OK state: WAITS, CLAIMED, RELEASED, QUEUED or HELD."""
 
     @script
-    def list_claims(self, claims: str, *, after: int, patience_ms: int, limit: int) -> PendingReply:
+    def list_claims(
+        self, claims: str, *, after: int, ahead: int = 0, patience_ms: int, limit: int
+    ) -> PendingReply:
         """OK now, then task and claimed, in turn."""
 
     @script
@@ -133,6 +135,10 @@ class QueueScripts(ScriptRunner):
         at_ms: int | None = None,
     ) -> PendingReply:
         """OK moved."""
+
+    @script
+    def withdraw_jobs(self, keys: QueueKeys, *, jobs: Sequence[str]) -> PendingReply:
+        """OK removed."""
 
     @script
     def clear_queue(self, keys: QueueKeys, *, history: str) -> PendingReply:

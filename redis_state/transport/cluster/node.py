@@ -54,6 +54,10 @@ class Router(Protocol):
         """Return whether calls are in flight that make it worth to collect some for a write."""
         ...
 
+    def was_reached(self) -> bool:
+        """Return whether a node of the cluster could be used so far."""
+        ...
+
     def in_trouble(self) -> None:
         """Look who has which slot: a node was lost, or could not be reached."""
 
@@ -171,6 +175,10 @@ class NodeSender(Sender):
         self._is_lost = True
         super().failed(error)
         self._give_back()
+
+    def _was_reached(self) -> bool:
+        # A node may be new, as after a failover.
+        return self._router.was_reached()
 
     def _is_busy(self) -> bool:
         return self._router.is_busy()

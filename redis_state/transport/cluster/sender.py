@@ -185,6 +185,10 @@ class ClusterSender(CallSender):
         """Return whether calls are in flight that make it worth to collect some for a write."""
         return sum(node.count_in_flight for node in self._nodes.values()) >= DENSE
 
+    def was_reached(self) -> bool:
+        """Return whether a node of the cluster could be used so far."""
+        return self.connections > 0
+
     def in_trouble(self) -> None:
         """Read who has which slot, again and again until all calls have a node that answers."""
         if self._reading is None or self._reading.done():

@@ -37,8 +37,9 @@ class CallSender:
 
         Errors, on the future: BackendUnavailable if the deadline passes unsent, OutcomeUnknown if
         it passes later, AuthenticationFailed, StoreFull, CommandRefused; CallerError for what
-        cannot be sent; ConfigError if there is no server to start. What another try cannot help is
-        raised at once, such as a wrong password.
+        cannot be sent; ConfigError if there is no server to start, or if the first one found does
+        not promise what the settings demand. What another try cannot help is raised at once, such
+        as a wrong password.
         """
         try:
             packed = pack(command)

@@ -121,7 +121,8 @@ class Guarantee:
         """Look whether a server can promise it, on a new connection; return its history's name.
 
         Errors: ConfigError if it cannot; BackendUnavailable if it is not the one to ask, or not
-        yet; RedisError, OSError.
+        yet; RedisError, OSError. A sender that was connected before takes the first for trouble
+        that passes, see `Sender.failed`.
         """
         if self.replicas:
             await self._check_wait(connection, address)

@@ -249,15 +249,22 @@ class Sender(OrderedCalls):
 
     def failed(self, error: Exception) -> None:
         """Keep the reason for the waiters, or raise it at once if waiting is useless."""
-        if isinstance(error, ConfigError):
+        if isinstance(error, ConfigError) and not self._was_reached():
             self._fail_waiting(str(error), error)
         elif isinstance(error, NoConnection) and error.final:
             self._fail_waiting(error.reason, error)
         elif isinstance(error, NoConnection):
             self._trouble = error.reason
+        elif isinstance(error, ConfigError):
+            # The settings were right before. A failover may lead to a server that is not set up.
+            self._trouble = str(error)
         else:
             log.error("the sender failed; so do its calls", exc_info=error)
             self._fail_waiting(f"the sender failed: {type(error).__name__}")
+
+    def _was_reached(self) -> bool:
+        """Return whether the address has led to a server that could be used."""
+        return self._connection.connections > 0
 
     def _is_busy(self) -> bool:
         """Return whether a call waits for others, although nothing is in flight here."""

@@ -39,6 +39,11 @@ class HeartbeatThread:
         self._thread.start()
         await asyncio.to_thread(self._ready.wait)
 
+    @property
+    def is_started(self) -> bool:
+        """Whether its loop runs, or has run."""
+        return self._loop is not None
+
     def loop(self) -> asyncio.AbstractEventLoop:
         """Return the thread's loop."""
         assert self._loop is not None, "start it first"  # noqa: S101 - an invariant

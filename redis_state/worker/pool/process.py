@@ -232,16 +232,23 @@ class WorkerProcess:
             work.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         self._running.clear()
-        await self._release_handlers()
-        if self.served is not None:
-            await self.served.aclose()
-        # On the connection that last wrote the record, so that no earlier write brings it back.
-        await self._on_heartbeat_loop(self.worker_record.withdraw())
-        if self._thread is not None:
-            await self._thread.aclose()
-        await self.queue.aclose()
-        with suppress(BackendError):
-            await self.store.aclose()
+        try:
+            await self._release_handlers()
+            if self.served is not None:
+                await self.served.aclose()
+            # On the connection that last wrote the record, so that no earlier write brings it back.
+            await self._on_heartbeat_loop(self.worker_record.withdraw())
+        finally:
+            await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        try:
+            if self._thread is not None:
+                await self._thread.aclose()
+            await self.queue.aclose()
+        finally:
+            with suppress(BackendError):
+                await self.store.aclose()
 
     async def _release_handlers(self) -> None:
         """Close what handlers keep between tasks, while the server is still reachable.
@@ -259,9 +266,12 @@ class WorkerProcess:
                 log.exception("a handler did not release what it keeps")
 
     async def _on_heartbeat_loop(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do some work where the presence is kept."""
+        """Do some work where the presence is kept; nothing if it never was."""
         if self._thread is None:
             await work
+        elif not self._thread.is_started:
+            # The worker is stopped before it reached its server.
+            work.close()
         else:
             await asyncio.wrap_future(self._thread.spawn(work))
 

@@ -236,11 +236,9 @@ class AgentWorker:
             await loop.poll()
         except CommandRefused as error:
             return _refused(error, process)
-        except ConfigError as error:
-            # After a failover the server may not promise what is asked for, until it is mended.
-            if not process.polls.ever:
-                raise
-            return error
+        except ConfigError:
+            # Of a first contact: a person has to change something.
+            raise
         except BackendError as error:
             return error
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -147,11 +148,39 @@ class ClaimedJob:
 
 @dataclass(frozen=True, slots=True)
 class OldClaim:
-    """A claim that its worker has had time to begin: which task's, and when it was made."""
+    """A claim that its worker has had time to begin: which task's, and when it was made.
+
+    ``claimed_ms`` is 0 for one that was made before the server's clock was set back.
+    """
 
     queue: str
     task: tuple[str, str]
     claimed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListedClaims:
+    """Up to when the claims of a queue were listed: those of the past, and those of the future.
+
+    The latter were made before the server's clock was set back. They are listed again and again.
+    """
+
+    after_ms: int = 0
+    ahead_ms: int = 0
+
+    def read(self, queue: str, now: Any, *found: Any) -> tuple[ListedClaims, list[OldClaim]]:
+        """Read what `list_claims` has found; return what is listed by now, too."""
+        now_ms, claims = int(now), list[OldClaim]()
+        after_ms, ahead_ms = min(self.after_ms, now_ms), 0
+        for claim, claimed in zip(found[::2], found[1::2], strict=True):
+            at_ms = int(claimed)
+            ahead = at_ms > now_ms
+            after_ms, ahead_ms = (after_ms, at_ms) if ahead else (at_ms, ahead_ms)
+            # One whose id is hashed is found by the watch list, later.
+            with suppress(ValueError):
+                task = names_of(claim.decode())
+                claims += [] if task is None else [OldClaim(queue, task, 0 if ahead else at_ms)]
+        return ListedClaims(after_ms, ahead_ms), claims
 
 
 def _since_ms(task: TaskStatusView) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 
 from redis_state.errors import CommandRefused
@@ -31,10 +30,10 @@ from redis_state.worker.queue.job import (
     ClaimedJob,
     Job,
     JobPayload,
+    ListedClaims,
     OldClaim,
     QueueState,
     age_s,
-    names_of,
     seniority_ms,
     task_of,
 )
@@ -246,26 +245,21 @@ class Queue:
         self._parked[queue] = at
 
     async def old_claims(
-        self, queue: str, *, after: int, patience_ms: int, limit: int = 256
-    ) -> tuple[int, list[OldClaim]]:
+        self, queue: str, *, listed: ListedClaims, patience_ms: int, limit: int = 256
+    ) -> tuple[ListedClaims, list[OldClaim]]:
         """List the claims that are older than ``patience_ms``, the oldest first.
 
-        Return also the time up to which they are listed, for ``after`` of the next call. A server
-        whose clock was set back begins again. Errors: BackendUnavailable.
+        Then those of before the server's clock was set back. Return also which are ``listed`` by
+        now, for the next call. Errors: BackendUnavailable.
         """
         reply = await self._scripts.list_claims(
-            self.keys(queue).claims, after=after, patience_ms=patience_ms, limit=limit
+            self.keys(queue).claims,
+            after=listed.after_ms,
+            ahead=listed.ahead_ms,
+            patience_ms=patience_ms,
+            limit=limit,
         )
-        now, *listed = reply.facts
-        if not listed:
-            return min(after, int(now)), []
-        named: list[OldClaim] = []
-        for claim, claimed in zip(listed[::2], listed[1::2], strict=True):
-            # One whose id is hashed is found by the watch list, later.
-            with suppress(ValueError):
-                task = names_of(claim.decode())
-                named += [] if task is None else [OldClaim(queue, task, int(claimed))]
-        return int(listed[-1]), named
+        return listed.read(queue, *reply.facts)
 
     def claim_of(self, session_id: str, task_id: str) -> str:
         """Return a task as claims name it."""

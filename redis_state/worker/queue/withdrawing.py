@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
+from redis_state.transport.keys.names import queue_keys
 from redis_state.worker.arq.job_format import payload_key
 from redis_state.worker.queue.queue import Queue
 
@@ -25,7 +26,7 @@ async def withdraw(queue: Queue, store: RedisStateStore, session_id: str) -> Non
         claim = queue.claim_of(session_id, task_id)
         jobs = [f"{claim}:{run}" for run in range(max(0, view.attempts - 1), view.attempts + 2)]
         keys = queue.keys(view.queue)
-        await queue.scripts.zrem(keys.queue, *jobs)
+        await queue.scripts.withdraw_jobs(keys, jobs=jobs)
         for job in jobs:
             await queue.transport.commands.unlink(payload_key(job))
         now_ms = ms_of(await queue.transport.commands.time())
@@ -48,6 +49,6 @@ async def _drop_jobs(queue: Queue, store: RedisStateStore, session_id: str) -> N
     if not jobs:
         return
     for key in sorted(queues):
-        await queue.scripts.zrem(key, *jobs)
+        await queue.scripts.withdraw_jobs(queue_keys(key, channel=""), jobs=jobs)
     for name in sorted(names):
         await queue.transport.commands.unlink(name)

@@ -16,7 +16,7 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
-from redis_state.worker.queue.job import OldClaim, QueueState
+from redis_state.worker.queue.job import ListedClaims, OldClaim, QueueState
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.permits import queue_again
 from redis_state.worker.tasks.moves import LOOK_LATEST_MS
@@ -34,8 +34,8 @@ class OldClaims:
         self._patience_ms = patience_ms
         self._watch = WatchList(store.base.scripts, store.base.keys)
         self._transitions = TaskTransitions(store)
-        # Up to when the claims of each queue have been inspected, by the server's clock.
-        self._inspected = dict.fromkeys(queues, 0)
+        # Which claims of each queue have been inspected.
+        self._inspected = dict.fromkeys(queues, ListedClaims())
 
     @property
     def queues(self) -> Sequence[str]:
@@ -44,7 +44,7 @@ class OldClaims:
 
     def begin_again(self) -> None:
         """Inspect all claims once more: some were not dealt with, or are there again."""
-        self._inspected = dict.fromkeys(self._inspected, 0)
+        self._inspected = dict.fromkeys(self._inspected, ListedClaims())
 
     async def read(self) -> list[OldClaim] | BackendError:
         """List what was claimed long enough ago, and not listed before.
@@ -55,8 +55,8 @@ class OldClaims:
         try:
             found = await asyncio.gather(
                 *(
-                    self._queue.old_claims(queue, after=after, patience_ms=self._patience_ms)
-                    for queue, after in self._inspected.items()
+                    self._queue.old_claims(queue, listed=known, patience_ms=self._patience_ms)
+                    for queue, known in self._inspected.items()
                 )
             )
         except BackendError as error:

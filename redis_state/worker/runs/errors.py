@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from itertools import islice
-from typing import cast
 
 from redis_state.errors import (
     JournalRewound,
@@ -13,6 +11,7 @@ from redis_state.errors import (
     PayloadStoreUnavailable,
     PayloadUnreadable,
 )
+from redis_state.errors.groups import found_in, leaves
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
@@ -38,12 +37,8 @@ _ENDS_OF_RUNS: tuple[type[BaseException], ...] = (
 
 def cause_of(error: BaseException) -> BaseException:
     """Search a group: tasks of the handler itself may have been paused or cancelled."""
-    leaves = list(_leaves(error))
-    for kind in _ENDS_OF_RUNS:
-        for leaf in leaves:
-            if isinstance(leaf, kind):
-                return leaf
-    return error
+    found = (found_in(error, kind) for kind in _ENDS_OF_RUNS)
+    return next((leaf for leaf in found if leaf is not None), error)
 
 
 def failure_outcome(error: BaseException, task_id: str, payloads: Payloads) -> RunOutcome:
@@ -73,10 +68,8 @@ def failure_outcome(error: BaseException, task_id: str, payloads: Payloads) -> R
 
 def _in(error: BaseException) -> str:
     """Return what a group holds, which its own text does not say."""
-    leaves = list(islice(_leaves(error), _NAMED))
-    if leaves == [error]:
-        return ""
-    return f": {'; '.join(map(_named, leaves))}"
+    named = list(islice(leaves(error), _NAMED))
+    return "" if named == [error] else f": {'; '.join(map(_named, named))}"
 
 
 def _named(error: BaseException) -> str:
@@ -91,11 +84,3 @@ def _named(error: BaseException) -> str:
 def _cut(text: str) -> str:
     more = len(text) - _LONGEST_TEXT
     return text if more <= 0 else f"{text[:_LONGEST_TEXT]}… ({more} more characters)"
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from redis_state.errors import (
     BackendError,
-    ConfigError,
     InvalidTransition,
     JournalRewound,
     LeaseLost,
@@ -152,7 +151,7 @@ class TaskRun:
 
     async def _take_back(self) -> None:
         """Make the task PENDING as if it had not been started: this process is to stop."""
-        with suppress(BackendError, ConfigError, LeaseLost, InvalidTransition):
+        with suppress(BackendError, LeaseLost, InvalidTransition):
             await self._transitions.give_back(self._started, None)
             self.ended = Ended.HANDED_OVER
 
@@ -357,7 +356,7 @@ class TaskRun:
             await self._leave()
             return
         self._inbox.close(TaskCancelled("the run is over"))
-        with suppress(BackendError, ConfigError, LeaseLost, InvalidTransition):
+        with suppress(BackendError, LeaseLost, InvalidTransition):
             await self._transitions.finish_run(self._started, TaskStatus.PENDING)
             self.ended = Ended.HANDED_OVER
 

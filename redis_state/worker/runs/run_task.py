@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from redis_state.errors import (
     BackendError,
-    ConfigError,
     InvalidTransition,
     LeaseLost,
     NoConnection,
@@ -98,7 +97,7 @@ async def _start(
 
     async def take_back() -> None:
         lease = store.tasks.keys(job.session_id, job.task_id).lease
-        with suppress(BackendError, ConfigError, LeaseLost, InvalidTransition):
+        with suppress(BackendError, LeaseLost, InvalidTransition):
             held = await store.transport.commands.hget(lease, "owner")
             started = await start() if held == owner.encode() else None
             if isinstance(started, StartedRun):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from redis_state.errors import ConfigError, InvalidTransition, NoConnection, StoreFull
+from redis_state.errors import InvalidTransition, NoConnection, StoreFull
 from redis_state.models import TaskStatus
 from redis_state.worker.runs.config import AGAIN_S
 
@@ -46,16 +46,15 @@ async def until_written(
 ) -> None:
     """Write a run's end. While the server is unreachable or full this is tried again.
 
-    So it is while the server does not promise what the store asks for, as after a failover. For
-    ``retry_s``: else all that was done would be done again, and this worker be taken for dead.
-    Errors: NoConnection, StoreFull and ConfigError after that time, and those of the write.
+    For ``retry_s``: else all that was done would be done again, and this worker be taken for dead.
+    Errors: NoConnection and StoreFull after that time, and those of the write.
     """
     clock, again = asyncio.get_running_loop().time, False
     end = clock() + retry_s
     while True:
         try:
             await write()
-        except (NoConnection, StoreFull, ConfigError):
+        except (NoConnection, StoreFull):
             if clock() + AGAIN_S > end:
                 raise
             again = True

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -129,6 +130,37 @@ async def test_a_failing_driver_fails_the_execution_and_a_server_that_is_away_do
         await ended(away)
     beyond = await ended(AgentLoop(ScriptedDriver()))
     assert beyond.status is ExecutionStatus.FAILED
+
+
+async def test_a_server_that_is_away_from_the_tasks_of_a_tool_is_not_the_tools_failure() -> None:
+    answers = [BackendUnavailable("here", "gone"), ValueError("no such page"), None]
+
+    async def call_store() -> None:
+        if answer := answers.pop(0):
+            raise answer
+
+    async def together(_: ToolRun) -> str:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(call_store())
+        return "done"
+
+    states, tools = list[AgentState](), [Tool("together", together)]
+    driver = ScriptedDriver([call(name="together")], [call(name="together")], "answer")
+
+    async def execute() -> None:
+        async for state in AgentLoop(driver, tools=tools).states(AgentState()):
+            states.append(state)
+
+    with pytest.raises(BackendUnavailable):
+        await execute()
+    # The next process runs the tool again. Its own error is its failure.
+    after = await ended(AgentLoop(driver, tools=tools), states[-1])
+    results = [message.tool_result for message in after.store.section("messages")]
+    assert [result.is_error for result in results if result] == [True, False]
+    assert not answers
+    grouped = ExceptionGroup("tasks", [BackendUnavailable("here", "gone")])
+    with pytest.raises(BackendUnavailable):
+        await ended(AgentLoop(ScriptedDriver(grouped)))
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
-from redis_state import RedisStateStore
+from redis_state import RedisStateStore, Settings
 from redis_state.agents import (
     AgentSession,
     SessionEvent,
@@ -20,6 +21,7 @@ from redis_state.primitives.lease import Leases
 from redis_state.testing import eventually
 from tests.support.agents.sessions import fresh
 from tests.support.scripts.replies import lives
+from tests.support.servers.faults import Proxy
 
 
 class RecordingRuntime:
@@ -203,6 +205,39 @@ async def test_one_at_a_time_holds_a_session_and_the_next_waits(store: RedisStat
 async def _version_under_lease(runtime: SessionRuntime) -> int:
     async with runtime.holding("a", wait_s=20) as lease:
         return (await runtime.execute("a", rename, fence=lease.fence)).version
+
+
+@pytest.mark.parametrize("end", ["returned", "failed", "cancelled"])
+async def test_a_server_that_is_away_at_the_end_of_a_block_does_not_hide_what_came_of_it(
+    settings: Settings, end: str
+) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        changes = {"url": SecretStr(proxy.url), "call_timeout_s": 0.3}
+        async with RedisStateStore(settings.model_copy(update=changes)) as store:
+            runtime, away = SessionRuntime(SessionStore(store)), asyncio.Event()
+
+            async def held() -> str:
+                async with runtime.holding("a"):
+                    proxy.refuse()
+                    proxy.cut()
+                    away.set()
+                    if end == "failed":
+                        raise SessionConflict("a", expected=1, actual=2)
+                    if end == "cancelled":
+                        await asyncio.get_running_loop().create_future()
+                    return end
+
+            holding = asyncio.create_task(held())
+            await away.wait()
+            if end == "cancelled":
+                holding.cancel()
+            await asyncio.wait({holding})
+            if end == "returned":
+                assert holding.result() == end
+            elif end == "failed":
+                assert isinstance(holding.exception(), SessionConflict)
+            else:
+                assert holding.cancelled()
 
 
 async def test_a_holder_that_was_taken_over_hears_of_it_and_can_save_no_more(

@@ -20,7 +20,7 @@ from redis_state.worker import TaskContext
 from redis_state.worker.pool.heartbeat import HeartbeatThread
 from redis_state.worker.tasks.started import NotStarted, StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
-from tests.support.processes.pools import SESSION, client_of, pool, statuses
+from tests.support.processes.pools import SESSION, agent, client_of, pool, serving, statuses
 from tests.support.processes.worker_processes import begin, stop, worker_process
 from tests.support.servers.faults import Proxy
 from tests.support.tasks.runs import steal
@@ -155,6 +155,23 @@ async def test_the_thread_ends_with_its_worker(store: RedisStateStore) -> None:
         await client.wait(SESSION, task, timeout_s=60)
         assert threads() == ["redis_state heartbeat"]
     assert threads() == []
+
+
+async def test_a_worker_that_is_stopped_before_it_reached_its_store_ends_in_good_order(
+    settings: Settings, caplog: pytest.LogCaptureFixture, unused_tcp_port: int
+) -> None:
+    away = settings.model_copy(
+        update={
+            "url": SecretStr(f"redis://127.0.0.1:{unused_tcp_port}/0"),
+            "queue_url": settings.url,
+            "connect_timeout_s": 0.2,
+        }
+    )
+    async with serving(agent(away, {"nap": _nap}, heartbeat="thread")):
+        await eventually(lambda: "no tasks are taken" in caplog.text, "it tries to reach the store")
+    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == []
+    rest = [task.get_name() for task in asyncio.all_tasks()]
+    assert [name for name in rest if name.startswith("redis_state")] == []
 
 
 async def _nap(_: TaskContext) -> None:

@@ -15,16 +15,21 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
+from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS, Keys
+from redis_state.worker.tasks.started import NotStarted, StartedRun
+from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.a2a.rows import a2a_keys, write
-from tests.support.processes.pools import queue_of
+from tests.support.processes.pools import SESSION, queue_of
 from tests.support.script_calls.names import job_keys
 from tests.support.scripts.replies import HOUR, ask, clock_ms
 from tests.support.tasks.crash_states import (
+    claimed,
+    claims_of,
     close_queues,
     queued_as,
     started,
@@ -147,6 +152,77 @@ async def test_the_task_of_a_dead_worker_is_taken_over_after_a_lease(
     await within_its_length(takes_over, "the task is given to another worker")
     again = await started(store, task)
     assert again.held.epoch > run.held.epoch
+
+
+async def claims_set_back(store: RedisStateStore) -> list[int]:
+    """Let claims be of a clock that was an hour ahead; return when they were made."""
+    scripts, claims = store.base.scripts, claims_of(store)
+    tasks = await ask(scripts, "ZRANGE", claims, 0, -1)
+    return [int(float(await ask(scripts, "ZINCRBY", claims, AHEAD_MS, task))) for task in tasks]
+
+
+async def limited(store: RedisStateStore, limit: str) -> None:
+    keys = store.base.keys.queue(queue_of(store.settings))
+    await store.base.scripts.set_flow(keys, {"limit": limit.encode()})
+
+
+@pytest.mark.parametrize("limit", ["", "1"])
+async def test_a_task_that_a_dead_worker_claimed_and_ran_is_taken_over_after_a_lease(
+    store: RedisStateStore, limit: str
+) -> None:
+    await limited(store, limit)
+    task = await submitted(store)
+    await queued_as(store, task)
+    await claimed(store, task)
+    run = await started(store, task, lease_ms=SHORT_MS)
+    await set_back(store.base.scripts, (run.held.key, "expires"))
+    await claims_set_back(store)
+    sweeper = sweeper_of(store)
+
+    async def takes_over() -> bool:
+        return (await sweeper.run_once()).taken_over == 1
+
+    await within_its_length(takes_over, "the task is given to another worker")
+    await claimed(store, task)
+
+
+@pytest.mark.parametrize("limit", ["", "1"])
+async def test_a_task_that_a_dead_worker_claimed_and_did_not_start_is_given_to_another(
+    store: RedisStateStore, limit: str
+) -> None:
+    await limited(store, limit)
+    task = await submitted(store)
+    await queued_as(store, task)
+    await claimed(store, task)
+    (old,) = await claims_set_back(store)
+    assert (await sweeper_of(store).run_once()).released == 1
+    await claimed(store, task)
+    (new,) = (await ask(store.base.scripts, "ZRANGE", claims_of(store), 0, -1, "WITHSCORES"))[1:]
+    assert int(new) < old
+    # If the first is alive it has no permit any more. The other one has.
+    starts = TaskTransitions(store).start
+    found = [
+        await starts(
+            SESSION, task, owner=owner, lease_ms=HOUR, worker=owner, claimed=b"%d" % int(claim)
+        )
+        for owner, claim in (("old", old), ("new", new))
+    ]
+    assert isinstance(found[1 if limit else 0], StartedRun)
+    assert not limit or isinstance(found[0], NotStarted)
+
+
+async def test_the_slot_of_a_worker_that_died_before_it_ended_its_claim_is_free_again(
+    store: RedisStateStore,
+) -> None:
+    await limited(store, "1")
+    over, next_one = await submitted(store), await submitted(store)
+    await queued_as(store, over)
+    await claimed(store, over)
+    await TaskTransitions(store).finish_run(await started(store, over), TaskStatus.COMPLETE)
+    await claims_set_back(store)
+    await queued_as(store, next_one)
+    await sweeper_of(store).run_once()
+    await claimed(store, next_one)
 
 
 async def test_a_job_that_waits_is_due_once_its_task_is_inspected(store: RedisStateStore) -> None:

@@ -174,6 +174,22 @@ async def test_address_that_cannot_be_made_fails_calls_as_it_says(url: str) -> N
 
 
 @pytest.mark.role("any", why="it sends ECHO")
+async def test_a_server_that_cannot_be_used_any_more_is_away_for_now(url: str) -> None:
+    problems = list[Exception]()
+    async with Proxy(url) as proxy:
+        sender = failing_sender(proxy.url, lambda: problems[-1] if problems else None)
+        await sender.send("PING", repeatable=True)
+        problems.append(ConfigError("it is not what the settings demand"))
+        await eventually(lambda: proxy.cut() == 0, "no connection is left")
+        waits = sender.send("ECHO", "on", repeatable=True, timeout_s=LONG_S)
+        with pytest.raises(BackendUnavailable, match="here: it is not what the settings demand"):
+            await sender.send("ECHO", "late", repeatable=True, timeout_s=0.2)
+        problems.clear()
+        assert await waits == b"on"
+        await sender.aclose()
+
+
+@pytest.mark.role("any", why="it sends ECHO")
 async def test_unexpected_error_is_logged_and_leaves_no_caller_hanging(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

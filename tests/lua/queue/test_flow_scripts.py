@@ -199,6 +199,65 @@ async def test_the_permit_of_a_dead_worker_is_free_once_its_task_is_queued_again
     assert list(await claim(scripts, keys)) == ["a"]
 
 
+async def test_a_claim_of_the_same_task_under_another_key_gives_the_first_permit_back(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    await put(scripts, keys, "t", "k1")
+    first = await claim(scripts, keys)
+    await put(scripts, keys, "other", "k1")
+    assert await claim(scripts, keys) == {}
+    # Its record was deleted, and another task has its id.
+    await put(scripts, keys, "t", "k2")
+    second = await claim(scripts, keys)
+    assert list(second) == ["t", "other"]
+    # The first worker's end is not that of the second claim.
+    await end(scripts, keys, "t", first["t"])
+    await put(scripts, keys, "third", "k2")
+    assert await claim(scripts, keys) == {}
+    await end(scripts, keys, "t", second["t"])
+    assert list(await claim(scripts, keys)) == ["third"]
+
+
+async def test_a_claim_of_the_same_task_without_a_key_gives_its_permit_back(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    await put(scripts, keys, "t", "k")
+    await claim(scripts, keys)
+    await put(scripts, keys, "other", "k")
+    await put(scripts, keys, "t")
+    assert list(await claim(scripts, keys)) == ["t", "other"]
+
+
+async def test_a_job_that_is_put_off_takes_its_key_along_when_it_goes(
+    scripts: Scripts, keys: Keys
+) -> None:
+    queue, later = keys.queue("q"), await clock_ms(scripts) + HOUR
+    first, second = queued_job(keys, "a").id, queued_job(keys, "b").id
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "k", at_ms=later)
+    known = await ask(scripts, "HKEYS", queue.owners)
+    assert sorted(known) == [f"later:{job}".encode() for job in (first, second)]
+    assert await scripts.withdraw_jobs(queue, jobs=[first, "unknown"]) == ok(1)
+    # A sweeper queues the next run of a task whose worker is dead.
+    job = queued_job(keys, "b", runs=1)
+    ensured = await scripts.ensure_job(
+        queue,
+        payload=job_payload(keys, "b", runs=1),
+        picked=f"arq:in-progress:{job.id}",
+        earlier_payload=job_payload(keys, "b"),
+        job=job,
+        earlier=second,
+        orphan=True,
+        version="1",
+        patience_ms=0,
+    )
+    assert ensured.text(0) == "QUEUED"
+    assert await ask(scripts, "HKEYS", queue.owners) == []
+    assert await ask(scripts, "ZRANGE", queue.queue, 0, -1) == [job.id.encode()]
+
+
 async def test_a_job_with_a_key_is_moved_and_cleared(scripts: Scripts, keys: Keys) -> None:
     queue = keys.queue("q")
     for task in ("a", "b", "c"):

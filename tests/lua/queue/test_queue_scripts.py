@@ -214,7 +214,7 @@ async def test_a_job_that_was_put_off_under_its_earlier_name_is_good_enough(
     assert await ask(scripts, "EXISTS", job_payload(keys)) == 0
 
 
-@pytest.mark.parametrize("change", ["picked again", "another version"])
+@pytest.mark.parametrize("change", ["picked again", "another version", "clock set back"])
 async def test_what_arqs_worker_picked_is_released_when_it_is_found_twice(
     scripts: Scripts, keys: Keys, change: str
 ) -> None:
@@ -226,6 +226,8 @@ async def test_what_arqs_worker_picked_is_released_when_it_is_found_twice(
     version = "1"
     if change == "picked again":
         await ask(scripts, "SET", picked, "1", "PX", HOUR)
+    elif change == "clock set back":
+        await ask(scripts, "SET", picked, f"1 {await clock_ms(scripts) + HOUR}", "PX", HOUR)
     else:
         version = "2"
     assert await ensure(scripts, keys, patience_ms=0, version=version) == "CLAIMED"
@@ -242,8 +244,10 @@ async def test_claims_are_listed_once_they_are_old_enough(scripts: Scripts, keys
         await clock_passes(scripts, await clock_ms(scripts))
         await claim(scripts, keys)
 
-    async def listed(after: int, patience_ms: int) -> list[Any]:
-        reply = await scripts.list_claims(claims, after=after, patience_ms=patience_ms, limit=1)
+    async def listed(after: int, patience_ms: int, ahead: int = 0) -> list[Any]:
+        reply = await scripts.list_claims(
+            claims, after=after, ahead=ahead, patience_ms=patience_ms, limit=1
+        )
         return reply.facts[1:]
 
     assert await listed(0, HOUR) == []
@@ -252,6 +256,15 @@ async def test_claims_are_listed_once_they_are_old_enough(scripts: Scripts, keys
     name, second = await listed(int(first), 0)
     assert name.decode() == f"{keys.jobs_tag}/s/b"
     assert await listed(int(second), 0) == []
+    # The clock is set back: how old they are is not known.
+    for task in ("b", "a"):
+        await ask(scripts, "ZINCRBY", claims, HOUR, f"{keys.jobs_tag}/s/{task}")
+    name, later = await listed(0, HOUR)
+    assert name.decode() == f"{keys.jobs_tag}/s/a"
+    assert int(later) == int(first) + HOUR
+    name, latest = await listed(0, HOUR, int(later))
+    assert name.decode() == f"{keys.jobs_tag}/s/b"
+    assert await listed(0, HOUR, int(latest)) == []
 
 
 async def test_a_job_is_moved_while_it_waits(scripts: Scripts, keys: Keys) -> None:

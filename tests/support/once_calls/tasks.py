@@ -152,6 +152,13 @@ CASES: dict[str, Case] = {
         ),
         _queued,
     ),
+    "withdraw_jobs": Case(
+        lambda scripts, keys: _queue(scripts, keys, "a", "b"),
+        lambda scripts, keys: scripts.withdraw_jobs(
+            keys.queue("q"), jobs=[queued_job(keys, "b").id]
+        ),
+        _queued,
+    ),
     "clear_task": Case(
         lambda scripts, keys: make_task(scripts, task_keys(keys), "PENDING"),
         lambda scripts, keys: scripts.clear_task(

@@ -108,6 +108,9 @@ CALLS: dict[str, Call] = {
     "move_job": lambda scripts, keys: scripts.move_job(
         keys.queue("q"), id=queued_job(keys).id, earlier_ms=1
     ),
+    "withdraw_jobs": lambda scripts, keys: scripts.withdraw_jobs(
+        keys.queue("q"), jobs=[queued_job(keys).id]
+    ),
     "list_claims": lambda scripts, keys: scripts.list_claims(
         keys.queue("q").claims, after=0, patience_ms=0, limit=1
     ),

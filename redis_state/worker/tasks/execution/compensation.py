@@ -34,6 +34,7 @@ from redis_state.errors import (
     InvalidTransition,
     LeaseLost,
 )
+from redis_state.errors.groups import found_in
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
@@ -54,6 +55,8 @@ REGISTERED = "undo:"
 UNDONE = "undone:"
 FAILING = "compensating"
 
+# Not the failure of a step or of a compensation: another run continues.
+_NOT_OURS = (BackendError, LeaseLost)
 _CLEAN_UP_S = 5.0
 _LOOK_EVERY_S = 0.01
 _NAMED = 10
@@ -164,10 +167,7 @@ class Compensations:
 
     def step_failed(self, entry: str, error: Exception) -> None:
         """Remember a step that failed: its handler may handle that, and a rehearsal must too."""
-        if (
-            not isinstance(error, BackendError | LeaseLost)
-            and len(self._failed_steps) < _MOST_ERRORS
-        ):
+        if found_in(error, *_NOT_OURS) is None and len(self._failed_steps) < _MOST_ERRORS:
             text = codec.text_of(error)[:_LONGEST_TEXT]
             self._failed_steps[entry] = (kind_of_error(error), text)
 
@@ -274,8 +274,6 @@ class Compensations:
             return "not registered again"
         try:
             await steps.undo(place, undo.work, undo.arguments)
-        except (BackendError, LeaseLost):
-            raise
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -284,6 +282,9 @@ class Compensations:
         except BaseException as error:
             if isinstance(error, GeneratorExit):
                 raise
+            trouble = found_in(error, *_NOT_OURS)
+            if trouble is not None:
+                raise trouble from None
             loggable = self._payloads.loggable(error)
             log.warning("%r of task %r failed", place, self._keys.task_id, exc_info=loggable)
             return kind_of(error)

@@ -56,12 +56,20 @@ async def test_an_undo_that_waits_after_a_handler_that_failed_at_once_leaves_not
     assert await subscribers(store.transport, store.base.keys.steering(SESSION).channel) == [0]
 
 
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        BackendUnavailable("test", "this run ends here"),
+        ExceptionGroup("of its tasks", [BackendUnavailable("test", "this run ends here")]),
+    ],
+    ids=["alone", "in a group"],
+)
 async def test_a_run_that_ends_in_the_middle_is_continued_by_the_next(
-    store: RedisStateStore,
+    store: RedisStateStore, trouble: Exception
 ) -> None:
     """It calls no step again, not even the one that had failed, and undoes the rest."""
     world = Bookings()
-    world.broken["receipt of hotel"] = BackendUnavailable("test", "this run ends here")
+    world.broken["receipt of hotel"] = trouble
     charged: list[int] = []
 
     async def charge(ctx: TaskContext) -> None:

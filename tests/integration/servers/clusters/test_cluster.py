@@ -135,6 +135,28 @@ async def test_a_replicated_call_that_is_sent_on_leaves_nothing_that_stops_the_m
         await transport.aclose()
 
 
+async def test_a_node_that_cannot_promise_what_is_asked_for_is_away_for_now(
+    cluster: Cluster,
+) -> None:
+    good, bad = (await cluster.primaries())[:2]
+    setting = {"no-appendfsync-on-rewrite": "no", "appendonly": "yes", "appendfsync": "always"}
+    for name, value in setting.items():
+        await cluster.ask(good, "CONFIG", "SET", name, value)
+    names = [f"{{{number}}}" for number in range(50)]
+    owners = [await cluster.owner(slot_of(name)) for name in names]
+    first, second = (names[owners.index(port)] for port in (good, bad))
+    transport = Transport(settings_of(cluster, guarantee="durable", call_timeout_s=LONG_S))
+    send = transport.sender.send
+    await send("RPUSH", first, 1, repeatable=True)
+    # The cluster was reached: a node may be new, as after a failover.
+    with pytest.raises(BackendUnavailable, match="cannot promise guarantee='durable'"):
+        await send("RPUSH", second, 1, repeatable=True, timeout_s=0.3)
+    for name, value in setting.items():
+        await cluster.ask(bad, "CONFIG", "SET", name, value)
+    assert await send("RPUSH", second, 1, repeatable=True) == 1
+    await transport.aclose()
+
+
 @pytest.mark.parametrize("slots", sizes(200, 2000))
 async def test_slots_that_the_nodes_move_by_themselves_keep_every_write_and_its_order(
     cluster: Cluster, slots: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -69,7 +70,7 @@ async def test_a_lease_is_renewed_as_soon_as_the_server_promises_it_again(
     """A server may be configured anew, or another one take over whose settings are mended later."""
     async with (
         own_server(*ALWAYS) as url,
-        RedisStateStore(make_settings(url, guarantee="durable")) as store,
+        RedisStateStore(make_settings(url, guarantee="durable", call_timeout_s=0.5)) as store,
         sender_to(url) as admin,
     ):
         lease = store.base.keys.lease("s", "t")
@@ -80,7 +81,7 @@ async def test_a_lease_is_renewed_as_soon_as_the_server_promises_it_again(
             await admin.send("CONFIG", "SET", "appendfsync", "everysec", repeatable=True)
             await admin.send("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes", repeatable=True)
             await eventually(
-                lambda: "could not be renewed: this server cannot promise" in caplog.text,
+                lambda: re.search("could not be renewed: .*server cannot promise", caplog.text),
                 "the server is refused",
             )
             await admin.send("HSET", lease, "expires", 0, repeatable=True)
