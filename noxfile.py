@@ -379,7 +379,7 @@ def lock(session: nox.Session) -> None:
         testing.write_text("\n".join(TESTING))
         extras = [word for extra in (*WITH_HOSTS, *HOSTS) for word in ("--extra", extra)]
         written: dict[Path, list[list[str]]] = {
-            VERSIONS: [["pyproject.toml", "--extra", "dev"], [str(wanted), "--no-deps"]],
+            VERSIONS: [["pyproject.toml", "--extra", "checkout"], [str(wanted), "--no-deps"]],
             HOST_VERSIONS: [["pyproject.toml", str(testing), *extras]],
         }
         for file, parts in written.items():

@@ -35,7 +35,7 @@ PURPOSES: dict[str, list[tuple[str, ...]]] = {
     "pydantic_ai": [("-e", ".[examples,pydantic-ai,forms]")],
     "openai_agents": [("-e", ".[examples,openai-agents,forms]")],
     "mcp": [("-e", ".[examples,mcp]")],
-    "dev": [("-e", ".[dev]"), PENGUIFLOW],
+    "dev": [("-e", ".[checkout]"), PENGUIFLOW],
 }
 
 

@@ -8,6 +8,7 @@ What does not exist is 404, and trouble with the server 503.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -35,6 +36,8 @@ from redis_state.errors import (
     TokenResolved,
 )
 from redis_state.serialization import codec
+
+log: logging.Logger = logging.getLogger(__name__)
 
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _RETRY_AFTER_S = 2
@@ -155,6 +158,8 @@ def _trouble(error: BackendError) -> HttpProblem:
 
 def _mistake(error: CallerError, code: str) -> HttpProblem:
     if type(error).__name__ in _OURS:
+        # The caller cannot correct it, so the answer does not have the text: the log has.
+        log.error("the gateway is not set up for a call: %s: %s", type(error).__name__, error)
         return HttpProblem(500, code, "this gateway is not set up for the call")
     status = 413 if isinstance(error, PayloadTooLarge) else 422
     if isinstance(error, InvalidField) and error.field == "after":

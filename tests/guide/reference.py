@@ -26,6 +26,8 @@ from redis_state.settings import Settings
 from tests.guide.key_table import key_table, readable
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
+# Options that all programs of this kind have.
+_OF_ALL = {"help", "install_completion", "show_completion"}
 _WRITTEN = (
     "<!-- Written by tests/guide/reference.py: change the code, then write the page again. -->"
 )
@@ -259,21 +261,26 @@ def _commands(group: Any, prefix: str) -> Iterator[str]:
             if hasattr(command, "list_commands"):
                 groups.append((command, f"{prefix} {name}"))
                 continue
-            yield f"## {prefix} {name}\n\n{_paragraphs(inspect.cleandoc(command.help or ''))}\n"
-            rows = [row for each in command.params if (row := _parameter(each)) is not None]
-            if rows:
-                yield f"| parameter | default | meaning |\n| --- | --- | --- |\n{_lines(rows)}\n"
+            yield from _command(command, f"{prefix} {name}")
     for inner, called in groups:
         yield from _group(inner, called)
 
 
 def _group(group: Any, prefix: str) -> Iterator[str]:
-    yield f"## {prefix}\n\n{_paragraphs(inspect.cleandoc(group.help or ''))}\n"
+    # Such as `redis-state gateway`, a group may be a command too.
+    yield from _command(group, prefix)
     yield from _commands(group, prefix)
 
 
+def _command(command: Any, called: str) -> Iterator[str]:
+    yield f"## {called}\n\n{_paragraphs(inspect.cleandoc(command.help or ''))}\n"
+    rows = [row for each in command.params if (row := _parameter(each)) is not None]
+    if rows:
+        yield f"| parameter | default | meaning |\n| --- | --- | --- |\n{_lines(rows)}\n"
+
+
 def _parameter(parameter: Any) -> str | None:
-    if parameter.name == "help" or getattr(parameter, "hidden", False):
+    if parameter.name in _OF_ALL or getattr(parameter, "hidden", False):
         return None
     is_argument = parameter.param_type_name == "argument"
     shown = parameter.metavar or parameter.name.upper()

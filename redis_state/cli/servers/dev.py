@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import signal
 import socket
 import sys
 import webbrowser
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +21,7 @@ from redis_state.cli.commands import app
 from redis_state.cli.exit_codes import or_exit
 from redis_state.cli.loading import split_target
 from redis_state.cli.output import print_line
+from redis_state.cli.servers.dev_watch import CodeWatch, python_changes, watchfiles
 from redis_state.cli.servers.gateway import make_server
 from redis_state.errors import CallerError
 from redis_state.transport.connections.address import Address
@@ -38,7 +38,6 @@ _DEMO_SESSION, _DEMO_ORDERS = "orders", ("order-1", "order-2", "order-3")
 _HOST = "127.0.0.1"
 _NAMES = ("localhost", _HOST)
 _POLL_S = 0.01
-_IGNORED = frozenset({".venv", ".git", "node_modules", "__pycache__", ".redis-state"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +148,14 @@ async def _run(options: DevOptions, stopper: _Stopper) -> None:
         ):
             target = options.target or _DEMO
             pool = DevWorkers(client, target=target, size=options.workers, url=url, say=_say)
-            token, application = make_dev_app(store, pool)
+            watch = CodeWatch(pool.reload, _say)
+            token, application = make_dev_app(store, lambda: pool.problem or watch.problem)
             async with pool, application_closed(application):
                 if options.target is None:
                     await _submit_demo(client)
                 port = listening.getsockname()[1]
                 address = f"http://{_HOST}:{port}/?token={token}"
-                watching = asyncio.create_task(_watch(pool, reload=options.reload))
+                watching = asyncio.create_task(_watch(watch, reload=options.reload))
                 try:
                     serves = f"{options.workers} x {target} ({await _listed(pool)})"
                     lines = [
@@ -174,7 +174,7 @@ async def _run(options: DevOptions, stopper: _Stopper) -> None:
                     await asyncio.wait({watching})
 
 
-def make_dev_app(store: RedisStateStore, pool: DevWorkers) -> tuple[str, Gateway]:
+def make_dev_app(store: RedisStateStore, banner: Callable[[], str | None]) -> tuple[str, Gateway]:
     """Make the gateway of `redis-state dev`; return its token too."""
     from redis_state.gateway import (  # noqa: PLC0415 - needs the extra
         ApiKeys,
@@ -185,7 +185,7 @@ def make_dev_app(store: RedisStateStore, pool: DevWorkers) -> tuple[str, Gateway
     from redis_state.gateway.auth.api_keys import make_api_key  # noqa: PLC0415 - needs the extra
 
     token, kept = make_api_key("dev", ["admin:*"])
-    console = ConsoleOptions(login_by_url=True, banner=lambda: pool.problem)
+    console = ConsoleOptions(login_by_url=True, banner=banner)
     application = create_gateway(
         store,
         auth=ApiKeys([kept]),
@@ -258,33 +258,16 @@ async def _serve(
     await serving
 
 
-async def _watch(pool: DevWorkers, *, reload: bool) -> None:
+async def _watch(watch: CodeWatch, *, reload: bool) -> None:
     """Replace the workers whenever a Python file has changed."""
-    watchfiles = _watchfiles() if reload else None
-    if watchfiles is None:
-        return
-
-    def wanted(_: Any, path: str) -> bool:
-        return path.endswith(".py") and not _IGNORED.intersection(Path(path).parts)
-
-    async for changed in watchfiles.awatch(Path.cwd(), watch_filter=wanted):
-        name = Path(min(path for _, path in changed)).name
-        _say(f"{name} has changed: starting new workers")
-        used = await pool.reload()
-        _say("the new workers serve" if used else "the old workers stay, until it can be imported")
-
-
-def _watchfiles() -> Any:
-    try:
-        return importlib.import_module("watchfiles")
-    except ImportError:
-        return None
+    if reload and watchfiles() is not None:
+        await watch.run(python_changes)
 
 
 def _reloading(*, reload: bool) -> str:
     if not reload:
         return "not reloading"
-    if _watchfiles() is None:
+    if watchfiles() is None:
         return 'not reloading: pip install "redis_state[reload]"'
     return "reloading on *.py"
 

@@ -24,6 +24,9 @@ _STOP_S = 15.0
 _START_S = 30.0
 _POLL_S = 0.05
 _AGAIN_S = 1.0
+_LONGEST_AGAIN_S = 30.0
+# A worker that has lived for so long did not end because of its start.
+_SETTLED_S = 30.0
 _TAIL_LINES = 30
 _LONGEST_LINE = 1 << 16
 # What this process imports, from the same places; the user's code lies in the current folder.
@@ -33,14 +36,17 @@ _BOOT = "import sys; sys.path[:] = {path!r}; from redis_state.cli.main import ma
 @dataclass(slots=True, eq=False)
 class _Child:
     process: asyncio.subprocess.Process
+    since: float
     lines: deque[str] = field(default_factory=lambda: deque[str](maxlen=_TAIL_LINES))
     reader: asyncio.Task[None] | None = None
     # What is not shown until it is known whether its code can be used. None: each line at once.
     held: list[str] | None = None
+    # When another one takes its place, after it ended by itself.
+    again_at: float | None = None
 
 
 class DevWorkers:
-    """Some workers of one target. Use it in ``async with``. ``problem`` is why code is not used."""
+    """Some workers of one target. Use it in ``async with``."""
 
     def __init__(
         self,
@@ -51,7 +57,10 @@ class DevWorkers:
         url: str,
         say: Callable[[str], None],
     ) -> None:
-        self.problem: str | None = None
+        # Why new code is not used, and how a worker has ended by itself.
+        self._refused: str | None = None
+        self._died: str | None = None
+        self._delay_s = 0.0
         self._client = client
         self._target = target
         self._size = size
@@ -73,6 +82,11 @@ class DevWorkers:
         await asyncio.gather(*map(self._stop, self._children))
 
     @property
+    def problem(self) -> str | None:
+        """Why code is not used, or why a worker does not serve."""
+        return self._refused or self._died
+
+    @property
     def pids(self) -> list[int]:
         """The processes of the workers."""
         return [child.process.pid for child in self._children]
@@ -89,27 +103,31 @@ class DevWorkers:
             if started is None:
                 return False
             old, self._children = self._children, started
+            self._died, self._delay_s = None, 0.0
             await asyncio.gather(*map(self._stop, old))
             return True
 
     async def _start_all(self) -> list[_Child] | None:
         # Of code that no worker can import one says why.
-        children = [await self._launch(shown=number == 0) for number in range(self._size)]
+        children: list[_Child] = []
         try:
+            # Those that have started are stopped if another one cannot.
+            while len(children) < self._size:
+                children.append(await self._launch(shown=not children))
             problems = await asyncio.gather(*map(self._problem_of, children))
         except BaseException:
             await asyncio.gather(*map(self._stop, children))
             raise
         failed = [at for at, problem in enumerate(problems) if problem is not None]
-        self.problem = problems[failed[0]] if failed else None
+        self._refused = problems[failed[0]] if failed else None
         for child in [children[failed[0]]] if failed else children:
-            self._show(child)
+            self._show_held(child)
         if not failed:
             return children
         await asyncio.gather(*map(self._stop, children))
         return None
 
-    def _show(self, child: _Child) -> None:
+    def _show_held(self, child: _Child) -> None:
         held, child.held = child.held, None
         for line in held or ():
             self._say(line)
@@ -132,7 +150,7 @@ class DevWorkers:
             # The terminal's Ctrl-C is for this process, which then stops its workers in order.
             start_new_session=True,
         )
-        child = _Child(process, held=None if shown else [])
+        child = _Child(process, asyncio.get_running_loop().time(), held=None if shown else [])
         child.reader = asyncio.create_task(self._read(child))
         return child
 
@@ -155,17 +173,46 @@ class DevWorkers:
         return "\n".join([f"{self._target} cannot be started:", *child.lines])
 
     async def _keep(self) -> None:
-        """Start the workers again when one ends by itself."""
+        """Start another worker when one ends by itself: later each time, if it ends soon."""
         while True:
             await asyncio.sleep(_AGAIN_S)
             async with self._changing:
-                dead = [child for child in self._children if child.process.returncode is not None]
-                if not dead:
-                    continue
-                self._children = [child for child in self._children if child not in dead]
-                for child in dead:
-                    self._say(f"worker {child.process.pid} ended by itself; starting another")
-                    self._children.append(await self._launch())
+                try:
+                    await self._replace_dead()
+                except OSError as error:
+                    self._show(f"no worker can be started: {error}")
+
+    async def _replace_dead(self) -> None:
+        dead = [child for child in self._children if child.process.returncode is not None]
+        if not dead and self._died is not None and await self._all_serve():
+            self._died = None
+        for child in dead:
+            now = asyncio.get_running_loop().time()
+            if child.again_at is None:
+                settled = now - child.since >= _SETTLED_S
+                self._delay_s = _next_delay(0.0 if settled else self._delay_s)
+                child.again_at = now + self._delay_s
+                await self._report_death(child)
+            if child.again_at <= now:
+                self._children[self._children.index(child)] = await self._launch()
+
+    async def _report_death(self, child: _Child) -> None:
+        if child.reader is not None:
+            # What it wrote last. A process of its own may hold the pipe.
+            await asyncio.wait({child.reader}, timeout=1)
+        ended = f"worker {child.process.pid} ended by itself with {child.process.returncode}"
+        self._show(f"{ended}; another starts in {self._delay_s:g} s", *child.lines)
+
+    def _show(self, reason: str, *lines: str) -> None:
+        problem = "\n".join([reason, *lines])
+        if problem != self._died:
+            self._say(reason)
+        self._died = problem
+
+    async def _all_serve(self) -> bool:
+        with suppress(BackendError):
+            return {*self.pids} <= {worker.pid for worker in await self._client.workers()}
+        return False
 
     async def _read(self, child: _Child) -> None:
         stream = child.process.stdout
@@ -196,3 +243,8 @@ class DevWorkers:
         if child.reader is not None:
             await asyncio.wait({child.reader}, timeout=1)
             child.reader.cancel()
+
+
+def _next_delay(delay_s: float) -> float:
+    """Return after how long the next worker starts, after one that ended soon."""
+    return min(max(_AGAIN_S, 2 * delay_s), _LONGEST_AGAIN_S)

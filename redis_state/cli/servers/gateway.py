@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -23,7 +24,7 @@ from redis_state.errors import CallerError, ConfigError, InvalidField
 if TYPE_CHECKING:
     import uvicorn
 
-    from redis_state.gateway import Authenticator, Gateway, HookLinks
+    from redis_state.gateway import Authenticator, Gateway, GatewayLimits
 
 gateway: typer.Typer = typer.Typer(
     name="gateway",
@@ -59,18 +60,42 @@ class AuthOptions:
         if self.keys is not None:
             ways.append(ApiKeys.from_file(self.keys))
         if self.browser_secret_file is not None:
-            ways.append(BrowserTokens(read_secrets(self.browser_secret_file)))
+            ways.append(BrowserTokens(self.browser_secret_file))
         if self.jwt_secret_file is not None or self.jwks_url is not None:
-            file = self.jwt_secret_file
             ways.append(
                 JwtAuthenticator(
-                    None if file is None else read_secrets(file),
+                    self.jwt_secret_file,
                     audience=self.jwt_audience or "",
                     issuer=self.jwt_issuer,
                     jwks_url=self.jwks_url,
                 )
             )
         return AnyOf(*ways) if ways else None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOptions:
+    """What one caller may use. 0 is any number, where the option says so."""
+
+    max_body_bytes: int
+    max_append_bytes: int
+    requests_per_s: float
+    burst: int
+    streams: int
+    kept_streams: int
+
+    def limits(self) -> GatewayLimits:
+        """Make the gateway's limits. Errors: InvalidField."""
+        from redis_state.gateway import GatewayLimits  # noqa: PLC0415 - needs the extra
+
+        return GatewayLimits(
+            max_body_bytes=self.max_body_bytes,
+            max_append_bytes=self.max_append_bytes,
+            requests_per_s=self.requests_per_s or None,
+            burst=self.burst,
+            streams=self.streams,
+            kept_streams=self.kept_streams or None,
+        )
 
 
 @gateway.callback()
@@ -108,6 +133,22 @@ def serve(
     max_body_bytes: Annotated[
         int, typer.Option(min=1, help="The size of a request's body at most.")
     ] = 64 * 1024,
+    max_append_bytes: Annotated[
+        int, typer.Option(min=1, help="The size of one append to a durable stream at most.")
+    ] = 1024 * 1024,
+    requests_per_s: Annotated[
+        float, typer.Option(min=0, help="Requests of a caller in a second; 0 for any number.")
+    ] = 50,
+    burst: Annotated[
+        int, typer.Option(min=1, help="Requests that a caller may make at once.")
+    ] = 200,
+    streams: Annotated[
+        int, typer.Option(min=1, help="Streams that a caller may have open at once.")
+    ] = 64,
+    kept_streams: Annotated[
+        int,
+        typer.Option(min=0, help="Durable streams that a caller may keep; 0 for any number."),
+    ] = 10_000,
     console: Annotated[
         bool, typer.Option("--console", help="Serve pages for people at /console.")
     ] = False,
@@ -138,6 +179,9 @@ def serve(
     auth = AuthOptions(
         keys, jwt_secret_file, jwks_url, jwt_audience, jwt_issuer, browser_secret_file
     )
+    limits = LimitOptions(
+        max_body_bytes, max_append_bytes, requests_per_s, burst, streams, kept_streams
+    )
     app_of = or_exit(
         lambda: make_app(
             url,
@@ -147,7 +191,7 @@ def serve(
             cors=cors or (),
             hosts=allowed_host or (),
             queue=queue,
-            max_body_bytes=max_body_bytes,
+            limits=limits,
             console=console or console_secret_file is not None,
             console_secret_file=console_secret_file,
         )
@@ -168,15 +212,13 @@ def key(
     days: Annotated[float | None, typer.Option(min=0.001, help="Expires after so many.")] = None,
 ) -> None:
     """Make an API key. It is printed once; the file has its digest only."""
-    from redis_state.gateway import ApiKeys, make_api_key  # noqa: PLC0415 - needs the extra
+    from redis_state.gateway import make_api_key  # noqa: PLC0415 - needs the extra
 
     def make() -> tuple[str, dict[str, Any]]:
         expires_at = None if days is None else _after(days)
         made, kept = make_api_key(subject, scopes, expires_at=expires_at)
         if file is not None:
             try:
-                if file.exists():
-                    ApiKeys.from_file(file)
                 _add(file, kept.document())
             except OSError as error:
                 raise ConfigError(f"{file} cannot be written: {error.strerror}") from None
@@ -200,14 +242,13 @@ def make_app(
     cors: Sequence[str],
     hosts: Sequence[str],
     queue: str | None,
-    max_body_bytes: int,
+    limits: LimitOptions,
     console: bool,
     console_secret_file: Path | None,
 ) -> Gateway:
     """Make the application of the command. Errors: CallerError."""
     from redis_state.gateway import (  # noqa: PLC0415 - needs the extra
         ConsoleOptions,
-        GatewayLimits,
         HookLinks,
         Loopback,
         create_gateway,
@@ -220,19 +261,15 @@ def make_app(
             f"{host} is not loopback: everybody there could do everything. Give --keys, "
             "--jwt-secret-file, --jwks-url or --browser-secret-file"
         )
-    links: HookLinks | None = None
-    if hook_secret_file is not None:
-        links = HookLinks(read_secrets(hook_secret_file))
-    secret = None if console_secret_file is None else read_secrets(console_secret_file)
     return create_gateway(
         RedisStateStore.from_url(url),
         auth=known or Loopback(),
-        hooks=links,
+        hooks=None if hook_secret_file is None else HookLinks(hook_secret_file),
         cors=cors,
         hosts=hosts,
         queue=queue,
-        limits=GatewayLimits(max_body_bytes=max_body_bytes),
-        console=ConsoleOptions(secret=secret) if console else False,
+        limits=limits.limits(),
+        console=ConsoleOptions(secret=console_secret_file) if console else False,
     )
 
 
@@ -270,25 +307,6 @@ def make_server(application: Gateway, root_path: str = "", **config: Any) -> uvi
     )
 
 
-def read_secrets(file: Path) -> dict[str, str] | str:
-    """Read a secret, or several by ``kid`` as JSON. Errors: ConfigError, without any of it."""
-    try:
-        text = file.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ConfigError(f"the file of a secret cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError("the file of a secret is no text in UTF-8") from None
-    if not text.startswith("{"):
-        return text
-    try:
-        named: dict[str, Any] = json.loads(text)
-    except ValueError:
-        raise ConfigError("the file of secrets is no JSON") from None
-    if not all(isinstance(each, str) for each in named.values()):
-        raise ConfigError("the file of secrets needs a text for each kid")
-    return named
-
-
 def _after(days: float) -> datetime:
     try:
         return datetime.now(UTC) + timedelta(days=days)
@@ -297,10 +315,43 @@ def _after(days: float) -> datetime:
 
 
 def _add(file: Path, document: dict[str, Any]) -> None:
-    """Add a key to a file, in one step, for its owner alone."""
-    listed: list[Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    """Add a key to a file, in one step, for its owner alone. Commands at once do it in turn."""
+    from redis_state.gateway import ApiKeys  # noqa: PLC0415 - needs the extra
+
     beside = file.with_name(f"{file.name}.new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+    with _claimed(beside) as opened:
+        listed: list[Any] = []
+        if file.exists():
+            ApiKeys.from_file(file)
+            listed = json.loads(file.read_text(encoding="utf-8"))
         opened.write(json.dumps([*listed, document], indent=2) + "\n")
-    beside.replace(file)
+        opened.flush()
+        beside.replace(file)
+
+
+@contextmanager
+def _claimed(path: Path) -> Generator[TextIO]:
+    """Make a file that is renamed in the block: one process at a time does so."""
+    import fcntl  # noqa: PLC0415 - not on Windows
+
+    while True:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # The process that had the lock has renamed what was opened here.
+            if not _is_at(path, descriptor):
+                continue
+            opened.truncate()
+            try:
+                yield opened
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+            return
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

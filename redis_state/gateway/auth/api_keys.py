@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, Self, cast
 from starlette.requests import HTTPConnection
 
 from redis_state.errors import ConfigError, InvalidField
+from redis_state.gateway.auth.files import WatchedFile
 from redis_state.gateway.auth.principal import Principal, Unauthenticated, bearer, read_scopes
 
 _PREFIX = "rsk_"
@@ -50,26 +51,20 @@ class ApiKeys:
     """Knows callers by ``Authorization: Bearer rsk_…``."""
 
     def __init__(self, keys: Iterable[ApiKey]) -> None:
-        self._keys = {each.key_id: each for each in keys}
+        named = {each.key_id: each for each in keys}
+        self._keys: Callable[[], Mapping[str, ApiKey]] = lambda: named
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
         """Read a file of keys: a JSON list of what `make_api_key` gave.
 
-        Errors: ConfigError names what is wrong, without any digest.
+        A key that is added to the file, or removed, counts within about a second. If the file
+        cannot be used later, the keys of before hold. Errors: ConfigError names what is wrong,
+        without any digest.
         """
-        try:
-            listed = json.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"the file of keys cannot be read: {error.strerror}") from None
-        except ValueError:
-            raise ConfigError("the file of keys is no JSON") from None
-        if not isinstance(listed, list):
-            raise ConfigError("the file of keys is no list")
-        keys = [_read(at, each) for at, each in enumerate(cast("Any", listed))]
-        if len({each.key_id for each in keys}) < len(keys):
-            raise ConfigError("the file of keys has two keys of one id")
-        return cls(keys)
+        made = cls(())
+        made._keys = WatchedFile(Path(path), _read_file)
+        return made
 
     async def authenticate(self, connection: HTTPConnection) -> Principal | None:
         """Return the caller. Errors: Unauthenticated for a key that is unknown or has expired."""
@@ -77,7 +72,7 @@ class ApiKeys:
         if presented is None or not presented.startswith(_PREFIX):
             return None
         # Neither part may decide how long the answer takes: an unknown id is compared too.
-        found = self._keys.get(presented.removeprefix(_PREFIX).partition("_")[0])
+        found = self._keys().get(presented.removeprefix(_PREFIX).partition("_")[0])
         expected = _NEVER if found is None else found.sha256
         if not hmac.compare_digest(_digest(presented), expected) or found is None:
             raise Unauthenticated("the key is not known")
@@ -101,6 +96,22 @@ def make_api_key(
 
 def _digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _read_file(path: Path) -> dict[str, ApiKey]:
+    try:
+        listed = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"the file of keys cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise ConfigError("the file of keys is no JSON") from None
+    if not isinstance(listed, list):
+        raise ConfigError("the file of keys is no list")
+    keys = [_read(at, each) for at, each in enumerate(cast("Any", listed))]
+    named = {each.key_id: each for each in keys}
+    if len(named) < len(keys):
+        raise ConfigError("the file of keys has two keys of one id")
+    return named
 
 
 def _read(at: int, entry: Any) -> ApiKey:

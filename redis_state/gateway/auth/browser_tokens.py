@@ -6,14 +6,14 @@ tokens.mint("ann", ["read:session:s-1", "steer:session:s-1"])
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from starlette.requests import HTTPConnection
 
 from redis_state.errors import InvalidField
-from redis_state.gateway.auth.jwt import Secrets, principal_of, read_token
+from redis_state.gateway.auth.jwt import SecretKeys, Secrets, principal_of, read_token
 from redis_state.gateway.auth.principal import Principal, bearer, read_scopes
 from redis_state.models.tasks import new_id
 
@@ -25,14 +25,15 @@ _AUDIENCE = "redis-state/browser"
 class BrowserTokens:
     """Mints tokens, and knows callers by them.
 
-    ``keys`` is a secret of 32 bytes or more, or several by ``kid``: see `Secrets`. ``audience``
+    ``keys`` is a secret of 32 bytes or more, or several by ``kid``: see `Secrets`. A `Path` names a
+    file of them, which is read again when it changes. ``audience``
     separates deployments that share a secret. ``cookie`` is the name of a cookie that may have the
     token in place of the header.
     """
 
     def __init__(
         self,
-        keys: Mapping[str, str] | str,
+        keys: SecretKeys,
         *,
         audience: str = "",
         cookie: str | None = None,

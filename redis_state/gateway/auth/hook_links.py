@@ -6,13 +6,12 @@ url = "https://agents.example.com/v1/hooks/" + links.mint(pause_id, actor="ann@e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast
 
 from redis_state.errors import InvalidField
-from redis_state.gateway.auth.jwt import Secrets, read_token
+from redis_state.gateway.auth.jwt import SecretKeys, Secrets, read_token
 from redis_state.gateway.auth.principal import Principal, Unauthenticated
 from redis_state.models.tasks import new_id
 from redis_state.transport.keys import is_pause_id
@@ -38,7 +37,7 @@ class HookLink:
 class HookLinks:
     """Mints links, and reads them. ``keys`` as those of `BrowserTokens`."""
 
-    def __init__(self, keys: Mapping[str, str] | str, *, audience: str = "") -> None:
+    def __init__(self, keys: SecretKeys, *, audience: str = "") -> None:
         self._keys = Secrets(keys)
         self._audience = f"{_AUDIENCE}/{audience}" if audience else _AUDIENCE
 

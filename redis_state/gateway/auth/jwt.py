@@ -7,20 +7,23 @@ agree: so neither ``none`` nor a public key taken for a secret is accepted.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from http.client import HTTPException
 from math import inf
+from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
 
 import jwt
 from starlette.requests import HTTPConnection
 
 from redis_state.errors import ConfigError, InvalidField
+from redis_state.gateway.auth.files import WatchedFile, read_secrets
 from redis_state.gateway.auth.principal import Principal, Unauthenticated, bearer, read_scopes
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -34,6 +37,8 @@ _LEEWAY_S = 5
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _LONGEST = 16_384
 
+# A secret, several by ``kid``, or the file of them, which is read again when it changes.
+SecretKeys: TypeAlias = Mapping[str, str] | str | Path
 ReadScopes = Callable[[Mapping[str, Any]], Iterable[str]]
 
 
@@ -50,37 +55,54 @@ class Secrets:
     longest lifetime of a token, remove the old one.
     """
 
-    def __init__(self, keys: Mapping[str, str] | str) -> None:
-        named = {"1": keys} if isinstance(keys, str) else dict(keys)
-        if not named:
-            raise ConfigError("a secret is needed to sign tokens")
-        if any(len(secret.encode()) < _SHORTEST_SECRET for secret in named.values()):
-            raise ConfigError(f"a secret that signs tokens needs {_SHORTEST_SECRET} bytes or more")
-        self._keys = named
+    def __init__(self, keys: SecretKeys) -> None:
+        self._keys: Callable[[], dict[str, str]]
+        if isinstance(keys, Path):
+            self._keys = WatchedFile(keys, lambda file: _named(read_secrets(file)))
+        else:
+            named = _named(keys)
+            self._keys = lambda: named
 
     async def key(self, token: str, header: Mapping[str, Any]) -> tuple[Any, Sequence[str]]:
         """Return the secret of the token's ``kid``; without one, the only secret."""
         del token
-        kid = header.get("kid")
-        if kid is None and len(self._keys) == 1:
-            return next(iter(self._keys.values())), ("HS256",)
-        found = self._keys.get(kid) if isinstance(kid, str) else None
+        kid, keys = header.get("kid"), self._keys()
+        if kid is None and len(keys) == 1:
+            return next(iter(keys.values())), ("HS256",)
+        found = keys.get(kid) if isinstance(kid, str) else None
         if found is None:
             raise Unauthenticated("the token was signed with a key that is not known")
         return found, ("HS256",)
 
     def sign(self, claims: Mapping[str, Any]) -> str:
         """Sign claims with the first secret."""
-        kid, secret = next(iter(self._keys.items()))
+        kid, secret = next(iter(self._keys().items()))
         return jwt.encode(dict(claims), secret, algorithm="HS256", headers={"kid": kid})
+
+    def derived(self, purpose: str) -> list[bytes]:
+        """Make a key for another purpose of each secret; that of the first one stands first."""
+        return [
+            hashlib.sha256(f"{purpose} {secret}".encode()).digest()
+            for secret in self._keys().values()
+        ]
+
+
+def _named(keys: Mapping[str, str] | str) -> dict[str, str]:
+    named = {"1": keys} if isinstance(keys, str) else dict(keys)
+    if not named:
+        raise ConfigError("a secret is needed to sign tokens")
+    if any(len(secret.encode()) < _SHORTEST_SECRET for secret in named.values()):
+        raise ConfigError(f"a secret that signs tokens needs {_SHORTEST_SECRET} bytes or more")
+    return named
 
 
 class Jwks:
     """The public keys of a URL, fetched when a token names one that is not known yet.
 
-    Keys are fetched again after ``lifespan_s``: one that the issuer has removed is refused from
-    then on. While the URL cannot be read, known keys hold for an hour. There is one fetch at a
-    time, and at most one in ten seconds, whatever tokens say.
+    Keys are fetched again after ``lifespan_s``. The call that begins the fetch does not wait for
+    it, unless its key is unknown or older than two lifespans: a key that the issuer has removed is
+    refused after that. While the URL cannot be read, known keys hold for an hour, and nobody waits
+    for them. There is one fetch at a time, and at most one in ten seconds, whatever tokens say.
     """
 
     _AGAIN_S = 10.0
@@ -95,6 +117,7 @@ class Jwks:
         self._lifespan_s = lifespan_s
         self._keys: dict[str, jwt.PyJWK] = {}
         self._read_at = self._asked_at = -inf
+        self._failed = False
         # Callers of several loops may wait for the same fetch.
         self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="jwks")
         self._fetching: Future[None] | None = None
@@ -108,7 +131,9 @@ class Jwks:
         if algorithm not in ASYMMETRIC:
             raise Unauthenticated("the token's algorithm is not that of its key")
         if kid not in self._keys or self._age() > self._lifespan_s:
-            await self._refresh()
+            fetching = self._refresh()
+            if fetching is not None and self._waits(kid):
+                await asyncio.shield(asyncio.wrap_future(fetching))
         found = self._keys.get(kid)
         if found is None or self._age() > max(self._LONGEST_S, self._lifespan_s):
             raise Unauthenticated("the token was signed with a key that is not known")
@@ -119,21 +144,31 @@ class Jwks:
     def _age(self) -> float:
         return monotonic() - self._read_at
 
-    async def _refresh(self) -> None:
+    def _waits(self, kid: str) -> bool:
+        """Return whether a token cannot be judged by the keys that are known."""
+        if kid not in self._keys or self._age() > max(self._LONGEST_S, self._lifespan_s):
+            return True
+        # In an outage a fetch takes its whole timeout, and gives nothing.
+        return self._age() > 2 * self._lifespan_s and not self._failed
+
+    def _refresh(self) -> Future[None] | None:
+        """Begin a fetch, or return the one that is under way; None if the last one is too new."""
         if self._fetching is None or self._fetching.done():
             now = monotonic()
             if now - self._asked_at < self._AGAIN_S:
-                return
+                return None
             self._asked_at = now
             self._fetching = self._fetcher.submit(self._fetch)
-        await asyncio.shield(asyncio.wrap_future(self._fetching))
+        return self._fetching
 
     def _fetch(self) -> None:
         try:
             keys = self._client.get_signing_keys(refresh=True)
         except (jwt.PyJWTError, HTTPException, OSError, ValueError) as error:
+            self._failed = True
             log.warning("the keys of the JWKS cannot be read: %s", type(error).__name__)
             return
+        self._failed = False
         self._keys = {each.key_id: each for each in keys if each.key_id is not None}
         self._read_at = monotonic()
 
@@ -150,14 +185,15 @@ def _is_trusted(url: str) -> bool:
 class JwtAuthenticator:
     """Knows callers by ``Authorization: Bearer <JWT>`` of one issuer and for one audience.
 
-    ``keys`` are secrets, by ``kid`` or one; or ``jwks_url`` has public keys. The subject is
+    ``keys`` are secrets, by ``kid``, one, or a `Path` to a file of them, which is read again when
+    it changes; or ``jwks_url`` has public keys. The subject is
     ``sub``. The scopes are those of the claim ``scope`` (text with spaces) or ``scopes`` (a list),
     or what ``scopes`` makes of the claims. Tokens need ``exp``, ``sub`` and ``aud``.
     """
 
     def __init__(
         self,
-        keys: Mapping[str, str] | str | None = None,
+        keys: SecretKeys | None = None,
         *,
         audience: str,
         issuer: str | None = None,

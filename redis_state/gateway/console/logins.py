@@ -19,6 +19,7 @@ from starlette.responses import RedirectResponse, Response
 
 from redis_state.gateway.answers import HttpProblem
 from redis_state.gateway.auth.browser_tokens import BrowserTokens
+from redis_state.gateway.auth.jwt import Secrets
 from redis_state.gateway.auth.open import is_loopback
 from redis_state.gateway.auth.principal import Authenticator, Principal, Unauthenticated, bearer
 from redis_state.gateway.console.options import ConsoleOptions
@@ -36,13 +37,10 @@ class Logins:
     def __init__(self, auth: Authenticator, options: ConsoleOptions) -> None:
         self._auth = auth
         self._session = options.session
-        self._tokens = BrowserTokens(
-            options.secret or secrets.token_urlsafe(48), audience="console", cookie=COOKIE
-        )
-        # Of each process: a form that another process rendered is to be sent to this one too.
-        given = options.secret
-        text = secrets.token_urlsafe(48) if given is None else repr(given)
-        self._key = hashlib.sha256(f"forms {text}".encode()).digest()
+        secret = options.secret or secrets.token_urlsafe(48)
+        self._tokens = BrowserTokens(secret, audience="console", cookie=COOKIE)
+        # A form that another process rendered is to be sent to this one too.
+        self._secrets = Secrets(secret)
 
     async def authenticate(self, connection: HTTPConnection) -> Principal | None:
         """Return who looks at a page: by the cookie, else as the gateway knows callers."""
@@ -75,16 +73,22 @@ class Logins:
 
     def form_token(self, connection: HTTPConnection, principal: Principal) -> str:
         """Return what a form of this login has to carry."""
-        cookie = connection.cookies.get(COOKIE, "")
-        about = f"{principal.subject}\n{cookie}".encode("utf-8", "surrogatepass")
-        return hmac.new(self._key, about, hashlib.sha256).hexdigest()
+        return self._form_tokens(connection, principal)[0]
 
     def check_form(self, connection: HTTPConnection, principal: Principal, given: str) -> None:
         """Require the token of a form. Errors: HttpProblem, 403."""
-        expected = self.form_token(connection, principal)
-        if not hmac.compare_digest(expected.encode(), given.encode("utf-8", "replace")):
+        # Also one that was rendered before a new secret came.
+        known = self._form_tokens(connection, principal)
+        sent = given.encode("utf-8", "replace")
+        if not any(hmac.compare_digest(each.encode(), sent) for each in known):
             message = "this form is of another login: reload the page"
             raise HttpProblem(403, "stale_form", message)
+
+    def _form_tokens(self, connection: HTTPConnection, principal: Principal) -> list[str]:
+        cookie = connection.cookies.get(COOKIE, "")
+        about = f"{principal.subject}\n{cookie}".encode("utf-8", "surrogatepass")
+        keys = self._secrets.derived("forms")
+        return [hmac.new(key, about, hashlib.sha256).hexdigest() for key in keys]
 
     async def _principal_of(self, request: Request, credential: str) -> Principal | None:
         text = credential.strip()

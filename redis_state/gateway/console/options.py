@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, cast
 
 from redis_state.errors import InvalidField
@@ -16,16 +17,17 @@ _LONGEST = timedelta(hours=12)
 class ConsoleOptions:
     """How people log in to the console.
 
-    ``secret`` signs the cookies: 32 bytes or more, or several by ``kid``, as in `BrowserTokens`.
-    All processes behind one address need the same. Without it each process makes one, and a restart
-    logs everybody out. ``session`` is how long a login lasts, at most 12 hours, and never longer
-    than the credential. ``login_by_url`` accepts the credential as ``?token=``, for development: a
-    URL stays in histories and logs. ``banner`` returns what every page shows on top, or None.
+    ``secret`` signs the cookies: 32 bytes or more, or several by ``kid``, or a file, as in
+    `BrowserTokens`. All processes behind one address need the same. Without it each process makes
+    one, and a restart logs everybody out. ``session`` is how long a login lasts, at most 12 hours,
+    and never longer than the credential. ``login_by_url`` accepts the credential as ``?token=``,
+    for development: a URL stays in histories and logs. ``banner`` returns what every page shows on
+    top, or None.
 
     Errors: InvalidField.
     """
 
-    secret: dict[str, str] | str | None = field(default=None, repr=False)
+    secret: dict[str, str] | str | Path | None = field(default=None, repr=False)
     session: timedelta = timedelta(hours=8)
     login_by_url: bool = False
     banner: Callable[[], str | None] | None = None

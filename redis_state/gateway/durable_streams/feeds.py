@@ -1,7 +1,8 @@
 """Who waits for a durable stream: one subscription for each stream and process, and shared reads.
 
 A client is only an offset. What is read behind it is read once for all clients that are there, and
-written once. A client that does not take what it is sent holds one page, and nobody up.
+written once. A client that does not take what it is sent holds one page, and nobody up. A client
+that waits reads again now and then: so its stream lives, or is known to be gone.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import logging
 from base64 import b64encode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final, Self
+from weakref import ref
 
 from redis_state.errors import BackendUnavailable, RedisStateError
-from redis_state.gateway.durable_streams.frames import event_lines
+from redis_state.gateway.durable_streams.frames import HEARTBEAT_S, event_lines
 from redis_state.models.streams import StreamPage, StreamView, media_type
 from redis_state.stores.streams.streams import StreamStore
 
@@ -24,6 +26,9 @@ log: logging.Logger = logging.getLogger(__name__)
 _MOST_SHARED: Final = 64
 _LINGER_S: Final = 2.0
 _PAGE_BYTES: Final = 256 << 10
+# Of streams whose lifetime is short, a part of it.
+_SHARED_S: Final = 1.0
+_SHORTEST_WAIT_S: Final = 0.1
 
 
 class SharedPage:
@@ -31,6 +36,20 @@ class SharedPage:
 
     def __init__(self, page: StreamPage) -> None:
         self.page = page
+
+    @property
+    def shared_s(self) -> float:
+        """For how long it answers reads of others: none but one of the end does."""
+        if not self.page.at_end:
+            return 0.0
+        ttl_s = self.page.stream.ttl_s
+        return _SHARED_S if ttl_s is None else min(_SHARED_S, ttl_s / 4)
+
+    @property
+    def wait_s(self) -> float:
+        """After how long a client that waits behind it reads again, so that the stream lives."""
+        ttl_s = self.page.stream.ttl_s
+        return HEARTBEAT_S if ttl_s is None else min(HEARTBEAT_S, max(_SHORTEST_WAIT_S, ttl_s / 2))
 
     @cached_property
     def event(self) -> bytes:
@@ -70,8 +89,7 @@ class StreamFeed:
         reading = self._reads.get(offset)
         if reading is None:
             reading = asyncio.create_task(self._read(offset))
-            # It may be that nobody waits for it any more.
-            reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+            reading.add_done_callback(partial(self._was_read, offset))
             if len(self._reads) < _MOST_SHARED:
                 self._reads[offset] = reading
         return await asyncio.shield(reading)
@@ -98,13 +116,21 @@ class StreamFeed:
         await asyncio.wait({self._task})
 
     async def _read(self, offset: str) -> SharedPage:
-        try:
-            return SharedPage(
-                await self._store.read(self.path, offset=offset, most_bytes=_PAGE_BYTES)
-            )
-        except RedisStateError:
-            self._reads.pop(offset, None)
-            raise
+        return SharedPage(await self._store.read(self.path, offset=offset, most_bytes=_PAGE_BYTES))
+
+    def _was_read(self, offset: str, reading: asyncio.Task[SharedPage]) -> None:
+        """Keep what was read for as long as it is shared."""
+        failed = reading.cancelled() or reading.exception() is not None
+        shared_s = 0.0 if failed else reading.result().shared_s
+        if shared_s:
+            # The timer holds no page: something may be heard before.
+            reading.get_loop().call_later(shared_s, self._drop, offset, ref(reading))
+        else:
+            self._drop(offset, ref(reading))
+
+    def _drop(self, offset: str, reading: ref[asyncio.Task[SharedPage]]) -> None:
+        if offset in self._reads and self._reads[offset] is reading():
+            del self._reads[offset]
 
     async def _run(self) -> None:
         try:

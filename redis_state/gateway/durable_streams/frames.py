@@ -14,7 +14,7 @@ from redis_state.models.streams import StreamPage
 from redis_state.serialization import codec
 
 if TYPE_CHECKING:
-    from redis_state.gateway.durable_streams.feeds import StreamFeed, StreamFeeds
+    from redis_state.gateway.durable_streams.feeds import SharedPage, StreamFeed, StreamFeeds
 
 HEARTBEAT_S: Final = 15.0
 HEARTBEAT: Final = b":\n\n"
@@ -46,38 +46,40 @@ def control_event(page: StreamPage, cursor: int | None) -> bytes:
 async def stream_frames(
     feeds: StreamFeeds,
     feed: StreamFeed,
-    offset: str,
+    shared: SharedPage,
+    seen: int,
     *,
     cursor: int | None,
     events_s: float,
     expires_at: datetime | None,
 ) -> AsyncGenerator[bytes]:
-    """Give the events behind an offset, until the stream is closed or the client is to come again.
+    """Give the events from a page on, until the stream is closed or the client is to come again.
 
-    A row that cannot be read later ends them: the client comes again, and learns why. Errors: those
-    of the store, before the first events.
+    ``seen`` is the feed's version before the page was read. A row that cannot be read later ends
+    them: the client comes again, and learns why.
     """
     until = monotonic() + events_s
     if expires_at is not None:
         until = min(until, monotonic() + (expires_at - datetime.now(UTC)).total_seconds())
     begun = False
     while True:
+        offset, wait_s, at_end = shared.page.offset, shared.wait_s, shared.page.at_end
+        closed = shared.page.closed
+        if shared.page.rows or closed or not begun:
+            begun = True
+            yield shared.event + control_event(shared.page, cursor)
+        else:
+            yield HEARTBEAT
+        if closed or feeds.closing:
+            return
+        # A client that waits holds no page.
+        del shared
+        if at_end:
+            await feed.changed(seen, min(wait_s, until - monotonic()))
+        if monotonic() >= until or feeds.closing:
+            return
         seen = feed.version
         try:
             shared = await feed.read(offset)
         except RedisStateError:
-            if not begun:
-                raise
-            return
-        page, offset = shared.page, shared.page.offset
-        if page.rows or page.closed or not begun:
-            begun = True
-            yield shared.event + control_event(page, cursor)
-        if page.closed or feeds.closing:
-            return
-        while page.at_end and not await feed.changed(seen, min(HEARTBEAT_S, until - monotonic())):
-            if monotonic() >= until:
-                return
-            yield HEARTBEAT
-        if monotonic() >= until or feeds.closing:
             return

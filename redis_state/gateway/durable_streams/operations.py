@@ -29,7 +29,7 @@ from redis_state.gateway.durable_streams.answers import (
     stream_problem,
 )
 from redis_state.gateway.durable_streams.counting import counted, uncounted
-from redis_state.gateway.durable_streams.feeds import is_binary
+from redis_state.gateway.durable_streams.feeds import SharedPage, is_binary
 from redis_state.gateway.durable_streams.frames import stream_frames
 from redis_state.gateway.durable_streams.requests import (
     EVENTS,
@@ -184,11 +184,13 @@ async def _wait_for_rows(call: ApiCall, path: str, offset: str, within_s: float)
     async with feeds.join(path) as feed:
         while True:
             seen = feed.version
-            page: StreamPage = (await feed.read(offset)).page
+            shared: SharedPage = await feed.read(offset)
+            page = shared.page
             if page.rows or page.closed or feeds.closing:
                 return page
             offset = page.offset
-            if not await feed.changed(seen, until - monotonic()):
+            heard = await feed.changed(seen, min(shared.wait_s, until - monotonic()))
+            if not heard and monotonic() >= until:
                 return page
 
 
@@ -198,18 +200,21 @@ async def _events(call: ApiCall, path: str, query: ReadQuery) -> Response:
         stack.enter_context(services.usage.stream(principal.subject))
         feed = await stack.enter_async_context(services.feeds.join(path))
         # A wrong request is refused before the events begin.
-        stream = (await feed.read(query.offset)).page.stream
+        seen = feed.version
+        shared = await feed.read(query.offset)
+        encoded = is_binary(shared.page.stream)
         frames = stream_frames(
             services.feeds,
             feed,
-            query.offset,
+            shared,
+            seen,
             cursor=query.cursor,
             events_s=services.usage.limits.events_s,
             expires_at=principal.expires_at,
         )
         stack.push_async_callback(frames.aclose)
         first = await anext(frames)
-        return StreamEvents(first, frames, stack.pop_all(), encoded=is_binary(stream))
+        return StreamEvents(first, frames, stack.pop_all(), encoded=encoded)
 
 
 async def _body(call: ApiCall) -> bytes:

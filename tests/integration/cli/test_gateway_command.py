@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,9 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("uvicorn", reason="needs the gateway extra")
 
 from redis_state import Settings
-from redis_state.cli.servers.gateway import make_server
+from redis_state.cli.servers.gateway import _add, make_server
+from redis_state.errors import ConfigError
+from redis_state.gateway import make_api_key
 from redis_state.testing import eventually
 from tests.support.commands import begin, cli, end
 from tests.support.http.gateway import SECRET, links, tokens
@@ -51,9 +56,10 @@ async def until_it_serves(process: ForkedProcess, http: httpx.AsyncClient, path:
         (["--jwks-url", "https://id.example.com/jwks"], "audience"),
         (["--browser-secret-file", "/nothing"], "cannot be read"),
         (["--cors", "*"], "cors"),
+        (["--requests-per-s", "0.0001"], "requests_per_s"),
     ],
 )
-async def test_what_would_let_everybody_in_is_refused(
+async def test_what_would_let_everybody_in_or_cannot_be_is_refused(
     settings: Settings, arguments: list[str], problem: str
 ) -> None:
     ran = await cli(settings, "gateway", *arguments)
@@ -87,6 +93,23 @@ async def test_keys_are_added_to_a_file_and_printed_once(
     assert json.loads(printed.out.splitlines()[1])["subject"] == "cid"
     wrong = await cli(settings, "gateway", "key", "cid", "everything")
     assert (wrong.status, "scopes" in wrong.err) == (2, True)
+
+
+def test_keys_that_are_made_at_once_are_all_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    makers = ThreadPoolExecutor(8)
+    subjects = [f"s{number}" for number in range(40)]
+    documents = [make_api_key(each, ["read:*"])[1].document() for each in subjects]
+    with makers:
+        list(makers.map(partial(_add, file), documents))
+    found = json.loads(file.read_text())
+    assert sorted(each["subject"] for each in found) == sorted(subjects)
+    assert [each.name for each in tmp_path.iterdir()] == [file.name]
+    file.write_text("{")
+    with pytest.raises(ConfigError):
+        _add(file, documents[0])
+    assert [each.name for each in tmp_path.iterdir()] == [file.name]
+    assert file.read_text() == "{"
 
 
 @pytest.mark.parametrize(
@@ -177,6 +200,27 @@ async def test_without_auth_it_serves_this_machine_under_its_own_names(
         assert (await http.get("/v1/queues")).status_code == 200
         rebound = await http.get("/v1/queues", headers={"host": "evil.example.com"})
         assert rebound.status_code == 421
+    process.send_signal(signal.SIGTERM)
+    await end(process)
+
+
+async def test_its_options_say_what_a_caller_may_use(
+    settings: Settings, unused_tcp_port: int
+) -> None:
+    given = ["--streams", "65", "--requests-per-s", "0", "--burst", "1", "--kept-streams", "1"]
+    given += ["--max-append-bytes", "10", "--port", str(unused_tcp_port)]
+    process = await begin(settings, "gateway", *given)
+    events, text = "/v1/sessions/s/events", {"content-type": "text/plain"}
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{unused_tcp_port}") as http:
+        await until_it_serves(process, http, "/readyz")
+        async with AsyncExitStack() as stack:
+            opened = [
+                await stack.enter_async_context(http.stream("GET", events)) for _ in range(66)
+            ]
+            assert [each.status_code for each in opened] == [200] * 65 + [429]
+        assert (await http.put("/v1/stream/a", content="x" * 11, headers=text)).status_code == 413
+        assert (await http.put("/v1/stream/a", headers=text)).status_code == 201
+        assert (await http.put("/v1/stream/b", headers=text)).status_code == 403
     process.send_signal(signal.SIGTERM)
     await end(process)
 

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import hashlib
-import hmac
 import json
 import logging
-import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
-from jwt.algorithms import RSAAlgorithm
 
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
@@ -35,34 +27,15 @@ from redis_state.gateway import (
     JwtAuthenticator,
     Loopback,
     Public,
-    Unauthenticated,
     create_gateway,
     make_api_key,
 )
-from redis_state.gateway.auth.jwt import Jwks
+from redis_state.gateway.auth import files
+from tests.support.http.credentials import bearer_of, claims_of, status_of
 from tests.support.http.gateway import SECRET, Served, links, paused, stranger, tokens
 
 OTHER = "another secret of the tests, also 32 bytes"
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
-
-
-async def status_of(
-    store: RedisStateStore, auth: Any, *, path: str = "/v1/queues", **headers: str
-) -> int:
-    """Ask a gateway with these headers."""
-    app = create_gateway(store, auth=auth)
-    try:
-        async with stranger(app, **headers) as http:
-            response = await http.get(path)
-            for value in headers.values():
-                assert value.rpartition(" ")[2] not in response.text
-            return response.status_code
-    finally:
-        await app.aclose()
-
-
-def _bearer(token: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {token}"}
 
 
 async def test_api_keys_are_known_by_their_digests(store: RedisStateStore, tmp_path: Path) -> None:
@@ -76,9 +49,9 @@ async def test_api_keys_are_known_by_their_digests(store: RedisStateStore, tmp_p
     assert len(secret) > 40
     assert secret not in repr(kept)
     keys = ApiKeys.from_file(file)
-    assert await status_of(store, keys, **_bearer(key)) == 200
+    assert await status_of(store, keys, **bearer_of(key)) == 200
     for wrong in (old, key[:-1], f"{key}x", "rsk_x_y", f"rsk_{kept.key_id}_", key.upper()):
-        assert await status_of(store, keys, **_bearer(wrong)) == 401
+        assert await status_of(store, keys, **bearer_of(wrong)) == 401
     assert await status_of(store, keys, authorization=f"Basic {key}") == 401
     assert await status_of(store, keys) == 401
 
@@ -115,37 +88,94 @@ def test_two_keys_of_one_id_and_a_missing_file_are_refused(tmp_path: Path) -> No
         ApiKeys.from_file(tmp_path / "nothing")
 
 
+async def test_a_file_of_keys_is_read_again_when_it_changes(
+    store: RedisStateStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(files, "_LOOK_S", 0.0)
+    (ann, of_ann), (bob, of_bob) = (make_api_key(name, ["read:*"]) for name in ("ann", "bob"))
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps([of_ann.document()]))
+    keys = ApiKeys.from_file(file)
+
+    async def known() -> list[bool]:
+        return [await status_of(store, keys, **bearer_of(key)) == 200 for key in (ann, bob)]
+
+    assert await known() == [True, False]
+    file.write_text(json.dumps([of_ann.document(), of_bob.document()]))
+    assert await known() == [True, True]
+    file.write_text(json.dumps([of_bob.document()]))
+    assert await known() == [False, True]
+    file.write_text("[{")
+    assert await known() == [False, True]
+    file.unlink()
+    assert await known() == [False, True]
+    # One line for each way to be unusable, however many have asked.
+    logged = [line for line in caplog.messages if str(file) in line]
+    assert len(logged) == 2
+    file.write_text("[]")
+    assert await known() == [False, False]
+
+
+async def test_a_file_is_looked_at_once_a_second_at_most(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("one")
+    watched = files.WatchedFile(file, files.read_secrets)
+    file.write_text("another one")
+    watched._looked_at = monotonic() + 60
+    assert watched() == "one"
+    watched._looked_at = monotonic() - files._LOOK_S
+    assert watched() == "another one"
+
+
+async def test_a_secret_in_a_file_is_rotated_without_a_restart(
+    store: RedisStateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_LOOK_S", 0.0)
+    file = tmp_path / "secret"
+    file.write_text(SECRET)
+    from_file = BrowserTokens(file)
+    old = from_file.mint("ann", ["read:*"])
+    file.write_text(json.dumps({"2": OTHER, "1": SECRET}))
+    new = from_file.mint("ann", ["read:*"])
+    assert jwt.get_unverified_header(new)["kid"] == "2"
+    for token in (old, new):
+        assert await status_of(store, from_file, **bearer_of(token)) == 200
+    file.write_text("short")
+    assert await status_of(store, from_file, **bearer_of(old)) == 200
+    file.write_text(json.dumps({"2": OTHER}))
+    assert await status_of(store, from_file, **bearer_of(old)) == 401
+    assert await status_of(store, from_file, **bearer_of(new)) == 200
+
+
 async def test_browser_tokens_expire_and_are_of_one_secret_and_audience(
     store: RedisStateStore,
 ) -> None:
     good = tokens.mint("ann", ["read:*"])
-    assert await status_of(store, tokens, **_bearer(good)) == 200
+    assert await status_of(store, tokens, **bearer_of(good)) == 200
     # A bearer's token may be used again until it expires; it is no link, and a link is no token.
-    assert await status_of(store, tokens, **_bearer(good)) == 200
+    assert await status_of(store, tokens, **bearer_of(good)) == 200
     foreign = [
         BrowserTokens(OTHER).mint("ann", ["read:*"]),
         BrowserTokens(SECRET, audience="staging").mint("ann", ["read:*"]),
         links.mint(f"s:{'0' * 40}", actor="ann"),
         jwt.encode({"sub": "ann", "scopes": ["read:*"]}, SECRET, "HS256"),
-        jwt.encode(_claims(exp=PAST), SECRET, "HS256"),
-        jwt.encode(_claims(), "", "none"),
-        jwt.encode(_claims(scopes="read:*"), SECRET, "HS384"),
-        jwt.encode(_claims(scopes=["everything"]), SECRET, "HS256"),
-        jwt.encode(_claims(sub=""), SECRET, "HS256"),
-        jwt.encode(_claims(), SECRET, "HS256", headers={"kid": "nope"}),
+        jwt.encode(claims_of(exp=PAST), SECRET, "HS256"),
+        jwt.encode(claims_of(), "", "none"),
+        jwt.encode(claims_of(scopes="read:*"), SECRET, "HS384"),
+        jwt.encode(claims_of(scopes=["everything"]), SECRET, "HS256"),
+        jwt.encode(claims_of(sub=""), SECRET, "HS256"),
+        jwt.encode(claims_of(), SECRET, "HS256", headers={"kid": "nope"}),
         good[:-3] + "abc",
         "a.b.c",
         "x" * 20_000 + ".b.c",
     ]
     for token in foreign:
-        assert await status_of(store, tokens, **_bearer(token)) == 401, token
+        assert await status_of(store, tokens, **bearer_of(token)) == 401, token
     without = BrowserTokens(SECRET).mint("ann", [])
-    assert await status_of(store, tokens, **_bearer(without)) == 403
-
-
-def _claims(**more: Any) -> dict[str, Any]:
-    claims: dict[str, Any] = {"sub": "ann", "scopes": ["read:*"], "aud": "redis-state/browser"}
-    return claims | {"exp": datetime.now(UTC) + timedelta(minutes=1)} | more
+    assert await status_of(store, tokens, **bearer_of(without)) == 403
 
 
 async def test_a_cookie_may_have_the_token_if_that_was_asked_for(store: RedisStateStore) -> None:
@@ -157,130 +187,28 @@ async def test_a_cookie_may_have_the_token_if_that_was_asked_for(store: RedisSta
 
 async def test_secrets_are_rotated_by_their_kid(store: RedisStateStore) -> None:
     old, both = BrowserTokens({"1": SECRET}), BrowserTokens({"2": OTHER, "1": SECRET})
-    assert await status_of(store, both, **_bearer(old.mint("ann", ["read:*"]))) == 200
+    assert await status_of(store, both, **bearer_of(old.mint("ann", ["read:*"]))) == 200
     new = both.mint("ann", ["read:*"])
     assert jwt.get_unverified_header(new)["kid"] == "2"
-    assert await status_of(store, both, **_bearer(new)) == 200
-    assert await status_of(store, old, **_bearer(new)) == 401
+    assert await status_of(store, both, **bearer_of(new)) == 200
+    assert await status_of(store, old, **bearer_of(new)) == 401
 
 
 async def test_jwt_of_a_provider_name_their_scopes(store: RedisStateStore) -> None:
     auth = JwtAuthenticator({"k": SECRET}, audience="agents", issuer="https://id.example.com")
 
     def make(**more: Any) -> str:
-        claims = _claims(aud="agents", iss="https://id.example.com") | {"scopes": None} | more
+        claims = claims_of(aud="agents", iss="https://id.example.com") | {"scopes": None} | more
         return jwt.encode(claims, SECRET, "HS256", headers={"kid": "k"})
 
-    assert await status_of(store, auth, **_bearer(make(scope="openid read:*"))) == 200
-    assert await status_of(store, auth, **_bearer(make(scopes=["read:*", 5]))) == 200
-    assert await status_of(store, auth, **_bearer(make(scope="openid"))) == 403
-    assert await status_of(store, auth, **_bearer(make(iss="https://evil.example.com"))) == 401
-    assert await status_of(store, auth, **_bearer(make(aud="others"))) == 401
+    assert await status_of(store, auth, **bearer_of(make(scope="openid read:*"))) == 200
+    assert await status_of(store, auth, **bearer_of(make(scopes=["read:*", 5]))) == 200
+    assert await status_of(store, auth, **bearer_of(make(scope="openid"))) == 403
+    assert await status_of(store, auth, **bearer_of(make(iss="https://evil.example.com"))) == 401
+    assert await status_of(store, auth, **bearer_of(make(aud="others"))) == 401
     chosen = JwtAuthenticator(SECRET, audience="agents", scopes=lambda claims: claims["groups"])
-    token = jwt.encode(_claims(aud="agents", groups=["read:*"]), SECRET, "HS256")
-    assert await status_of(store, chosen, **_bearer(token)) == 200
-
-
-# What the next fetches get in place of the key.
-answers: list[tuple[int, bytes]] = []
-
-
-@pytest.fixture
-def jwks() -> Iterator[tuple[str, Any, list[int]]]:
-    """Serve one public key; count how often it is fetched."""
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    public = json.loads(RSAAlgorithm.to_jwk(key.public_key()))
-    document = json.dumps({"keys": [public | {"kid": "k", "alg": "RS256", "use": "sig"}]}).encode()
-    fetched: list[int] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            fetched.append(1)
-            status, body = answers.pop(0) if answers else (200, document)
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name
-            pass
-
-    answers.clear()
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/jwks", key, fetched
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-async def test_public_keys_of_a_jwks_sign_and_cannot_be_taken_for_secrets(
-    store: RedisStateStore, jwks: tuple[str, Any, list[int]]
-) -> None:
-    url, key, fetched = jwks
-    auth = JwtAuthenticator(jwks_url=url, audience="agents")
-    claims = _claims(aud="agents")
-    good = jwt.encode(claims, key, "RS256", headers={"kid": "k"})
-    assert await status_of(store, auth, **_bearer(good)) == 200
-    public = json.dumps({"kid": "k"})
-    forged = [
-        _hand_made({"alg": "HS256", "kid": "k"}, claims, public),
-        _hand_made({"alg": "none", "kid": "k"}, claims, ""),
-        jwt.encode(claims, key, "RS512", headers={"kid": "k"}),
-        jwt.encode(claims, key, "RS256"),
-    ]
-    for token in forged:
-        assert await status_of(store, auth, **_bearer(token)) == 401
-    for _ in range(5):
-        unknown = jwt.encode(claims, key, "RS256", headers={"kid": "other"})
-        assert await status_of(store, auth, **_bearer(unknown)) == 401
-    assert len(fetched) <= 2
-
-
-async def test_keys_of_a_jwks_hold_while_it_cannot_be_read_and_end_when_they_are_removed(
-    store: RedisStateStore, jwks: tuple[str, Any, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, key, fetched = jwks
-    monkeypatch.setattr(Jwks, "_AGAIN_S", 0.0)
-    keys = Jwks(url)
-    header = {"kid": "k", "alg": "RS256"}
-    await asyncio.gather(*(keys.key("", header) for _ in range(20)))
-    # All that came together waited for one fetch.
-    assert len(fetched) == 1
-    monkeypatch.setattr(keys, "_lifespan_s", 0.0)
-    answers[:] = [(500, b""), (200, b"no JSON"), (200, b"{}")]
-    for _ in range(3):
-        await keys.key("", header)
-    assert len(fetched) == 4
-    other = json.loads(RSAAlgorithm.to_jwk(key.public_key())) | {"kid": "new", "alg": "RS256"}
-    answers[:] = [(200, json.dumps({"keys": [other]}).encode())] * 2
-    with pytest.raises(Unauthenticated):
-        await keys.key("", header)
-    await keys.key("", header | {"kid": "new"})
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://127.0.0.1.example.com/",
-        "http://localhost@example.com/",
-        "http://[::1",
-        "file:///etc/passwd",
-        "https:///jwks",
-    ],
-)
-def test_a_jwks_is_read_by_tls_or_from_this_machine(url: str) -> None:
-    with pytest.raises(ConfigError):
-        Jwks(url)
-
-
-def _hand_made(header: dict[str, str], claims: dict[str, Any], secret: str) -> str:
-    parts = [header, claims | {"exp": 4_000_000_000}]
-    signed = b".".join(
-        base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in parts
-    )
-    mark = hmac.digest(secret.encode(), signed, hashlib.sha256)
-    return (signed + b"." + base64.urlsafe_b64encode(mark).rstrip(b"=")).decode()
+    token = jwt.encode(claims_of(aud="agents", groups=["read:*"]), SECRET, "HS256")
+    assert await status_of(store, chosen, **bearer_of(token)) == 200
 
 
 async def test_loopback_lets_this_machine_in_and_nobody_else(store: RedisStateStore) -> None:
@@ -295,9 +223,9 @@ async def test_loopback_lets_this_machine_in_and_nobody_else(store: RedisStateSt
 async def test_several_ways_are_tried_and_public_is_said_by_name(store: RedisStateStore) -> None:
     key, kept = make_api_key("ann", ["read:*"])
     both = AnyOf(tokens, ApiKeys([kept]))
-    assert await status_of(store, both, **_bearer(key)) == 200
-    assert await status_of(store, both, **_bearer(tokens.mint("ann", ["read:*"]))) == 200
-    assert await status_of(store, both, **_bearer("a.b.c")) == 401
+    assert await status_of(store, both, **bearer_of(key)) == 200
+    assert await status_of(store, both, **bearer_of(tokens.mint("ann", ["read:*"]))) == 200
+    assert await status_of(store, both, **bearer_of("a.b.c")) == 401
     assert await status_of(store, both) == 401
     public = Public(subject="everybody", scopes=["read:*"])
     assert await status_of(store, public) == 200
@@ -385,7 +313,7 @@ async def test_no_credential_stands_in_a_log(
 
         await served.app(scope, receive, logged)
 
-    async with stranger(logging_app, **_bearer(token)) as http:
+    async with stranger(logging_app, **bearer_of(token)) as http:
         await http.get("/v1/queues")
         await http.get(f"/v1/hooks/{link}")
         await http.post(f"/v1/hooks/{link}", json={"approved": True})

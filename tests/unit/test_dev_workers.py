@@ -1,0 +1,94 @@
+"""What `redis-state dev` does and shows when its watch fails, or its workers end by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("stamina", reason="needs the pool extra")
+
+from redis_state.cli.servers import dev_watch, dev_workers
+from redis_state.cli.servers.dev_watch import CodeWatch
+from redis_state.cli.servers.dev_workers import DevWorkers
+
+
+async def test_a_watch_that_fails_is_shown_and_begins_again_with_what_it_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dev_watch, "_AGAIN_S", 0.0)
+    shown, said, tries, ended = list[str | None](), list[str](), list[int](), asyncio.Event()
+
+    async def reload() -> bool:
+        shown.append(watch.problem)
+        if len(shown) == 1:
+            raise OSError("no process can be started")
+        return True
+
+    async def changes() -> AsyncIterator[set[str]]:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError("OS file watch limit reached")
+        yield set()
+        yield {"agents.py"}
+        yield set()
+        ended.set()
+        await asyncio.Event().wait()
+
+    watch = CodeWatch(reload, said.append)
+    running = asyncio.create_task(watch.run(changes))
+    await ended.wait()
+    running.cancel()
+    await asyncio.wait({running})
+    first, second, third = shown
+    assert "OSError: OS file watch limit reached" in str(first)
+    assert "no process can be started" in str(second)
+    # A change is one only.
+    assert (third, watch.problem, len(tries)) == (None, None, 3)
+    assert sum("limit reached" in line for line in said) == 1
+    assert "agents.py has changed: starting new workers" in said
+
+
+async def test_workers_that_end_soon_are_shown_and_start_again_later_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dev_workers, "_BOOT", "import sys; print('last words'); sys.exit(3)")
+    serving, said = list[SimpleNamespace](), list[str]()
+
+    async def workers() -> list[SimpleNamespace]:
+        return serving
+
+    client: Any = SimpleNamespace(workers=workers)
+    pool = DevWorkers(client, target="agents:worker", size=1, url="", say=said.append)
+    pool._children = [await pool._launch()]
+    delays = list[float]()
+    for _ in range(7):
+        (child,) = pool._children
+        await child.process.wait()
+        await pool._replace_dead()
+        # It waits for its turn.
+        await pool._replace_dead()
+        assert pool._children == [child]
+        assert f"{child.process.pid} ended by itself with 3" in str(pool.problem)
+        assert "last words" in str(pool.problem)
+        delays.append(pool._delay_s)
+        child.again_at = 0.0
+        await pool._replace_dead()
+        assert pool._children != [child]
+    assert delays == [1, 2, 4, 8, 16, 30, 30]
+    assert sum("ended by itself" in line for line in said) == 7
+    monkeypatch.setattr(dev_workers, "_BOOT", "import sys; sys.stdin.read()")
+    (child,) = pool._children
+    await child.process.wait()
+    await pool._replace_dead()
+    child.again_at = 0.0
+    await pool._replace_dead()
+    await pool._replace_dead()
+    assert pool.problem is not None
+    serving.append(SimpleNamespace(pid=pool.pids[0]))
+    await pool._replace_dead()
+    assert pool.problem is None
+    await pool.__aexit__()
