@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state.models import StateUpdate, TaskState
 from redis_state.models.tasks import parent_of
-from redis_state.serialization.payloads import unreadable_of
+from redis_state.serialization.payloads import Sealed, unreadable_of
 
 # The names of types alone: the commands that need no worker start without it.
 if TYPE_CHECKING:
     from redis_state.worker import (
         Occurrence,
         OpenPause,
+        PublishedValue,
         QueueInfo,
         Rate,
         ScheduleView,
@@ -152,6 +153,17 @@ def pause_document(pause: OpenPause) -> dict[str, Any]:
             }
             for each in pause.escalations
         ],
+    }
+
+
+def value_document(value: PublishedValue) -> dict[str, Any]:
+    """Write a value that a task has published."""
+    return {
+        "key": value.key,
+        "value": value.value,
+        "at": _ms_text(value.at_ms),
+        "run": value.epoch,
+        "unreadable": type(value.value) is Sealed,
     }
 
 

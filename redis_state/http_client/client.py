@@ -13,6 +13,7 @@ from redis_state import limits
 from redis_state.errors import InvalidField, TaskUnknown
 from redis_state.http_client.collections import HttpQueues, HttpSchedules
 from redis_state.http_client.decisions import HttpDecisions
+from redis_state.http_client.messages import HttpMessaging
 from redis_state.http_client.requests import Ask, Credentials, GatewayCaller
 from redis_state.http_client.streams import UpdateStreams
 from redis_state.http_client.tasks import HttpTasks
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _PATIENCE_S = 300.0
 
 
-class HttpTaskClient(HttpTasks, HttpDecisions):
+class HttpTaskClient(HttpTasks, HttpDecisions, HttpMessaging):
     """`TaskClient` over HTTP: the same methods, models and errors, for what a gateway offers.
 
     ``base_url`` is where the gateway is mounted. ``token`` is a key or a token of the caller, or a
@@ -131,7 +132,7 @@ class HttpTaskClient(HttpTasks, HttpDecisions):
 
     @property
     def queues(self) -> HttpQueues:
-        """The queues: what waits and runs in them; pause and resume."""
+        """The queues: what waits and runs in them; pause, resume and limit."""
         return HttpQueues(self._caller)
 
     async def wait(

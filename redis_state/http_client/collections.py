@@ -8,7 +8,8 @@ from typing import Any
 from redis_state.errors import InvalidField, ScheduleUnknown
 from redis_state.http_client.documents import read_occurrence, read_queue, read_schedule
 from redis_state.http_client.requests import Ask, GatewayCaller, key_of
-from redis_state.worker import Occurrence, QueueInfo, Schedule, ScheduleView
+from redis_state.worker import Occurrence, QueueInfo, Rate, Schedule, ScheduleView
+from redis_state.worker.queue.limits import KEEP, Keep, named_key, settings_of
 from redis_state.worker.schedules.model import check_id
 
 
@@ -34,6 +35,36 @@ class HttpQueues:
     async def resume(self, name: str) -> None:
         """Begin tasks of a queue again."""
         await self._caller.call(Ask("POST", (*_queue(name), "resume"), body={}))
+
+    async def limit(
+        self,
+        name: str,
+        *,
+        running: int | Keep | None = KEEP,
+        per_key: int | Keep | None = KEEP,
+        rate: Rate | Keep | None = KEEP,
+    ) -> None:
+        """Set how many tasks of a queue run, how many of one key, and how often those may start.
+
+        None takes a limit away; what is not given stays. See `Queues.limit`.
+        """
+        settings_of(running=running, per_key=per_key, rate=rate)
+        body = _limits(running=running, per_key=per_key, rate=rate)
+        await self._caller.call(Ask("POST", (*_queue(name), "limit"), body=body))
+
+    async def limit_key(
+        self,
+        name: str,
+        key: str,
+        *,
+        running: int | Keep | None = KEEP,
+        rate: Rate | Keep | None = KEEP,
+    ) -> None:
+        """Set what holds for one key in place of the queue's limits. See `Queues.limit_key`."""
+        named_key(key)
+        settings_of(running=running, per_key=KEEP, rate=rate)
+        body = _limits(running=running, rate=rate)
+        await self._caller.call(Ask("POST", (*_queue(name), "keys", key, "limit"), body=body))
 
 
 class HttpSchedules:
@@ -117,6 +148,16 @@ def _queue(name: str) -> tuple[str, str]:
     if name == "":
         raise InvalidField("queue", "needs a name")
     return "queues", name
+
+
+def _limits(**given: int | Rate | Keep | None) -> dict[str, Any]:
+    return {
+        name: {"limit": value.limit, "per_s": value.per.total_seconds()}
+        if isinstance(value, Rate)
+        else value
+        for name, value in given.items()
+        if value is not KEEP
+    }
 
 
 def _schedule(schedule_id: str) -> tuple[str, str]:

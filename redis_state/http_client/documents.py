@@ -22,6 +22,7 @@ from redis_state.worker import (
     KeyLimits,
     Occurrence,
     OpenPause,
+    PublishedValue,
     QueueInfo,
     Rate,
     RunningStep,
@@ -235,6 +236,12 @@ def read_queue(said: Mapping[str, Any]) -> QueueInfo:
             key: KeyLimits(its["running"], _rate(its["rate"])) for key, its in said["keys"].items()
         },
     )
+
+
+def read_value(said: Mapping[str, Any]) -> PublishedValue:
+    """Read a value that a task has published."""
+    value = Sealed.shown_as(str(said["value"])) if said["unreadable"] else said["value"]
+    return PublishedValue(said["key"], _ms(said["at"]), said["run"], value)
 
 
 def read_worker(said: Mapping[str, Any]) -> WorkerInfo:

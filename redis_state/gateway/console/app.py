@@ -14,6 +14,7 @@ from redis_state.gateway.console.assets import NAMES, asset_response
 from redis_state.gateway.console.logins import Logins
 from redis_state.gateway.console.options import ConsoleOptions
 from redis_state.gateway.console.pages import ConsolePage, PageCall, PageRoute
+from redis_state.gateway.console.shared import SharedReads
 from redis_state.gateway.console.views import find, inbox, login, overview, pool, session, task
 from redis_state.gateway.requests.limits import CallerUsage
 
@@ -45,6 +46,7 @@ class ConsolePages:
         self.max_body_bytes: int = max_body_bytes
         self.login_by_url: bool = options.login_by_url
         self.banner: Callable[[], str | None] | None = options.banner
+        self.overviews: SharedReads = SharedReads()
         self._services = services
 
     async def services(self) -> Any:

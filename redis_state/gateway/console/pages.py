@@ -24,6 +24,7 @@ from redis_state.gateway.auth.principal import Principal
 from redis_state.gateway.calls import Operation, perform
 from redis_state.gateway.console.logins import Logins, cookie_path
 from redis_state.gateway.console.rendering import html_response, write_query
+from redis_state.gateway.console.shared import SharedReads
 from redis_state.gateway.requests.limits import CallerUsage, read_body
 from redis_state.gateway.requests.paths import read_parts
 
@@ -41,6 +42,7 @@ class Backstage(Protocol):
     usage: CallerUsage
     max_body_bytes: int
     login_by_url: bool
+    overviews: SharedReads
     # What every page shows on top, such as an error of a reload; None for nothing.
     banner: Callable[[], str | None] | None
 

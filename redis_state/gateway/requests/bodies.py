@@ -25,6 +25,7 @@ Overlap = Literal["allow", "skip"]
 LARGEST_PAGE = 1_000
 MOST_IN_BULK = 500
 _LONGEST_ID = 1_000
+_MOST_TASKS = 1_000_000_000
 
 
 def _unicode(text: str) -> str:
@@ -61,6 +62,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_unico
 Attribute = Annotated[str, Field(strict=True)] | Annotated[int, Field(strict=True)] | bool
 Limit = Annotated[int, Field(ge=1, le=LARGEST_PAGE)]
 Seconds = Annotated[float, Field(ge=0, le=3650 * 86_400, allow_inf_nan=False)]
+TaskCount = Annotated[int, Field(ge=1, le=_MOST_TASKS)]
 Priority = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
 
 
@@ -149,6 +151,33 @@ class SteerBody(_Given):
 
     type: SteeringEventType
     payload: dict[str, Any] = Field(default_factory=dict)
+
+
+class SignalBody(_Given):
+    """A signal: its name, and what the handler gets with it."""
+
+    name: str
+    payload: Any = None
+
+
+class RateBody(_Given):
+    """So many in so many seconds."""
+
+    limit: Annotated[int, Field(ge=1, le=_MOST_TASKS)]
+    per_s: Annotated[float, Field(ge=0.001, le=7 * 86_400)]
+
+
+class KeyLimitsBody(_Given):
+    """What holds for one key. Null takes a limit away; what is not given stays."""
+
+    running: TaskCount | None = None
+    rate: RateBody | None = None
+
+
+class QueueLimitsBody(KeyLimitsBody):
+    """What holds for a queue. Null takes a limit away; what is not given stays."""
+
+    per_key: TaskCount | None = None
 
 
 class CancelBody(_Given):

@@ -18,6 +18,12 @@ from redis_state.gateway.results.changes import (
     SteeredResult,
     SubmittedResult,
 )
+from redis_state.gateway.results.messages import (
+    FoundValueResult,
+    SignalledResult,
+    ValueResult,
+    ValuesResult,
+)
 from redis_state.gateway.results.pauses import (
     DecidedResult,
     DeciderResult,
@@ -65,6 +71,7 @@ __all__ = [
     "ErrorFacts",
     "ErrorResult",
     "EscalationResult",
+    "FoundValueResult",
     "FullStepResult",
     "HealthResult",
     "KeyLimitsResult",
@@ -84,6 +91,7 @@ __all__ = [
     "SchedulesResult",
     "SessionResult",
     "SessionsResult",
+    "SignalledResult",
     "StateResult",
     "SteeredResult",
     "StepResult",
@@ -95,6 +103,8 @@ __all__ = [
     "TasksResult",
     "TimelineResult",
     "TreeResult",
+    "ValueResult",
+    "ValuesResult",
     "WorkerResult",
     "WorkersResult",
 ]

@@ -1,7 +1,8 @@
-"""Queues: what waits and runs in them; pause and resume one."""
+"""Queues: what waits and runs in them; pause, resume and limit one."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from starlette.responses import Response
@@ -10,8 +11,9 @@ from redis_state.documents import queue_document
 from redis_state.gateway.answers import answer
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
-from redis_state.gateway.requests.bodies import NoBody
+from redis_state.gateway.requests.bodies import KeyLimitsBody, NoBody, QueueLimitsBody
 from redis_state.gateway.results import QueueResult, QueuesResult
+from redis_state.worker import Rate
 
 
 async def list_queues(call: ApiCall) -> Response:
@@ -36,7 +38,28 @@ async def resume_queue(call: ApiCall) -> Response:
     return await read_queue(call)
 
 
-def _change(name: str, endpoint: Any, summary: str) -> Operation:
+async def limit_queue(call: ApiCall) -> Response:
+    """Set how many tasks of a queue run, how many of one key, and how often those may start."""
+    await call.client.queues.limit(call.path["queue"], **_limits(call.given(QueueLimitsBody)))
+    return await read_queue(call)
+
+
+async def limit_key(call: ApiCall) -> Response:
+    """Set what holds for one key in place of the queue's limits."""
+    queue, key = call.path["queue"], call.path["key"]
+    await call.client.queues.limit_key(queue, key, **_limits(call.given(KeyLimitsBody)))
+    return await read_queue(call)
+
+
+def _limits(given: KeyLimitsBody) -> dict[str, Any]:
+    """Return the limits that were given, None among them."""
+    found: dict[str, Any] = {name: getattr(given, name) for name in given.model_fields_set}
+    if given.rate is not None:
+        found["rate"] = Rate(given.rate.limit, timedelta(seconds=given.rate.per_s))
+    return found
+
+
+def _change(name: str, endpoint: Any, summary: str, body: Any = NoBody) -> Operation:
     return Operation(
         "POST",
         f"/v1/queues/{{queue}}/{name}",
@@ -44,7 +67,7 @@ def _change(name: str, endpoint: Any, summary: str) -> Operation:
         summary,
         right=Right.ADMIN,
         over=Over.EVERYTHING,
-        body=NoBody,
+        body=body,
         result=QueueResult,
         answers=(403, 413),
     )
@@ -71,4 +94,6 @@ OPERATIONS = (
     ),
     _change("pause", pause_queue, "Pause a queue"),
     _change("resume", resume_queue, "Resume a queue"),
+    _change("limit", limit_queue, "Limit a queue", QueueLimitsBody),
+    _change("keys/{key}/limit", limit_key, "Limit a key of a queue", KeyLimitsBody),
 )

@@ -85,6 +85,7 @@ class ClientStream(AsyncIterator[bytes]):
         "_page",
         "_place",
         "_queue",
+        "_sent",
         "_session_id",
         "_state",
         "_until",
@@ -104,6 +105,8 @@ class ClientStream(AsyncIterator[bytes]):
         # Where to read on, and the number and time of the row before.
         self._after = after
         self._place = (0, 0)
+        # The place of the last cursor that the client has.
+        self._sent = (0, 0)
         # Whether the log is to be read before the feed has what follows.
         self._behind = True
         # Which beginning of the feed the place is compared with.
@@ -198,6 +201,8 @@ class ClientStream(AsyncIterator[bytes]):
         elif self._after is not None and feed.knows(self._after):
             # No row is read twice, and none at all if the feed has all that follows.
             self._place, self._behind = events.position(self._after), False
+        if self._after is not None:
+            self._sent = events.position(self._after)
         if self._wanted.task_id is not None:
             # Once the place is known: an end before it is found here, a later one in a row.
             await self._look_at_task(must_be=True)
@@ -287,16 +292,19 @@ class ClientStream(AsyncIterator[bytes]):
     def _shown(self, frame: Frame) -> bytes:
         """Return a row's event as this client may see it; nothing if it does not."""
         wanted = self._wanted
-        if wanted is EVERYTHING:
-            return frame.data
-        if wanted.ends(frame):
-            self._look = True
-        if not wanted.has(frame):
-            return b""
-        if wanted.visible is None:
-            return frame.data
+        if wanted is not EVERYTHING:
+            if wanted.ends(frame):
+                self._look = True
+            if not wanted.has(frame):
+                return b""
+        data = frame.data if wanted.visible is None else self._visible(frame, wanted.visible)
+        if data:
+            self._sent = frame.place
+        return data
+
+    def _visible(self, frame: Frame, visible: Visible) -> bytes:
         update = frame.update()
-        shown = wanted.visible(update)
+        shown = visible(update)
         if shown is None:
             return b""
         return frame.data if shown is update else self._joined().writer.changed(frame, shown)
@@ -315,7 +323,10 @@ class ClientStream(AsyncIterator[bytes]):
             return b""
         # A task can end without a row, when its session is deleted.
         self._look = self._wanted.task_id is not None
-        return events.HEARTBEAT
+        if self._place == self._sent:
+            return events.heartbeat()
+        self._sent = self._place
+        return events.heartbeat(feed.cursor(self._place))
 
     async def _look_at_task(self, *, must_be: bool = False) -> None:
         """Find out whether the task is terminal: then no row follows what the log has by now."""

@@ -149,6 +149,14 @@ def come_back(cursor: str | None = None) -> bytes:
     return b"%sretry: %d\n\n" % (head, random.randint(_SOONEST_MS, _LATEST_MS))
 
 
+def heartbeat(cursor: str | None = None) -> bytes:
+    """Write what keeps a connection open, under the place of a client that was sent no row lately.
+
+    Rows that a client does not want are dropped too: without a newer place it would have a gap.
+    """
+    return HEARTBEAT if cursor is None else b":\nid: %s\n\n" % cursor.encode()
+
+
 def position(cursor: str) -> tuple[int, int]:
     """Return the number and the time of a cursor of a log."""
     n, _, rest = cursor.partition("-")

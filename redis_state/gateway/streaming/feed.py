@@ -93,6 +93,10 @@ class Feed:
         last = self._before[0] + len(self._frames)
         return name in ([], self._name) and n <= last and self.after((n, ms)) is not None
 
+    def cursor(self, place: tuple[int, int]) -> str:
+        """Return the cursor after a row."""
+        return "-".join([*map(str, place), *self._name])
+
     async def end(self) -> str:
         """Return the cursor after the newest row."""
         return await self._store.updates.cursor(self.session_id, None) or "0-0"

@@ -40,6 +40,9 @@ BODIES: dict[str, Any] = {
     "chat": {"id": "theirs", "messages": [{"id": "m", "role": "user", "parts": []}]},
     "submit_task": {"handler": "echo", "session_id": "theirs", "task_id": "planted"},
     "steer_task": {"type": "USER_MESSAGE", "payload": {"text": "x"}},
+    "signal_task": {"name": "planted"},
+    "limit_queue": {"running": 1},
+    "limit_key": {"running": 1},
     "change_all": {"action": "cancel", "filter": {"session_id": "theirs"}, "dry_run": False},
     "decide_pause": {"approved": True},
     "delegate_pause": {"to": "eve"},
@@ -66,6 +69,7 @@ async def _others(served: Served) -> dict[str, str]:
         "version": "1",
         "pause": pause_id,
         "queue": "tasks",
+        "key": "k",
         "schedule": "s",
         "handler": "ask",
         "link": links.mint(pause_id, actor="bob")[:-2] + "xx",
@@ -92,6 +96,7 @@ async def _state(served: Served) -> list[Any]:
         [pause.pause_id for pause in pauses],
         len(await served.store.list_steering("theirs")),
         await served.client.schedules.list(),
+        (await served.client.queues.get("tasks")).limit,
     ]
 
 

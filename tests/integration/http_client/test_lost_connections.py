@@ -14,7 +14,8 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state import RedisStateStore, Settings, errors
-from redis_state.gateway import create_gateway
+from redis_state.gateway import app, create_gateway
+from redis_state.gateway.streaming.hub import Hub
 from redis_state.http_client import HttpTaskClient, streams
 from redis_state.http_client.server_events import EventReader, ServerEvent
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
@@ -57,6 +58,20 @@ async def _begun(over: OverHttp) -> str:
     """Submit a task that waits for an approval; return its pause."""
     await over.direct.submit("ask", session_id="s", task_id="t")
     return await paused(over.served, "s", "t")
+
+
+def _noted_places(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """Note where clients are after each chunk that they have read."""
+    places: list[str | None] = []
+
+    class Noting(EventReader):
+        def feed(self, chunk: bytes) -> list[ServerEvent]:
+            found = super().feed(chunk)
+            places.append(self.cursor)
+            return found
+
+    monkeypatch.setattr(streams, "EventReader", Noting)
+    return places
 
 
 def _numbers(entries: list[Entry[StateUpdate]]) -> list[int]:
@@ -186,15 +201,7 @@ async def test_a_watch_at_the_end_misses_nothing_when_it_breaks_before_its_first
     over: OverHttp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _begun(over)
-    places: list[str | None] = []
-
-    class Noting(EventReader):
-        def feed(self, chunk: bytes) -> list[ServerEvent]:
-            found = super().feed(chunk)
-            places.append(self.cursor)
-            return found
-
-    monkeypatch.setattr(streams, "EventReader", Noting)
+    places = _noted_places(monkeypatch)
     async with aclosing(over.http.watch("s", "t", after="$")) as updates:
         first = asyncio.ensure_future(anext(updates))
         await eventually(lambda: any(places), "the client knows where the end is")
@@ -239,6 +246,39 @@ async def test_waits_and_watches_go_on_at_another_gateway_when_theirs_is_shut_do
     assert _numbers(entries) == [0]
     direct = [entry.cursor async for entry in over.direct.watch("s", "t")]
     assert [entry.cursor for entry in entries] == direct
+
+
+async def test_a_watch_of_a_silent_task_goes_on_though_rows_of_another_were_dropped(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "Hub", partial(Hub, heartbeat_s=0.05))
+    places, seen = _noted_places(monkeypatch), list[Entry[StateUpdate]]()
+    few = settings.model_copy(update={"max_updates_per_session": 20})
+    token = tokens.mint("root", EVERYTHING)
+
+    async def follow(http: HttpTaskClient) -> None:
+        async for entry in http.watch("s", "t"):
+            seen.append(entry)
+
+    async with (
+        RedisStateStore(few) as store,
+        over_http(store, handlers=["ask"]) as over,
+        Proxy("redis://127.0.0.1:1") as proxy,
+        HttpTaskClient(url_of(proxy), token) as http,
+    ):
+        pause_id = await _begun(over)
+        async with _gateway(store) as first:
+            proxy.lead_to(first)
+            following = asyncio.create_task(follow(http))
+            for number in range(50):
+                await store.save_update(_update(number).model_copy(update={"task_id": "other"}))
+            end = await store.updates.cursor("s", None)
+            await eventually(lambda: places[-1:] == [end], "the client knows where the end is")
+        async with _gateway(store) as second:
+            proxy.lead_to(second)
+            await http.approve(pause_id, "late")
+            await asyncio.wait_for(following, 60)
+    assert seen[-1].value.content["status"] == "COMPLETE"
 
 
 async def test_rows_that_retention_removed_are_a_gap_with_where_to_read_on(

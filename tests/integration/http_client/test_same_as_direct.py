@@ -20,7 +20,7 @@ from redis_state import RedisStateStore, errors
 from redis_state.models import SteeringEventType, TaskState, TaskStatus
 from redis_state.models.attributes import AttributeValue
 from redis_state.stores.sessions.tasks import NO_CONTEXT
-from redis_state.worker import OpenPause, Rate, Schedule
+from redis_state.worker import KeyLimits, OpenPause, Rate, Schedule
 from tests.support.http.gateway import paused
 from tests.support.http.http_gateway import OverHttp, over_http
 
@@ -333,6 +333,32 @@ async def test_queues_workers_and_schedules_are_the_same(over: OverHttp) -> None
     await _refused(over, lambda client: client.schedules.get("a/b"), unknown)
     await _refused(over, lambda client: client.schedules.pause("a/b"), unknown)
     await _refused(over, lambda client: client.schedules.save(schedule, expected="x"), unknown)
+
+
+async def test_limits_are_set_by_who_may_do_everything(over: OverHttp) -> None:
+    rate = Rate(5, timedelta(seconds=2))
+
+    async def is_limited(client: Any) -> Any:
+        await client.queues.limit("q", running=3, per_key=2, rate=rate)
+        await client.queues.limit("q", per_key=None)
+        await client.queues.limit("q")
+        await client.queues.limit_key("q", "a/b", running=1, rate=rate)
+        await client.queues.limit_key("q", "a/b", rate=None)
+        return await client.queues.get("q")
+
+    found = await is_limited(over.http)
+    assert (found.limit, found.per_key, found.rate) == (3, None, rate)
+    assert found.keys == {"a/b": KeyLimits(1)}
+    await over.direct.queues.limit("q", running=None, rate=None)
+    await over.direct.queues.limit_key("q", "a/b", running=None)
+    assert await is_limited(over.direct) == found
+    wrong: list[dict[str, Any]] = [{"running": 0}, {"per_key": "x"}, {"rate": 5}]
+    for limits in wrong:
+        await _refused(over, lambda c: c.queues.limit("q", **limits), errors.InvalidField)  # noqa: B023
+    await _refused(over, lambda c: c.queues.limit_key("q", "", running=1), errors.InvalidField)
+    async with over.caller("ann", "read:*", "steer:*", "submit:*") as ann:
+        with pytest.raises(errors.CommandRefused, match="may not do this"):
+            await ann.queues.limit("q", running=1)
 
 
 async def test_updates_are_the_same_with_their_cursors_and_runs(over: OverHttp) -> None:

@@ -37,8 +37,11 @@ class Page(HTMLParser):
         if tag == "form":
             self.forms.append(Form(named.get("action", ""), named.get("method", "get"), {}))
         elif tag in ("input", "textarea", "select") and self.forms and "name" in named:
-            chosen = named.get("type") != "checkbox" or "checked" in named
-            self.forms[-1].fields |= {named["name"]: named.get("value", "")} if chosen else {}
+            self._add(named)
+
+    def _add(self, named: dict[str, str]) -> None:
+        if named.get("type") != "checkbox" or "checked" in named:
+            self.forms[-1].add(named["name"], named.get("value", ""))
 
     def handle_data(self, data: str) -> None:
         """Collect text."""
@@ -66,6 +69,14 @@ class Form:
         self.action = html.unescape(action)
         self.method = method
         self.fields = fields
+        # Values of a name that has others too; the last one is in the fields.
+        self.earlier: list[tuple[str, str]] = []
+
+    def add(self, name: str, value: str) -> None:
+        """Add a field."""
+        if name in self.fields:
+            self.earlier.append((name, self.fields[name]))
+        self.fields[name] = value
 
 
 class Browser:
@@ -101,9 +112,9 @@ class Browser:
 
     async def send(self, form: Form, **fields: str) -> Page:
         """Send a form with these fields filled in."""
-        body = "&".join(
-            f"{_quoted(name)}={_quoted(value)}" for name, value in (form.fields | fields).items()
-        )
+        earlier = [(name, value) for name, value in form.earlier if name not in fields]
+        pairs = [*earlier, *(form.fields | fields).items()]
+        body = "&".join(f"{_quoted(name)}={_quoted(value)}" for name, value in pairs)
         response = await self.http.post(
             form.action,
             content=body,

@@ -31,6 +31,8 @@ from redis_state.serialization import codec
 _HEADER = ((b"x-vercel-ai-ui-message-stream", b"v1"),)
 _UNFINISHED = (TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.PAUSED)
 _ANSWERED = "approval-responded"
+# As a rule the first task is the one. Its children are newer, while it has some.
+_LISTED = 20
 
 
 class ChatBody(BaseModel):
@@ -142,15 +144,17 @@ async def _newest(call: ApiCall) -> ChatTask | None:
     while True:
         page = await call.client.find(
             newest_first=True,
-            limit=1,
+            limit=_LISTED,
             after=after,
             status=_UNFINISHED,
             handler=call.path["handler"],
             session_id=session_id,
         )
-        if page.tasks:
-            return ChatTask(call, session_id, page.tasks[0].task_id)
-        # An empty page may have others behind it: what it listed has ended, or is gone.
+        # A child of the same handler is a part of its parent's answer.
+        own = next((each for each in page.tasks if each.parent is None), None)
+        if own is not None:
+            return ChatTask(call, session_id, own.task_id)
+        # A page without one may have others behind it: what it listed has ended, or is gone.
         after = page.cursor
         if after is None:
             return None

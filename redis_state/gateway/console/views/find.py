@@ -25,14 +25,14 @@ from redis_state.gateway.console.operations import (
 )
 from redis_state.gateway.console.pages import ConsolePage, PageCall
 from redis_state.gateway.console.rendering import write_query
-from redis_state.gateway.requests.bodies import read_attributes
+from redis_state.gateway.requests.bodies import MOST_IN_BULK, read_attributes
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 from redis_state.worker import Archived
 from redis_state.worker.tasks.operate.bulk import APPLIES, BulkAction
 
 _PAGE = 50
-_MOST_CHOSEN = 200
+_AT_ONCE = 50
 _FILTERS = (
     *("status", "handler", "session_id", "attribute", "created_after", "created_before"),
     "archived",
@@ -87,17 +87,19 @@ async def change_found(call: PageCall) -> Response:
     if action not in allowed:
         raise HttpProblem(422, "invalid", "choose what to do")
     confirmed = call.given("confirmed") == "1"
-    if call.given("all") == "1":
-        report = await _all(call, action, confirmed=confirmed)
+    chosen = call.form.get("chosen", [])
+    if call.given("all") == "1" and not confirmed:
+        report = await _all(call, action)
+        # Those that were shown are changed, and none that matches since.
+        chosen = [_choice(each) for each in report["items"] if each["outcome"] == "would"]
     else:
-        report = await _chosen(call, action, confirmed=confirmed)
+        report = await _chosen(call, action, chosen, confirmed=confirmed)
     return call.page(
         "bulk.html",
         report=report,
         action=action,
         confirmed=confirmed,
-        all="1" if call.given("all") == "1" else "",
-        chosen=call.form.get("chosen", []),
+        chosen=chosen,
         here=write_query(_filters(call)),
         key=call.given("form_key"),
         reason=call.given("reason"),
@@ -114,25 +116,31 @@ def _allowed(call: PageCall) -> list[str]:
     return [name for name, its in _ACTIONS.items() if call.principal.has_any(its.right)]
 
 
-async def _all(call: PageCall, action: str, *, confirmed: bool) -> dict[str, Any]:
+async def _all(call: PageCall, action: str) -> dict[str, Any]:
+    """Return what a change of all that match would do. Errors: HttpProblem."""
     filters = _filters(call)
     filters.pop("archived", None)
     attributes = read_attributes(filters.pop("attribute", None))
     wanted = filters if attributes is None else filters | {"attributes": attributes}
-    body = {"action": action, "filter": wanted, "dry_run": not confirmed}
-    if action == "cancel" and call.given("reason"):
-        body["reason"] = call.given("reason")
-    found: dict[str, Any] = await call.perform(CHANGE_ALL, body=body, key=_key(call))
+    body = {"action": action, "filter": wanted, "dry_run": True}
+    found: dict[str, Any] = await call.perform(CHANGE_ALL, body=body)
     return found
 
 
-async def _chosen(call: PageCall, action: str, *, confirmed: bool) -> dict[str, Any]:
-    chosen = [_read_choice(each) for each in call.form.get("chosen", [])]
-    if not 0 < len(chosen) <= _MOST_CHOSEN:
-        raise HttpProblem(422, "invalid", f"choose 1 to {_MOST_CHOSEN} tasks")
-    key = _key(call)
+async def _chosen(
+    call: PageCall, action: str, given: list[str], *, confirmed: bool
+) -> dict[str, Any]:
+    chosen = [_read_choice(each) for each in given]
+    if not 0 < len(chosen) <= MOST_IN_BULK:
+        raise HttpProblem(422, "invalid", f"choose 1 to {MOST_IN_BULK} tasks")
+    key, gate = _key(call), asyncio.Semaphore(_AT_ONCE)
     change = _do if confirmed else _would
-    items = await asyncio.gather(*(change(call, action, each, key) for each in chosen))
+
+    async def one(path: dict[str, str]) -> dict[str, Any]:
+        async with gate:
+            return await change(call, action, path, key)
+
+    items = await asyncio.gather(*map(one, chosen))
     counts: dict[str, int] = {}
     for item in items:
         counts[item["outcome"]] = counts.get(item["outcome"], 0) + 1
@@ -179,6 +187,11 @@ def _item(path: dict[str, str]) -> dict[str, Any]:
         "new_task_id": None,
         "reason": None,
     }
+
+
+def _choice(item: dict[str, Any]) -> str:
+    """Write a task as what a form chooses."""
+    return write_query({"session": item["session_id"], "task": item["task_id"]})
 
 
 def _read_choice(text: str) -> dict[str, str]:

@@ -53,6 +53,9 @@ class _Rendered(AsyncIterator[bytes]):
     async def __anext__(self) -> bytes:
         chunk = await anext(self._chunks)
         found = read_events(chunk)
+        if not found:
+            # A place without a row, or when to connect again.
+            return chunk
         passed = b"".join(events.event(each.name, b"{}") for each in found if each.name in _PASSED)
         rows = [each for each in found if each.cursor is not None or each.name in ("resync", "end")]
         html = await self._write(rows) if rows else ""

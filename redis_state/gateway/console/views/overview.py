@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
@@ -25,34 +26,38 @@ _OLDER = "a day and more"
 
 async def show_overview(call: PageCall) -> Response:
     """Show the overview."""
-    return call.page("overview.html", **await read_overview(call))
+    shared, read = call.backstage.overviews, partial(read_overview, call)
+    return call.page("overview.html", **await shared.renew(call.principal, read))
 
 
 async def show_overview_part(call: PageCall) -> Response:
     """Show the part of the overview that changes, for a page that has the rest."""
-    return call.page("overview_part.html", **await read_overview(call))
+    shared, read = call.backstage.overviews, partial(read_overview, call)
+    return call.page("overview_part.html", **await shared.get(call.principal, read))
 
 
 async def read_overview(call: PageCall) -> dict[str, Any]:
     """Read what the overview shows. What who looks may not see is None."""
     now = datetime.now(UTC)
-    since = now - timedelta(hours=_HOURS)
-    failed = {"status": ["FAILED"], "created_after": since.isoformat(), "limit": _MOST}
+    # Of any age: a task that waited for days may fail now.
+    failed = {"status": ["FAILED"], "limit": _MOST}
     workers, queues, pauses, failures = await asyncio.gather(
         call.section(LIST_WORKERS),
         call.section(LIST_QUEUES),
         call.section(LIST_PAUSES, query={"limit": _MOST}),
         call.section(FIND_TASKS, query=failed),
     )
+    failed_last = [] if failures is None else _newest_first(failures["tasks"])
+    by_hour = None if failures is None else _by_hour(failed_last, now)
     return {
         "workers": None if workers is None else workers["workers"],
         "queues": None if queues is None else queues["queues"],
         "pauses": None if pauses is None else _by_age(pauses["pauses"], now),
         "oldest": [] if pauses is None else pauses["pauses"][:5],
         "more_pauses": pauses is not None and pauses["cursor"] is not None,
-        "failures": None if failures is None else _by_hour(failures["tasks"], now),
-        "failed": [] if failures is None else failures["tasks"][:5],
-        "failed_count": 0 if failures is None else len(failures["tasks"]),
+        "failures": by_hour,
+        "failed": failed_last[:5],
+        "failed_count": sum(each["count"] for each in by_hour or ()),
         "more_failures": failures is not None and failures["cursor"] is not None,
         "hours": _HOURS,
     }
@@ -65,6 +70,10 @@ def _by_age(pauses: list[dict[str, Any]], now: datetime) -> list[tuple[str, int]
         seconds = (now - opened) / timedelta(seconds=1)
         counts[next((label for most, label in _AGES if seconds < most), _OLDER)] += 1
     return list(counts.items())
+
+
+def _newest_first(tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(tasks, key=lambda task: datetime.fromisoformat(task["updated_at"]), reverse=True)
 
 
 def _by_hour(tasks: list[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:

@@ -29,6 +29,8 @@ from redis_state.models import StateUpdate, UpdateType
 
 _PAGE = 100
 _ROWS = 100
+# Trees are whole, and a session may have as many as it has tasks.
+_TREES = 200
 _NUMBER = re.compile(r"[1-9][0-9]{0,14}")
 _KINDS = [each.value for each in UpdateType]
 
@@ -51,7 +53,8 @@ async def show_session(call: PageCall) -> Response:
         "session.html",
         session=path["session"],
         counts=counts["counts"],
-        trees=trees["trees"],
+        trees=trees["trees"][-_TREES:],
+        older_trees=max(0, len(trees["trees"]) - _TREES),
         incomplete=trees["incomplete"],
         kinds=_KINDS,
         types=_types(call),

@@ -13,14 +13,17 @@ from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.console.operations import (
     CANCEL_TASK,
     FORK_TASK,
-    READ_TIMELINE,
-    READ_TREE,
     RERUN_TASK,
     RETRY_TASK,
     STEER_TASK,
 )
 from redis_state.gateway.console.pages import ConsolePage, PageCall, problem_page
 from redis_state.gateway.console.rendering import render
+from redis_state.gateway.console.views.history import (
+    TaskHistory,
+    TaskTree,
+    may_be_about_children,
+)
 from redis_state.gateway.console.views.inbox import with_form
 from redis_state.gateway.console.views.live import stream_part
 from redis_state.gateway.console.views.waterfall import read_waterfall
@@ -28,8 +31,6 @@ from redis_state.gateway.streaming.reading import LiveEvent
 from redis_state.models import SteeringEventType
 from redis_state.serialization import codec
 
-_MOST_ROWS = 1_000
-_SHOWN_ROWS = 30
 # A page that is sent again and again is of no use to a person, and costs.
 _AT_MOST_EVERY_S = 0.25
 _TERMINAL = frozenset({"COMPLETE", "FAILED", "CANCELLED"})
@@ -42,17 +43,21 @@ _STEERED_BY.sort(key=lambda name: name != "USER_MESSAGE")
 
 async def show_task(call: PageCall) -> Response:
     """Show a task."""
-    return call.page("task.html", **await _read(call))
+    return call.page("task.html", **await _read(call, TaskHistory(call), TaskTree(call)))
 
 
 async def stream_task(call: PageCall) -> Response:
     """Stream the part of the page that changes, until the task is terminal."""
+    history, tree = TaskHistory(call), TaskTree(call)
 
     async def write(events: list[LiveEvent]) -> str:
-        del events
+        nonlocal history, tree
         await asyncio.sleep(_AT_MOST_EVERY_S)
+        if any(each.name == "resync" for each in events):
+            # What was read may be of a history that the server has lost.
+            history, tree = TaskHistory(call), TaskTree(call)
         try:
-            found = await _read(call)
+            found = await _read(call, history, tree, fresh=may_be_about_children(events))
         except HttpProblem:
             return ""
         return render("task_part.html", **call.values(), **found)
@@ -60,11 +65,10 @@ async def stream_task(call: PageCall) -> Response:
     return await stream_part(call, {"task": call.asked("task")}, write)
 
 
-async def _read(call: PageCall) -> dict[str, Any]:
-    timeline, tree = await asyncio.gather(
-        call.perform(READ_TIMELINE, path=call.task, query={"limit": _MOST_ROWS}),
-        call.perform(READ_TREE, path=call.task),
-    )
+async def _read(
+    call: PageCall, history: TaskHistory, tree_of: TaskTree, *, fresh: bool = True
+) -> dict[str, Any]:
+    timeline, tree = await asyncio.gather(history.read(), tree_of.read(fresh=fresh))
     task, caller, session = timeline["task"], call.principal, call.asked("session")
     steer = caller.may(Right.STEER, session)
     copy = caller.may(Right.SUBMIT, session) and caller.may(Right.READ, session)
@@ -73,7 +77,7 @@ async def _read(call: PageCall) -> dict[str, Any]:
         "task": task,
         "tree": tree,
         "timeline": timeline,
-        "rows": timeline["rows"][-_SHOWN_ROWS:],
+        "rows": history.newest,
         "pauses": [with_form(call, each) for each in timeline["pauses"]],
         "waterfall": read_waterfall(timeline, tree["children"], now=datetime.now(UTC)),
         "cursor": timeline["cursor"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from redis_state.errors import ArchiveUnavailable
 from redis_state.models import TaskState
@@ -53,18 +53,44 @@ async def _with_archived(
         return await store.list_tasks(session_id), True
 
 
-async def _misses(store: RedisStateStore, top: TaskState, live: Iterable[TaskState]) -> bool:
-    """Return whether a task of a branch names a child that Redis does not have."""
-    below: defaultdict[str | None, set[str]] = defaultdict(set)
-    known: set[str] = set()
-    for state in live:
-        known.add(state.task_id)
-        below[parent_of(state)].add(state.task_id)
-    branch, left = {top.task_id}, [top.task_id]
+async def reread_branch(store: RedisStateStore, known: Sequence[TaskState]) -> list[TaskState]:
+    """Read the tasks of one branch again, and those that workers have spawned below them since.
+
+    The cost is that of the branch, whatever its session has. A task that Redis lacks by now stays
+    as it was. One that a host has placed in the branch since then is not found.
+    """
+    states = {state.task_id: state for state in known}
+    left, children = list(states), ChildTasks(store)
+    session_id = known[0].session_id
     while left:
-        new = below[left.pop()] - branch
-        branch |= new
+        loaded = await asyncio.gather(*(store.tasks.load(session_id, each) for each in left))
+        states |= {state.task_id: state for state in loaded if state is not None}
+        named = await asyncio.gather(
+            *(children.children(session_id, each) for each in left if each in states)
+        )
+        left = list({name: None for names in named for name in names if name not in states})
+    return list(states.values())
+
+
+def branch_of(top: TaskState, tasks: Iterable[TaskState]) -> list[TaskState]:
+    """Return a task and those of its session that are below it, in their order."""
+    listed = [top, *(state for state in tasks if state.task_id != top.task_id)]
+    below: defaultdict[str | None, list[str]] = defaultdict(list)
+    for state in listed:
+        below[parent_of(state)].append(state.task_id)
+    found, left = {top.task_id}, [top.task_id]
+    while left:
+        new = set(below[left.pop()]) - found
+        found |= new
         left += new
-    children = ChildTasks(store)
-    named = await asyncio.gather(*(children.children(top.session_id, each) for each in branch))
+    return [state for state in listed if state.task_id in found]
+
+
+async def _misses(store: RedisStateStore, top: TaskState, live: Sequence[TaskState]) -> bool:
+    """Return whether a task of a branch names a child that Redis does not have."""
+    known = {state.task_id for state in live}
+    branch, children = branch_of(top, live), ChildTasks(store)
+    named = await asyncio.gather(
+        *(children.children(top.session_id, each.task_id) for each in branch)
+    )
     return any(name not in known for names in named for name in names)

@@ -89,7 +89,15 @@ async def over(ctx: TaskContext) -> Any:
     await ctx.join(await ctx.spawn("fails_once"))
 
 
+async def clone(ctx: TaskContext) -> Any:
+    """Have one of its own kind."""
+    if ctx.input != "child":
+        await ctx.spawn("clone", "child")
+    await ctx.receive("go", hold_s=60)
+
+
 HANDLERS = {
+    "clone": clone,
     "asker": asker,
     "boss": boss,
     "fails_once": fails_once,
@@ -277,6 +285,21 @@ async def test_a_message_goes_on_with_what_a_child_wrote_while_it_waited_for_an_
         # What the page has is not sent again.
         states = [each["data"]["state"] for each in chunks if each["type"] == "data-child"]
         assert states == ["ended"]
+
+
+async def test_a_chat_is_stopped_as_a_whole_though_a_child_has_the_same_handler(
+    store: RedisStateStore,
+) -> None:
+    async with served(store, HANDLERS) as (tasks, http):
+        await tasks.submit("clone", session_id="s", task_id="t")
+
+        async def both() -> bool:
+            return len((await tasks.find(session_id="s", handler="clone")).tasks) > 1
+
+        await eventually(both, "the child is there")
+        stopped = await http.post("/v1/ai-sdk/clone/s/stop")
+        assert stopped.json()["task_id"] == "t"
+        await tasks.wait("s", "t", timeout_s=30)
 
 
 async def test_a_text_that_a_child_writes_again_takes_the_place_of_the_first(

@@ -11,11 +11,15 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 pytest.importorskip("jinja2", reason="needs the gateway extra")
 
+from redis_state.gateway.console.views import session
 from redis_state.gateway.documents import branch_documents
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
+from redis_state.models.tasks import parent_of
 from redis_state.worker.tasks.new_tasks import NewTasks
+from redis_state.worker.tasks.views.branches import reread_branch
 from tests.integration.gateway.console.conftest import KEYS, LogIn
-from tests.support.http.gateway import Served, stranger
+from tests.support.http.gateway import Served, ends, stranger
+from tests.support.processes.pools import queue_of
 
 DEPTH = 150
 
@@ -81,3 +85,34 @@ async def test_a_task_named_like_the_parent_of_none_has_no_others_below_it(
         own = (await http.get("/v1/sessions/s/tasks/foreground/tree")).json()
     assert [(each["task_id"], depth(each)) for each in trees] == [("foreground", 0), ("root", 1)]
     assert own["children"] == []
+
+
+async def test_a_branch_that_is_read_again_has_what_was_spawned_since(console: Served) -> None:
+    queue = queue_of(console.store.settings)
+    await console.client.queues.pause(queue)
+    await console.client.submit("parent", session_id="s", task_id="p")
+    await console.client.submit("echo", session_id="s", task_id="other")
+    known = await console.store.tasks.load("s", "p")
+    assert known is not None
+    await console.client.queues.resume(queue)
+    await ends(console, "s", "p")
+    again = await reread_branch(console.store, [known])
+    assert [(each.status, parent_of(each)) for each in again] == [
+        (TaskStatus.COMPLETE, None),
+        (TaskStatus.COMPLETE, "p"),
+    ]
+    await console.store.clear_session("s")
+    assert await reread_branch(console.store, again) == again
+
+
+async def test_a_session_of_many_tasks_is_shown_by_its_newest(
+    console: Served, log_in: LogIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_TREES", 2)
+    for name in ("t1", "t2", "t3"):
+        assert await NewTasks(console.store).create(task(name), handler="h", task_input=None)
+    shown = await (await log_in("ann")).get("/session", session="s")
+    # The trees come first, then the updates.
+    assert [link.rpartition("=")[2] for link in shown.links("/task?")][:3] == ["t2", "t3", "t1"]
+    assert shown.links("/find?session_id=s")
+    assert "1 more" in shown.text

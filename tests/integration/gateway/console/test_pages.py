@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,13 +11,31 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
+from redis_state.gateway.console import shared
+from redis_state.gateway.console.pages import PageCall
+from redis_state.gateway.console.views import overview
+from redis_state.gateway.console.views.history import TaskHistory
 from redis_state.gateway.console.views.live import write_message
 from redis_state.gateway.streaming.reading import read_events
+from redis_state.models import (
+    StateUpdate,
+    TaskContextSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskType,
+    UpdateType,
+)
+from redis_state.stores.sessions.tasks import TaskStore
+from redis_state.testing import eventually
 from redis_state.worker import Schedule
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.queue import Queue
+from redis_state.worker.tasks.new_tasks import NewTasks
 from tests.integration.gateway.console.conftest import LogIn
 from tests.support.browser.console import Browser, Form
 from tests.support.http.event_streams import EventParser
 from tests.support.http.gateway import Served, ends, paused
+from tests.support.processes.pools import queue_of
 
 ODD_IDS = ["a/b", "..", ".", "é ", "?&=#%00", "\ud800", "{x}"]
 
@@ -98,13 +117,61 @@ async def test_found_tasks_are_changed_after_a_dry_run(console: Served, log_in: 
     assert len((await console.client.find(session_id="s")).tasks) == count + 1
     everything = await ann.send(page.form("/find/change"), action="retry", all="1")
     assert "would" in everything.text
+    await console.client.submit("fail", session_id="s", task_id="later")
+    await ends(console, "s", "later")
     ended = await ann.send(everything.form("/find/change"))
     assert "done" in ended.text
     assert ended.status == 200
+    retried = {each.task_id: each.retries for each in (await console.client.find()).tasks}
+    assert (retried["1"], retried["later"]) == (1, 0)
     for bad in ({"action": "eat"}, {"action": "retry"}, {"action": "retry", "chosen": "nonsense"}):
         assert (await ann.send(page.form("/find/change"), **bad)).status == 422
     assert (await ann.get("/find", created_after="soon")).status == 422
     assert (await ann.get("/find", after="nonsense")).status == 400
+
+
+async def test_a_task_of_any_age_that_fails_is_in_the_last_hour(
+    console: Served, log_in: LogIn
+) -> None:
+    ann, store = await log_in("ann"), console.store
+    made, queue = datetime.now(UTC) - timedelta(days=3), queue_of(store.settings)
+    context = TaskContextSnapshot(session_id="s", task_id="old", spawned_at=made)
+    state = TaskState("old", "s", TaskStatus.PENDING, TaskType.BACKGROUND, 0, context)
+    state.created_at = made
+    assert await NewTasks(store).create(state, handler="fail", task_input=None)
+    await console.client.submit("fail", session_id="s", task_id="new")
+    await ends(console, "s", "new")
+    await Queue(store, name=queue).put(Job("s", "old", 0, 0, queue))
+    await ends(console, "s", "old")
+    overview = await ann.get()
+    assert "2 in the last 24 hours" in overview.text
+    assert "2 failed 0 to 1 hours ago" in overview.text
+    assert [each.rpartition("=")[2] for each in overview.links("/task?")] == ["old", "new"]
+
+
+async def test_tabs_of_one_person_share_what_the_overview_reads(
+    console: Served, log_in: LogIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann, rita = await log_in("ann"), await log_in("rita")
+    read: list[str] = []
+    every = overview.read_overview
+
+    async def counted(call: PageCall) -> dict[str, Any]:
+        read.append(call.principal.subject)
+        return await every(call)
+
+    monkeypatch.setattr(overview, "read_overview", counted)
+    monkeypatch.setattr(shared, "_SHARED_S", 3600.0)
+    # Who has logged in has opened the overview.
+    for browser in (ann, ann, rita):
+        assert (await browser.get("/overview-part")).status == 200
+    assert read == []
+    # A page that is opened shows what is now.
+    await ann.get()
+    assert read == ["ann"]
+    monkeypatch.setattr(shared, "_SHARED_S", 0.0)
+    await rita.get("/overview-part")
+    assert read == ["ann", "rita"]
 
 
 async def test_pages_of_a_list_go_on_by_cursor(console: Served, log_in: LogIn) -> None:
@@ -193,6 +260,62 @@ async def test_a_live_task_is_sent_again_until_it_is_terminal(
     assert (await ann.get("/task/live", session="s", task="a", after="bad")).status == 400
 
 
+async def test_a_task_of_many_rows_shows_its_newest_and_all_of_its_runs(
+    console: Served, log_in: LogIn
+) -> None:
+    ann = await log_in("ann")
+    await console.client.submit("ask", session_id="s", task_id="a")
+    pause_id = await paused(console, "s", "a")
+    await asyncio.gather(*(console.store.save_update(_progress(n)) for n in range(1_500)))
+    page = await ann.get("/task", session="s", task="a")
+    (live,) = [named["hx-sse:connect"] for _, named in page.elements if "hx-sse:connect" in named]
+    stream = asyncio.create_task(_events(ann, live.removeprefix("/console")))
+    await asyncio.sleep(0)
+    await console.client.approve(pause_id, actor="zoe")
+    await ends(console, "s", "a")
+    parts = [each for each in await stream if each.name == "message"]
+    for shown in ((await ann.get("/task", session="s", task="a")).text, parts[-1].text):
+        assert "approved by zoe" in shown
+        assert "run 2" in shown
+        assert "row 1499" in shown
+        assert "row 900" not in shown
+        assert "so far" not in shown
+    # The stream began where the page had ended: it has not sent the rows again.
+    assert len(parts) < 10
+
+
+async def test_a_live_task_costs_its_own_tasks_and_not_those_of_its_session(
+    console: Served, log_in: LogIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann = await log_in("ann")
+    await console.client.submit("ask", session_id="s", task_id="a")
+    pause_id = await paused(console, "s", "a")
+    listed: list[str] = []
+    every = TaskStore.list
+
+    async def counted(self: TaskStore, session_id: str) -> list[TaskState]:
+        listed.append(session_id)
+        return await every(self, session_id)
+
+    monkeypatch.setattr(TaskStore, "list", counted)
+    renders, render = list[int](), TaskHistory.read
+
+    async def noted(self: TaskHistory) -> dict[str, Any]:
+        found = await render(self)
+        renders.append(len(self.newest))
+        return found
+
+    monkeypatch.setattr(TaskHistory, "read", noted)
+    stream = asyncio.create_task(_events(ann, "/task/live?session=s&task=a"))
+    for number in range(3):
+        await eventually(lambda: len(renders) > number, "the page was sent")  # noqa: B023
+        await console.store.save_update(_progress(number))
+    await console.client.approve(pause_id, actor="zoe")
+    assert (await stream)[-1].name == "end"
+    assert len(renders) > 3
+    assert listed == ["s"]
+
+
 def test_no_value_ends_a_message_of_a_live_part() -> None:
     html = "<b>1</b>\r\revent: end\n\nid: 9\r\n\r\ndata: x"
     written = write_message(html, "1-1").decode()
@@ -201,6 +324,11 @@ def test_no_value_ends_a_message_of_a_live_part() -> None:
     assert written.endswith("\n\n")
     assert all(line.startswith(("id: 1-1", "data: ")) for line in written.strip().splitlines())
     assert read_events(b"retry: 5\n\n:\n\n") == []
+
+
+def _progress(number: int) -> StateUpdate:
+    kind, content = UpdateType.PROGRESS, f"row {number}"
+    return StateUpdate(session_id="s", task_id="a", update_type=kind, content=content)
 
 
 async def _events(browser: Browser, path: str) -> list[Any]:

@@ -9,8 +9,16 @@ import pytest
 
 from redis_state import RedisStateStore
 from redis_state.gateway.streaming.hub import Hub
-from redis_state.models import StateUpdate, TaskStatus, UpdateType
+from redis_state.models import (
+    StateUpdate,
+    TaskContextSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskType,
+    UpdateType,
+)
 from redis_state.worker import TaskContext
+from redis_state.worker.tasks.new_tasks import NewTasks
 from tests.support.http.event_streams import Events, read_events
 from tests.support.processes.pools import SESSION, becomes, pool
 
@@ -186,3 +194,36 @@ async def test_a_client_sees_what_its_principal_may_see(store: RedisStateStore) 
             {"kind": "plain", "more": "m"},
         ]
         assert [event.cursor for event in shown] == [everything[n].cursor for n in (0, 1, 3)]
+
+
+@pytest.mark.parametrize("wanted", [{"task_id": "mine"}, {"types": [UpdateType.CHECKPOINT]}])
+async def test_a_client_that_was_sent_no_row_lately_comes_back_without_a_gap(
+    store: RedisStateStore, wanted: dict[str, Any]
+) -> None:
+    few = store.settings.model_copy(update={"max_updates_per_session": 20})
+    context = TaskContextSnapshot(session_id=SESSION, task_id="mine")
+    state = TaskState("mine", SESSION, TaskStatus.PENDING, TaskType.BACKGROUND, 0, context)
+    async with RedisStateStore(few) as bounded:
+        await NewTasks(bounded).create(state, handler="h", task_input=None)
+        await bounded.save_update(_row("mine", UpdateType.CHECKPOINT))
+        async with (
+            Hub(bounded, heartbeat_s=0.05) as hub,
+            Events(hub.frames(SESSION, **wanted)) as client,
+        ):
+            await client.take(1)
+            for _ in range(50):
+                await bounded.save_update(_row("other", UpdateType.PROGRESS))
+            end, place = await bounded.updates.cursor(SESSION, None), None
+            while place != end:
+                (beat,) = await client.take(1)
+                place = beat.cursor
+        # Another gateway has the log alone.
+        async with Hub(bounded) as hub, Events(hub.frames(SESSION, after=place, **wanted)) as late:
+            await late.opened()
+            await bounded.save_update(_row("mine", UpdateType.CHECKPOINT))
+            (event,) = await late.take(1)
+    assert event.name == "CHECKPOINT"
+
+
+def _row(task_id: str, kind: UpdateType) -> StateUpdate:
+    return StateUpdate(session_id=SESSION, task_id=task_id, update_type=kind, content="x")

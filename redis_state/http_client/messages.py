@@ -1,0 +1,123 @@
+"""The messages and the values of running tasks over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, suppress
+from typing import Any
+
+from redis_state import limits
+from redis_state.errors import TaskUnknown
+from redis_state.http_client.documents import read_value
+from redis_state.http_client.requests import Ask, GatewayCaller, key_of
+from redis_state.http_client.server_events import ServerEvent
+from redis_state.http_client.streams import UpdateStreams
+from redis_state.models import UpdateType
+from redis_state.serialization import codec
+from redis_state.worker import PublishedValue
+from redis_state.worker.client.operations import check_id
+from redis_state.worker.tasks.messaging.payloads import (
+    check_name,
+    check_type,
+    read_payload,
+    write_payload,
+)
+
+
+class HttpMessaging:
+    """The part of the client that talks to running tasks."""
+
+    _caller: GatewayCaller
+    _streams: UpdateStreams
+
+    async def signal(
+        self,
+        session_id: str,
+        task_id: str,
+        name: str,
+        payload: Any = None,
+        *,
+        type: Any = None,  # noqa: A002 - the word for it
+        idempotency_key: str | None = None,
+    ) -> str:
+        """Send a signal to a task that runs or waits; return its id. See `TaskClient.signal`.
+
+        The same ``idempotency_key`` of the same caller is the same signal. The gateway gives it
+        another id, which is returned, and the caller as its sender.
+        """
+        data = write_payload("payload", payload, type)
+        given = idempotency_key
+        ask = Ask(
+            "POST",
+            (*_path(session_id, task_id), "signal"),
+            body={"name": check_name("name", name), "payload": codec.decode(data)},
+            key=key_of("idempotency_key", given),
+            missing=lambda: TaskUnknown(task_id),
+        )
+        return str((await self._caller.call(ask))["message_id"])
+
+    async def value(
+        self,
+        session_id: str,
+        task_id: str,
+        key: str,
+        *,
+        wait: float | None = None,
+        type: Any = None,  # noqa: A002 - the word for it
+        default: Any = None,
+    ) -> Any:
+        """Return the value that a task has published under a key, else ``default``.
+
+        See `TaskClient.value`.
+        """
+        check_type(type)
+        ask = Ask("GET", (*_path(session_id, task_id), "values", check_name("key", key)))
+        found = await self._caller.call(ask)
+        if found is None and wait is not None:
+            wait_s = limits.patience("wait", wait)
+            found = await self._awaited(ask, session_id, task_id, key, wait_s)
+        if found is None:
+            return default
+        return read_payload(key, found["value"], type)
+
+    async def values(self, session_id: str, task_id: str) -> list[PublishedValue]:
+        """List the values that a task has published, by key."""
+        found = await self._caller.call(Ask("GET", (*_path(session_id, task_id), "values")))
+        return [] if found is None else [read_value(each) for each in found["values"]]
+
+    async def _awaited(
+        self, ask: Ask, session_id: str, task_id: str, key: str, wait_s: float
+    ) -> Any:
+        """Return the answer once its update comes; None at the end of the task, or of the time."""
+        # From the begin: what was published since the value was asked for is among them.
+        events = self._streams.events(
+            session_id,
+            task_id=task_id,
+            after=None,
+            types=(UpdateType.NOTIFICATION,),
+            reconnect_timeout_s=wait_s,
+        )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s), aclosing(events):
+                async for event in events:
+                    if _may_announce(event, key):
+                        found = await self._caller.call(ask)
+                        if found is not None:
+                            return found
+        return None
+
+
+def _may_announce(event: ServerEvent, key: str) -> bool:
+    if event.name != UpdateType.NOTIFICATION.value:
+        return True
+    match codec.decode(event.data):
+        case {"content": {"notice": "value", "key": name}}:
+            return bool(name == key)
+        case _:
+            return False
+
+
+def _path(session_id: str, task_id: str) -> tuple[str, ...]:
+    check_id("session_id", session_id)
+    check_id("task_id", task_id)
+    return ("sessions", session_id, "tasks", task_id)
