@@ -116,6 +116,30 @@ async def test_a_key_is_put_off_and_keeps_its_limit(scripts: Scripts, keys: Keys
     assert list(await claim(scripts, keys)) == ["now"]
 
 
+async def test_delayed_jobs_of_a_full_key_do_not_hold_up_what_is_behind_them(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    await put(scripts, keys, "runs", "tenant")
+    assert list(await claim(scripts, keys)) == ["runs"]
+    due = await clock_ms(scripts)
+    tenants = [f"t{number:03}" for number in range(300)]
+    for task in tenants:
+        await put(scripts, keys, task, "tenant", at_ms=due + HOUR)
+    for task, key in (("plain", ""), ("late", "other")):
+        await put(scripts, keys, task, key, at_ms=due + HOUR)
+    # An hour passes.
+    moved = [part for task in tenants for part in (due - 1, queued_job(keys, task).id)]
+    moved += [part for task in ("plain", "late") for part in (due, queued_job(keys, task).id)]
+    await ask(scripts, "ZADD", keys.queue("q").queue, "XX", *moved)
+    # One call moves many of them, and not all of a long line.
+    assert await claim(scripts, keys, 1) == {}
+    assert 250 <= await ask(scripts, "ZCARD", keys.queue("q").keyed) < 300
+    found = [await claim(scripts, keys, 1) for _ in range(3)]
+    assert sorted(task for each in found for task in each) == ["late", "plain"]
+    assert await ask(scripts, "ZCARD", keys.queue("q").keyed) == 300
+
+
 async def test_a_key_starts_as_often_as_its_rate_allows(scripts: Scripts, keys: Keys) -> None:
     await limit(scripts, keys, key_rate=f"2 {HOUR}", rate_for_fast=f"3 {HOUR}")
     for number in range(4):
@@ -134,6 +158,19 @@ async def test_a_rate_comes_back_with_time(scripts: Scripts, keys: Keys) -> None
     assert list(await claim(scripts, keys)) == ["a"]
     now = await clock_ms(scripts)
     await clock_passes(scripts, now + 40)
+    assert list(await claim(scripts, keys)) == ["b"]
+
+
+async def test_a_key_whose_rate_gets_a_shorter_period_starts_within_it(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, key_rate=f"1 {24 * HOUR}")
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "k")
+    assert list(await claim(scripts, keys)) == ["a"]
+    await limit(scripts, keys, key_rate="1 40")
+    assert await claim(scripts, keys) == {}
+    await clock_passes(scripts, await clock_ms(scripts) + 40)
     assert list(await claim(scripts, keys)) == ["b"]
 
 
