@@ -40,6 +40,7 @@ from redis_state.worker.client.submitting import NewSubmissions, Submission
 from redis_state.worker.observe.registry import WorkerRegistry
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.rates import Rates
 from redis_state.worker.schedules.client import Schedules
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.changes import TaskChanges
@@ -178,6 +179,11 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
     def queues(self) -> Queues:
         """The queues: what waits and runs in them, their limits, pause and resume."""
         return Queues(self._queue, WorkerRegistry(self.store))
+
+    @property
+    def rates(self) -> Rates:
+        """The rates that were set in place of those that handlers give to `TaskContext.take`."""
+        return Rates(self._queue)
 
     async def get(self, session_id: str, task_id: str) -> TaskState | None:
         """Return a task that Redis has, or None."""

@@ -178,7 +178,9 @@ async def test_a_rate_is_taken_by_whoever_comes_first_and_is_forgotten_when_it_i
     scripts: Scripts, keys: Keys
 ) -> None:
     async def take(cost: int = 1, rate: str = f"3 {HOUR}") -> int:
-        reply = await scripts.take_rate(keys.rates(), name="r", rate=rate, cost=cost)
+        reply = await scripts.take_rate(
+            keys.rates(), settings=keys.rate_settings(), name="r", rate=rate, cost=cost
+        )
         return int(reply.facts[0])
 
     assert [await take(), await take(2)] == [0, 0]
@@ -189,8 +191,40 @@ async def test_a_rate_is_taken_by_whoever_comes_first_and_is_forgotten_when_it_i
     await ask(scripts, "DEL", keys.rates())
     assert await take(rate="1 10") == 0
     await clock_passes(scripts, await clock_ms(scripts) + 20)
-    assert (await scripts.take_rate(keys.rates(), name="s", rate="1 10", cost=1)) == ok(0)
+    settings = keys.rate_settings()
+    reply = await scripts.take_rate(keys.rates(), settings=settings, name="s", rate="1 10", cost=1)
+    assert reply == ok(0)
     assert await ask(scripts, "ZCARD", keys.rates()) == 1
+
+
+async def test_a_rate_that_was_set_comes_before_what_callers_give(
+    scripts: Scripts, keys: Keys
+) -> None:
+    settings = keys.rate_settings()
+
+    async def take(cost: int = 1) -> int:
+        reply = await scripts.take_rate(
+            keys.rates(), settings=settings, name="r", rate=f"10 {HOUR}", cost=cost
+        )
+        return int(reply.facts[0])
+
+    for _ in range(2):
+        assert await scripts.set_rate(settings, name="r", rate=f"2 {HOUR}") == ok()
+    # More than a period has is all of it.
+    assert await take(5) == 0
+    assert HOUR // 3 < await take() <= HOUR // 2
+    assert all(life > 0 for life in await lives(scripts, settings))
+    assert await scripts.set_rate(settings, name="r", rate=f"4 {HOUR}") == ok()
+    assert 0 < await take() <= HOUR // 4
+    # Without it the callers' rate holds, and what was taken stays taken.
+    assert await scripts.set_rate(settings, name="r", rate="") == ok()
+    assert await ask(scripts, "EXISTS", settings) == 0
+    assert 0 < await take() <= HOUR // 10
+    # With a shorter period no wait is longer than that.
+    assert await scripts.set_rate(settings, name="r", rate="4 40") == ok()
+    assert 0 < await take() <= 10
+    await clock_passes(scripts, await clock_ms(scripts) + 10)
+    assert await take() == 0
 
 
 async def test_the_permit_of_a_dead_worker_is_free_once_its_task_is_queued_again_or_has_ended(
