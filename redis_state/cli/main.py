@@ -25,8 +25,8 @@ _EXTRAS = {
 MODULES = (
     *("demo", "tasks.reading", "tasks.control", "tasks.messages", "pool.queues", "pool.schedules"),
     *("tasks.finding", "tasks.operate", "tasks.replay", "servers.server", "servers.migrate"),
-    *("pool.versions", "servers.gateway", "servers.dev", "servers.langgraph", "servers.archive"),
-    "servers.forget",
+    *("pool.versions", "pool.rates", "servers.gateway", "servers.dev", "servers.langgraph"),
+    *("servers.archive", "servers.forget"),
 )
 
 _UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -126,6 +126,7 @@ OTHERS: Final[dict[str, str]] = {
     "test_clock": "of tests",
     "queue_history": "an id of the queues",
     "rates": "numbers under names of the application",
+    "rate_settings": "like the rates",
     "cron": "moments of cron jobs",
     "a2a_task": "known by tenant and owner, which an A2A server knows: delete it there",
     "a2a_books": "like the task",

@@ -88,6 +88,10 @@ class HttpSchedules:
         more = ("priority", "description", "missed", "max_missed", "overlap")
         moments = {name: getattr(schedule, name) for name in ("anchor", "start", "end")}
         body: dict[str, Any] = {name: getattr(schedule, name) for name in (*names, *more)}
+        # An older gateway takes none of these, and refuses a name that it does not know.
+        optional = {name: getattr(schedule, name) for name in ("key", "in_turn", "on_busy")}
+        optional["attributes"] = dict(schedule.attributes)
+        body |= {name: value for name, value in optional.items() if value}
         body |= {name: None if at is None else at.isoformat() for name, at in moments.items()}
         body |= {
             "every_s": None if every is None else every.total_seconds(),

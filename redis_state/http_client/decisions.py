@@ -24,19 +24,41 @@ class HttpDecisions:
         raise NotImplementedError
 
     async def approve(
-        self, token: str, value: Any = None, *, idempotency_key: str | None = None
+        self,
+        token: str,
+        value: Any = None,
+        *,
+        session_id: str | None = None,
+        task_id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> TaskState | None:
         """Approve a pause. See `resolve`."""
         return await self.resolve(
-            token, approved=True, value=value, idempotency_key=idempotency_key
+            token,
+            approved=True,
+            value=value,
+            session_id=session_id,
+            task_id=task_id,
+            idempotency_key=idempotency_key,
         )
 
     async def reject(
-        self, token: str, value: Any = None, *, idempotency_key: str | None = None
+        self,
+        token: str,
+        value: Any = None,
+        *,
+        session_id: str | None = None,
+        task_id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> TaskState | None:
         """Reject a pause. See `resolve`."""
         return await self.resolve(
-            token, approved=False, value=value, idempotency_key=idempotency_key
+            token,
+            approved=False,
+            value=value,
+            session_id=session_id,
+            task_id=task_id,
+            idempotency_key=idempotency_key,
         )
 
     async def resolve(
@@ -45,16 +67,20 @@ class HttpDecisions:
         *,
         approved: bool,
         value: Any = None,
+        session_id: str | None = None,
+        task_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> TaskState | None:
         """Decide a pause, as the caller. See `TaskClient.resolve`.
 
         ``token`` is the pause's public id: a gateway takes no tokens, and none is sent. Return the
-        task, or None if the caller may not read it.
+        task, or None if the caller may not read it. Whose pause it is costs a call, if the session
+        or the task is given.
 
         Errors: TokenResolved for everybody after the first: by whom, when and how; those of
         `TaskClient.resolve`.
         """
+        await self._check_owner(token, session_id, task_id)
         body = {"approved": approved} | ({} if value is None else {"value": value})
         decided = await self._caller.call(
             Ask(
@@ -107,10 +133,23 @@ class HttpDecisions:
         found = await self._caller.call(Ask("GET", _pause(token)))
         return None if found is None or found["state"] != "open" else read_pause(found)
 
-    async def delegate(self, token: str, to: str) -> None:
+    async def delegate(
+        self, token: str, to: str, *, session_id: str | None = None, task_id: str | None = None
+    ) -> None:
         """Hand the caller's vote on a pause to another actor. See `TaskClient.delegate`."""
+        await self._check_owner(token, session_id, task_id)
         ask = Ask("POST", (*_pause(token), "delegate"), body={"to": to}, missing=_unknown)
         await self._caller.call(ask)
+
+    async def _check_owner(self, token: str, session_id: str | None, task_id: str | None) -> None:
+        """Raise TokenUnknown unless a pause belongs to the session and the task."""
+        if session_id is None and task_id is None:
+            return
+        found = await self._caller.call(Ask("GET", _pause(token)))
+        if found is None or not (
+            session_id in (None, found["session_id"]) and task_id in (None, found["task_id"])
+        ):
+            raise _unknown()
 
 
 def _pause(token: str) -> tuple[str, str]:

@@ -264,9 +264,12 @@ def read_schedule(said: Mapping[str, Any]) -> ScheduleView:
     """Read a schedule, without the input of its tasks, which the gateway does not show."""
     names = ("schedule_id", "handler", "session_id", "cron", "timezone", "queue", "priority")
     more = ("description", "missed", "max_missed", "overlap")
+    # An older gateway knows none of these.
+    optional = ("attributes", "key", "in_turn", "on_busy")
     every_s, last, status = said["every_s"], said["last"], said["last_status"]
     schedule = Schedule(
         **{name: said[name] for name in (*names, *more)},
+        **{name: said[name] for name in optional if name in said},
         every=None if every_s is None else timedelta(seconds=every_s),
         anchor=_moment(said["anchor"]),
         start=_moment(said["start"]),

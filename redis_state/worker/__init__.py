@@ -14,6 +14,7 @@ from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.pool.worker import AgentWorker
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.limits import KeyLimits, QueueInfo, Rate
+from redis_state.worker.queue.rates import Rates
 from redis_state.worker.runs.config import Handler
 from redis_state.worker.schedules.client import Occurrence, Schedules, ScheduleView
 from redis_state.worker.schedules.model import Schedule, occurrence_of
@@ -70,6 +71,7 @@ __all__ = [
     "QueueInfo",
     "Queues",
     "Rate",
+    "Rates",
     "Request",
     "RetryPolicy",
     "RunningStep",

@@ -179,6 +179,14 @@ def test_no_occurrence_is_ever_due_twice_however_the_clock_goes(
         ("priority", {"priority": True}),
         ("missed", {"missed": "some"}),
         ("overlap", {"overlap": "queue"}),
+        ("attributes", {"attributes": ["tenant"]}),
+        ("attributes", {"attributes": {"a b": 1}}),
+        ("key", {"key": ""}),
+        ("key", {"key": 5}),
+        ("key", {"key": "k", "in_turn": True}),
+        ("key", {"key": "k", "on_busy": "replace"}),
+        ("in_turn", {"in_turn": 1}),
+        ("on_busy", {"on_busy": "reject"}),
         ("max_missed", {"max_missed": 0}),
         ("max_missed", {"max_missed": 1_001}),
         ("grace", {"grace": timedelta(seconds=1)}),
@@ -272,3 +280,15 @@ def test_a_definition_is_read_as_it_was_written_and_never_shows_its_input() -> N
     assert read.revision == schedule.revision
     assert make(input=1).revision != make(input=2).revision
     assert "secret" not in repr(schedule)
+
+
+def test_what_earlier_versions_did_not_know_leaves_a_definition_and_its_revision_as_they_were() -> (
+    None
+):
+    hourly = Schedule(schedule_id="s", handler="h", session_id="s", every=timedelta(hours=1))
+    assert hourly.revision == "WR6gylQJK3XH5j-0"
+    assert not {"attributes", "key", "in_turn", "on_busy"} & hourly.document().keys()
+    options: dict[str, Any] = {"attributes": {"tenant": "acme", "n": 1}, "on_busy": "replace"}
+    for schedule in (hourly, make(**options), make(key="k"), make(in_turn=True)):
+        assert Schedule.read(codec.encode(schedule.document())) == schedule
+    assert hash(make(**options)) == hash(make(**options))

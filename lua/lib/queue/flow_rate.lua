@@ -3,8 +3,12 @@
 -- A name whose time has passed is forgotten. Cost is at most n.
 local function flow_wait(rates, name, rate, cost, now)
   local n, period_ms = string.match(rate, '^(%d+) (%d+)$')
-  -- Never later than a period from now: the clock may have been set back.
-  local was = math.min(now + period_ms, tonumber(redis.call('ZSCORE', rates, name) or 0))
+  local was = tonumber(redis.call('ZSCORE', rates, name) or 0)
+  if was > now + period_ms then
+    -- The clock was set back, or the period was longer. It is written, so that it passes from now on.
+    was = now + period_ms
+    redis.call('ZADD', rates, string.format('%.3f', was), name)
+  end
   local full_at = math.max(now, was) + period_ms / n * cost
   return math.max(0, math.ceil(full_at - now - period_ms)), full_at
 end

@@ -123,7 +123,7 @@ app.add_typer(queues)
 
 def _given(**options: str | None) -> dict[str, Any]:
     """Read the limits that were given; None for one that is taken away. Errors: InvalidField."""
-    read = {"running": _count, "per_key": _count, "rate": _rate}
+    read = {"running": _count, "per_key": _count, "rate": read_rate}
     return {
         name: None if text == "none" else read[name](name, text)
         for name, text in options.items()
@@ -137,7 +137,8 @@ def _count(field: str, text: str) -> int:
     return int(text)
 
 
-def _rate(field: str, text: str) -> Rate:
+def read_rate(field: str, text: str) -> Rate:
+    """Read a rate as it is written on a command line. Errors: InvalidField."""
     from redis_state.worker.queue.limits import Rate  # noqa: PLC0415 - needs the extra
 
     match = _RATE.fullmatch(text)

@@ -13,6 +13,7 @@ from redis_state.cli.arguments import json_of
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import run
 from redis_state.cli.output import age, harmless, print_json, print_line, print_table
+from redis_state.cli.tasks.filters import read_attributes
 from redis_state.cli.tasks.reading import client_of
 from redis_state.documents import occurrence_document, schedule_document
 from redis_state.errors import InvalidField, ScheduleUnknown
@@ -111,6 +112,24 @@ def create(
     overlap: Annotated[
         str, typer.Option(help="While the last task is unfinished: allow the next, or skip it.")
     ] = "allow",
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="An attribute that its tasks are found by; may be repeated. As for find.",
+        ),
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="Limits of this key hold for its tasks.")] = None,
+    in_turn: Annotated[
+        bool, typer.Option("--in-turn", help="The tasks of a session run one at a time.")
+    ] = False,
+    on_busy: Annotated[
+        str | None,
+        typer.Option(
+            help="While a task of the session that runs in turn is unfinished: enqueue, interrupt "
+            "or replace."
+        ),
+    ] = None,
     paused: Annotated[
         bool | None,
         typer.Option("--paused/--active", help="Pause or resume it. Default: leave that."),
@@ -133,7 +152,7 @@ def create(
     def save(known: Schedules) -> Awaitable[ScheduleView]:
         from redis_state.worker import Schedule  # noqa: PLC0415 - needs the extra
 
-        wanted: dict[str, Any] = {"missed": missed, "overlap": overlap}
+        wanted: dict[str, Any] = {"missed": missed, "overlap": overlap, "on_busy": on_busy}
         schedule = Schedule(
             schedule_id=schedule_id,
             handler=handler,
@@ -150,6 +169,9 @@ def create(
             description=description,
             max_missed=max_missed,
             grace=_length("--grace", grace),
+            attributes=read_attributes(attribute),
+            key=key,
+            in_turn=in_turn,
             **wanted,
         )
         return known.save(schedule, paused=paused, expected=expected)
@@ -200,12 +222,17 @@ def backfill(
         bool, typer.Option("--dry-run", help="Change nothing: list what would be submitted.")
     ] = False,
     limit: Annotated[int, typer.Option(min=1, help="Refuse to submit more.")] = 1_000,
+    key: Annotated[
+        str | None,
+        typer.Option(help="Limits of this key hold for them, in place of the schedule's own."),
+    ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Submit the occurrences of a time that has passed. Those that have a task are left alone.
 
-    It submits at once: --dry-run lists first. Times without an offset are UTC. Status 3 if there is
+    It submits at once: --dry-run lists first. `queues limit QUEUE --key KEY --running 2`, and then
+    --key, let a long one run two at a time. Times without an offset are UTC. Status 3 if there is
     no such schedule.
 
     Try: `redis-state schedules backfill nightly 2026-11-01 2026-11-08 --dry-run`.
@@ -213,7 +240,7 @@ def backfill(
 
     def fill(known: Schedules) -> Awaitable[Any]:
         first, behind = _moment("FROM", since), _moment("TO", until)
-        return known.backfill(schedule_id, first, behind, dry_run=dry_run, limit=limit)
+        return known.backfill(schedule_id, first, behind, dry_run=dry_run, limit=limit, key=key)
 
     done = _with(url, fill)
     if as_json:

@@ -21,6 +21,7 @@ from redis_state.worker import Archived
 
 Missed = Literal["skip", "latest", "all"]
 Overlap = Literal["allow", "skip"]
+ScheduledOnBusy = Literal["enqueue", "interrupt", "replace"]
 
 LARGEST_PAGE = 1_000
 MOST_IN_BULK = 500
@@ -264,6 +265,10 @@ class ScheduleBody(_Given):
     max_missed: Annotated[int, Field(ge=1, le=1_000)] = 100
     grace_s: Annotated[float, Field(ge=10, le=86_400)] = 60
     overlap: Overlap = "allow"
+    attributes: dict[str, Attribute] = Field(default_factory=dict, max_length=16)
+    key: Name | None = Field(default=None, description="Limits of this key hold for the tasks.")
+    in_turn: bool = False
+    on_busy: ScheduledOnBusy | None = None
     paused: bool | None = None
     expected: str | None = Field(default=None, description="The revision that it has to have.")
 

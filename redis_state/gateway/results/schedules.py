@@ -36,6 +36,10 @@ class ScheduleResult(ResultShape):
     max_missed: int
     grace_s: float
     overlap: str
+    attributes: dict[str, str | int | bool]
+    key: str | None
+    in_turn: bool
+    on_busy: str | None
     paused: bool
     next_at: datetime | None
     last: OccurrenceResult | None

@@ -50,6 +50,10 @@ async def save_schedule(call: ApiCall) -> Response:
         max_missed=body.max_missed,
         grace=timedelta(seconds=body.grace_s),
         overlap=body.overlap,
+        attributes=body.attributes,
+        key=body.key,
+        in_turn=body.in_turn,
+        on_busy=body.on_busy,
     )
     view = await call.client.schedules.save(schedule, paused=body.paused, expected=body.expected)
     return answer(schedule_document(view))

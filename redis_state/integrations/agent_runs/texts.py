@@ -39,10 +39,12 @@ class OpenTexts(Generic[Place]):
         stack = AsyncExitStack()
         self._open[place] = stack, await stack.enter_async_context(writer)
 
-    def write(self, place: Place, text: str) -> None:
-        """Add to the text at a place, if one is open there."""
+    async def write(self, place: Place, text: str) -> None:
+        """Add to the text at a place, if one is open there. Waits for a server that is behind."""
         if place in self._open:
-            self._open[place][1].write(text)
+            writer = self._open[place][1]
+            writer.write(text)
+            await writer.drain()
 
     async def end(self, place: Place) -> None:
         """End the text at a place, if one is open there."""

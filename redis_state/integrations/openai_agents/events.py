@@ -61,7 +61,7 @@ class ResponseTexts:
         if place not in self._texts:
             writer = self._run.scope.ctx.text(self._run.agent, kind=_KINDS[of])
             await self._texts.begin(place, writer)
-        self._texts.write(place, text)
+        await self._texts.write(place, text)
 
 
 async def publish_tool(run: AgentRun, place: str, about: dict[str, Any]) -> None:

@@ -51,9 +51,9 @@ async def publish_events(ctx: RunContext[Any], events: AsyncIterable[AgentStream
                 case PartStartEvent(index=index, part=TextPart() | ThinkingPart() as part):
                     await _begin(texts, index, part, ctx, scope.ctx)
                 case PartDeltaEvent(index=index, delta=TextPartDelta(content_delta=text)):
-                    texts.write(index, text)
+                    await texts.write(index, text)
                 case PartDeltaEvent(index=index, delta=ThinkingPartDelta(content_delta=str(text))):
-                    texts.write(index, text)
+                    await texts.write(index, text)
                 case PartEndEvent(index=index):
                     await texts.end(index)
                 case ToolCallEvent() | ToolResultEvent():
@@ -88,7 +88,7 @@ async def _begin(
     await texts.end(index)
     name = ctx.agent.name if ctx.agent is not None and ctx.agent.name else "agent"
     await texts.begin(index, task.text(name, kind=_KINDS[type(part)]))
-    texts.write(index, part.content)
+    await texts.write(index, part.content)
 
 
 async def _publish_tool(

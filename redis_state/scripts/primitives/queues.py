@@ -178,5 +178,11 @@ class QueueScripts(ScriptRunner):
         """OK settings."""
 
     @script
-    def take_rate(self, rates: str, *, name: str, rate: str, cost: int) -> PendingReply:
+    def take_rate(
+        self, rates: str, *, settings: str, name: str, rate: str, cost: int
+    ) -> PendingReply:
         """OK wait_ms."""
+
+    @script
+    def set_rate(self, settings: str, *, name: str, rate: str) -> PendingReply:
+        """OK."""

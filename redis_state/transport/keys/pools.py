@@ -115,6 +115,12 @@ class PoolLayout(KeyLayout):
         """zset: rate -> when all of it is there again, in ms. Eight days after a use."""
         return self._of_namespace("rates", "rates")
 
+    def rate_settings(self) -> str:
+        """hash: rate -> how much in which period, in place of what handlers give. 400 days after a
+        use or a change.
+        """
+        return self._of_namespace("rates", "settings")
+
     def cron(self, name: str, at_ms: int) -> str:
         """hash: owner, epoch, expires: who runs a moment of a cron job. Two hours."""
         return self._of_namespace("cron", f"{escape('name', name)}:{at_ms}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, Self
 
@@ -35,11 +36,11 @@ from redis_state.worker.client.gathering import ClientGathering
 from redis_state.worker.client.messaging import ClientMessaging
 from redis_state.worker.client.operations import check_id
 from redis_state.worker.client.reading import ClientReading
-from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.client.submitting import NewSubmissions, Submission
 from redis_state.worker.observe.registry import WorkerRegistry
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.job import Job
-from redis_state.worker.queue.limits import flow_key
+from redis_state.worker.queue.rates import Rates
 from redis_state.worker.schedules.client import Schedules
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.changes import TaskChanges
@@ -47,9 +48,8 @@ from redis_state.worker.tasks.children.cancelling import CancelCascade
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.messaging.messages import TaskMessages
 from redis_state.worker.tasks.messaging.values import Values
-from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.snapshots import Snapshots
-from redis_state.worker.tasks.turns import InTurn, OnBusy, Turns
+from redis_state.worker.tasks.turns import OnBusy
 from redis_state.worker.tasks.views.archived import view_archived
 from redis_state.worker.tasks.views.stream import (
     TaskView,
@@ -76,7 +76,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         super().__init__(store, queue=queue)
         self._books = TaskBookkeeping(store)
         self._changes = TaskChanges(store)
-        self._new_tasks = NewTasks(store)
+        self._submissions = NewSubmissions(store, self._queue)
         self._decisions = PauseDecisions(store)
         self._children = ChildTasks(store, self._queue)
         self._cancels = CancelCascade(store, self._children)
@@ -145,11 +145,18 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         check_id("task_id", task_id)
         if attributes is not None:
             attributes = check_attributes("attributes", attributes)
-        policy = OnBusy.read(on_busy)
+        policy = OnBusy.of(on_busy, in_turn=in_turn)
         if policy is OnBusy.INTERRUPT and (delay is not None or at is not None):
             raise InvalidField("on_busy", "interrupt cannot be given with delay or at")
-        in_turn = in_turn or policy is not None
-        flow = flow_key(key, in_turn=session_id if in_turn else None)
+        new = Submission(
+            handler=handler,
+            task_input=task_input,
+            queue=queue or self._queue.name,
+            key=key,
+            policy=policy,
+            attributes=attributes,
+        )
+        new.flow(session_id)  # for its errors
         if named and await self._still_there(session_id, task_id):
             return task_id
         state = TaskState(
@@ -162,50 +169,21 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
             trace_id=trace_id,
             description=description,
         )
-        queue = queue or self._queue.name
         due_ms, delay_ms = await self._due(delay, at)
-        turn = None
-        if in_turn:
-            turn = InTurn(self.store, policy or OnBusy.ENQUEUE, priority, delay_ms)
-            await turn.check(session_id, task_id)
-        with telemetry.submitting(handler, session_id, task_id, queue) as span:
-            new = await self._new_tasks.create(
-                state,
-                handler=handler,
-                task_input=task_input,
-                queue=queue,
-                trace=span.carrier,
-                due_ms=due_ms,
-                delay_ms=delay_ms,
-                key=flow,
-                attributes=attributes,
-                writer=turn,
-            )
-            if new:
-                job = Job(
-                    session_id,
-                    task_id,
-                    0,
-                    priority,
-                    queue,
-                    since_ms=None if turn is None else turn.came_ms,
-                    at_ms=due_ms,
-                    trace=span.carrier,
-                    key=flow,
-                )
-                if turn is not None:
-                    await self._interrupt(job, turn)
-                await self._queue.put(job)
-                if turn is not None and turn.passed:
-                    await Turns(self.store, self._queue).interrupt_claimed(job, turn.passed)
-            else:
-                await self._still_there(session_id, task_id)
+        new = replace(new, due_ms=due_ms, delay_ms=delay_ms)
+        if not await self._submissions.submit(state, new):
+            await self._still_there(session_id, task_id)
         return task_id
 
     @property
     def queues(self) -> Queues:
         """The queues: what waits and runs in them, their limits, pause and resume."""
         return Queues(self._queue, WorkerRegistry(self.store))
+
+    @property
+    def rates(self) -> Rates:
+        """The rates that were set in place of those that handlers give to `TaskContext.take`."""
+        return Rates(self._queue)
 
     async def get(self, session_id: str, task_id: str) -> TaskState | None:
         """Return a task that Redis has, or None."""
@@ -352,13 +330,6 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
     async def drop_queue(self) -> None:
         """Remove all jobs from the queue, of all sessions. The tasks do not change."""
         await self._queue.clear()
-
-    async def _interrupt(self, job: Job, turn: InTurn) -> None:
-        """Cancel what a new task interrupts, before it is queued."""
-        if turn.interrupted:
-            view = await self.store.tasks.look(job.session_id, job.task_id)
-            if view is not None:
-                await Turns(self.store, self._queue).interrupt(view, turn.interrupted)
 
     async def _due(self, delay: timedelta | None, at: datetime | None) -> tuple[int | None, int]:
         """Return when a task begins, and in how many ms that is, by the server's clock."""

@@ -20,10 +20,14 @@ from redis_state.worker.tasks.recorded.inputs import Gathers
 
 
 class GatherOptions(TypedDict, total=False):
-    """What the first item gives a task whose input is gathered. See `TaskClient.submit`."""
+    """What the first item gives a task whose input is gathered. See `TaskClient.submit`.
+
+    Limits of its ``limit_key`` hold for the task, as those of a ``key`` of `TaskClient.submit`.
+    """
 
     queue: str | None
     priority: int
+    limit_key: str | None
     in_turn: bool
     task_type: TaskType
     description: str | None
@@ -111,7 +115,8 @@ class ClientGathering(TaskOperations):
 
     async def _gather(self, gathered: Gathered, options: GatherOptions) -> str:
         attributes = check_attributes("attributes", options.get("attributes", {}))
-        flow = flow_key(None, in_turn=gathered.session_id) if gathered.in_turn else ""
+        session_id = gathered.session_id if gathered.in_turn else None
+        flow = flow_key(options.get("limit_key"), in_turn=session_id, field="limit_key")
         while gathered.task_id is None:
             if await gathered.add():
                 await self._set_due(gathered)

@@ -18,8 +18,8 @@ from redis_state.store import RedisStateStore
 from redis_state.worker.handler.children import ContextChildren
 from redis_state.worker.handler.messaging import ContextMessaging, RunMessaging
 from redis_state.worker.handler.pauses import DECIDED, SHORT_SLEEP, ContextPauses
-from redis_state.worker.queue.control import take
 from redis_state.worker.queue.limits import Rate
+from redis_state.worker.queue.rates import take
 from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import Compensations
@@ -314,9 +314,10 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         """Take from a rate that all tasks of the namespace share, and wait until it is there.
 
         For calls of a model, say: ``await ctx.take("model", Rate(60, timedelta(minutes=1)))``. All
-        callers give a name the same rate. A wait of more than a second frees the worker. It is
-        taken once per call and task: a later run does not take it again. A checkpoint. Errors:
-        InvalidField for a cost above the rate; TaskCancelled, LeaseLost.
+        callers give a name the same rate. One that was set comes before it, see `Rates`. A wait of
+        more than a second frees the worker. It is taken once per call and task: a later run does
+        not take it again. A checkpoint. Errors: InvalidField for a cost above the rate that is
+        given; TaskCancelled, LeaseLost.
         """
         entry = f"take {name}"
         while wait_ms := await self._steps.do(entry, self._take, (name, rate, cost), {}):

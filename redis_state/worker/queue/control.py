@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from redis_state import limits
 from redis_state.errors import InvalidField
 from redis_state.worker.observe.registry import WorkerRegistry
 from redis_state.worker.queue.limits import (
@@ -89,19 +88,6 @@ class Queues:
     async def _set(self, name: str, settings: dict[str, bytes]) -> None:
         if settings:
             await self._queue.scripts.set_flow(self._queue.keys(_checked(name)), settings)
-
-
-async def take(queue: Queue, name: str, rate: Rate, cost: int) -> int:
-    """Take from a rate of the namespace; return in how many ms it can be taken, 0 if it is.
-
-    Errors: InvalidField for more than a period has.
-    """
-    if limits.count("cost", cost) > rate.limit:
-        raise InvalidField("cost", "is more than the rate has in a period")
-    reply = await queue.scripts.take_rate(
-        queue.rates_key, name=named_key(name), rate=rate.written, cost=cost
-    )
-    return int(reply.facts[0])
 
 
 def _checked(name: str) -> str:

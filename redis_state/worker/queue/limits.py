@@ -13,7 +13,7 @@ from redis_state.errors import InvalidField
 from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.transport.key_text import escape, unescape
 
-_OTHER = "k:"
+OTHER = "k:"
 _LONGEST_PERIOD = timedelta(days=7)
 
 
@@ -86,23 +86,24 @@ class QueueInfo:
     keys: dict[str, KeyLimits] = field(default_factory=dict[str, KeyLimits])
 
 
-def flow_key(key: str | None, *, in_turn: str | None = None) -> str:
+def flow_key(key: str | None, *, in_turn: str | None = None, field: str = "key") -> str:
     """Write the key under which a task is limited; "" for none.
 
-    ``in_turn`` is the session whose tasks run one at a time. Errors: InvalidField.
+    ``in_turn`` is the session whose tasks run one at a time. ``field`` is what callers name the
+    key. Errors: InvalidField.
     """
     if key is not None and in_turn is not None:
-        raise InvalidField("key", "cannot be given with in_turn, which is a key by itself")
+        raise InvalidField(field, "cannot be given with in_turn, which is a key by itself")
     if in_turn is not None:
         return IN_TURN + escape("session_id", in_turn)
-    return "" if key is None else named_key(key)
+    return "" if key is None else named_key(key, field=field)
 
 
-def named_key(key: str) -> str:
+def named_key(key: str, *, field: str = "key") -> str:
     """Write a key of the users' own. Errors: InvalidField."""
     if key == "":
-        raise InvalidField("key", "needs text")
-    return _OTHER + escape("key", key)
+        raise InvalidField(field, "needs text")
+    return OTHER + escape(field, key)
 
 
 def settings_of(
@@ -138,8 +139,8 @@ def read_limits(flat: list[bytes]) -> dict[str, Any]:
     keys: dict[str, dict[str, Any]] = {}
     for name, value in found.items():
         kind, colon, key = name.partition(":")
-        if colon and kind in ("limit", "rate") and key.startswith(_OTHER):
-            its = keys.setdefault(unescape(key.removeprefix(_OTHER)), {})
+        if colon and kind in ("limit", "rate") and key.startswith(OTHER):
+            its = keys.setdefault(unescape(key.removeprefix(OTHER)), {})
             its["running" if kind == "limit" else "rate"] = (
                 int(value) if kind == "limit" else Rate.read(value)
             )

@@ -77,6 +77,11 @@ class Queue:
         return self._keys.rates()
 
     @property
+    def rate_settings(self) -> str:
+        """The key of the rates that were set in place of the handlers' own."""
+        return self._keys.rate_settings()
+
+    @property
     def transport(self) -> Transport:
         """The way to the queue's server."""
         return self._scripts.transport

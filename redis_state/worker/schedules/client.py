@@ -205,12 +205,16 @@ class Schedules:
         *,
         dry_run: bool = False,
         limit: int = 1_000,
+        key: str | None = None,
     ) -> Sequence[Occurrence]:
         """Submit the occurrences from ``since`` on and before ``until``, the oldest first.
 
+        Limits of a ``key`` hold for these tasks, in place of the schedule's own ``key`` and
+        ``in_turn``: so a long backfill leaves room for others. See `Queues.limit_key`.
+
         One that has its task still is left alone, however it ended. So a call that was interrupted
-        may be repeated. Moments that are to come do not count. ``overlap`` does not apply.
-        ``dry_run`` only returns what would be done.
+        may be repeated. Moments that are to come do not count. ``overlap`` does not apply, nor does
+        ``on_busy``: each waits for its turn. ``dry_run`` only returns what would be done.
 
         Errors: ScheduleUnknown; InvalidField, also if there are more than ``limit`` occurrences.
         """
@@ -218,6 +222,7 @@ class Schedules:
         until_ms = to_ms(check_moment("until", until))
         limits.count("limit", limit)
         definition = self._definition(await self._load(schedule_id))
+        job = definition.backfill_job(key)
         until_ms = min(until_ms, await self._now_ms() + 1)
         moments = definition.trigger.between(since_ms - 1, until_ms - 1)
         due = list(islice(moments, limit + 1))
@@ -225,17 +230,18 @@ class Schedules:
             raise InvalidField("until", f"there are more than {limit} occurrences: raise limit")
         done: list[Occurrence] = []
         for first in range(0, len(due), _AT_ONCE):
-            done += await self._backfill(definition, due[first : first + _AT_ONCE], dry_run=dry_run)
+            some = due[first : first + _AT_ONCE]
+            done += await self._backfill(definition, some, job, dry_run=dry_run)
         return done
 
     async def _backfill(
-        self, definition: Schedule, due: Sequence[int], *, dry_run: bool
+        self, definition: Schedule, due: Sequence[int], job: Mapping[str, Any], *, dry_run: bool
     ) -> Sequence[Occurrence]:
         tasks = [PlannedTask(definition.session_of(at), definition.task_of(at), at) for at in due]
         there = await asyncio.gather(*map(self._submitter.is_there, tasks))
         missing = [task for task, is_there in zip(tasks, there, strict=True) if not is_there]
         if not dry_run:
-            await self._submitter.submit(missing, definition.job())
+            await self._submitter.submit(missing, job)
         state: Literal["submitted", "missing"] = "missing" if dry_run else "submitted"
         return [
             Occurrence(from_ms(at), task.session_id, task.task_id, "exists" if known else state)

@@ -10,8 +10,10 @@ from typing import Any, Literal, Self, get_args
 
 from redis_state import limits
 from redis_state.errors import InvalidField
+from redis_state.models.attributes import Attributes, AttributeValue, check_attributes
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
+from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.schedules.triggers import (
     Interval,
     Trigger,
@@ -23,6 +25,7 @@ from redis_state.worker.schedules.triggers import (
 
 Missed = Literal["skip", "latest", "all"]
 Overlap = Literal["allow", "skip"]
+ScheduledOnBusy = Literal["enqueue", "interrupt", "replace"]
 
 MOST_MISSED = 1_000
 _LONGEST_ID = 200
@@ -31,6 +34,8 @@ _LONGEST = timedelta(days=3650)
 # Workers look once a second, and a busy one later.
 _SHORTEST_GRACE = timedelta(seconds=10)
 _LONGEST_GRACE = timedelta(days=1)
+# Earlier versions knew none of these. Those that are not given are not written: the revision stays.
+_OPTIONAL = ("attributes", "key", "in_turn", "on_busy")
 _PLACES = ("schedule", "date", "time", "at")
 # What decides when it is due. A change of it begins a new count.
 _TIMING = ("cron", "timezone", "every_ms", "anchor_ms", "start_ms", "end_ms")
@@ -51,6 +56,9 @@ class Schedule:
       ``max_missed`` newest, the oldest first.
     - ``overlap``: ``skip`` leaves an occurrence out while the task of the one before is unfinished.
     - ``queue``, else that of the client that saves it.
+    - ``attributes`` are what `TaskClient.find` finds the tasks by. Limits of their ``key`` hold for
+      them. With ``in_turn`` the tasks of a session run one at a time. ``on_busy`` implies that: it
+      is ``enqueue``, ``interrupt`` or ``replace``, see `TaskClient.submit`.
 
     Errors: InvalidField names the field.
     """
@@ -72,6 +80,10 @@ class Schedule:
     max_missed: int = 100
     grace: timedelta = timedelta(minutes=1)
     overlap: Overlap = "allow"
+    attributes: Attributes = field(default_factory=dict[str, AttributeValue], hash=False)
+    key: str | None = None
+    in_turn: bool = False
+    on_busy: ScheduledOnBusy | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -91,10 +103,21 @@ class Schedule:
         if limits.count("max_missed", self.max_missed) > MOST_MISSED:
             raise InvalidField("max_missed", f"must be <= {MOST_MISSED}")
         _length("grace", self.grace, _SHORTEST_GRACE, _LONGEST_GRACE)
+        self._check_waiting()
         self._check_times()
         self.session_of(0)
         # It is read here for its errors.
         _ = self.trigger
+
+    def _check_waiting(self) -> None:
+        check_attributes("attributes", self.attributes)
+        if type(self.in_turn) is not bool:
+            raise InvalidField("in_turn", "True or False is needed")
+        if self.on_busy is not None and self.on_busy not in get_args(ScheduledOnBusy):
+            problem = "is enqueue, interrupt or replace; overlap='skip' leaves an occurrence out"
+            raise InvalidField("on_busy", problem)
+        is_in_turn = self.in_turn or self.on_busy is not None
+        flow_key(self.key, in_turn=self.session_id if is_in_turn else None)
 
     def _check_times(self) -> None:
         if (self.cron is None) == (self.every is None):
@@ -167,14 +190,28 @@ class Schedule:
         return f"{self.schedule_id}@now:{escaped}"
 
     def job(self) -> dict[str, Any]:
-        """Return what a task of it is made of."""
-        return {
+        """Return what a task of it is made of. What was not given has no entry."""
+        given = {name: getattr(self, name) for name in _OPTIONAL if getattr(self, name)}
+        return given | {
             "handler": self.handler,
             "input": self.input,
             "queue": self.queue,
             "priority": self.priority,
             "description": self.description,
         }
+
+    def backfill_job(self, key: str | None = None) -> dict[str, Any]:
+        """Return what a task of a backfill is made of: each waits for its turn, if it has one.
+
+        A ``key`` limits it in place of what the schedule gives. Errors: InvalidField.
+        """
+        job = self.job()
+        was_busy = job.pop("on_busy", None)
+        if key is not None:
+            flow_key(key)
+            job.pop("in_turn", None)
+            return job | {"key": key}
+        return job | ({"in_turn": True} if was_busy else {})
 
     def with_queue(self, queue: str) -> Self:
         """Return it with a queue, if it names none."""
@@ -213,9 +250,11 @@ class Schedule:
         every_ms = stored["every_ms"]
         same = ("schedule_id", "handler", "session_id", "input", "cron", "timezone", "queue")
         more = ("priority", "description", "missed", "max_missed", "overlap")
+        optional: dict[str, Any] = {name: stored[name] for name in _OPTIONAL if name in stored}
         return cls(
             **{name: stored[name] for name in (*same, *more)},
             **moments,
+            **optional,
             every=None if every_ms is None else timedelta(milliseconds=every_ms),
             grace=timedelta(milliseconds=stored["grace_ms"]),
         )

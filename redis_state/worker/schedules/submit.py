@@ -11,11 +11,10 @@ from redis_state.models import TaskState, TaskStatus, TaskType
 from redis_state.store import RedisStateStore
 from redis_state.stores.schedules import PlannedTask
 from redis_state.stores.sessions.tasks import NO_CONTEXT
-from redis_state.worker.observe import tracing
-from redis_state.worker.queue.job import Job
+from redis_state.worker.client.submitting import NewSubmissions, Submission
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.moves import SKEW_MS
-from redis_state.worker.tasks.new_tasks import NewTasks
+from redis_state.worker.tasks.turns import OnBusy
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -29,7 +28,7 @@ class Submitter:
     def __init__(self, store: RedisStateStore, queue: Queue) -> None:
         self._store = store
         self._queue = queue
-        self._new_tasks = NewTasks(store)
+        self._submissions = NewSubmissions(store, queue)
 
     async def submit(
         self,
@@ -42,10 +41,12 @@ class Submitter:
 
         A caller that has a claim submits within `HOLD_MS` of ``held_from_ms``, by the server's
         clock. So a process that was stopped does not submit again what ended and expired since. A
-        task that is written and not queued is queued by a sweeper. Errors: LostRace after that;
-        BackendError.
+        task that is written and not queued is queued by a sweeper. Tasks that run in turn are
+        submitted one after another, in their order. Errors: LostRace after that; BackendError.
         """
         until_ms = None if held_from_ms is None else held_from_ms + HOLD_MS - SKEW_MS
+        if turn_of(job) is not None:
+            return [await self._submit(task, job, until_ms) for task in tasks]
         return await asyncio.gather(*(self._submit(task, job, until_ms) for task in tasks))
 
     async def is_unfinished(self, task: PlannedTask) -> bool:
@@ -61,7 +62,6 @@ class Submitter:
         self, task: PlannedTask, job: Mapping[str, Any], until_ms: int | None
     ) -> bool:
         session_id, task_id = task.session_id, task.task_id
-        queue = job["queue"] or self._queue.name
         state = TaskState(
             task_id=task_id,
             session_id=session_id,
@@ -71,16 +71,18 @@ class Submitter:
             context_snapshot=NO_CONTEXT,
             description=job["description"],
         )
-        with tracing.submitting(job["handler"], session_id, task_id, queue) as span:
-            new = await self._new_tasks.create(
-                state,
-                handler=job["handler"],
-                task_input=job["input"],
-                queue=queue,
-                trace=span.carrier,
-                until_ms=until_ms,
-            )
-            if new:
-                waiting = Job(session_id, task_id, 0, state.priority, queue, trace=span.carrier)
-                await self._queue.put(waiting)
-        return new
+        new = Submission(
+            handler=job["handler"],
+            task_input=job["input"],
+            queue=job["queue"] or self._queue.name,
+            key=job.get("key"),
+            policy=turn_of(job),
+            attributes=job.get("attributes"),
+            until_ms=until_ms,
+        )
+        return await self._submissions.submit(state, new)
+
+
+def turn_of(job: Mapping[str, Any]) -> OnBusy | None:
+    """Return what happens to others of a task's session; None for one that is not in turn."""
+    return OnBusy.of(job.get("on_busy"), in_turn=job.get("in_turn", False))

@@ -68,6 +68,11 @@ class OnBusy(StrEnum):
         except ValueError:
             raise InvalidField("on_busy", f"one of {', '.join(cls)} is needed") from None
 
+    @classmethod
+    def of(cls, given: Any, *, in_turn: bool) -> OnBusy | None:
+        """Read a task's policy; None for one that is not in turn. Errors: InvalidField."""
+        return cls.read(given) or (cls.ENQUEUE if in_turn else None)
+
 
 @dataclass(slots=True)
 class InTurn:

@@ -310,6 +310,8 @@ async def test_queues_workers_and_schedules_are_the_same(over: OverHttp) -> None
         max_missed=7,
         grace=timedelta(seconds=11),
         queue=name,
+        attributes={"tenant": "acme", "paid": True},
+        on_busy="replace",
     )
     saved = await over.http.schedules.save(schedule, paused=True)
     shown = replace(saved, schedule=replace(saved.schedule, input={"secret": 1}))

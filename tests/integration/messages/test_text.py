@@ -252,6 +252,26 @@ async def test_a_cancel_reaches_the_producer_at_its_next_token(store: RedisState
         assert not any(row.content.get("end") for row in rows)
 
 
+async def test_a_model_that_is_faster_than_the_server_waits_for_it(
+    store: RedisStateStore,
+) -> None:
+    published = list[int]()
+
+    async def fast() -> AsyncGenerator[str, None]:
+        # It never gives the loop a turn.
+        for _ in range(600):
+            yield "x" * 1_024
+        published.append(len(await rows_of(store)))
+
+    async def handler(ctx: TaskContext) -> int:
+        return len(await ctx.stream_step("ask", fast))
+
+    state = await run_to_the_end(store, handler)
+    assert state.result == 600 * 1_024
+    # All but 256 KB was there before its last token, in rows of 16 KB.
+    assert published[0] >= (600 - 256) // 16
+
+
 async def test_a_budget_of_updates_counts_rows_and_ends_the_text(store: RedisStateStore) -> None:
     @guarded(Budget(updates=3))
     async def handler(ctx: TaskContext) -> None:

@@ -31,6 +31,7 @@ from tests.support.tasks.schedules import hourly, look_now, running, settled_bef
 pytestmark = pytest.mark.slow
 
 _PLACES = {
+    "in-turn": {"claim_due", "save_schedule", "index_task", "create_turn_task", "queue_job"},
     "look": {"claim_due", "HGETALL", "save_schedule", "index_task", "create_task", "queue_job"},
     "trigger": {"HGETALL", "save_schedule", "index_task", "create_task", "queue_job"},
 }

@@ -116,6 +116,30 @@ async def test_a_key_is_put_off_and_keeps_its_limit(scripts: Scripts, keys: Keys
     assert list(await claim(scripts, keys)) == ["now"]
 
 
+async def test_delayed_jobs_of_a_full_key_do_not_hold_up_what_is_behind_them(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    await put(scripts, keys, "runs", "tenant")
+    assert list(await claim(scripts, keys)) == ["runs"]
+    due = await clock_ms(scripts)
+    tenants = [f"t{number:03}" for number in range(300)]
+    for task in tenants:
+        await put(scripts, keys, task, "tenant", at_ms=due + HOUR)
+    for task, key in (("plain", ""), ("late", "other")):
+        await put(scripts, keys, task, key, at_ms=due + HOUR)
+    # An hour passes.
+    moved = [part for task in tenants for part in (due - 1, queued_job(keys, task).id)]
+    moved += [part for task in ("plain", "late") for part in (due, queued_job(keys, task).id)]
+    await ask(scripts, "ZADD", keys.queue("q").queue, "XX", *moved)
+    # One call moves many of them, and not all of a long line.
+    assert await claim(scripts, keys, 1) == {}
+    assert 250 <= await ask(scripts, "ZCARD", keys.queue("q").keyed) < 300
+    found = [await claim(scripts, keys, 1) for _ in range(3)]
+    assert sorted(task for each in found for task in each) == ["late", "plain"]
+    assert await ask(scripts, "ZCARD", keys.queue("q").keyed) == 300
+
+
 async def test_a_key_starts_as_often_as_its_rate_allows(scripts: Scripts, keys: Keys) -> None:
     await limit(scripts, keys, key_rate=f"2 {HOUR}", rate_for_fast=f"3 {HOUR}")
     for number in range(4):
@@ -137,11 +161,26 @@ async def test_a_rate_comes_back_with_time(scripts: Scripts, keys: Keys) -> None
     assert list(await claim(scripts, keys)) == ["b"]
 
 
+async def test_a_key_whose_rate_gets_a_shorter_period_starts_within_it(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, key_rate=f"1 {24 * HOUR}")
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "k")
+    assert list(await claim(scripts, keys)) == ["a"]
+    await limit(scripts, keys, key_rate="1 40")
+    assert await claim(scripts, keys) == {}
+    await clock_passes(scripts, await clock_ms(scripts) + 40)
+    assert list(await claim(scripts, keys)) == ["b"]
+
+
 async def test_a_rate_is_taken_by_whoever_comes_first_and_is_forgotten_when_it_is_full(
     scripts: Scripts, keys: Keys
 ) -> None:
     async def take(cost: int = 1, rate: str = f"3 {HOUR}") -> int:
-        reply = await scripts.take_rate(keys.rates(), name="r", rate=rate, cost=cost)
+        reply = await scripts.take_rate(
+            keys.rates(), settings=keys.rate_settings(), name="r", rate=rate, cost=cost
+        )
         return int(reply.facts[0])
 
     assert [await take(), await take(2)] == [0, 0]
@@ -152,8 +191,40 @@ async def test_a_rate_is_taken_by_whoever_comes_first_and_is_forgotten_when_it_i
     await ask(scripts, "DEL", keys.rates())
     assert await take(rate="1 10") == 0
     await clock_passes(scripts, await clock_ms(scripts) + 20)
-    assert (await scripts.take_rate(keys.rates(), name="s", rate="1 10", cost=1)) == ok(0)
+    settings = keys.rate_settings()
+    reply = await scripts.take_rate(keys.rates(), settings=settings, name="s", rate="1 10", cost=1)
+    assert reply == ok(0)
     assert await ask(scripts, "ZCARD", keys.rates()) == 1
+
+
+async def test_a_rate_that_was_set_comes_before_what_callers_give(
+    scripts: Scripts, keys: Keys
+) -> None:
+    settings = keys.rate_settings()
+
+    async def take(cost: int = 1) -> int:
+        reply = await scripts.take_rate(
+            keys.rates(), settings=settings, name="r", rate=f"10 {HOUR}", cost=cost
+        )
+        return int(reply.facts[0])
+
+    for _ in range(2):
+        assert await scripts.set_rate(settings, name="r", rate=f"2 {HOUR}") == ok()
+    # More than a period has is all of it.
+    assert await take(5) == 0
+    assert HOUR // 3 < await take() <= HOUR // 2
+    assert all(life > 0 for life in await lives(scripts, settings))
+    assert await scripts.set_rate(settings, name="r", rate=f"4 {HOUR}") == ok()
+    assert 0 < await take() <= HOUR // 4
+    # Without it the callers' rate holds, and what was taken stays taken.
+    assert await scripts.set_rate(settings, name="r", rate="") == ok()
+    assert await ask(scripts, "EXISTS", settings) == 0
+    assert 0 < await take() <= HOUR // 10
+    # With a shorter period no wait is longer than that.
+    assert await scripts.set_rate(settings, name="r", rate="4 40") == ok()
+    assert 0 < await take() <= 10
+    await clock_passes(scripts, await clock_ms(scripts) + 10)
+    assert await take() == 0
 
 
 async def test_the_permit_of_a_dead_worker_is_free_once_its_task_is_queued_again_or_has_ended(

@@ -28,8 +28,9 @@ class Case(Dying):
     async def prepare(self, _: int, /) -> None:
         """Have some occurrences due."""
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
-            await client.schedules.save(hourly(missed="all"))
-            if self.phase == "look":
+            in_turn = self.phase == "in-turn"
+            await client.schedules.save(hourly(missed="all", in_turn=in_turn))
+            if self.phase != "trigger":
                 await settled_before(store, hours=_DUE)
 
     async def die(self, stated: int, /) -> None:
@@ -41,7 +42,7 @@ class Case(Dying):
             running(store) as runner,
         ):
             COUNTED.set(True)
-            if self.phase == "look":
+            if self.phase != "trigger":
                 await runner.run_once()
             else:
                 await client.schedules.trigger("s", idempotency_key="k")
@@ -75,7 +76,7 @@ class Case(Dying):
             if update.update_type is UpdateType.STATUS_CHANGE
             and update.content["status"] == "PENDING"
         ]
-        fired = _DUE if self.phase == "look" else 0
+        fired = 0 if self.phase == "trigger" else _DUE
         return [
             *([] if len(tasks) == expected else [f"{len(tasks)} tasks, not {expected}"]),
             *([] if sorted(made) == sorted(t.task_id for t in tasks) else [f"made: {made}"]),
@@ -87,7 +88,7 @@ class Case(Dying):
 
 def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
     """Die at each round trip of each phase."""
-    return die_at_each(argument, ("look", "trigger"), Case)
+    return die_at_each(argument, ("look", "in-turn", "trigger"), Case)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,10 @@ from redis_state.worker import AgentWorker, Handler, TaskContext
 
 
 async def total(ctx: TaskContext) -> int:
-    """Have a child for each number, and add up what they return."""
-    children = [await ctx.spawn("square", number) for number in ctx.input]
+    """Have a child for each number, limited under the tenant's key; add up what they return."""
+    tenant = ctx.attributes.get("tenant")
+    key = tenant if isinstance(tenant, str) else None
+    children = [await ctx.spawn("square", number, key=key) for number in ctx.input]
     return sum([await ctx.join(child) for child in children])
 
 

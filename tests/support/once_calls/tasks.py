@@ -142,7 +142,9 @@ CASES: dict[str, Case] = {
     ),
     "take_rate": Case(
         lambda scripts, keys: ask(scripts, "DEL", keys.rates()),
-        lambda scripts, keys: scripts.take_rate(keys.rates(), name="r", rate=f"1 {HOUR}", cost=1),
+        lambda scripts, keys: scripts.take_rate(
+            keys.rates(), settings=keys.rate_settings(), name="r", rate=f"1 {HOUR}", cost=1
+        ),
         lambda scripts, keys: ask(scripts, "ZCARD", keys.rates()),
     ),
     "move_job": Case(

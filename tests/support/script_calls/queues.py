@@ -137,7 +137,10 @@ CALLS: dict[str, Call] = {
     ),
     "set_flow": lambda scripts, keys: scripts.set_flow(keys.queue("q"), {"limit": b"1"}),
     "take_rate": lambda scripts, keys: scripts.take_rate(
-        keys.rates(), name="r", rate="1 1000", cost=1
+        keys.rates(), settings=keys.rate_settings(), name="r", rate="1 1000", cost=1
+    ),
+    "set_rate": lambda scripts, keys: scripts.set_rate(
+        keys.rate_settings(), name="r", rate="1 1000"
     ),
     "skip_time": lambda scripts, keys: scripts.skip_time(
         keys.test_clock(), others=[f"{keys.test_clock()}:other"], until_ms=1

@@ -32,6 +32,11 @@ def _methods(kind: type[Any]) -> dict[str, inspect.Signature]:
 def _missing() -> set[str]:
     missing: set[str] = set()
     for prefix, direct, over_http in PAIRS:
+        missing |= {
+            f"{prefix}{name}"
+            for name, found in inspect.getmembers(direct, lambda of: isinstance(of, property))
+            if not hasattr(over_http, name) and found
+        }
         offered = _methods(over_http)
         for name, signature in _methods(direct).items():
             if name not in offered:

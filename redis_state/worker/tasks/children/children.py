@@ -108,6 +108,7 @@ class ChildTasks:
                 task_input=task_input,
                 queue=queue,
                 trace=span.carrier,
+                key=requested.flow,
                 attributes=requested.attributes,
             )
             fields |= {
@@ -126,7 +127,8 @@ class ChildTasks:
             if await self._write(
                 started, entry, state, fields, note, requested=requested, lane=lane
             ):
-                await self.put(Job(parent.session_id, child_id, 0, requested.priority, queue))
+                names, priority = (parent.session_id, child_id), requested.priority
+                await self.put(Job(*names, 0, priority, queue, key=requested.flow))
         return ChildTask(parent.session_id, child_id, parent.task_id, entry.partition(":")[2])
 
     async def join(self, started: StartedRun, child_id: str) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from redis_state.errors import InvalidField
 from redis_state.models import TaskType
 from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.serialization import codec
+from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.tasks.started import StartedRun
 
 
@@ -32,6 +33,7 @@ class SpawnOptions(TypedDict, total=False):
     isolate: bool
     queue: str | None
     priority: int
+    key: str | None
     task_type: TaskType
     description: str | None
     attributes: Attributes
@@ -39,13 +41,17 @@ class SpawnOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class SpawnRequest:
-    """A child that is to be: what it runs, and how it hangs on its parent."""
+    """A child that is to be: what it runs, and how it hangs on its parent.
+
+    ``flow`` is what it is limited under, as queues write it; "" for nothing.
+    """
 
     handler: str
     task_input: Any = field(repr=False)
     isolate: bool
     queue: str | None
     priority: int
+    flow: str
     task_type: TaskType
     description: str | None
     attributes: Attributes
@@ -72,6 +78,7 @@ class SpawnRequest:
             isolate=isolate,
             queue=options.get("queue") or started.queue,
             priority=options.get("priority", started.state.priority),
+            flow=flow_key(options.get("key")),
             task_type=options.get("task_type", TaskType.BACKGROUND),
             description=options.get("description"),
             attributes=check_attributes("attributes", options.get("attributes", {})),

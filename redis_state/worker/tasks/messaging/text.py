@@ -41,6 +41,8 @@ JOIN_MS: Final = 40
 JOIN_BYTES: Final = 1_024
 # However much waits: a row that a watcher can still show at once.
 MAX_ROW_CHARACTERS: Final = 16_384
+# A producer that drains waits for the server beyond that.
+MOST_WAITING_BYTES: Final = 262_144
 # For what waits, when its writer is cancelled.
 _LAST_S: Final = 1.0
 
@@ -186,9 +188,10 @@ class TextWriter:
     def write(self, token: str) -> None:
         """Add a token. It is published with those of the next moments.
 
-        Does not wait: give the loop its turns, as ``async for`` over a model's stream does. Errors:
-        InvalidField; what ended the run, such as TaskCancelled, so that a stop reaches the
-        producer; what failed to publish the tokens before.
+        Does not wait: give the loop its turns, as ``async for`` over a model's stream does. What a
+        slow server has not taken yet waits in memory: `drain` bounds it. Errors: InvalidField; what
+        ended the run, such as TaskCancelled, so that a stop reaches the producer; what failed to
+        publish the tokens before.
         """
         if not isinstance(token, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidField("token", f"text is needed, not {type(token).__name__}")
@@ -211,6 +214,15 @@ class TextWriter:
         elif self._alarm is None:
             loop = asyncio.get_running_loop()
             self._alarm = loop.call_later(self._join_s, self._begin_sending)
+
+    async def drain(self) -> None:
+        """Wait while more than 256 KB have not been published yet; else return at once.
+
+        Call it after each `write` for a producer that can wait. Errors: those of `write`.
+        """
+        while self._waiting_bytes > MOST_WAITING_BYTES and self._open:
+            self._begin_sending()
+            await self._settle()
 
     async def flush(self) -> None:
         """Publish what was written so far, and wait until it is. A checkpoint."""
@@ -316,6 +328,7 @@ async def write_all(
             await closing.enter_async_context(aclosing(producer))
         async for token in found:
             out.write(token)
+            await out.drain()
     return out.text
 
 

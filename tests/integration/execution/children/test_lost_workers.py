@@ -12,7 +12,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import InvalidTransition, LeaseLost
-from redis_state.models import TaskStatus
+from redis_state.models import TaskStatus, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from redis_state.worker.recovery.report import SweepReport
@@ -22,9 +22,10 @@ from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import (
     SESSION,
     client_of,
+    queue_of,
     queued,
 )
-from tests.support.processes.worker_processes import worker_process
+from tests.support.processes.worker_processes import stop, worker_process
 from tests.support.tasks.children import spawn_one, state_of, sweep
 from tests.support.tasks.crash_states import sweeper_of
 from tests.support.tasks.runs import TASK, make, run_once, take
@@ -122,3 +123,34 @@ async def test_sums_come_out_right_while_workers_are_killed(
         states = await store.list_tasks(SESSION)
         assert len(states) == 6 + 36
         assert {state.status for state in states} == {TaskStatus.COMPLETE}
+
+
+async def test_the_children_of_a_tenant_keep_its_limit_while_a_worker_is_killed(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async with client_of(store) as client, AsyncExitStack() as stack:
+        await client.queues.limit(queue_of(settings), per_key=2)
+        first, _ = [
+            await stack.enter_async_context(
+                worker_process(settings, name, program="family_worker", lease_s=1.0)
+            )
+            for name in ("one", "two")
+        ]
+        options: dict[str, Any] = {"key": "acme", "attributes": {"tenant": "acme"}}
+        task = await client.submit("total", list(range(10)), session_id=SESSION, **options)
+
+        async def some_ended() -> bool:
+            return any(state.status.is_terminal for state in await store.list_tasks(SESSION))
+
+        await eventually(some_ended, "a child has ended")
+        assert await stop(first, signal.SIGKILL) == -signal.SIGKILL
+        total = sum(number * number for number in range(10))
+        assert await client.result(SESSION, task, timeout_s=60) == total
+    running, most = set[str](), 0
+    for update in await store.list_updates(SESSION):
+        if update.update_type is UpdateType.STATUS_CHANGE:
+            is_running = update.content["status"] == "RUNNING"
+            (running.add if is_running else running.discard)(update.task_id)
+            most = max(most, len(running))
+    # The parent is one of them.
+    assert 1 <= most <= 2

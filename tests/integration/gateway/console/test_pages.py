@@ -189,7 +189,14 @@ async def test_pages_of_a_list_go_on_by_cursor(console: Served, log_in: LogIn) -
 async def test_the_pool_is_shown_and_paused(console: Served, log_in: LogIn) -> None:
     ann, rita = await log_in("ann"), await log_in("rita")
     await console.client.schedules.save(
-        Schedule(schedule_id="daily", handler="echo", session_id="s", cron="0 3 * * *")
+        Schedule(
+            schedule_id="daily",
+            handler="echo",
+            session_id="s",
+            cron="0 3 * * *",
+            attributes={"tenant": "a<b"},
+            key="acme",
+        )
     )
     assert "serves" in (await rita.get("/workers")).text
     queues = await ann.get("/queues")
@@ -198,6 +205,7 @@ async def test_the_pool_is_shown_and_paused(console: Served, log_in: LogIn) -> N
     resumed = await ann.send(queues.form("/queues/resume"))
     assert not [each for each in resumed.forms if "resume" in each.action]
     page = await ann.get("/schedules")
+    assert "key acme, tenant=a<b" in page.text
     assert "paused" in (await ann.send(page.form("/schedules/pause"))).text
     made = await ann.send((await ann.get("/schedules")).form("/schedules/trigger"))
     assert "This is the task of the schedule." in made.text

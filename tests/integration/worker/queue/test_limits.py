@@ -142,6 +142,31 @@ async def test_a_paused_task_holds_no_permit(store: RedisStateStore, client: Tas
         assert await client.result(SESSION, waits, timeout_s=60) == "ann"
 
 
+async def test_a_parent_and_its_children_may_share_a_key_that_one_task_at_a_time_has(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    gate = Gate()
+    gate.opened.set()
+
+    async def parent(ctx: TaskContext) -> int:
+        children = [await ctx.spawn("work", "acme", key="acme") for _ in range(3)]
+        for child in children:
+            await ctx.join(child)
+        return len(gate.begun)
+
+    async def wrong(ctx: TaskContext) -> None:
+        await ctx.spawn("work", key="")
+
+    await client.queues.limit(queue_of(store.settings), per_key=1)
+    async with pool(store, {"parent": parent, "work": gate, "wrong": wrong}):
+        # A parent that joins has given back its permit.
+        task = await client.submit("parent", session_id=SESSION, key="acme")
+        assert await client.result(SESSION, task, timeout_s=60) == 3
+        assert gate.most["acme"] == 1
+        task = await client.submit("wrong", session_id=SESSION)
+        assert "key" in ((await client.wait(SESSION, task, timeout_s=60)).error or "")
+
+
 async def test_a_killed_workers_permits_are_exact_and_come_back_with_its_leases(
     store: RedisStateStore, settings: Settings, client: TaskClient
 ) -> None:

@@ -175,6 +175,32 @@ async def test_a_batch_may_run_in_turn_and_a_cancelled_one_takes_no_more(
         assert await client.result(SESSION, second, timeout_s=60) == [2]
 
 
+async def test_what_is_gathered_is_limited_under_the_key_that_its_first_call_gave(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    await client.queues.limit(queue_of(store.settings), per_key=1)
+    options: dict[str, Any] = {"limit_key": "acme", "key": "page"}
+    held = await client.submit("hold", session_id=SESSION, key="acme")
+    opened = asyncio.Event()
+
+    async def hold(_: TaskContext) -> None:
+        await opened.wait()
+
+    work = Work()
+    async with pool(store, {"hold": hold, "work": work}):
+        await becomes(client, held, TaskStatus.RUNNING)
+        full = [await batch(client, n, most=2, **options) for n in range(2)]
+        soon = await debounce(client, "last", wait=timedelta(milliseconds=1), **options)
+        free = await batch(client, "free", most=1)
+        assert {(await look(store, task)).key for task in (full[0], soon)} == {"k:acme"}
+        assert await client.result(SESSION, free, timeout_s=60) == ["free"]
+        # Both are due, and wait for the permit of their key.
+        assert work.given == [["free"]]
+        opened.set()
+        assert await client.result(SESSION, full[0], timeout_s=60) == [0, 1]
+        assert await client.result(SESSION, soon, timeout_s=60) == "last"
+
+
 async def test_a_session_that_is_cleared_forgets_what_it_has_gathered(
     store: RedisStateStore, client: TaskClient
 ) -> None:
@@ -198,6 +224,8 @@ async def test_a_batch_is_full_of_bytes_too(store: RedisStateStore, client: Task
     ("call", "options", "field"),
     [
         (batch, {"after": 5}, "after"),
+        (batch, {"limit_key": ""}, "limit_key"),
+        (debounce, {"limit_key": "k", "in_turn": True}, "limit_key"),
         (batch, {"after": timedelta(days=2)}, "after"),
         (batch, {"after": timedelta(0)}, "after"),
         (batch, {"most": 0}, "most"),

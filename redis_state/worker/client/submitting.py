@@ -1,0 +1,95 @@
+"""Submit new tasks: the record first, then the queue, with what a task in turn decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis_state.models import TaskState
+from redis_state.models.attributes import Attributes
+from redis_state.store import RedisStateStore
+from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.limits import flow_key
+from redis_state.worker.queue.queue import Queue
+from redis_state.worker.tasks.new_tasks import NewTasks
+from redis_state.worker.tasks.turns import InTurn, OnBusy, Turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What a new task runs, and how it waits.
+
+    ``policy`` is what happens to the others of its session's line, None for a task that is in none.
+    It is limited under ``key`` then. It is due at ``due_ms``, which is ``delay_ms`` from now. After
+    ``until_ms``, by the server's clock, nothing is written.
+    """
+
+    handler: str
+    task_input: Any = field(repr=False)
+    queue: str
+    key: str | None = None
+    policy: OnBusy | None = None
+    attributes: Attributes | None = None
+    due_ms: int | None = None
+    delay_ms: int = 0
+    until_ms: int | None = None
+
+    def flow(self, session_id: str) -> str:
+        """Write what it is limited under. Errors: InvalidField."""
+        return flow_key(self.key, in_turn=None if self.policy is None else session_id)
+
+
+class NewSubmissions:
+    """Submit tasks that are new. A repetition finds the task by its id."""
+
+    def __init__(self, store: RedisStateStore, queue: Queue) -> None:
+        self._store = store
+        self._queue = queue
+        self._new_tasks = NewTasks(store)
+
+    async def submit(self, state: TaskState, new: Submission) -> bool:
+        """Write a task and queue it; return whether it was new. Another one stays.
+
+        A task that is written and not queued is queued by a sweeper, which also cancels what it
+        interrupts. Errors: those of `NewTasks.create` and `InTurn`.
+        """
+        names = (state.session_id, state.task_id)
+        turn = None
+        if new.policy is not None:
+            turn = InTurn(self._store, new.policy, state.priority, new.delay_ms)
+            await turn.check(*names)
+        flow = new.flow(state.session_id)
+        with telemetry.submitting(new.handler, *names, new.queue) as span:
+            is_new = await self._new_tasks.create(
+                state,
+                handler=new.handler,
+                task_input=new.task_input,
+                queue=new.queue,
+                trace=span.carrier,
+                due_ms=new.due_ms,
+                delay_ms=new.delay_ms,
+                key=flow,
+                attributes=new.attributes,
+                until_ms=new.until_ms,
+                writer=turn,
+            )
+            if is_new:
+                job = Job(*names, 0, state.priority, new.queue, at_ms=new.due_ms, key=flow)
+                await self._put(job._replace(trace=span.carrier), turn)
+        return is_new
+
+    async def _put(self, job: Job, turn: InTurn | None) -> None:
+        if turn is None:
+            await self._queue.put(job)
+            return
+        job = job._replace(since_ms=turn.came_ms)
+        turns = Turns(self._store, self._queue)
+        if turn.interrupted:
+            # Before the task is queued.
+            view = await self._store.tasks.look(job.session_id, job.task_id)
+            if view is not None:
+                await turns.interrupt(view, turn.interrupted)
+        await self._queue.put(job)
+        if turn.passed:
+            await turns.interrupt_claimed(job, turn.passed)

@@ -1,0 +1,64 @@
+"""Rates that all tasks of a namespace share: take from one, and set it in place of the code's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from redis_state import limits
+from redis_state.errors import InvalidField
+from redis_state.transport.key_text import unescape
+from redis_state.worker.queue.limits import OTHER, Rate, named_key
+from redis_state.worker.queue.queue import Queue
+
+
+class Rates:
+    """The rates that were set in place of those that handlers give to `TaskContext.take`.
+
+    Every change holds for the next take of every process, and is safe to repeat. What was taken of
+    a period stays taken. A task that waits already asks again when its wait ends. A take that
+    costs more than a set rate has in a period takes all of one. A rate that was set is forgotten
+    400 days after the last take or change.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    async def set(self, name: str, rate: Rate | None) -> None:
+        """Set a rate; None takes it away, and what the handlers give holds again.
+
+        Errors: InvalidField.
+        """
+        if rate is not None and not isinstance(rate, Rate):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidField("rate", "needs a Rate, or None")
+        await self._queue.scripts.set_rate(
+            self._queue.rate_settings,
+            name=named_key(name, field="name"),
+            rate="" if rate is None else rate.written,
+        )
+
+    async def list(self) -> Mapping[str, Rate]:
+        """List the rates that were set, by their names. The digest stands for a long name."""
+        flat: list[bytes] = await self._queue.transport.commands.hgetall(self._queue.rate_settings)
+        named = zip(flat[::2], flat[1::2], strict=True)
+        return {
+            unescape(name.decode().removeprefix(OTHER)): Rate.read(rate.decode())
+            for name, rate in sorted(named)
+        }
+
+
+async def take(queue: Queue, name: str, rate: Rate, cost: int) -> int:
+    """Take from a rate of the namespace; return in how many ms it can be taken, 0 if it is.
+
+    A rate that was set comes before the one that is given. Errors: InvalidField for more than a
+    period of the given one has.
+    """
+    if limits.count("cost", cost) > rate.limit:
+        raise InvalidField("cost", "is more than the rate has in a period")
+    reply = await queue.scripts.take_rate(
+        queue.rates_key,
+        settings=queue.rate_settings,
+        name=named_key(name, field="name"),
+        rate=rate.written,
+        cost=cost,
+    )
+    return int(reply.facts[0])

@@ -1,0 +1,151 @@
+"""How the tasks of a schedule wait: under a key, in turn, in the way of others; and are found."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore
+from redis_state.errors import InvalidField
+from redis_state.models import TaskStatus
+from redis_state.worker import TaskClient, TaskContext
+from redis_state.worker.queue.queue import Queue
+from redis_state.worker.schedules.runner import ScheduleRunner
+from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of
+from tests.support.scripts.replies import clock_ms, clock_passes
+from tests.support.tasks.schedules import hourly, running, settled_before
+
+HOUR = timedelta(hours=1)
+UNTIL = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+async def client(store: RedisStateStore) -> AsyncIterator[TaskClient]:
+    async with client_of(store) as made:
+        yield made
+
+
+@pytest.fixture
+async def runner(store: RedisStateStore) -> AsyncIterator[ScheduleRunner]:
+    async with running(store) as made:
+        yield made
+
+
+async def keys_of(store: RedisStateStore) -> set[str]:
+    found = [
+        await store.tasks.look(SESSION, task.task_id) for task in await store.list_tasks(SESSION)
+    ]
+    return {view.key for view in found if view is not None}
+
+
+async def claimed(store: RedisStateStore) -> list[str]:
+    """Claim what may begin now, and keep it."""
+    await clock_passes(store.base.scripts, await clock_ms(store.base.scripts))
+    queue = Queue(store, name=queue_of(store.settings))
+    found = await queue.claim(queue.name, limit=10)
+    await queue.aclose()
+    return [job.task.task_id for job in found if job.task is not None]
+
+
+async def test_the_tasks_have_the_schedules_key_and_are_found_by_its_attributes(
+    store: RedisStateStore, client: TaskClient, runner: ScheduleRunner
+) -> None:
+    await client.queues.limit(queue_of(store.settings), per_key=2)
+    tenant = {"tenant": "acme"}
+    saved = await client.schedules.save(hourly(key="acme", attributes=tenant, missed="all"))
+    assert (saved.schedule.key, saved.schedule.attributes) == ("acme", tenant)
+    await settled_before(store, hours=3)
+    await runner.run_once()
+    triggered = await client.schedules.trigger("s")
+    found = await client.find(attributes=tenant)
+    assert len(found.tasks) == 4
+    assert triggered.task_id in [task.task_id for task in found.tasks]
+    assert await keys_of(store) == {"k:acme"}
+    assert len(await claimed(store)) == 2
+
+
+async def test_the_tasks_of_a_session_run_in_turn_in_the_order_of_their_occurrences(
+    store: RedisStateStore, client: TaskClient, runner: ScheduleRunner
+) -> None:
+    await client.schedules.save(hourly(in_turn=True, missed="all"))
+    await settled_before(store, hours=3)
+    await runner.run_once()
+    given = list[str]()
+
+    async def who(ctx: TaskContext) -> None:
+        given.append(ctx.task.task_id)
+
+    tasks = sorted(task.task_id for task in await store.list_tasks(SESSION))
+    assert len(tasks) == 3
+    async with pool(store, {"who": who}):
+        for task in tasks:
+            await client.wait(SESSION, task, timeout_s=60)
+    assert given == tasks
+
+
+async def test_a_new_occurrence_interrupts_or_replaces_the_one_before(
+    store: RedisStateStore, client: TaskClient, runner: ScheduleRunner
+) -> None:
+    async def who(ctx: TaskContext) -> str:
+        if not ctx.task.task_id.endswith("second"):
+            await ctx.approval("go on?")
+        return "done"
+
+    await client.schedules.save(hourly(on_busy="replace", missed="all"))
+    await settled_before(store, hours=3)
+    await runner.run_once()
+    states = {task.task_id: task.status for task in await store.list_tasks(SESSION)}
+    last = max(states)
+    assert states.pop(last) is TaskStatus.PENDING
+    assert set(states.values()) == {TaskStatus.CANCELLED}
+    await client.schedules.save(hourly(on_busy="interrupt", missed="all"))
+    async with pool(store, {"who": who}, schedules=False):
+        await becomes(client, last, TaskStatus.PAUSED)
+        second = await client.schedules.trigger("s", idempotency_key="second")
+        assert await client.result(SESSION, second.task_id, timeout_s=60) == "done"
+    stopped = await client.get(SESSION, last)
+    assert stopped is not None
+    assert stopped.error == f"interrupted by task {second.task_id!r}"
+
+
+async def test_a_backfill_cancels_nothing_and_may_have_a_key_of_its_own(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    await client.queues.limit_key(queue_of(store.settings), "backfill", running=1)
+    await client.schedules.save(hourly(on_busy="replace", attributes={"of": "s"}))
+    since = UNTIL - 3 * HOUR
+    await client.schedules.backfill("s", since, UNTIL, key="backfill")
+    done = await client.schedules.backfill("s", since, UNTIL, key="backfill")
+    assert {one.state for one in done} == {"exists"}
+    assert await keys_of(store) == {"k:backfill"}
+    assert await claimed(store) == [done[0].task_id]
+    more = await client.schedules.backfill("s", since - 3 * HOUR, since)
+    states = {task.status for task in await store.list_tasks(SESSION)}
+    assert states == {TaskStatus.PENDING}
+    assert await keys_of(store) == {"k:backfill", f"1:{SESSION}"}
+    assert await claimed(store) == [more[0].task_id]
+    assert len((await client.find(attributes={"of": "s"})).tasks) == 6
+    with pytest.raises(InvalidField) as wrong:
+        await client.schedules.backfill("s", UNTIL - HOUR, UNTIL, key="")
+    assert wrong.value.field == "key"
+
+
+async def test_what_was_decided_is_submitted_as_it_was_though_the_schedule_has_another_key(
+    store: RedisStateStore, client: TaskClient, runner: ScheduleRunner, monkeypatch: Any
+) -> None:
+    await client.schedules.save(hourly(key="before", missed="all"))
+    await settled_before(store)
+    submit = runner._submitter.submit
+
+    async def edited(*arguments: Any, **options: Any) -> list[bool]:
+        await client.schedules.save(hourly(key="after", missed="all"))
+        return await submit(*arguments, **options)
+
+    monkeypatch.setattr(runner._submitter, "submit", edited)
+    await runner.run_once()
+    assert await keys_of(store) == {"k:before"}

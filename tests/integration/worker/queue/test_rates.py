@@ -1,0 +1,106 @@
+"""Rates that are set while processes take from them, in place of what their code gives."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore
+from redis_state.errors import InvalidField
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
+from redis_state.worker import Rate, TaskClient, TaskContext
+from tests.processes.callers.take_rates import note
+from tests.support.processes import children
+from tests.support.processes.pools import SESSION, becomes, pool
+from tests.support.processes.worker_processes import stop
+from tests.support.scripts.replies import HOUR
+from tests.support.servers.faults import start_process
+
+pytestmark = pytest.mark.worker
+
+
+async def test_a_rate_that_was_set_holds_for_handlers_until_it_is_taken_away(
+    store: RedisStateStore,
+) -> None:
+    async def call(ctx: TaskContext) -> str:
+        await ctx.take("my model", Rate(100, timedelta(seconds=1)), cost=3)
+        return "taken"
+
+    async with pool(store, {"call": call}) as client:
+        slow = Rate(1, timedelta(days=1))
+        await client.rates.set("my model", slow)
+        await client.rates.set("other", Rate(5, timedelta(minutes=1)))
+        assert dict(await client.rates.list()) == {
+            "my model": slow,
+            "other": Rate(5, timedelta(minutes=1)),
+        }
+        first, second = [await client.submit("call", session_id=SESSION) for _ in range(2)]
+        await becomes(client, first, TaskStatus.COMPLETE)
+        await becomes(client, second, TaskStatus.PAUSED)
+        await client.rates.set("my model", None)
+        await client.rates.set("other", None)
+        assert not await client.rates.list()
+        third = await client.submit("call", session_id=SESSION)
+        assert await client.result(SESSION, third, timeout_s=60) == "taken"
+        await client.cancel(SESSION, second)
+
+
+async def test_what_is_no_rate_is_refused_by_name(store: RedisStateStore) -> None:
+    wrong: Any = "60/m"
+    async with TaskClient(store) as client:
+        for name, rate, field in (("model", wrong, "rate"), ("", None, "name"), (5, None, "name")):
+            given: Any = name
+            with pytest.raises(InvalidField) as refused:
+                await client.rates.set(given, rate)
+            assert refused.value.field == field
+
+
+@pytest.mark.slow
+async def test_a_rate_is_changed_while_processes_take_and_one_is_killed(
+    store: RedisStateStore, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    notes.touch()
+
+    def noted() -> list[str]:
+        return notes.read_text(encoding="utf-8").splitlines()
+
+    def all_have(what: str, names: list[str], since: str = "") -> bool:
+        lines = noted()
+        start = lines.index(since) if since else 0
+        return {f"{name} {what}" for name in names} <= set(lines[start:])
+
+    argument = {
+        "url": store.settings.url.get_secret_value(),
+        "namespace": store.settings.namespace,
+        "notes": str(notes),
+        "long_ms": HOUR,
+    }
+    names = ["one", "two", "three"]
+    async with TaskClient(store) as client, AsyncExitStack() as stack:
+        processes = [await start_process("take_rates", argument | {"name": n}) for n in names]
+        for process in processes:
+            stack.push_async_callback(children.end, process)
+        await eventually(lambda: all_have("took", names), "all take", timeout_s=60)
+        await client.rates.set("model", Rate(1, timedelta(days=7)))
+        note(str(notes), "set")
+        await eventually(lambda: all_have("waits", names), "all wait", timeout_s=60)
+        assert await stop(processes[0], signal.SIGKILL) == -signal.SIGKILL
+        note(str(notes), "taken away")
+        await client.rates.set("model", None)
+        left = names[1:]
+        await eventually(
+            lambda: all_have("took", left, since="taken away"), "they take again", timeout_s=60
+        )
+    lines = noted()
+    meanwhile = lines[lines.index("set") : lines.index("taken away")]
+    # One takes what the rate has, and each may have noted late what it took before.
+    assert sum(line.endswith("took") for line in meanwhile) <= 1 + len(names)
