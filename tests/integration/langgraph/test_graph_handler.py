@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import json
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -224,6 +226,18 @@ async def test_events_are_published_by_mode(store: RedisStateStore) -> None:
         ("updates", {"work": {"log": ["done"]}}),
         ("values", {"log": ["x", "done"]}),
     ]
+
+
+def test_a_version_whose_interrupts_share_an_id_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "redis_state.integrations.langgraph"
+    for module in [each for each in sys.modules if each.startswith(name)]:
+        monkeypatch.delitem(sys.modules, module)
+    for version in ("1.2.19", "1.2", "0.6.7rc1"):
+        monkeypatch.setattr(importlib.metadata, "version", {"langgraph": version}.__getitem__)
+        with pytest.raises(ImportError, match=r"from 1\.2\.20 on: pip install 'redis_state"):
+            importlib.import_module(name)
 
 
 def test_bad_options_are_refused_by_name() -> None:
