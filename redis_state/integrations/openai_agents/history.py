@@ -14,7 +14,7 @@ from agents.memory import Session, SessionABC
 from agents.memory.session_settings import SessionSettings, resolve_session_limit
 
 from redis_state.integrations.agent_runs.running import do_unit
-from redis_state.integrations.agent_runs.scopes import AgentScope
+from redis_state.integrations.agent_runs.scopes import AgentScope, named_once
 from redis_state.integrations.openai_agents.session import RedisStateSession
 from redis_state.serialization import codec
 
@@ -78,12 +78,12 @@ class RunHistory(SessionABC):
 
     async def _save(self) -> None:
         session: Any = self._session
-        task = self._scope.ctx.task
+        ctx = self._scope.ctx
         if self._cleared:
             await session.clear_session()
         if isinstance(session, RedisStateSession):
             # A save that is repeated, because its record was lost, changes nothing.
-            name = codec.fingerprint("run", task.session_id, task.task_id, self._scope.path)
+            name = codec.fingerprint("run", ctx.task.session_id, named_once(ctx), self._scope.path)
             await session.change_once(name, pops=self._popped, items=self._added)
             return
         for _ in range(self._popped):

@@ -223,6 +223,34 @@ async def test_tasks_of_a_session_continue_and_a_replay_adds_nothing_twice(
     assert calls == ["pay", "pay"]
 
 
+async def test_a_later_task_of_the_same_id_adds_its_items_too(store: RedisStateStore) -> None:
+    @function_tool
+    def look() -> str:
+        return "seen"
+
+    first = agent_of(scripted("done"))
+    second = agent_of(scripted([call("look")], "done"), tools=[look])
+    handlers = {
+        name: openai_handler(agent, history=True, run_config=QUIET)
+        for name, agent in (("short", first), ("long", second))
+    }
+    async with pool(store, handlers) as client:
+        for name in handlers:
+            task = await client.submit(name, "report", session_id=SESSION, task_id="weekly")
+            assert await client.result(SESSION, task, timeout_s=60) == "done"
+            await store.tasks.clear(SESSION, task)
+    items = await RedisStateSession(SESSION, store=store).get_items()
+    kinds = [item["role"] if "role" in item else item["type"] for item in items]  # type: ignore[typeddict-item]
+    assert kinds == [
+        "user",
+        "assistant",
+        "user",
+        "function_call",
+        "function_call_output",
+        "assistant",
+    ]
+
+
 async def test_a_run_that_ends_by_its_turns_is_kept_once(store: RedisStateStore) -> None:
     @function_tool
     def look() -> str:
