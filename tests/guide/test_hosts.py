@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tools.hosts import (
+    HOME,
     HOSTS,
     PAGE,
     ROOT,
@@ -38,10 +39,15 @@ def test_a_row_has_the_adapters_lines_and_tests(host: Host) -> None:
 
 
 def test_each_adapter_has_a_row() -> None:
-    packages = (ROOT / "redis_state" / "integrations").glob("*/__init__.py")
+    packages = HOME.glob("*/__init__.py")
     assert {path.parent.name for path in packages} == {
         folder for host in HOSTS for folder in host.adapter
     }
+
+
+def test_what_a_count_leaves_out_is_there() -> None:
+    for host in HOSTS:
+        assert all((HOME / host.adapter[0] / folder).is_dir() for folder in host.without)
 
 
 def test_counts_are_written_and_nothing_else() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, TypeAlias
@@ -11,6 +12,8 @@ from redis_state.integrations.agent_runs.units import ended_by
 from redis_state.worker import Handler, RetryPolicy, TaskContext, retried
 
 Work: TypeAlias = Callable[[], Awaitable[object]]
+
+log: logging.Logger = logging.getLogger(__name__)
 
 
 def with_agents(handler: Callable[[TaskContext], Awaitable[Any]]) -> Handler:
@@ -25,6 +28,24 @@ def with_agents(handler: Callable[[TaskContext], Awaitable[Any]]) -> Handler:
         return result
 
     return run
+
+
+def warning_without_turn(agent: str) -> Callable[[TaskContext], None]:
+    """Return what warns once, of tasks that share a history and do not run in turn."""
+    warned = False
+
+    def check(ctx: TaskContext) -> None:
+        nonlocal warned
+        if ctx.in_turn or warned:
+            return
+        warned = True
+        log.warning(
+            "tasks of agent %r keep the history of their session, but do not run in turn: two at "
+            "once do not see each other's messages. Submit them with in_turn=True",
+            agent,
+        )
+
+    return check
 
 
 async def do_unit(

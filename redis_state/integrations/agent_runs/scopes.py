@@ -91,6 +91,14 @@ def current_task() -> TaskContext:
     return needed_scope().ctx
 
 
+def named_once(ctx: TaskContext) -> str:
+    """Return a name of a task that a later task of the same id does not have.
+
+    What a session keeps may live longer than the task that wrote it.
+    """
+    return f"{ctx.task.task_id}@{ctx.task.created_at.timestamp():.6f}"
+
+
 @contextmanager
 def entered(scope: AgentScope) -> Generator[AgentScope, None, None]:
     """Be in a scope for the length of the block."""

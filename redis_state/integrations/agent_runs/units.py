@@ -54,8 +54,9 @@ class Units:
         self._waiting.update(within)
         self._tell()
         try:
-            async with ended_by(inbox):
-                while any(not self._waiting[number] for number in self._running):
+            # Looks again behind the last await, which leaving `ended_by` is: a unit may have begun.
+            while self._busy():
+                async with ended_by(inbox):
                     await self._change()
             self._pausing += 1
             try:
@@ -65,6 +66,9 @@ class Units:
         finally:
             self._waiting.subtract(within)
             self._tell()
+
+    def _busy(self) -> bool:
+        return any(not self._waiting[number] for number in self._running)
 
     async def _change(self) -> None:
         await self._changed.wait()

@@ -7,10 +7,17 @@ async with RedisSaver.from_url("redis://localhost:6379/0") as saver:
 
 from __future__ import annotations
 
+import re
+from importlib.metadata import version
+
 try:
-    import langgraph.checkpoint.base as _  # noqa: F401
-except ImportError as _error:
-    raise ImportError("this needs LangGraph: pip install 'redis_state[langgraph]'") from _error
+    _found = tuple(map(int, re.findall(r"\d+", version("langgraph"))[:3]))
+except ImportError:
+    _found = ()
+# Before, the interrupts of a node shared one id, so a decision answered each that came later.
+if _found < (1, 2, 20):
+    missing = "redis_state.integrations.langgraph needs langgraph from 1.2.20 on"
+    raise ImportError(f"{missing}: pip install 'redis_state[langgraph]'")
 
 from redis_state.integrations.langgraph.handler import graph_handler, resume_value
 from redis_state.integrations.langgraph.importing.sources import source_of

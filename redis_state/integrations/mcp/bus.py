@@ -1,7 +1,8 @@
 """The SDK's SubscriptionBus on Redis: a change that one replica publishes reaches all listeners.
 
 Changes are rows of a short log. So a replica that was cut off gets what it missed. The listeners
-of one that was away for longer hear that every list may have changed.
+of one that was away for longer hear that every list may have changed. So do those of one that
+cannot read a change, for want of a key.
 """
 
 from __future__ import annotations
@@ -131,8 +132,7 @@ class RedisSubscriptionBus:
                         self._tell(row)
             except CursorGap as gap:
                 cursor = gap.resume_after
-                for kind in _LISTS:
-                    self._call(kind())  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+                self._tell_of_lists()
             except BackendError as error:
                 if cursor is None and isinstance(error, NoConnection) and error.final:
                     raise
@@ -141,8 +141,15 @@ class RedisSubscriptionBus:
 
     def _tell(self, row: Row) -> None:
         event = self._base.read_row("mcp-changes", "change", row, self._read)
-        if event is not None:
+        if event is None:
+            self._tell_of_lists()
+        else:
             self._call(event)
+
+    def _tell_of_lists(self) -> None:
+        """Call the listeners for all lists: which of them have changed is not known."""
+        for kind in _LISTS:
+            self._call(kind())  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
     def _read(self, row: Row) -> ServerEvent:
         found: Any = codec.decode(self._base.payloads.open(row.data, of="a bus", field="change"))

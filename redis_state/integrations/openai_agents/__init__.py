@@ -45,6 +45,7 @@ from redis_state.integrations.openai_agents.handler import (
     openai_handler,
     openai_handlers,
 )
+from redis_state.integrations.openai_agents.runner import install
 from redis_state.integrations.openai_agents.session import RedisStateSession
 from redis_state.integrations.openai_agents.terms import current_decision
 
@@ -57,3 +58,6 @@ __all__ = [
     "openai_handler",
     "openai_handlers",
 ]
+
+# A run of a session is alone in it, in a process without handlers too.
+install()

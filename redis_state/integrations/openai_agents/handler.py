@@ -11,7 +11,7 @@ from agents import Agent, Runner, TResponseInputItem
 
 from redis_state.errors import InvalidField
 from redis_state.integrations.agent_runs.outputs import plain_output
-from redis_state.integrations.agent_runs.running import with_agents
+from redis_state.integrations.agent_runs.running import warning_without_turn, with_agents
 from redis_state.integrations.openai_agents.runner import install
 from redis_state.integrations.openai_agents.session import RedisStateSession
 from redis_state.integrations.openai_agents.terms import (
@@ -78,7 +78,8 @@ def openai_handler(
 
     The task's input is a text, or a list of input items of the SDK. ``context`` makes the context
     of the run, in each run of the task, so it has no effects. ``history`` continues with the items
-    of the task's session, and adds those of this run: see `RedisStateSession`.
+    of the task's session, and adds those of this run: see `RedisStateSession`. Submit such tasks
+    with ``in_turn``: two at once do not see each other's items.
 
     ``retry``, ``tools``, ``pauses``, ``publish`` and ``steering`` are those of `durable`. Other
     ``options`` are those of `Runner.run`, such as ``max_turns`` or ``run_config``. Errors:
@@ -94,11 +95,14 @@ def openai_handler(
     if history and "session" in options:
         raise InvalidField("session", "is the task's, with history=True")
 
+    check_turn = warning_without_turn(name)
+
     async def run(ctx: TaskContext) -> Any:
         given = _read_input(ctx.input)
         made = None if context is None else context(ctx)
         made = await made if isawaitable(made) else made
         if history:
+            check_turn(ctx)
             session = RedisStateSession(ctx.task.session_id, store=ctx.store)
             result = await Runner.run(agent, given, context=made, session=session, **options)
         else:

@@ -13,10 +13,12 @@ from agents import TResponseInputItem
 from agents.memory import Session, SessionABC
 from agents.memory.session_settings import SessionSettings, resolve_session_limit
 
+from redis_state.errors import SessionBusy
 from redis_state.integrations.agent_runs.running import do_unit
-from redis_state.integrations.agent_runs.scopes import AgentScope
+from redis_state.integrations.agent_runs.scopes import AgentScope, named_once
 from redis_state.integrations.openai_agents.session import RedisStateSession
 from redis_state.serialization import codec
+from redis_state.worker import TaskHandedBack
 
 
 class RunHistory(SessionABC):
@@ -59,11 +61,15 @@ class RunHistory(SessionABC):
         self._cleared, self._popped, self._added = True, 0, []
 
     async def save(self) -> None:
-        """Write what the run has changed, once."""
+        """Write what the run has changed, once. Errors: TaskHandedBack if the session is busy."""
         if not (self._cleared or self._popped or self._added):
             return
         place = self._scope.place("saved")
-        await do_unit(self._scope, "save the session", place, self._save)
+        try:
+            await do_unit(self._scope, "save the session", place, self._save)
+        except SessionBusy as busy:
+            # Another run is in it for longer than a write waits. This one has only to be saved.
+            raise TaskHandedBack(str(busy)) from None
 
     async def _earlier(self, limit: int | None) -> list[TResponseInputItem]:
         if limit not in self._before:
@@ -78,12 +84,12 @@ class RunHistory(SessionABC):
 
     async def _save(self) -> None:
         session: Any = self._session
-        task = self._scope.ctx.task
+        ctx = self._scope.ctx
         if self._cleared:
             await session.clear_session()
         if isinstance(session, RedisStateSession):
             # A save that is repeated, because its record was lost, changes nothing.
-            name = codec.fingerprint("run", task.session_id, task.task_id, self._scope.path)
+            name = codec.fingerprint("run", ctx.task.session_id, named_once(ctx), self._scope.path)
             await session.change_once(name, pops=self._popped, items=self._added)
             return
         for _ in range(self._popped):

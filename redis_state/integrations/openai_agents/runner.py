@@ -1,11 +1,12 @@
 """The SDK's runner in a task: its agents are durable, and its interruptions are pauses.
 
 `Runner.run` and `Agent.as_tool` call the SDK's default runner. `install` puts this one in front of
-it. Outside of a task it only passes calls on.
+it. Outside of a task it passes calls on: a run of a `RedisStateSession` in the session's block.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
 
@@ -29,6 +30,7 @@ from redis_state.integrations.openai_agents.agents import checked, durable_form
 from redis_state.integrations.openai_agents.approvals import decide
 from redis_state.integrations.openai_agents.history import RunHistory
 from redis_state.integrations.openai_agents.models import StepProvider, as_steps
+from redis_state.integrations.openai_agents.session import RedisStateSession
 from redis_state.integrations.openai_agents.terms import (
     AgentRun,
     AgentsOfRun,
@@ -64,11 +66,15 @@ class DurableRunner(AgentRunner):
     ) -> RunResult:
         """Run an agent. In a task it pauses for approvals, and continues once all are decided.
 
-        Errors: those of the SDK; InvalidField; TaskCancelled, LeaseLost.
+        Outside of one it waits for its turn in a `RedisStateSession`. Errors: those of the SDK;
+        InvalidField; SessionBusy; TaskCancelled, LeaseLost.
         """
         scope, agents = current_scope(), current_agents()
         if scope is None or agents is None:
-            return await self._runner.run(starting_agent, input, **options)
+            session = options.get("session")
+            ours = isinstance(session, RedisStateSession)
+            async with session.turn() if ours else nullcontext():
+                return await self._runner.run(starting_agent, input, **options)
         name = starting_agent.name
         if (name, None) in scope.running:
             raise InvalidField(

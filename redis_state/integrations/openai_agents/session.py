@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
@@ -57,10 +58,11 @@ _CLAIMS: ContextVar[Mapping[tuple[int, str], _Claim]] = ContextVar(
 class RedisStateSession(SessionABC):
     """The items of a conversation, for `Runner.run(session=...)`.
 
-    Run an agent in the session's block, ``async with session:``, and no other run is in it
-    meanwhile: entering waits up to ``wait_s`` for its turn. In the block every write is refused
-    once the claim is lost. Outside of it each write takes the claim for itself. A claim of a
-    process that died is free after ``lease_s``.
+    `Runner.run` runs an agent in the session's block, ``async with session:``, and no other run is
+    in it meanwhile. Entering waits up to ``wait_s`` for its turn. In the block every write is
+    refused once the claim is lost. Outside of it each write takes the claim for itself: put a block
+    around `Runner.run_sync` and `Runner.run_streamed`. A claim of a process that died is free after
+    ``lease_s``.
 
     The newest ``max_items`` are kept for the store's `memory_ttl` after the last write, encrypted
     with its `payload_keys`. Two sessions of one id in one namespace are one. Errors: InvalidField.
@@ -110,6 +112,15 @@ class RedisStateSession(SessionABC):
         claim.renewal.stop()
         _CLAIMS.set(claim.outer)
         await self._leases.release(claim.lease)
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncGenerator[None, None]:
+        """Enter the session's block, unless the caller is in it. Errors: SessionBusy."""
+        if self._place in _CLAIMS.get():
+            yield
+            return
+        async with self:
+            yield
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Return the newest ``limit`` items in order; all without one.

@@ -37,7 +37,12 @@ from pydantic_ai.tools import (
 )
 
 from redis_state.errors import InvalidField
-from redis_state.integrations.agent_runs.scopes import AgentScope, current_scope, entered
+from redis_state.integrations.agent_runs.scopes import (
+    AgentScope,
+    current_scope,
+    entered,
+    named_once,
+)
 from redis_state.integrations.pydantic_ai.approvals import PauseTerms, check_terms, decided
 from redis_state.integrations.pydantic_ai.backend import (
     StepBackend,
@@ -121,8 +126,9 @@ class RedisStateDurability(BaseDurabilityCapability[AgentDepsT]):
         scope = current_scope()
         if scope is None:
             return None
-        path, task = scope.next(self.name, kind="run"), scope.ctx.task
-        run_id = f"{task.session_id}:{task.task_id}:{path}"
+        path = scope.next(self.name, kind="run")
+        # No run of a history has the id of another one.
+        run_id = f"{scope.ctx.task.session_id}:{named_once(scope.ctx)}:{path}"
         scope.run.paths[run_id] = path
         return run_id
 

@@ -13,7 +13,7 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from redis_state import limits
 from redis_state.errors import InvalidField
 from redis_state.integrations.agent_runs.outputs import plain_output
-from redis_state.integrations.agent_runs.running import with_agents
+from redis_state.integrations.agent_runs.running import warning_without_turn, with_agents
 from redis_state.integrations.pydantic_ai.durability import RedisStateDurability
 from redis_state.integrations.pydantic_ai.history import MOST_MESSAGES, History
 from redis_state.worker import Handler, TaskContext
@@ -43,7 +43,8 @@ def pydantic_handler(
     as pydantic-ai writes them. ``deps`` makes the dependencies of a run. It runs in each run of the
     task, so it has no effects. ``history`` continues with the messages of the session's earlier
     tasks with this agent, and keeps those of this one: the newest ``max_messages``, in whole runs,
-    for `memory_ttl`. An input with a ``message_history`` continues with that.
+    for `memory_ttl`. Submit such tasks with ``in_turn``: two at once do not see each other's. An
+    input with a ``message_history`` continues with that.
 
     ``options`` are those of `Agent.run`, such as ``usage_limits``. An agent without a
     `RedisStateDurability` gets one. Errors: InvalidField for an agent without a name, and for other
@@ -59,11 +60,14 @@ def pydantic_handler(
     if added or "capabilities" in options:
         options["capabilities"] = [*options.get("capabilities", ()), *added]
     keeps = History(name, max_messages) if history else None
+    check_turn = warning_without_turn(name)
 
     async def run(ctx: TaskContext) -> Any:
         prompt, messages = _read_input(ctx.input)
         made = None if deps is None else deps(ctx)
         made = await made if isawaitable(made) else made
+        if keeps is not None:
+            check_turn(ctx)
         before = await keeps.load(ctx) if keeps is not None and messages is None else None
         result = await agent.run(
             prompt,

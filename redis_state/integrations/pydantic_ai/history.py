@@ -10,7 +10,7 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from pydantic_ai.run import AgentRunResult
 
 from redis_state.errors import VersionConflict
-from redis_state.integrations.agent_runs.scopes import part
+from redis_state.integrations.agent_runs.scopes import named_once, part
 from redis_state.memory.keys import agent_messages
 from redis_state.models.version import Version
 from redis_state.serialization import codec
@@ -66,11 +66,11 @@ class History:
     async def _save(
         self, ctx: TaskContext, before: Loaded | None, result: AgentRunResult[Any]
     ) -> None:
-        store, key, task_id = ctx.store, self.key(ctx.task.session_id), ctx.task.task_id
+        store, key, task = ctx.store, self.key(ctx.task.session_id), named_once(ctx)
         while True:
             document, version = await store.load_memory(key) or ({}, cast("Version", 0))
             tasks: list[str] = document.get("tasks", [])
-            if task_id in tasks:
+            if task in tasks:
                 return
             unchanged = before is None or before.last == (tasks[-1] if tasks else None)
             if unchanged:
@@ -81,7 +81,7 @@ class History:
                 messages = [*earlier, *_plain(result.new_messages())]
             kept = {
                 "messages": self._sealed(ctx, messages),
-                "tasks": [*tasks, task_id][-_MOST_TASKS:],
+                "tasks": [*tasks, task][-_MOST_TASKS:],
             }
             try:
                 await store.save_memory_state(key, kept, expected_version=version)

@@ -106,6 +106,11 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         """The number of starts of the task, this one included."""
         return self._started.attempts
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether the task runs in turn: no other such task of its session runs meanwhile."""
+        return self._started.in_turn
+
     async def progress(
         self, message: str, *, step: int | None = None, total: int | None = None, **details: Any
     ) -> None:

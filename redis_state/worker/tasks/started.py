@@ -51,6 +51,7 @@ class StartedRun:
     parent: str | None = None
     parent_order: int = 0
     isolated: bool = False
+    in_turn: bool = False
     crashes: int = 0
     void: Sequence[str] = ()
     attributes: dict[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
@@ -106,6 +107,7 @@ def read_started(
         parent=found.parent,
         parent_order=found.parent_order,
         isolated=found.isolated,
+        in_turn=found.in_turn,
         void=codec.decode(record.fields.get("void", b"[]")),
         attributes=attributes_of(record.fields),
         meter=BudgetMeter(

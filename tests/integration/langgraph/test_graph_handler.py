@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import json
+import sys
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,10 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("langgraph")
 
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import interrupt
+from langgraph.types import Command, interrupt
 
 from redis_state import InvalidField, RedisStateStore, Settings, TaskInProgress, TokenResolved
 from redis_state.integrations.langgraph import RedisSaver, graph_handler
@@ -226,12 +230,48 @@ async def test_events_are_published_by_mode(store: RedisStateStore) -> None:
     ]
 
 
+def test_a_version_whose_interrupts_share_an_id_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "redis_state.integrations.langgraph"
+    for module in [each for each in sys.modules if each.startswith(name)]:
+        monkeypatch.delitem(sys.modules, module)
+    for version in ("1.2.19", "1.2", "0.6.7rc1"):
+        monkeypatch.setattr(importlib.metadata, "version", {"langgraph": version}.__getitem__)
+        with pytest.raises(ImportError, match=r"from 1\.2\.20 on: pip install 'redis_state"):
+            importlib.import_module(name)
+
+
 def test_bad_options_are_refused_by_name() -> None:
     bad: Any = "all"
     with pytest.raises(InvalidField, match="stream_mode"):
         graph_handler(counting, stream_mode=bad)
     with pytest.raises(InvalidField, match="lease_s"):
         graph_handler(counting, lease_s=0)
+
+
+@pytest.mark.parametrize("kind", ["in memory", "in Redis"])
+async def test_a_saver_alone_lets_two_resumes_of_an_interrupt_both_run(
+    store: RedisStateStore, kind: str
+) -> None:
+    done: list[Any] = []
+    # Each waits for the other one's effect.
+    both = threading.Barrier(2, timeout=30)
+
+    def pay(answer: Any) -> None:
+        done.append(answer)
+        both.wait()
+
+    savers: list[Any] = [InMemorySaver()] * 2
+    if kind == "in Redis":
+        savers = [RedisSaver(store), RedisSaver(store)]
+    graphs = [asking(saver, pay, "pay") for saver in savers]
+    await graphs[0].ainvoke({"log": []}, config_of("t"))
+    resumes = zip(graphs, "AB", strict=True)
+    await asyncio.gather(
+        *(graph.ainvoke(Command(resume=by), config_of("t")) for graph, by in resumes)
+    )
+    assert sorted(done) == [("pay", "A"), ("pay", "B")]
 
 
 async def test_two_processes_a_kill_and_eight_deciders_give_one_effect(

@@ -39,6 +39,7 @@ from redis_state.integrations.mcp.events import SCOPE, new_scope
 from redis_state.serialization.codec import DecodeError
 from redis_state.testing import eventually
 from tests.support.mcp.tools import TOOLS
+from tests.support.payloads import KEYS, opened
 from tests.support.processes.pools import pool
 from tests.support.servers.faults import Proxy
 
@@ -99,6 +100,21 @@ async def test_a_bus_that_missed_changes_tells_of_all_lists(
             await sender.publish(ToolsListChanged())
             await bus.publish(ToolsListChanged())
             assert len(heard) == count
+
+
+async def test_a_bus_without_the_key_of_a_change_tells_of_all_lists(
+    store: RedisStateStore,
+) -> None:
+    heard: list[Any] = []
+    async with (
+        opened(store.settings, KEYS[0]) as old,
+        opened(store.settings, KEYS[1], KEYS[0]) as new,
+        RedisSubscriptionBus(old) as bus,
+        RedisSubscriptionBus(new) as sender,
+    ):
+        bus.subscribe(heard.append)
+        await sender.publish(ResourceUpdated("a"))
+        await eventually(lambda: heard == LISTS, "the lists may have changed")
 
 
 async def test_a_bus_that_was_closed_takes_no_listeners(store: RedisStateStore) -> None:

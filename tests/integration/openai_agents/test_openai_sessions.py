@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import nullcontext
 from contextvars import Context
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from redis_state.errors import InvalidField, LeaseLost, PayloadUnreadable, Sessi
 from redis_state.integrations.openai_agents import RedisStateSession, durable, openai_handler
 from redis_state.models import TaskStatus
 from redis_state.primitives.log import Bounds, Log
+from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from tests.support.agents.openai_agents import QUIET, agent_of, call, scripted
 from tests.support.processes.pools import SESSION, becomes, pool
@@ -96,19 +99,28 @@ async def test_a_change_of_a_name_is_made_once_and_completed_if_it_was_interrupt
     assert len(await contents(bounded)) <= 11
 
 
-async def test_one_run_at_a_time_is_in_a_session(store: RedisStateStore) -> None:
+@pytest.mark.parametrize("in_block", [True, False])
+async def test_one_run_at_a_time_is_in_a_session(store: RedisStateStore, *, in_block: bool) -> None:
     running = 0
 
-    async def chat(number: int) -> None:
+    def answered(number: int, items: list[Any]) -> str:
+        assert running == 1
+        return f"answer {number} to {len(items)}"
+
+    async def begin(_: int) -> None:
         nonlocal running
+        running += 1
+
+    def end(_: int) -> None:
+        nonlocal running
+        running -= 1
+
+    async def chat(number: int) -> None:
         session = RedisStateSession("chat", store=store)
-        async with session:
-            running += 1
-            assert running == 1
-            model = scripted(lambda items: f"answer {number} to {len(items)}")
+        model = scripted(partial(answered, number), before=begin, after=end)
+        async with session if in_block else nullcontext():
             agent = agent_of(model)
             await Runner.run(agent, f"question {number}", session=session, run_config=QUIET)
-            running -= 1
 
     await asyncio.gather(*(chat(number) for number in range(15)))
     items: Any = await RedisStateSession("chat", store=store).get_items()
@@ -221,6 +233,67 @@ async def test_tasks_of_a_session_continue_and_a_replay_adds_nothing_twice(
     assert said_by_people == ["one", "three", "two", "four"]
     calls = [item["call_id"] for item in items if "call_id" in item]
     assert calls == ["pay", "pay"]
+
+
+async def test_a_task_whose_session_is_busy_is_saved_later(store: RedisStateStore) -> None:
+    model = scripted("done")
+    runs: list[int] = []
+
+    async def handler(ctx: TaskContext) -> Any:
+        runs.append(ctx.epoch)
+        session = RedisStateSession(SESSION, store=ctx.store, wait_s=0.01)
+        agent = agent_of(model)
+        return (await Runner.run(agent, "go", session=session, run_config=QUIET)).final_output
+
+    session = RedisStateSession(SESSION, store=store)
+    async with pool(store, {"clerk": durable(handler)}) as client:
+        async with session:
+            task = await client.submit("clerk", session_id=SESSION)
+            await eventually(lambda: len(runs) > 1, "it was handed back")
+        assert await client.result(SESSION, task, timeout_s=60) == "done"
+    assert model.seen == [0]
+    assert len(await session.get_items()) == 2
+
+
+async def test_tasks_of_a_history_that_do_not_run_in_turn_are_warned_of_once(
+    store: RedisStateStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    handler = openai_handler(agent_of(scripted("done")), history=True, run_config=QUIET)
+    warned: list[int] = []
+    async with pool(store, {"clerk": handler}) as client:
+        for in_turn in (True, False, False):
+            task = await client.submit("clerk", "go", session_id=SESSION, in_turn=in_turn)
+            await client.result(SESSION, task, timeout_s=60)
+            warned.append(caplog.text.count("Submit them with in_turn=True"))
+    assert warned == [0, 1, 1]
+
+
+async def test_a_later_task_of_the_same_id_adds_its_items_too(store: RedisStateStore) -> None:
+    @function_tool
+    def look() -> str:
+        return "seen"
+
+    first = agent_of(scripted("done"))
+    second = agent_of(scripted([call("look")], "done"), tools=[look])
+    handlers = {
+        name: openai_handler(agent, history=True, run_config=QUIET)
+        for name, agent in (("short", first), ("long", second))
+    }
+    async with pool(store, handlers) as client:
+        for name in handlers:
+            task = await client.submit(name, "report", session_id=SESSION, task_id="weekly")
+            assert await client.result(SESSION, task, timeout_s=60) == "done"
+            await store.tasks.clear(SESSION, task)
+    items = await RedisStateSession(SESSION, store=store).get_items()
+    kinds = [item["role"] if "role" in item else item["type"] for item in items]  # type: ignore[typeddict-item]
+    assert kinds == [
+        "user",
+        "assistant",
+        "user",
+        "function_call",
+        "function_call_output",
+        "assistant",
+    ]
 
 
 async def test_a_run_that_ends_by_its_turns_is_kept_once(store: RedisStateStore) -> None:

@@ -121,6 +121,17 @@ async def test_messages_that_were_deleted_meanwhile_stay_away(store: RedisStateS
     assert seen == [1, 3, 3]
 
 
+async def test_a_later_task_of_the_same_id_adds_its_messages_too(store: RedisStateStore) -> None:
+    seen: list[int] = []
+    agent = durable_agent(writes("done", seen))
+    async with pool(store, {"a": pydantic_handler(agent, history=True)}) as client:
+        for _ in range(3):
+            task = await client.submit("a", "report", session_id=SESSION, task_id="weekly")
+            assert await client.result(SESSION, task, timeout_s=60) == "done"
+            await store.tasks.clear(SESSION, task)
+    assert seen == [1, 3, 5]
+
+
 def test_a_run_that_is_too_large_is_not_kept() -> None:
     messages = [{"run_id": run, "text": "x" * 100} for run in "aab"]
     assert [each["run_id"] for each in newest_runs(messages, 9, 350)] == ["b"]

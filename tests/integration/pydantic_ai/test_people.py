@@ -20,12 +20,14 @@ from pydantic_ai.tools import DeferredToolResults
 
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidDecision, TokenResolved
+from redis_state.integrations.agent_runs.units import Units
 from redis_state.integrations.pydantic_ai import current_task, durable, pydantic_handler
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import OpenPause, TaskClient, TaskContext
 from tests.support.agents.pydantic_ai import call, durable_agent, returns, says, scripted
 from tests.support.processes.pools import SESSION, becomes, pool, statuses
+from tests.support.tasks.runs import run_to_the_end
 
 pytestmark = pytest.mark.worker
 
@@ -227,6 +229,46 @@ async def test_agents_in_parallel_tools_wait_for_people_and_no_sibling_is_done_a
         found = await client.result(SESSION, task, timeout_s=60)
     assert found == {"a": "inner done", "b": "inner done", "slow": "slow"}
     assert (calls["slow"], calls["pay"]) == (1, 2)
+
+
+async def turn(count: int) -> None:
+    """Let other asyncio tasks run, so many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def runs_beside_a_pause(ctx: TaskContext, turns: int) -> bool:
+    """Return whether a unit that begins so many turns behind another one runs beside a pause."""
+    units, running = Units(), Counter[str]()
+
+    async def siblings() -> None:
+        async with units.one():
+            await turn(5)
+        await turn(turns)
+        async with units.one():
+            running["unit"] += 1
+            await turn(20)
+            running["unit"] -= 1
+
+    beside = asyncio.create_task(siblings())
+    await turn(1)
+    async with units.quiet(ctx.inbox):
+        seen = running["unit"]
+        for _ in range(10):
+            await turn(1)
+            seen += running["unit"]
+    await beside
+    return seen > 0
+
+
+async def test_no_unit_begins_beside_a_pause_at_any_turn_of_the_loop(
+    store: RedisStateStore,
+) -> None:
+    async def handler(ctx: TaskContext) -> list[int]:
+        return [turns for turns in range(12) if await runs_beside_a_pause(ctx, turns)]
+
+    state = await run_to_the_end(store, handler)
+    assert state.result == []
 
 
 async def test_no_handling_of_errors_stops_a_pause(store: RedisStateStore) -> None:
