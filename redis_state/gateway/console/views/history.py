@@ -31,7 +31,7 @@ _MOVES = frozenset({"STATUS_CHANGE", "CHECKPOINT", "NOTIFICATION"})
 _TREE_EVERY_S = 2.0
 
 
-class TaskHistory:
+class ShownRows:
     """What one page shows of a task's rows: the newest, and those of its waterfall."""
 
     def __init__(self, call: PageCall) -> None:
@@ -67,7 +67,7 @@ class TaskHistory:
         return timeline
 
 
-class TaskTree:
+class ShownTree:
     """A task and those below it. The session is read once, then the tasks of the tree alone."""
 
     def __init__(self, call: PageCall) -> None:

@@ -20,8 +20,8 @@ from redis_state.gateway.console.operations import (
 from redis_state.gateway.console.pages import ConsolePage, PageCall, problem_page
 from redis_state.gateway.console.rendering import render
 from redis_state.gateway.console.views.history import (
-    TaskHistory,
-    TaskTree,
+    ShownRows,
+    ShownTree,
     may_be_about_children,
 )
 from redis_state.gateway.console.views.inbox import with_form
@@ -43,19 +43,19 @@ _STEERED_BY.sort(key=lambda name: name != "USER_MESSAGE")
 
 async def show_task(call: PageCall) -> Response:
     """Show a task."""
-    return call.page("task.html", **await _read(call, TaskHistory(call), TaskTree(call)))
+    return call.page("task.html", **await _read(call, ShownRows(call), ShownTree(call)))
 
 
 async def stream_task(call: PageCall) -> Response:
     """Stream the part of the page that changes, until the task is terminal."""
-    history, tree = TaskHistory(call), TaskTree(call)
+    history, tree = ShownRows(call), ShownTree(call)
 
     async def write(events: list[LiveEvent]) -> str:
         nonlocal history, tree
         await asyncio.sleep(_AT_MOST_EVERY_S)
         if any(each.name == "resync" for each in events):
             # What was read may be of a history that the server has lost.
-            history, tree = TaskHistory(call), TaskTree(call)
+            history, tree = ShownRows(call), ShownTree(call)
         try:
             found = await _read(call, history, tree, fresh=may_be_about_children(events))
         except HttpProblem:
@@ -66,7 +66,7 @@ async def stream_task(call: PageCall) -> Response:
 
 
 async def _read(
-    call: PageCall, history: TaskHistory, tree_of: TaskTree, *, fresh: bool = True
+    call: PageCall, history: ShownRows, tree_of: ShownTree, *, fresh: bool = True
 ) -> dict[str, Any]:
     timeline, tree = await asyncio.gather(history.read(), tree_of.read(fresh=fresh))
     task, caller, session = timeline["task"], call.principal, call.asked("session")
