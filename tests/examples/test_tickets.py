@@ -16,8 +16,7 @@ for _needed in ("arq", "typer", "rich"):
 
 EXAMPLES = [
     pytest.param("pydantic_ai", "pydantic_ai", marks=pytest.mark.slow),
-    # The driver is the same.
-    pytest.param("openai_agents", "agents", marks=pytest.mark.full),
+    pytest.param("openai_agents", "agents", marks=pytest.mark.slow),
 ]
 
 

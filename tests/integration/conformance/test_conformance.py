@@ -56,7 +56,8 @@ async def results_of(
 
 
 @pytest.mark.parametrize(
-    ("reference", "package"), [("agents:HOST", "pydantic_ai"), ("graphs:HOST", "langgraph")]
+    ("reference", "package"),
+    [("agents:HOST", "pydantic_ai"), ("openai:HOST", "agents"), ("graphs:HOST", "langgraph")],
 )
 async def test_a_host_passes_the_checks_that_differ_most(
     settings: Settings, reference: str, package: str
