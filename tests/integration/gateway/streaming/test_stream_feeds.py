@@ -40,7 +40,8 @@ async def test_a_stream_lives_while_a_client_waits_which_learns_if_it_is_gone(
             await ask(scripts, "PEXPIRE", info, 60_000)
 
             async def begins_again() -> bool:
-                return 0 < await store.transport.commands.pttl(info) <= 1_000
+                left_ms: int = await store.transport.commands.pttl(info)
+                return 0 < left_ms <= 1_000
 
             await eventually(begins_again, "the lifetime begins again")
         await ask(scripts, "DEL", info)
