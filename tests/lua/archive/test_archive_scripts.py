@@ -5,8 +5,17 @@ import pytest
 from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
 from tests.support.scripts.keys import task_keys
-from tests.support.scripts.logs import append
-from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok
+from tests.support.scripts.logs import append, rows_of
+from tests.support.scripts.replies import (
+    HOUR,
+    ask,
+    clock_ms,
+    clock_passes,
+    fields,
+    lives,
+    no,
+    ok,
+)
 
 DAY = 24 * HOUR
 
@@ -97,6 +106,33 @@ async def test_a_log_is_kept_and_let_go_of(scripts: Scripts, keys: Keys) -> None
     assert await scripts.keep_rows(log, least_ms=0, hold_ms=10 * DAY) == ok(1)
     after = await lives(scripts, log.rows, log.ids)
     assert all(abs(was - now) < 60_000 for was, now in zip(before, after, strict=True))
+
+
+async def test_no_row_of_a_log_that_is_held_is_too_old_and_too_many_are_too_many(
+    scripts: Scripts, keys: Keys
+) -> None:
+    log = keys.updates("s")
+    await append(scripts, log, *"abcde", topic="t")
+    assert await scripts.keep_rows(log, least_ms=DAY, hold_ms=10 * DAY) == ok(1)
+    await clock_passes(scripts, await clock_ms(scripts) + 2)
+    # Each of them finds the others too old, and the lifetime too short.
+    await append(scripts, log, "f", topic="t", ttl_ms=1)
+    await append(scripts, log, "g", "g", topic="t", ttl_ms=2 * HOUR)
+    assert [row_id for _, row_id in await rows_of(scripts, log)] == [*"abcdefg"]
+    await append(scripts, log, "h", topic="t", max_rows=4)
+    await clock_passes(scripts, await clock_ms(scripts) + 2)
+    await append(scripts, log, "i", topic="t", max_rows=5, ttl_ms=1)
+    assert [row_id for _, row_id in await rows_of(scripts, log)] == [*"efghi"]
+    assert await scripts.keep_rows(log, least_ms=DAY, hold_ms=10 * DAY) == ok(0)
+    assert all(left > 9 * DAY for left in await lives(scripts, log.rows, log.ids))
+    # As the appends have extended it.
+    for changed in (1, 0):
+        assert await scripts.keep_rows(log, least_ms=0, hold_ms=10 * DAY) == ok(changed)
+        left = await lives(scripts, log.rows, log.ids)
+        assert all(2 * HOUR < each <= 3 * HOUR for each in left)
+    await append(scripts, log, "j", topic="t", ttl_ms=1)
+    assert [row_id for _, row_id in await rows_of(scripts, log)][-1] == "j"
+    assert len(await rows_of(scripts, log)) < 6
 
 
 async def test_a_record_is_read_kept_and_let_go_of(scripts: Scripts, keys: Keys) -> None:
