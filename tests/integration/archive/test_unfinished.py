@@ -1,8 +1,9 @@
-"""Updates of tasks that have not ended are archived."""
+"""Updates of tasks that have not ended are archived; what has ended waits for an archiver."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 
@@ -11,6 +12,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive.copying.archiver import Archiver
+from redis_state.archive.copying.backfill import backfill
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import session_entry
 from redis_state.models import TaskStatus
@@ -23,8 +25,10 @@ from tests.support.scripts.replies import clock_ms
 from tests.support.tasks.archives import (
     all_due,
     archive_all,
+    archived,
     archived_rows,
     ended,
+    expected,
     live_rows,
     tell,
 )
@@ -40,6 +44,7 @@ from tests.support.tasks.crash_states import (
 )
 
 pytestmark = pytest.mark.worker
+DAY_MS = 86_400_000
 SOON_MS = 1_000
 MOST = 64
 
@@ -151,3 +156,35 @@ async def test_updates_that_were_trimmed_before_are_counted_and_logged(
         assert report.missed >= 16
     said = [each.getMessage() for each in caplog.records]
     assert f"{report.missed} updates of session {SESSION!r} were trimmed" in said[0]
+
+
+@pytest.mark.parametrize("how", ["a run", "a cancel"])
+async def test_what_ends_waits_for_the_archive_without_an_archiver(
+    archiving: Settings, archive: Archive, how: str
+) -> None:
+    short = archiving.model_copy(update={"finished_task_ttl": timedelta(hours=2)})
+    async with RedisStateStore(short) as store:
+        if how == "a run":
+            task = await ended(store)
+        else:
+            task, _ = await paused(store)
+            state = await store.tasks.load(SESSION, task)
+            assert state is not None
+            assert await TaskTransitions(store).cancel(state, "why")
+        keys, log = store.tasks.keys(SESSION, task), store.updates.keys(SESSION)
+        for key in (keys.task, keys.journal, keys.tasks, log.rows, log.ids):
+            if await store.transport.commands.exists(key):
+                assert await send(store, "PTTL", key) > 399 * DAY_MS
+        assert await backfill(store) == 1
+        await archive_all(store, archive)
+        assert await archived(archive) == await expected(store, task)
+        for key in (keys.task, keys.journal, log.rows, log.ids):
+            assert await send(store, "PTTL", key) <= 11 * DAY_MS
+
+
+async def test_what_ends_expires_in_time_where_nothing_is_archived(settings: Settings) -> None:
+    async with RedisStateStore(settings) as store:
+        task = await ended(store)
+        keys = store.tasks.keys(SESSION, task)
+        assert await send(store, "HEXISTS", keys.task, "archive_hold") == 0
+        assert await send(store, "PTTL", keys.task) <= 7 * DAY_MS

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts.keys import task_keys
+from tests.support.scripts.keys import saying, task_keys
 from tests.support.scripts.logs import append, rows_of
 from tests.support.scripts.replies import (
     HOUR,
@@ -92,6 +94,41 @@ async def test_a_lifetime_that_was_changed_while_it_was_kept_stays(
     await ask(scripts, "PEXPIRE", task.task, 20 * DAY)
     assert await scripts.mark_archived(task, stamp="3 w") == ok()
     assert (await lives(scripts, task.task))[0] > 19 * DAY
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("how", ["move", "transition"])
+async def test_what_ends_is_held_in_the_step_that_ends_it(
+    scripts: Scripts, keys: Keys, task: TaskKeys, how: str, *, ours: bool
+) -> None:
+    await put(scripts, task, "PENDING")
+    if not ours:
+        await ask(scripts, "HDEL", task.task, "job")
+    given: dict[str, Any] = {
+        "mark": b"",
+        "write": "end",
+        "ttl_ms": HOUR,
+        "hold_ms": 10 * DAY,
+        "announcement": saying(keys, "ended"),
+    }
+    for _ in range(2):
+        if how == "move":
+            reply = await scripts.move_task(
+                task, {"status": b"FAILED"}, from_states=["PENDING"], release=False, **given
+            )
+        else:
+            reply = await scripts.transition_task(
+                task, {}, from_phases=["PENDING"], status="FAILED", phase="FAILED", **given
+            )
+        assert reply.word is ReplyCode.OK
+    log = keys.updates("s")
+    held = ours or how == "move"
+    left = await lives(scripts, task.task, task.journal, task.tasks, log.rows, log.ids)
+    assert all((each > 9 * DAY) is held for each in left)
+    assert await scripts.mark_archived(task, stamp="4 end") == ok()
+    assert await scripts.keep_rows(log, least_ms=0, hold_ms=10 * DAY) == ok(int(held))
+    left = await lives(scripts, task.task, task.journal, log.rows, log.ids)
+    assert all(0 < each <= 1.5 * HOUR for each in left)
 
 
 async def test_a_log_is_kept_and_let_go_of(scripts: Scripts, keys: Keys) -> None:
