@@ -16,6 +16,7 @@
 -- ARGV release                  flag: give the lease back
 -- ARGV write                    id of this call
 -- ARGV ttl_ms                   int: of the task
+-- ARGV hold_ms                  int: how long a task that ends is held for the archive, 0 for none
 -- ARGV task_id                  the task's id
 -- ARGV announcement.max_rows    int: of the updates
 -- ARGV announcement.ttl_ms      int: of the updates
@@ -34,6 +35,7 @@
 -- @include journal_fence
 -- @include record_write
 -- @include announce
+-- @include archive_ended
 
 local current = tonumber(redis.call('HGET', lease, 'epoch') or 0)
 local was = redis.call('HMGET', task, 'status', 'write', 'version', 'parent_order')
@@ -42,11 +44,13 @@ if was[2] == write then return { 'OK', tonumber(was[3]), current } end
 local lost = journal_fence(lease, mark, journal)
 if lost then return lost end
 if not string.find(from_states, ' ' .. was[1] .. ' ', 1, true) then return { 'DENIED', was[1] } end
-announce(announcement, task_id, now_ms())
+local now = now_ms()
+announce(announcement, task_id, now)
 -- Its worker lives, so those that died before are forgotten, unless the fields say otherwise.
 if release then redis.call('HDEL', task, 'crashes') end
 local version = record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
 redis.call('PEXPIRE', journal, ttl_ms)
+archive_ended(task, tasks, journal, task_id, announcement, hold_ms, now)
 if release and current > 0 then redis.call('HSET', lease, 'owner', '', 'expires', 0) end
 -- As long as the record: a task of this id that comes later begins with an epoch of its own time.
 if current > 0 then redis.call('PEXPIRE', lease, ttl_ms) end

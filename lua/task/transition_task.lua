@@ -11,6 +11,7 @@
 -- ARGV from_phases              the phases it may be in, each between spaces
 -- ARGV write                    id of this call
 -- ARGV ttl_ms                   int: of the task
+-- ARGV hold_ms                  int: how long a worker's task that ends is held for the archive, 0 for none
 -- ARGV task_id                  the task's id
 -- ARGV announcement.max_rows    int: of the updates
 -- ARGV announcement.ttl_ms      int: of the updates
@@ -30,6 +31,7 @@
 -- @include fence
 -- @include record_write
 -- @include announce
+-- @include archive_ended
 
 local was = redis.call('HMGET', task, 'status', 'phase', 'write', 'attempts')
 if not was[1] then return { 'MISSING' } end
@@ -50,4 +52,7 @@ end
 announce(announcement, task_id, now)
 record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
 redis.call('PEXPIRE', journal, ttl_ms)
+if redis.call('HEXISTS', task, 'job') == 1 then
+  archive_ended(task, tasks, journal, task_id, announcement, hold_ms, now)
+end
 return { 'OK', redis.call('HGETALL', task) }

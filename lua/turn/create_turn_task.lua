@@ -25,6 +25,7 @@
 -- ARGV earlier_ms       int: what its priority is worth
 -- ARGV life_ms          int: how long the list is kept at least
 -- ARGV ended_ms         int: how long a cancelled task is kept
+-- ARGV hold_ms          int: how long it is held for the archive, 0 for none
 -- ARGV known..          id of each of the others, the id and the row of the update that it is cancelled, in turn
 -- ARGV cancelled..      fields of a cancelled task, names and values in turn
 -- ARGV fields..         names and values, in turn
@@ -67,7 +68,8 @@ local version = task_new(keys, children, steering, announcement, fields, write, 
 local reply = { 'OK', version, due, stopped }
 for _, i in ipairs(policy == 'replace' and found.waiting or {}) do
   reply[#reply + 1] = known[3 * i - 2]
-  reply[#reply + 1] = turn_cancel(keys.tasks, announcement, others, known, i, cancelled, write, ended_ms, now)
+  reply[#reply + 1] =
+    turn_cancel(keys.tasks, announcement, others, known, i, cancelled, write, ended_ms, hold_ms, now)
 end
 for _, id in ipairs(found.over) do redis.call('ZREM', turn, id) end
 turn_put(turn, task_id, place, life_ms)

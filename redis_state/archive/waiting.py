@@ -1,5 +1,7 @@
 """What waits to be archived: two watch lists, in the slots of the tasks' watch list.
 
+A session is on its list from when a sweeper sees a task of it, until its updates have expired.
+
 A task is on the tasks' watch list from before it is made. The sweeper puts it on this list before
 it removes it from that one. Both entries are in one slot, so they go back together. So no task
 that has ended is on neither list before it is archived, whatever dies, and while nothing is
@@ -10,15 +12,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from math import inf
 
 from redis_state.primitives.waiting_since import WaitingSince
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import topic_text
 from redis_state.serialization import codec
+from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
+from redis_state.stores.base import ms
 from redis_state.stores.sessions.task_status import watch_entry
 
 _LISTED_MS = 34_560_000_000
+_LEAST_LOOK_MS, _LONGEST_LOOK_MS = 1_000, 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +73,27 @@ class ArchiveList:
         """
         await self.sessions.put(session_entry(session_id), delay_ms=delay_ms)
 
+    async def look_at_session(self, session_id: str, *, within_ms: int) -> None:
+        """Put a session on its list, or have it looked at sooner. A sooner look stands."""
+        await self.sessions.bring_forward(session_entry(session_id), delay_ms=within_ms)
+
     async def backlog(self) -> ArchiveBacklog:
         """Count what waits. Two reads for each shard."""
         tasks, oldest_s = await self._since.backlog(
             self._keys.archive_watch, ms_of_score=lambda score: score / 1000 - _LISTED_MS
         )
         return ArchiveBacklog(tasks, oldest_s)
+
+
+def session_look_ms(settings: Settings) -> int:
+    """Return how often a session is looked at: long before its updates would expire."""
+    return min(max(ms(settings.updates_ttl) // 8, _LEAST_LOOK_MS), _LONGEST_LOOK_MS)
+
+
+def many_updates(settings: Settings) -> float:
+    """Return from how many new updates on a session is looked at soon: the oldest may be lost."""
+    most = settings.max_updates_per_session
+    return max(most // 4, 1) if most else inf
 
 
 def session_entry(session_id: str) -> bytes:

@@ -26,6 +26,8 @@ T = TypeVar("T")
 # What HGETALL will answer.
 Flat: TypeAlias = Awaitable[list[bytes]]
 
+# For how long something is held for the archive, from the last look at it.
+ARCHIVE_HOLD_MS = 400 * 86_400_000
 _UNREADABLE_MOST = 100
 _UNREADABLE_TTL_MS = 7 * 24 * 3600 * 1000
 _REMEMBERED = 10_000

@@ -168,7 +168,7 @@ def metrics() -> str:
     stats.retained["tasks"] = 0
     stats.event_backlog = 0, 0.0
     stats.record_backlog = 0, 0.0
-    collector = WorkerMetrics("worker", 1, stats, lambda: 0, dict.fromkeys(PAUSE_AGES, 0))
+    collector = WorkerMetrics("worker", stats, 1, lambda: 0, dict.fromkeys(PAUSE_AGES, 0))
     rows: list[str] = []
     for family in collector.collect():
         suffix = "_total" if family.type == "counter" else ""

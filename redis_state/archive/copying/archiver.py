@@ -4,6 +4,7 @@
     it has not, or is gone it is no longer on the list; an unfinished task is on the tasks' list
     it is marked           likewise
     a session has updates  what was appended since is copied, until its log has expired
+    they were many         the session is looked at again soon: as many may come
     the archive is away    lifetimes are extended, and the entry is postponed
 
 Every step may be repeated, by any process: the archive has primary keys, and the mark names the
@@ -21,23 +22,27 @@ from typing import Self
 from redis_state.archive.copying.ended import EndedTask, divided
 from redis_state.archive.copying.pace import Pace
 from redis_state.archive.copying.sizes import backoff_ms, in_slices
-from redis_state.archive.copying.updates import UpdateCopies
+from redis_state.archive.copying.updates import CopiedUpdates, UpdateCopies
 from redis_state.archive.model import ArchiveBatch, ArchivedTask
 from redis_state.archive.protocol import Archive
-from redis_state.archive.waiting import ArchiveList, session_of_entry, task_of_entry
+from redis_state.archive.waiting import (
+    ArchiveList,
+    many_updates,
+    session_look_ms,
+    session_of_entry,
+    task_of_entry,
+)
 from redis_state.errors import ArchiveUnavailable, NoConnection, RedisStateError, StoreFull
 from redis_state.primitives.watchlist import WatchClaim
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.store import RedisStateStore
-from redis_state.stores.base import ms
+from redis_state.stores.base import ARCHIVE_HOLD_MS
 from redis_state.transport.keys import WATCH_SHARDS
 
 log: logging.Logger = logging.getLogger(__name__)
 
 _HOLD_MS = 120_000
 _DAY_MS = 86_400_000
-# For how long something is kept that could not be archived, from the last look at it.
-_KEEP_MS = 400 * _DAY_MS
 _AGAIN_MS = 1_000
 _TROUBLE_MS = 3_600_000
 # So many tasks are in memory at once, whole.
@@ -88,8 +93,8 @@ class Archiver:
         self._list = ArchiveList(store)
         self._pace = pace or Pace()
         self._copies = UpdateCopies(store, archive, pace=self._pace)
-        # A session is looked at this often: long before its updates would expire.
-        self._session_ms = min(max(ms(store.settings.updates_ttl) // 8, _AGAIN_MS), 3_600_000)
+        self._session_ms = session_look_ms(store.settings)
+        self._many = many_updates(store.settings)
         self._failures = 0
         self._prepared = False
 
@@ -166,8 +171,8 @@ class Archiver:
             report.refused += 1
             named = [task[0] for each in tasks if (task := task_of_entry(each.entry))]
             named += [found for each in sessions if (found := session_of_entry(each.entry))]
-            await self._look(tasks, least_ms=_KEEP_MS // 2, whole=False)
-            await self._keep_rows(named, least_ms=_KEEP_MS // 2)
+            await self._look(tasks, least_ms=ARCHIVE_HOLD_MS // 2, whole=False)
+            await self._keep_rows(named, least_ms=ARCHIVE_HOLD_MS // 2)
             settled |= {each.entry: _TROUBLE_MS for each in (*tasks, *sessions)}
 
     async def _archive_some(
@@ -193,7 +198,7 @@ class Archiver:
         report.erased += len(gone)
         last = await self._archive.last_rows(wanted)
         copied = await self._copies.copy({each: last.get(each) for each in wanted}, erased)
-        report.updates += copied.rows
+        report.updates += copied.rows.total()
         report.missed += copied.missed
         whole = [each for each in ended if each.task.session_id in copied.whole]
         settled |= {each.claim.entry: _AGAIN_MS for each in ended}
@@ -204,12 +209,12 @@ class Archiver:
         await self._let_expire(copied.whole)
         await asyncio.gather(
             *(
-                self._list.enlist_session(each, delay_ms=self._session_ms)
+                self._list.enlist_session(each, delay_ms=self._delay_ms(each, copied))
                 for each in of_tasks & copied.whole
             )
         )
         for entry, session_id in named.items():
-            settled[entry] = await self._next_look(session_id, copied.whole)
+            settled[entry] = await self._next_look(session_id, copied)
 
     async def _read(
         self, claims: Sequence[WatchClaim], settled: Settled, report: ArchiveReport
@@ -247,7 +252,10 @@ class Archiver:
                 return None
             try:
                 return await self._store.base.scripts.read_ended(
-                    self._store.tasks.keys(*task), least_ms=least_ms, hold_ms=_KEEP_MS, whole=whole
+                    self._store.tasks.keys(*task),
+                    least_ms=least_ms,
+                    hold_ms=ARCHIVE_HOLD_MS,
+                    whole=whole,
                 )
             except (NoConnection, StoreFull):
                 raise
@@ -271,7 +279,9 @@ class Archiver:
                 return
             log.error("a task cannot be archived: %s", error)  # noqa: TRY400 - the text says all
             report.refused += 1
-            await self._look([each.claim for each in some], least_ms=_KEEP_MS // 2, whole=False)
+            await self._look(
+                [each.claim for each in some], least_ms=ARCHIVE_HOLD_MS // 2, whole=False
+            )
             settled[some[0].claim.entry] = _TROUBLE_MS
             return
         await self._pace.rest()
@@ -324,14 +334,18 @@ class Archiver:
         reply = await self._store.base.scripts.mark_archived(keys, stamp=task.stamp)
         return reply.word
 
-    async def _next_look(self, session_id: str | None, whole: set[str]) -> int | None:
+    async def _next_look(self, session_id: str | None, copied: CopiedUpdates) -> int | None:
         """Return when a session is looked at again; None once its log has expired."""
         if session_id is None:
             return None
-        if session_id not in whole:
+        if session_id not in copied.whole:
             return _AGAIN_MS
         rows = self._store.updates.keys(session_id).rows
-        return self._session_ms if await self._store.transport.commands.exists(rows) else None
+        there = await self._store.transport.commands.exists(rows)
+        return self._delay_ms(session_id, copied) if there else None
+
+    def _delay_ms(self, session_id: str, copied: CopiedUpdates) -> int:
+        return _AGAIN_MS if copied.rows[session_id] >= self._many else self._session_ms
 
     async def _let_expire(self, sessions: Iterable[str]) -> None:
         await self._keep_rows(sessions, least_ms=0)
@@ -340,7 +354,7 @@ class Archiver:
         scripts, updates = self._store.base.scripts, self._store.updates
         await asyncio.gather(
             *(
-                scripts.keep_rows(updates.keys(each), least_ms=least_ms, hold_ms=_KEEP_MS)
+                scripts.keep_rows(updates.keys(each), least_ms=least_ms, hold_ms=ARCHIVE_HOLD_MS)
                 for each in sessions
             )
         )
@@ -354,7 +368,7 @@ class Archiver:
     ) -> None:
         """Keep from expiring what could not be archived, and postpone it."""
         left = [each for each in tasks if settled.get(each.entry, 0) is not None]
-        replies = await self._look(left, least_ms=_KEEP_MS // 2, whole=False)
+        replies = await self._look(left, least_ms=ARCHIVE_HOLD_MS // 2, whole=False)
         kept = {session_of_entry(each.entry) for each in sessions}
         for claim, reply in zip(left, replies, strict=True):
             task = task_of_entry(claim.entry)
@@ -367,7 +381,9 @@ class Archiver:
             kept.add(task[0])
             settled[claim.entry] = backoff_ms(self._failures)
             report.postponed += 1
-        await self._keep_rows([each for each in kept if each is not None], least_ms=_KEEP_MS // 2)
+        await self._keep_rows(
+            [each for each in kept if each is not None], least_ms=ARCHIVE_HOLD_MS // 2
+        )
         for claim in sessions:
             settled[claim.entry] = backoff_ms(self._failures)
             report.postponed += 1

@@ -36,11 +36,12 @@ from redis_state.errors import (
 from redis_state.primitives.watchlist import WatchClaim
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import RecordList, record_of_entry
+from redis_state.stores.base import ARCHIVE_HOLD_MS
 from redis_state.transport.keys import WATCH_SHARDS
 
 log: logging.Logger = logging.getLogger(__name__)
 
-_HOLD_MS, _KEEP_MS = 120_000, 400 * 86_400_000
+_HOLD_MS = 120_000
 _AGAIN_MS, _TROUBLE_MS = 1_000, 3_600_000
 # A newer worker is to find the entries that this version does not know.
 _UNKNOWN_MS = 60_000
@@ -194,9 +195,12 @@ class RecordArchiver:
         for claim, trace in traces.items():
             whole, refused = trace in copied.whole, trace in copied.refused
             done.settled[claim.entry] = None if whole else _TROUBLE_MS if refused else _AGAIN_MS
+            if not whole and not refused:
+                # If it is held, that stays: not all of its rows are archived.
+                continue
             try:
                 await self._events.keep(
-                    trace, least_ms=_KEEP_MS // 2 if refused else 0, hold_ms=_KEEP_MS
+                    trace, least_ms=ARCHIVE_HOLD_MS // 2 if refused else 0, hold_ms=ARCHIVE_HOLD_MS
                 )
             except _OF_ALL:
                 raise
@@ -360,7 +364,9 @@ class RecordArchiver:
     async def _is_kept(self, trace: str | None, named: Named | None) -> bool:
         """Keep what a claim stands for from expiring; return whether it is there."""
         if trace is not None:
-            return await self._events.keep(trace, least_ms=_KEEP_MS // 2, hold_ms=_KEEP_MS)
+            return await self._events.keep(
+                trace, least_ms=ARCHIVE_HOLD_MS // 2, hold_ms=ARCHIVE_HOLD_MS
+            )
         return named is not None and await self._reader.read(*named, whole=False) is not None
 
     async def _settle(

@@ -10,12 +10,11 @@ from redis_state.archive.encoding import record_fields
 from redis_state.archive.model import ArchivedRecord, RecordKind
 from redis_state.scripts import ReplyCode
 from redis_state.store import RedisStateStore
+from redis_state.stores.base import ARCHIVE_HOLD_MS
 from redis_state.stores.task_index import LATEST_US
 from redis_state.transport.keys import artifact_place
 
 _DAY_MS = 86_400_000
-# For how long a record is kept that could not be archived. It is if it would expire within a day.
-_KEEP_MS = 400 * _DAY_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,7 @@ class RecordReader:
             index=keys.index,
             member=keys.member,
             least_ms=_DAY_MS,
-            hold_ms=_KEEP_MS,
+            hold_ms=ARCHIVE_HOLD_MS,
             whole=whole,
         )
         if reply.word is not ReplyCode.OK:

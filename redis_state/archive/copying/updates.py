@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -15,6 +17,8 @@ from redis_state.errors import CursorGap
 from redis_state.primitives.log import Log, Page
 from redis_state.store import RedisStateStore
 
+log: logging.Logger = logging.getLogger(__name__)
+
 # So many sessions at once, and of each so many rows: few at first, then as many as make 1 MB.
 _TOGETHER = 8
 _FIRST = 16
@@ -24,12 +28,12 @@ _NONE_ERASED: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(slots=True)
 class CopiedUpdates:
-    """What was copied. ``whole`` are the sessions of which the archive has all rows.
+    """What was copied: how many rows of each session. Of ``whole`` ones the archive has all rows.
 
     ``missed`` counts rows that were trimmed before they were archived.
     """
 
-    rows: int = 0
+    rows: Counter[str] = field(default_factory=Counter[str])
     missed: int = 0
     whole: set[str] = field(default_factory=set[str])
 
@@ -96,8 +100,14 @@ class UpdateCopies:
                 if session_id in other:
                     continue
                 rows = page.found.rows
-                copied.rows += len(rows)
+                copied.rows[session_id] += len(rows)
                 copied.missed += page.missed
+                if page.missed:
+                    log.warning(
+                        "%d updates of session %r were trimmed before they were archived",
+                        page.missed,
+                        session_id,
+                    )
                 if page.at_end:
                     copied.whole.add(session_id)
                 else:
@@ -131,6 +141,8 @@ class UpdateCopies:
         except CursorGap:
             return None
         rows = [ArchivedRow(*row) for row in page.rows]
+        if after is None and rows and not position.erased_us:
+            missed = rows[0].n - 1
         last = (rows[-1].n, rows[-1].ms) if rows else after
         rows = [row for row in rows if row.ms * 1000 >= position.erased_us]
         found = SessionRows(session_id, position.written, rows, lost)

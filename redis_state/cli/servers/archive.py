@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-from collections import Counter
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import asdict
-from time import monotonic
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from redis_state import RedisStateStore
-from redis_state.archive import ArchivedTask, ArchiveReader, KeptArtifact, open_archive
-from redis_state.archive.copying.archiver import Archiver, ArchiveReport
-from redis_state.archive.copying.backfill import backfill as backfill_tasks
-from redis_state.archive.copying.records import RecordArchiver
+from redis_state.archive import ArchivedTask, ArchiveReader, KeptArtifact
 from redis_state.archive.model import TaskEnd
 from redis_state.archive.retaining import Retainer
 from redis_state.archive.retention import RetentionReport
@@ -34,8 +26,9 @@ from redis_state.cli.output import (
     print_line,
     print_table,
 )
+from redis_state.cli.servers.archiving import archive_due, follow_until_ended
 from redis_state.documents import task_document, update_document
-from redis_state.errors import ArchiveUnavailable, ConfigError, TaskUnknown
+from redis_state.errors import ConfigError, TaskUnknown
 from redis_state.models import TaskStatus
 from redis_state.stores.archive_list import RecordList
 
@@ -46,7 +39,6 @@ archive: typer.Typer = typer.Typer(
 )
 app.add_typer(archive)
 
-_LOOK_S = 0.5
 Session = Annotated[str | None, typer.Option("--session", help="Only this session.")]
 
 
@@ -272,6 +264,11 @@ def archive_now(
     nice: Annotated[
         int, typer.Option(min=0, max=19, help="How much --follow stands back for other processes.")
     ] = 10,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Where --follow serves Prometheus metrics."),
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="The address of that port.")] = "127.0.0.1",
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -282,15 +279,18 @@ def archive_now(
     ``left``. Status 5 if the archive is away.
 
     With --follow it is the archiver of a pool whose workers have REDIS_STATE_ARCHIVE_SHARE=0. There
-    may be several. It prints nothing, and keeps the retention too.
+    may be several. It prints nothing, and keeps the retention too. Metrics need the extra
+    ``prometheus``. Their port is not served if it is in use: a line of the log says so.
     """
     if follow:
         if backfill or again:
             raise typer.BadParameter("--follow takes neither --backfill nor --again")
-        run(_follow(url, share=share, nice=nice))
+        metrics = None if metrics_port is None else (metrics_host, metrics_port)
+        run(follow_until_ended(url, share=share, nice=nice, metrics=metrics))
         return
-
-    found = run(_archive_due(url, backfill=backfill, again=again))
+    if metrics_port is not None:
+        raise typer.BadParameter("--metrics-port needs --follow")
+    found = run(archive_due(url, backfill=backfill, again=again))
     if as_json:
         print_json(found)
         return
@@ -298,59 +298,6 @@ def archive_now(
     print_line(harmless(", ".join(f"{name} {count}" for name, count in found.items())))
     for name in left:
         print_line(harmless(f"{name} of before are not looked for"))
-
-
-async def _archive_due(url: str | None, *, backfill: bool, again: bool) -> dict[str, Any]:
-    async with _reading(url) as (store, reader):
-        enlisted, found, left = 0, Counter[str](), list[str]()
-        if backfill or again:
-            from redis_state.worker.archiving.again import (  # noqa: PLC0415 - the extra
-                enlist_records,
-            )
-
-            enlisted = await backfill_tasks(store, again=again)
-            records_found = await enlist_records(store, again=again)
-            found, left = records_found.counts, sorted(records_found.left)
-        due_at = monotonic()
-        if found.total():
-            due_at += RecordList(store.base).rest_s + 1
-        archiver, total = Archiver(store, reader.archive), ArchiveReport()
-        records = RecordArchiver(store, reader.archive)
-        copied: Counter[str] = Counter()
-        while True:
-            report, other = await archiver.run_once(), await records.run_once()
-            total += report
-            copied += other.copied
-            total.missed += other.missed
-            if report.postponed or other.postponed:
-                raise ArchiveUnavailable("write", "see the log")
-            if report.looked or other.looked:
-                continue
-            if monotonic() >= due_at:
-                counts = asdict(total) | copied | {"enlisted": enlisted}
-                counts |= {"enlisted_records": found.total()}
-                return counts | {"left": left}
-            await asyncio.sleep(_LOOK_S)
-
-
-async def _follow(url: str | None, *, share: float, nice: int) -> None:
-    """Archive until SIGTERM or SIGINT. What is claimed then is due again after two minutes."""
-    from redis_state.worker.archiving.loop import (  # noqa: PLC0415 - needs the extra
-        archive_regularly,
-    )
-
-    async with RedisStateStore.from_url(url) as store:
-        archive = open_archive(store.settings)
-        # Not on every system.
-        with suppress(AttributeError):
-            os.nice(nice)
-        work = asyncio.create_task(archive_regularly(store, archive, share=share))
-        for name in (signal.SIGTERM, signal.SIGINT):
-            with suppress(NotImplementedError, RuntimeError, ValueError):
-                asyncio.get_running_loop().add_signal_handler(name, work.cancel)
-        await asyncio.wait({work})
-        if not work.cancelled():
-            await work
 
 
 @archive.command()

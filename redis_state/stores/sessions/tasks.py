@@ -23,7 +23,7 @@ from redis_state.scripts import TASK_FIELDS, Fence, GatheringKeys, ReplyCode, Ta
 from redis_state.serialization import codec
 from redis_state.serialization.fields import choice, moment, validated
 from redis_state.serialization.payloads import Parts, Payloads, Sealed
-from redis_state.stores.base import Base, ms
+from redis_state.stores.base import ARCHIVE_HOLD_MS, Base, ms
 from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
 from redis_state.transport.key_text import LONGEST_REMEMBERED
 
@@ -73,6 +73,7 @@ class TaskStore:
         self._remembered = lru_cache(maxsize=1024)(self._name)
         self._active_ttl_ms = ms(base.settings.active_task_ttl)
         self._finished_ttl_ms = ms(base.settings.finished_task_ttl)
+        self._hold_ms = 0 if base.settings.archive_url is None else ARCHIVE_HOLD_MS
         self._state_type = state_type
         self._snapshot_type = snapshot_type
         # Where the host's own contexts have other defaults than what is not stored.
@@ -103,6 +104,13 @@ class TaskStore:
     def ttl_ms(self, status: str) -> int:
         """Return how long a task in this state is kept at least after its last change."""
         return self._finished_ttl_ms if status in _ENDED else self._active_ttl_ms
+
+    def hold_ms(self, status: str) -> int:
+        """Return for how long a worker's task in this state waits for the archive; 0: it does not.
+
+        The archiver lets go of it.
+        """
+        return self._hold_ms if status in _ENDED else 0
 
     async def save(self, state: TaskState, *, fence: Fence | None = None) -> bool:
         """Save a task whole; return whether it was accepted.

@@ -60,6 +60,7 @@ class Transitions:
             phase=phase.value,
             write=new_write_id(),
             ttl_ms=self._tasks.ttl_ms(phase.status.value),
+            hold_ms=self._tasks.hold_ms(phase.status.value),
             announcement=self._announce(session_id, task_id, phase),
         )
         if reply.word is ReplyCode.OK:

@@ -41,14 +41,11 @@ CountPauses = Callable[[RedisStateStore, Sequence[float]], Awaitable[Sequence[in
 
 
 @dataclass(eq=False, slots=True)
-class WorkerMetrics(Collector):
-    """One worker's numbers, as Prometheus reads them. Every series names the worker."""
+class ArchiveMetrics(Collector):
+    """The numbers of what archives, as Prometheus reads them. Every series names the process."""
 
     worker: str
-    max_tasks: int
     stats: WorkerStats
-    refused: Callable[[], int]
-    pauses: Mapping[float, int] = field(default_factory=dict[float, int])
 
     def collect(self) -> Iterator[Metric]:
         """Yield all families. Never raises."""
@@ -60,6 +57,96 @@ class WorkerMetrics(Collector):
     def describe(self) -> Iterator[Metric]:
         """Yield the families, so that a registry refuses a second worker with the same names."""
         yield from self._families()
+
+    def _families(self) -> Iterator[Metric]:
+        yield from self._of_archive()
+
+    def _of_archive(self) -> Iterator[Metric]:
+        stats, backlog = self.stats, self.stats.archive_backlog
+        if stats.archived:
+            yield self._counter(
+                "archived",
+                "What the archiver did: tasks, updates, missed, postponed, refused, erased, and "
+                "what `archive_classes` names.",
+                stats.archived.copy(),
+                "what",
+            )
+        if stats.retained:
+            yield self._counter(
+                "archive_removed",
+                "Rows that were removed from the archive because they had expired, by class.",
+                stats.retained.copy(),
+                "what",
+            )
+        if backlog is not None:
+            yield self._gauge(
+                "archive_backlog", "Ended tasks that are not archived yet.", {(): backlog[0]}
+            )
+            yield self._gauge(
+                "archive_backlog_age_seconds",
+                "Seconds that the first of them waits.",
+                {(): backlog[1]},
+            )
+
+        records = self.stats.record_backlog
+        if records is not None:
+            yield self._gauge(
+                "archive_records_backlog",
+                "Records of `archive_classes` that are not archived yet.",
+                {(): records[0]},
+            )
+            yield self._gauge(
+                "archive_records_backlog_age_seconds",
+                "Seconds that the first of them waits.",
+                {(): records[1]},
+            )
+
+    def _gauge(
+        self, name: str, text: str, values: Mapping[Any, float], *labels: str
+    ) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(f"redis_state_{name}", text, labels=["worker", *labels])
+        self._fill(family, values)
+        return family
+
+    def _counter(
+        self, name: str, text: str, values: Mapping[Any, int], *labels: str
+    ) -> CounterMetricFamily:
+        family = CounterMetricFamily(f"redis_state_{name}", text, labels=["worker", *labels])
+        self._fill(family, values)
+        return family
+
+    def _fill(
+        self, family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[Any, float]
+    ) -> None:
+        for key, value in values.items():
+            family.add_metric(self._labels(key), value)
+
+    def _histogram(
+        self, name: str, text: str, values: Mapping[Any, Histogram], *labels: str
+    ) -> HistogramMetricFamily:
+        family = HistogramMetricFamily(f"redis_state_{name}", text, labels=["worker", *labels])
+        for key, histogram in dict(values).items():
+            buckets: list[tuple[str, float]] = []
+            so_far = 0
+            names = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
+            for bound, count in zip(names, histogram.counts, strict=True):
+                so_far += count
+                buckets.append((bound, so_far))
+            family.add_metric(self._labels(key), buckets, histogram.total)
+        return family
+
+    def _labels(self, key: Any) -> list[str]:
+        parts: tuple[Any, ...] = (key,) if isinstance(key, str) else tuple(key)
+        return [self.worker, *(_text(part) for part in parts)]
+
+
+@dataclass(eq=False, slots=True)
+class WorkerMetrics(ArchiveMetrics):
+    """One worker's numbers, as Prometheus reads them. Every series names the worker."""
+
+    max_tasks: int
+    refused: Callable[[], int]
+    pauses: Mapping[float, int] = field(default_factory=dict[float, int])
 
     def _families(self) -> Iterator[Metric]:
         stats = self.stats
@@ -125,46 +212,6 @@ class WorkerMetrics(Collector):
                 "older_than_s",
             )
 
-    def _of_archive(self) -> Iterator[Metric]:
-        stats, backlog = self.stats, self.stats.archive_backlog
-        if stats.archived:
-            yield self._counter(
-                "archived",
-                "What the archiver did: tasks, updates, missed, postponed, refused, erased, and "
-                "what `archive_classes` names.",
-                stats.archived.copy(),
-                "what",
-            )
-        if stats.retained:
-            yield self._counter(
-                "archive_removed",
-                "Rows that were removed from the archive because they had expired, by class.",
-                stats.retained.copy(),
-                "what",
-            )
-        if backlog is not None:
-            yield self._gauge(
-                "archive_backlog", "Ended tasks that are not archived yet.", {(): backlog[0]}
-            )
-            yield self._gauge(
-                "archive_backlog_age_seconds",
-                "Seconds that the first of them waits.",
-                {(): backlog[1]},
-            )
-
-        records = self.stats.record_backlog
-        if records is not None:
-            yield self._gauge(
-                "archive_records_backlog",
-                "Records of `archive_classes` that are not archived yet.",
-                {(): records[0]},
-            )
-            yield self._gauge(
-                "archive_records_backlog_age_seconds",
-                "Seconds that the first of them waits.",
-                {(): records[1]},
-            )
-
     def _of_events(self) -> Iterator[Metric]:
         backlog = self.stats.event_backlog
         if backlog is not None:
@@ -179,51 +226,13 @@ class WorkerMetrics(Collector):
                 {(): backlog[1]},
             )
 
-    def _gauge(
-        self, name: str, text: str, values: Mapping[Any, float], *labels: str
-    ) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(f"redis_state_{name}", text, labels=["worker", *labels])
-        self._fill(family, values)
-        return family
-
-    def _counter(
-        self, name: str, text: str, values: Mapping[Any, int], *labels: str
-    ) -> CounterMetricFamily:
-        family = CounterMetricFamily(f"redis_state_{name}", text, labels=["worker", *labels])
-        self._fill(family, values)
-        return family
-
-    def _fill(
-        self, family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[Any, float]
-    ) -> None:
-        for key, value in values.items():
-            family.add_metric(self._labels(key), value)
-
-    def _histogram(
-        self, name: str, text: str, values: Mapping[Any, Histogram], *labels: str
-    ) -> HistogramMetricFamily:
-        family = HistogramMetricFamily(f"redis_state_{name}", text, labels=["worker", *labels])
-        for key, histogram in dict(values).items():
-            buckets: list[tuple[str, float]] = []
-            so_far = 0
-            names = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
-            for bound, count in zip(names, histogram.counts, strict=True):
-                so_far += count
-                buckets.append((bound, so_far))
-            family.add_metric(self._labels(key), buckets, histogram.total)
-        return family
-
-    def _labels(self, key: Any) -> list[str]:
-        parts: tuple[Any, ...] = (key,) if isinstance(key, str) else tuple(key)
-        return [self.worker, *(_text(part) for part in parts)]
-
 
 class Served:
     """A worker's metrics in a registry and, with a port, over HTTP; until closed."""
 
     def __init__(
         self,
-        metrics: WorkerMetrics,
+        metrics: ArchiveMetrics,
         *,
         registry: CollectorRegistry | None,
         host: str,

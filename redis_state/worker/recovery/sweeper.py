@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import BackendError, RedisStateError
 from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList
@@ -37,6 +36,7 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker.archiving.listing import ArchiveEntries
 from redis_state.worker.queue.job import QueueState
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.index_repair import IndexRepair
@@ -92,7 +92,7 @@ class Sweeper:
     shards. A task goes to the queue that it was submitted to; ``queue`` names that of a task which
     does not say. The claims of ``queues`` are inspected. With ``often``, each task that waits is
     inspected as often as that: for workers whose claims are not listed, arq's own. ``archiving``
-    puts tasks that have ended on the archive's list. ``claiming`` is
+    puts tasks that have ended on the archive's list, and the sessions of others. ``claiming`` is
     the queue of the process's claims, which knows where jobs were parked. ``history`` notices when
     the queues' server has lost jobs: so tasks that wait for long are inspected seldom.
     """
@@ -134,7 +134,7 @@ class Sweeper:
         self._claiming = claiming
         self._history = history
         self._claims_history = ""
-        self._archive = ArchiveList(store) if archiving else None
+        self._listing = ArchiveEntries(store) if archiving else None
 
     @property
     def pause_s(self) -> float:
@@ -255,11 +255,9 @@ class Sweeper:
     async def _enlist(
         self, claim: WatchClaim, fate: int | Fate, status_view: TaskStatusView
     ) -> None:
-        """Put a task on the archive's list before its entry is removed from this one."""
-        if self._archive is None or fate is not Fate.OUT or not claim.again:
-            return
-        if status_view.ours:
-            await self._archive.enlist(status_view.session_id, status_view.task_id)
+        """Put a task, or its session, on the archive's lists before its entry is settled."""
+        if self._listing is not None:
+            await self._listing.settle(claim, fate, status_view)
 
     async def _inspect(
         self,

@@ -338,6 +338,7 @@ class TaskTransitions:
             release=release,
             write=write,
             ttl_ms=self._store.tasks.ttl_ms(status.value),
+            hold_ms=self._store.tasks.hold_ms(status.value),
             announcement=announcement(self._store, update, run=run.epoch if run else None),
             parent=self._store.tasks.keys(state.session_id, parent) if parent else None,
             ended=self._ended(ended) if of_child and ended is not None else b"",

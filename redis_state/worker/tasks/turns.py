@@ -124,6 +124,7 @@ class InTurn:
                 earlier_ms=seniority_ms(self.priority),
                 life_ms=line_life_ms(self.store, self.delay_ms),
                 ended_ms=self.store.tasks.ttl_ms(TaskStatus.CANCELLED.value),
+                hold_ms=self.store.tasks.hold_ms(TaskStatus.CANCELLED.value),
                 cancelled=_cancelled(self.store, task_id) if self.policy is OnBusy.REPLACE else {},
             )
             if reply.word is not ReplyCode.AGAIN:

@@ -27,6 +27,7 @@ from redis_state.stores.archive_list import RecordList
 from redis_state.stores.traces.audit_events import GLOBAL_TRACE, write_event
 from tests.integration.archive.test_any_ids import IDS
 from tests.support.commands import Ran, cli
+from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archived_records import (
     archive_records,
@@ -223,6 +224,22 @@ async def test_an_archive_that_is_away_delays_and_nothing_expires(
     for key in (keys.rows, keys.ids):
         assert 0 < await send(live, "PTTL", key) < 399 * DAY_MS
     await away.aclose()
+
+
+async def test_events_that_grow_old_while_the_archive_is_away_are_archived(
+    live: RedisStateStore, archive: Archive, away: Archive
+) -> None:
+    await live.save_events(made(*"abc"))
+    await records_due(live)
+    assert (await RecordArchiver(live, away).run_once()).postponed == 1
+    await clock_passes(live.base.scripts, await clock_ms(live.base.scripts) + 2)
+    short = live.settings.model_copy(update={"events_ttl": timedelta(milliseconds=1)})
+    async with RedisStateStore(short) as store:
+        for content in "de":
+            await store.save_events(made(content))
+    report = await archive_records(live, archive)
+    assert (report.copied, report.missed) == ({"events": 5}, 0)
+    assert await kept(archive) == list(enumerate("abcde", 1))
 
 
 @pytest.mark.role("any", why="it reads the names of all keys")

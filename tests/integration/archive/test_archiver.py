@@ -32,6 +32,7 @@ from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.moves import watch_entry
 from tests.support.processes.pools import SESSION
+from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archives import (
     all_due,
@@ -41,6 +42,7 @@ from tests.support.tasks.archives import (
     ended,
     expected,
     live_rows,
+    tell,
 )
 from tests.support.tasks.crash_states import close_queues, make_due, send, sweeper_of
 
@@ -110,6 +112,30 @@ async def test_an_archive_that_is_away_delays_and_loses_nothing(
     assert await archived(archive) == await expected(live, task)
     after = [int(await send(live, "PTTL", key)) for key in kept]
     assert all(0 < now <= was for now, was in zip(after, before, strict=True))
+
+
+async def test_rows_that_grow_old_while_the_archive_is_away_are_archived(
+    live: RedisStateStore, archive: Archive, archive_url: str
+) -> None:
+    await tell(live, 5)
+    await ArchiveList(live).enlist_session(SESSION, delay_ms=0)
+    await all_due(live)
+    assert (await Archiver(live, gone(archive_url)).run_once()).postponed == 1
+    await clock_passes(live.base.scripts, await clock_ms(live.base.scripts) + 2)
+    # To these, all rows of before are too old.
+    short = live.settings.model_copy(update={"updates_ttl": timedelta(milliseconds=1)})
+    async with RedisStateStore(short) as store:
+        await tell(store, 3)
+    rows = await live_rows(live)
+    assert len(await live.list_updates(SESSION)) == 8
+    await all_due(live)
+    report = await Archiver(live, archive).run_once()
+    assert (report.updates, report.missed) == (8, 0)
+    assert await archived_rows(archive) == rows
+    # From now on they are.
+    async with RedisStateStore(short) as store:
+        await tell(store, 1)
+    assert len(await live.list_updates(SESSION)) < 8
 
 
 async def test_the_list_of_a_session_forgets_a_task_when_the_task_expires(

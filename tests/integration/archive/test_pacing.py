@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 from itertools import count
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -34,6 +35,7 @@ from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
 from tests.support.commands import begin, end
 from tests.support.processes.pools import SESSION
+from tests.support.servers.ports import free_port
 from tests.support.tasks.archives import all_due, archive_all, archived, ended, expected
 from tests.support.tasks.crash_states import send
 
@@ -228,11 +230,13 @@ async def test_trouble_with_records_keeps_no_count_nor_task_back(
 async def test_a_process_of_its_own_archives_until_it_is_ended(
     live: RedisStateStore, archive: Archive, settings: Settings, archive_url: str
 ) -> None:
+    pytest.importorskip("prometheus_client", reason="needs the prometheus extra")
+    port = free_port()
     task = await ended(live)
     await ArchiveList(live).enlist(SESSION, task)
     process = await begin(
         settings,
-        *("archive", "run", "--follow", "--nice", "0"),
+        *("archive", "run", "--follow", "--nice", "0", "--metrics-port", str(port)),
         environment={"REDIS_STATE_ARCHIVE_URL": archive_url, "REDIS_STATE_ARCHIVE_SHARE": "0"},
     )
 
@@ -240,6 +244,24 @@ async def test_a_process_of_its_own_archives_until_it_is_ended(
         return bool(await archived(archive))
 
     await eventually(is_archived, "the process archives it")
+
+    def metrics() -> str:
+        with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            text: str = answer.read().decode()
+            return text
+
+    async def is_counted() -> bool:
+        text = await asyncio.to_thread(metrics)
+        counts = dict(
+            line.rsplit(" ", 1) for line in text.splitlines() if "archived_total{" in line
+        )
+        found = {name.split('"')[1]: float(count) for name, count in counts.items()}
+        counted = found.get("tasks") == 1 and found.get("missed") == 0
+        return counted and "redis_state_archive_backlog_age_seconds" in text
+
+    await eventually(is_counted, "it counts that")
+    text = await asyncio.to_thread(metrics)
+    assert "redis_state_max_tasks" not in text
     process.send_signal(signal.SIGTERM)
     assert (await end(process)).status == 0
     assert await archived(archive) == await expected(live, task)

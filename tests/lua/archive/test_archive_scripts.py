@@ -1,12 +1,23 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts.keys import task_keys
-from tests.support.scripts.logs import append
-from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok
+from tests.support.scripts.keys import saying, task_keys
+from tests.support.scripts.logs import append, rows_of
+from tests.support.scripts.replies import (
+    HOUR,
+    ask,
+    clock_ms,
+    clock_passes,
+    fields,
+    lives,
+    no,
+    ok,
+)
 
 DAY = 24 * HOUR
 
@@ -85,6 +96,41 @@ async def test_a_lifetime_that_was_changed_while_it_was_kept_stays(
     assert (await lives(scripts, task.task))[0] > 19 * DAY
 
 
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("how", ["move", "transition"])
+async def test_what_ends_is_held_in_the_step_that_ends_it(
+    scripts: Scripts, keys: Keys, task: TaskKeys, how: str, *, ours: bool
+) -> None:
+    await put(scripts, task, "PENDING")
+    if not ours:
+        await ask(scripts, "HDEL", task.task, "job")
+    given: dict[str, Any] = {
+        "mark": b"",
+        "write": "end",
+        "ttl_ms": HOUR,
+        "hold_ms": 10 * DAY,
+        "announcement": saying(keys, "ended"),
+    }
+    for _ in range(2):
+        if how == "move":
+            reply = await scripts.move_task(
+                task, {"status": b"FAILED"}, from_states=["PENDING"], release=False, **given
+            )
+        else:
+            reply = await scripts.transition_task(
+                task, {}, from_phases=["PENDING"], status="FAILED", phase="FAILED", **given
+            )
+        assert reply.word is ReplyCode.OK
+    log = keys.updates("s")
+    held = ours or how == "move"
+    left = await lives(scripts, task.task, task.journal, task.tasks, log.rows, log.ids)
+    assert all((each > 9 * DAY) is held for each in left)
+    assert await scripts.mark_archived(task, stamp="4 end") == ok()
+    assert await scripts.keep_rows(log, least_ms=0, hold_ms=10 * DAY) == ok(int(held))
+    left = await lives(scripts, task.task, task.journal, log.rows, log.ids)
+    assert all(0 < each <= 1.5 * HOUR for each in left)
+
+
 async def test_a_log_is_kept_and_let_go_of(scripts: Scripts, keys: Keys) -> None:
     log = keys.updates("s")
     assert await scripts.keep_rows(log, least_ms=DAY, hold_ms=10 * DAY) == ok(0)
@@ -97,6 +143,33 @@ async def test_a_log_is_kept_and_let_go_of(scripts: Scripts, keys: Keys) -> None
     assert await scripts.keep_rows(log, least_ms=0, hold_ms=10 * DAY) == ok(1)
     after = await lives(scripts, log.rows, log.ids)
     assert all(abs(was - now) < 60_000 for was, now in zip(before, after, strict=True))
+
+
+async def test_no_row_of_a_log_that_is_held_is_too_old_and_too_many_are_too_many(
+    scripts: Scripts, keys: Keys
+) -> None:
+    log = keys.updates("s")
+    await append(scripts, log, *"abcde", topic="t")
+    assert await scripts.keep_rows(log, least_ms=DAY, hold_ms=10 * DAY) == ok(1)
+    await clock_passes(scripts, await clock_ms(scripts) + 2)
+    # Each of them finds the others too old, and the lifetime too short.
+    await append(scripts, log, "f", topic="t", ttl_ms=1)
+    await append(scripts, log, "g", "g", topic="t", ttl_ms=2 * HOUR)
+    assert [row_id for _, row_id in await rows_of(scripts, log)] == [*"abcdefg"]
+    await append(scripts, log, "h", topic="t", max_rows=4)
+    await clock_passes(scripts, await clock_ms(scripts) + 2)
+    await append(scripts, log, "i", topic="t", max_rows=5, ttl_ms=1)
+    assert [row_id for _, row_id in await rows_of(scripts, log)] == [*"efghi"]
+    assert await scripts.keep_rows(log, least_ms=DAY, hold_ms=10 * DAY) == ok(0)
+    assert all(left > 9 * DAY for left in await lives(scripts, log.rows, log.ids))
+    # As the appends have extended it.
+    for changed in (1, 0):
+        assert await scripts.keep_rows(log, least_ms=0, hold_ms=10 * DAY) == ok(changed)
+        left = await lives(scripts, log.rows, log.ids)
+        assert all(2 * HOUR < each <= 3 * HOUR for each in left)
+    await append(scripts, log, "j", topic="t", ttl_ms=1)
+    assert [row_id for _, row_id in await rows_of(scripts, log)][-1] == "j"
+    assert len(await rows_of(scripts, log)) < 6
 
 
 async def test_a_record_is_read_kept_and_let_go_of(scripts: Scripts, keys: Keys) -> None:

@@ -82,6 +82,13 @@ async def test_other_tasks_than_those_known_are_read_again(scripts: Scripts, key
     assert (await create(scripts, keys, "b", "replace", "a", "gone")).word is ReplyCode.OK
 
 
+async def test_what_is_replaced_is_held_for_the_archive(scripts: Scripts, keys: Keys) -> None:
+    await create(scripts, keys, "a", "enqueue")
+    await create(scripts, keys, "b", "replace", "a", hold_ms=30 * HOUR)
+    log, held = keys.updates("s"), task_keys(keys, "s", "a")
+    assert all(left > 29 * HOUR for left in await lives(scripts, held.task, log.rows, log.ids))
+
+
 async def test_what_has_ended_or_is_of_another_kind_is_taken_off(
     scripts: Scripts, keys: Keys
 ) -> None:

@@ -78,6 +78,7 @@ class TaskScripts(ScriptRunner):
         release: bool,
         write: str,
         ttl_ms: int,
+        hold_ms: int = 0,
         announcement: Announcement,
         parent: TaskKeys | None = None,
         ended: bytes = b"",
@@ -268,6 +269,7 @@ class TaskScripts(ScriptRunner):
         phase: str,
         write: str,
         ttl_ms: int,
+        hold_ms: int = 0,
         announcement: Announcement,
     ) -> PendingReply:
         """OK fields | DENIED phase | LOST epoch | MISSING."""

@@ -64,6 +64,7 @@ class TurnScripts(ScriptRunner):
         earlier_ms: int,
         life_ms: int,
         ended_ms: int,
+        hold_ms: int = 0,
         cancelled: Mapping[str, bytes],
     ) -> PendingReply:
         """OK version due interrupted ids and versions | STALE version | EXPIRED | AGAIN |

@@ -243,7 +243,7 @@ def test_what_goes_wrong_in_a_scrape_is_logged_once_and_dropped(
     def broken() -> int:
         raise ZeroDivisionError
 
-    collector = WorkerMetrics("w", 1, WorkerStats(["h"]), broken)
+    collector = WorkerMetrics("w", WorkerStats(["h"]), 1, broken)
     for _ in range(3):
         assert list(collector.collect()) == []
     assert [record.message for record in caplog.records] == [
@@ -342,7 +342,7 @@ async def test_what_a_sweep_found_is_shown(store: RedisStateStore) -> None:
     registry = CollectorRegistry()
     stats = WorkerStats(["h"])
     stats.swept.update(requeued=2, taken_out=1)
-    registry.register(WorkerMetrics("w", 1, stats, int))
+    registry.register(WorkerMetrics("w", stats, 1, int))
     labels = {"worker": "w", "what": "requeued"}
     assert registry.get_sample_value("redis_state_swept_total", labels) == 2
 
@@ -359,7 +359,7 @@ async def test_counting_pauses_goes_on_whatever_goes_wrong(
             raise found
         return found
 
-    collector = WorkerMetrics("w", 1, WorkerStats(), int)
+    collector = WorkerMetrics("w", WorkerStats(), 1, int)
     counting = asyncio.create_task(count_regularly(store, collector, count))
     await eventually(lambda: collector.pauses.get(0) == 5, "it has counted")
     counting.cancel()
@@ -410,7 +410,7 @@ async def test_a_registry_that_refuses_keeps_no_worker_from_working(
     store: RedisStateStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry = CollectorRegistry()
-    registry.register(WorkerMetrics("other", 1, WorkerStats(), int))
+    registry.register(WorkerMetrics("other", WorkerStats(), 1, int))
     async with pool(store, {"works": works}, metrics_registry=registry) as client:
         task = await client.submit("works", session_id=SESSION)
         assert (await client.wait(SESSION, task, timeout_s=60)).result == 1
