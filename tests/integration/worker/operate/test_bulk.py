@@ -61,6 +61,20 @@ async def test_all_that_match_are_retried_each_with_its_outcome(store: RedisStat
         assert sum((await client.count(handler="g")).values()) == 24
 
 
+async def test_a_task_that_failed_again_is_not_reported_as_retried(store: RedisStateStore) -> None:
+    work = Work()
+    async with pool(store, {"h": work}) as client:
+        task = await client.submit("h", session_id="s")
+        for number, outcome in enumerate([BulkOutcome.DONE, BulkOutcome.REFUSED]):
+            await client.wait("s", task)
+            (item,) = (await client.bulk("retry", key="k")).items
+            assert item.outcome is outcome, number
+        assert "FAILED again: use another key" in str(item.reason)
+        work.bad = ""
+        assert (await client.bulk("retry", key="l")).counts[BulkOutcome.DONE] == 1
+        assert await client.result("s", task) == ["a1", "b3", "c1"]
+
+
 async def test_bad_bulk_calls_are_refused(store: RedisStateStore) -> None:
     async with client_of(store) as client:
         cases: list[tuple[str, str, dict[str, Any]]] = [
