@@ -36,6 +36,7 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
     "count(attributes)": "The gateway counts by session. `sessions` lists all of them.",
     "bulk(concurrency)": "The gateway decides it.",
     "bulk(progress)": "The report comes in one answer, of 500 tasks at most.",
+    "queues.keys": _NO_ROUTE,
     "queues.limit": _NO_ROUTE,
     "queues.limit_key": _NO_ROUTE,
     "schedules.backfill": _NO_ROUTE,

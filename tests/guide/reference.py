@@ -159,6 +159,7 @@ def metrics() -> str:
         RunOutcome,
         WorkerStats,
     )
+    from redis_state.worker.queue.backlog import Backlog  # noqa: PLC0415
 
     stats = WorkerStats(["handler"], polls=Polls())
     stats.swept["taken_over"] += 1
@@ -166,7 +167,9 @@ def metrics() -> str:
     stats.retained["tasks"] = 0
     stats.event_backlog = 0, 0.0
     stats.record_backlog = 0, 0.0
-    collector = WorkerMetrics("worker", 1, stats, lambda: 0, dict.fromkeys(PAUSE_AGES, 0))
+    stats.queues = {"queue": Backlog(0, 0, 0, 0.0, [])}
+    pauses = dict.fromkeys(PAUSE_AGES, 0)
+    collector = WorkerMetrics("worker", 1, stats, lambda: 0, pauses, serves=["queue"])
     rows: list[str] = []
     for family in collector.collect():
         suffix = "_total" if family.type == "counter" else ""
