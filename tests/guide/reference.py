@@ -168,8 +168,9 @@ def metrics() -> str:
     stats.event_backlog = 0, 0.0
     stats.record_backlog = 0, 0.0
     stats.queues = {"queue": Backlog(0, 0, 0, 0.0, [])}
-    pauses = dict.fromkeys(PAUSE_AGES, 0)
-    collector = WorkerMetrics("worker", 1, stats, lambda: 0, pauses, serves=["queue"])
+    collector = WorkerMetrics(
+        "worker", 1, stats, lambda: 0, dict.fromkeys(PAUSE_AGES, 0), serves=["queue"]
+    )
     rows: list[str] = []
     for family in collector.collect():
         suffix = "_total" if family.type == "counter" else ""

@@ -143,6 +143,7 @@ async def test_a_retry_whose_caller_dies_is_completed_by_the_same_call(
     families = await ended_families(store, family, last)
     family.work.bad = ""
     reopened: list[int] = []
+    survived = False
     async with client_of(store) as client:
         for at, names in enumerate(families):
             survived = await death.survives(client, names[0], at)

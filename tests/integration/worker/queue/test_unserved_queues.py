@@ -21,6 +21,7 @@ from redis_state.worker.queue.queue import Queue
 from tests.support.commands import cli
 from tests.support.processes.pools import SESSION, client_of, pool
 from tests.support.processes.worker_processes import stop, worker_process
+from tests.support.tasks.work import Work
 
 pytestmark = pytest.mark.worker
 
@@ -61,7 +62,7 @@ async def test_a_queue_whose_only_worker_was_killed_is_seen_until_it_is_empty(
         async def silent() -> bool:
             return (await listed(client))[gpu][2] == 0
 
-        async with pool(store, {"h": str}, name="w", metrics_registry=registry):
+        async with pool(store, {"h": Work()}, name="w", metrics_registry=registry):
             await eventually(silent, "the dead worker's record has expired")
             await eventually(lambda: metric("queue_waiting"), "the backlog is counted")
             assert metric("queue_later") == 1
