@@ -175,6 +175,7 @@ def queue_document(queue: QueueInfo) -> dict[str, Any]:
         "later": queue.later,
         "running": queue.running,
         "oldest_s": round(queue.oldest_s, 3),
+        "workers": queue.workers,
         "paused": queue.paused,
         "limit": queue.limit,
         "per_key": queue.per_key,

@@ -125,6 +125,7 @@ OTHERS: Final[dict[str, str]] = {
     "workers": "of processes",
     "test_clock": "of tests",
     "queue_history": "an id of the queues",
+    "queue_names": "names of queues, as long as their jobs may wait",
     "rates": "numbers under names of the application",
     "rate_settings": "like the rates",
     "cron": "moments of cron jobs",

@@ -24,7 +24,7 @@ class HttpQueues:
         return read_queue(await self._caller.call(Ask("GET", _queue(name))))
 
     async def list(self) -> Sequence[QueueInfo]:
-        """List the queues that live workers serve, and the default one."""
+        """List the queues that live workers serve, the default one, and those that have tasks."""
         found = await self._caller.call(Ask("GET", ("queues",)))
         return [read_queue(each) for each in found["queues"]]
 

@@ -231,6 +231,7 @@ def read_queue(said: Mapping[str, Any]) -> QueueInfo:
     names = ("name", "waiting", "later", "running", "oldest_s", "paused", "limit", "per_key")
     return QueueInfo(
         **{name: said[name] for name in names},
+        workers=said["workers"],
         rate=_rate(said["rate"]),
         keys={
             key: KeyLimits(its["running"], _rate(its["rate"])) for key, its in said["keys"].items()

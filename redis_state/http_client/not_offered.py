@@ -35,5 +35,6 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
     "bulk(concurrency)": "The gateway decides it.",
     "bulk(progress)": "The report comes in one answer, of 500 tasks at most.",
     "rates": _NO_ROUTE,
+    "queues.keys": _NO_ROUTE,
     "schedules.backfill": _NO_ROUTE,
 }

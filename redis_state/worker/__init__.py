@@ -12,6 +12,7 @@ from redis_state.worker.handler.messaging import Request
 from redis_state.worker.handler.versions import versioned
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.pool.worker import AgentWorker
+from redis_state.worker.queue.backlog import QueueKeyInfo
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.limits import KeyLimits, QueueInfo, Rate
 from redis_state.worker.queue.rates import Rates
@@ -69,6 +70,7 @@ __all__ = [
     "PausePage",
     "PublishedValue",
     "QueueInfo",
+    "QueueKeyInfo",
     "Queues",
     "Rate",
     "Rates",

@@ -161,6 +161,7 @@ def metrics() -> str:
         RunOutcome,
         WorkerStats,
     )
+    from redis_state.worker.queue.backlog import Backlog  # noqa: PLC0415
 
     stats = WorkerStats(["handler"], polls=Polls())
     stats.swept["taken_over"] += 1
@@ -168,7 +169,10 @@ def metrics() -> str:
     stats.retained["tasks"] = 0
     stats.event_backlog = 0, 0.0
     stats.record_backlog = 0, 0.0
-    collector = WorkerMetrics("worker", stats, 1, lambda: 0, dict.fromkeys(PAUSE_AGES, 0))
+    stats.queues = {"queue": Backlog(0, 0, 0, 0.0, [])}
+    collector = WorkerMetrics(
+        "worker", stats, 1, lambda: 0, dict.fromkeys(PAUSE_AGES, 0), serves=["queue"]
+    )
     rows: list[str] = []
     for family in collector.collect():
         suffix = "_total" if family.type == "counter" else ""

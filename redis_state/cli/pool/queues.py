@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ from redis_state.documents import queue_document
 from redis_state.errors import InvalidField
 
 if TYPE_CHECKING:
-    from redis_state.worker import UnservedTasks
+    from redis_state.worker import QueueKeyInfo, UnservedTasks
     from redis_state.worker.queue.limits import QueueInfo, Rate
 
 queues: typer.Typer = typer.Typer(
@@ -39,9 +40,10 @@ def show(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the queues that workers serve: what waits, since when, what runs, and the limits.
+    """List queues: what waits, since when, what runs, how many workers there are, and the limits.
 
-    Also what waits for workers with a version of its handler, and who has it.
+    They are those that live workers serve, the default one, and all that have tasks. Also what
+    waits for workers with a version of its handler, and who has it.
     """
     if context.invoked_subcommand is not None:
         return
@@ -118,6 +120,35 @@ def limit(
     _report(run(do()), as_json=as_json)
 
 
+@queues.command()
+def keys(
+    name: Name,
+    limit: Annotated[int, typer.Option(min=1, help="The most keys that are listed.")] = 100,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List who waits in a queue and who runs, by key: those with the most waiting tasks first."""
+
+    async def look() -> Sequence[QueueKeyInfo]:
+        async with client_of(url) as client:
+            return await client.queues.keys(name, limit=limit)
+
+    found = run(look())
+    if as_json:
+        print_json([asdict(each) for each in found])
+        return
+    rows = [
+        (
+            f"session {each.in_turn}, in turn" if each.key is None else each.key,
+            each.waiting,
+            each.running,
+            f"{each.oldest_s:.0f} s",
+        )
+        for each in found
+    ]
+    print_table(("key", "waiting", "running", "oldest"), rows, none="No task has a key.")
+
+
 app.add_typer(queues)
 
 
@@ -154,7 +185,18 @@ def _report(
     if as_json:
         print_json([_document(info, unserved) for info in infos])
         return
-    columns = ("queue", "waiting", "later", "running", "oldest", "limit", "per key", "rate", "")
+    columns = (
+        "queue",
+        "waiting",
+        "later",
+        "running",
+        "oldest",
+        "workers",
+        "limit",
+        "per key",
+        "rate",
+        "",
+    )
     rows = [
         (
             info.name,
@@ -162,6 +204,7 @@ def _report(
             info.later,
             info.running,
             f"{info.oldest_s:.0f} s",
+            info.workers,
             _shown(info.limit),
             _shown(info.per_key),
             _shown(info.rate),

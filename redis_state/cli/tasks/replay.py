@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -33,7 +34,17 @@ if TYPE_CHECKING:
 Names = Sequence[tuple[str, str]]
 Read = Callable[[], Any]
 
+_LIMIT = 1000
 _UNFINISHED = (TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.PAUSED)
+
+
+@dataclass(slots=True)
+class _Looked:
+    """What was replayed, what could not be read, and whether the limit left others out."""
+
+    more: bool = False
+    reports: list[ReplayReport] = field(default_factory=list["ReplayReport"])
+    unread: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
 
 
 @app.command()
@@ -60,7 +71,13 @@ def replay(
         list[Path] | None,
         typer.Option(help="A file of `redis-state history`, instead of the server's tasks."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="The most tasks to replay.")] = 1000,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"The most tasks to look at. Default: {_LIMIT}, and status 1 if there are more.",
+        ),
+    ] = None,
     at_once: Annotated[int, typer.Option(min=1, help="How many to replay at a time.")] = 8,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.01, help="The longest that one may take.")
@@ -73,7 +90,8 @@ def replay(
 
     Steps return what is recorded. A replay ends where the journal does, or at the first call that
     does not fit. Nothing is written or published. What handlers do outside of steps happens in this
-    process. Status 1 if a task could not continue, 3 if there is no such task.
+    process. Status 1 if a task could not continue or could not be read, or if there are more than
+    the default limit; 3 if there is no such task.
     """
     handlers = or_exit(lambda: load_handlers(target))
     if task is not None and session is None:
@@ -83,27 +101,33 @@ def replay(
             lambda: _wrong("--status needs --session: without it, unfinished tasks are replayed")
         )
 
-    async def find_out() -> list[ReplayReport]:
+    async def find_out() -> _Looked:
         if history:
             return await _replay_all(
-                handlers, [_of_file(path) for path in history], at_once, timeout
+                handlers, [(str(path), _of_file(path)) for path in history], at_once, timeout
             )
         async with client_of(url) as client:
-            names = await _named(client, session, task, status or _UNFINISHED, limit)
-            reads = [_of_store(client, name, handler) for name in names]
-            return await _replay_all(handlers, reads, at_once, timeout)
+            found = await _named(client, session, task, status or _UNFINISHED, limit or _LIMIT)
+            names = found[: limit or _LIMIT]
+            reads = [(name, _of_store(client, name, handler)) for name in names]
+            replayed = await _replay_all(handlers, reads, at_once, timeout)
+            replayed.more = len(found) > len(names)
+            return replayed
 
-    reports = run(find_out())
-    counts = Counter(report.verdict.value for report in reports)
+    found = run(find_out())
+    counts = Counter(report.verdict.value for report in found.reports)
     if as_json:
         print_json(
-            {"replayed": len(reports), "fits": 0, "diverges": 0, "undecided": 0}
+            {"replayed": len(found.reports), "fits": 0, "diverges": 0, "undecided": 0}
             | counts
-            | {"tasks": [report.document() for report in reports]}
+            | {"more": found.more, "unread": found.unread}
+            | {"tasks": [report.document() for report in found.reports]}
         )
     else:
-        _print(reports, counts, every=every)
-    if counts["diverges"]:
+        _print(found, counts, every=every)
+    if found.more:
+        complain(f"only the first {limit or _LIMIT} tasks were looked at: see --limit")
+    if counts["diverges"] or found.unread or (found.more and limit is None):
         raise typer.Exit(ExitCode.FAILED)
 
 
@@ -163,6 +187,7 @@ async def _named(
     statuses: Sequence[TaskStatus],
     limit: int,
 ) -> Names:
+    """Find the tasks that are meant: one more than the limit, if there are so many."""
     if session is not None and task is not None:
         if await client.inspect(session, task) is None:
             raise NotFound(f"session {harmless(session)!r} has no task {harmless(task)!r}")
@@ -171,9 +196,7 @@ async def _named(
         found = [one for one in await client.store.list_tasks(session) if one.status in statuses]
     else:
         found = list(await client.unfinished(limit=limit + 1))
-    if len(found) > limit:
-        print(f"redis-state: only the first {limit} tasks are replayed", file=sys.stderr)
-    return [(one.session_id, one.task_id) for one in found[:limit]]
+    return [(one.session_id, one.task_id) for one in found[: limit + 1]]
 
 
 def _of_store(client: TaskClient, name: tuple[str, str], handler: str | None) -> Read:
@@ -196,20 +219,25 @@ def _of_file(path: Path) -> Read:
 
 
 async def _replay_all(
-    handlers: Mapping[str, Any], reads: Sequence[Read], at_once: int, timeout_s: float
-) -> list[ReplayReport]:
+    handlers: Mapping[str, Any],
+    reads: Sequence[tuple[tuple[str, str] | str, Read]],
+    at_once: int,
+    timeout_s: float,
+) -> _Looked:
     """Replay so many at a time, each read when its turn comes."""
     from redis_state.worker.runs.replaying import replay_history  # noqa: PLC0415 - needs the extra
 
     turn, reports, done = asyncio.Semaphore(at_once), dict[int, Any](), Counter[str]()
+    unread = dict[int, dict[str, str]]()
     shown = sys.stderr.isatty()
 
-    async def one(number: int, read: Read) -> None:
+    async def one(number: int, name: tuple[str, str] | str, read: Read) -> None:
         async with turn:
             try:
                 found = await read()
             except (CorruptState, PayloadUnreadable, PayloadStoreUnavailable) as error:
                 complain(f"not replayed: {error}")
+                unread[number] = _unread(name, error)
                 found = None
             if found is not None:
                 reports[number] = await replay_history(handlers, found, timeout_s=timeout_s)
@@ -217,14 +245,23 @@ async def _replay_all(
             if shown:
                 print(f"\rreplayed {done['all']} of {len(reads)}", end="", file=sys.stderr)
 
-    await asyncio.gather(*(one(number, read) for number, read in enumerate(reads)))
+    await asyncio.gather(*(one(number, *read) for number, read in enumerate(reads)))
     if shown:
         print("\r\033[K", end="", file=sys.stderr)
-    return [reports[number] for number in sorted(reports)]
+    return _Looked(
+        reports=[reports[number] for number in sorted(reports)],
+        unread=[unread[number] for number in sorted(unread)],
+    )
 
 
-def _print(reports: Sequence[ReplayReport], counts: Counter[str], *, every: bool) -> None:
-    shown = [report for report in reports if every or not report.fits]
+def _unread(name: tuple[str, str] | str, error: Exception) -> dict[str, str]:
+    if isinstance(name, str):
+        return {"file": name, "why": str(error)}
+    return {"session_id": name[0], "task_id": name[1], "why": str(error)}
+
+
+def _print(found: _Looked, counts: Counter[str], *, every: bool) -> None:
+    shown = [report for report in found.reports if every or not report.fits]
     if shown:
         columns = ("session", "task", "handler", "version", "status", "verdict", "why")
         rows = [
@@ -240,9 +277,10 @@ def _print(reports: Sequence[ReplayReport], counts: Counter[str], *, every: bool
             for report in shown
         ]
         print_table(columns, rows, none="")
+    unread = f", {len(found.unread)} could not be read" if found.unread else ""
     print_line(
-        f"{len(reports)} replayed: {counts['fits']} fit, {counts['diverges']} diverge, "
-        f"{counts['undecided']} undecided"
+        f"{len(found.reports)} replayed: {counts['fits']} fit, {counts['diverges']} diverge, "
+        f"{counts['undecided']} undecided{unread}"
     )
 
 

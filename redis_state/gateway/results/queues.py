@@ -27,6 +27,7 @@ class QueueResult(ResultShape):
     later: int
     running: int
     oldest_s: float
+    workers: int
     paused: bool
     limit: int | None
     per_key: int | None
@@ -35,6 +36,6 @@ class QueueResult(ResultShape):
 
 
 class QueuesResult(ResultShape):
-    """The queues that workers serve."""
+    """The queues that workers serve, and those that have tasks."""
 
     queues: list[QueueResult]

@@ -17,7 +17,7 @@ from redis_state.worker import Rate
 
 
 async def list_queues(call: ApiCall) -> Response:
-    """List the queues that live workers serve, and the default one."""
+    """List the queues that live workers serve, the default one, and those that have tasks."""
     return answer({"queues": [queue_document(each) for each in await call.client.queues.list()]})
 
 

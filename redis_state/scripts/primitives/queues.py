@@ -149,6 +149,12 @@ class QueueScripts(ScriptRunner):
         """OK history picking."""
 
     @script
+    def know_queue(
+        self, names: str, *, queue: bytes, life_ms: int, at_ms: int | None
+    ) -> PendingReply:
+        """OK."""
+
+    @script
     def defer_job(
         self,
         keys: QueueKeys,
@@ -160,8 +166,12 @@ class QueueScripts(ScriptRunner):
         """OK moved."""
 
     @script
-    def look_queue(self, keys: QueueKeys, *, most: int) -> PendingReply:
+    def look_queue(self, keys: QueueKeys, *, most: int, most_keys: int) -> PendingReply:
         """OK now waiting later claimed settings, and the first jobs with their places."""
+
+    @script
+    def look_keys(self, list: str, keys: QueueKeys, *, after: bytes, most: int) -> PendingReply:  # noqa: A002
+        """OK now last, then key, waiting, running, id and place, in turn."""
 
     @script
     def drop_claims(

@@ -26,8 +26,9 @@ class TaskStatusView:
     not cancelled with its ``parent``. ``waits_for`` is the child whose end it waits for, ``pause``
     the digest of the pause's token; ``waits_for_message`` is true while it waits for messages.
     ``order`` distinguishes a task from later ones of its id, ``parent_order`` its parent from later
-    ones of that id. ``write`` is that of the version. ``retries`` counts how often it was reopened.
-    It is due at ``due_ms``, and is limited under ``key``.
+    ones of that id. ``write`` is that of the version. ``retries`` counts how often it was reopened,
+    ``parent_retry`` is the last retry of its parent that reopened it too. It is due at ``due_ms``,
+    and is limited under ``key``.
     """
 
     session_id: str
@@ -48,6 +49,7 @@ class TaskStatusView:
     key: str = ""
     write: str = ""
     retries: int = 0
+    parent_retry: int = 0
     epoch: int = 0
     left_ms: int = 0
     waits_for_message: bool = False
@@ -94,6 +96,7 @@ class TaskStatusView:
             key=text("flow_key") or "",
             write=text("write") or "",
             retries=number("retries"),
+            parent_retry=number("parent_retry"),
             epoch=epoch,
             left_ms=left_ms,
             waits_for_message=for_message and status is TaskStatus.PAUSED,

@@ -111,6 +111,12 @@ class PoolLayout(KeyLayout):
         """
         return self._of_namespace("queues", "history")
 
+    def queue_names(self) -> str:
+        """zset: queue -> until when its jobs may wait, in ms. `active_task_ttl` after a job is
+        due.
+        """
+        return self._of_namespace("queues", "names")
+
     def rates(self) -> str:
         """zset: rate -> when all of it is there again, in ms. Eight days after a use."""
         return self._of_namespace("rates", "rates")

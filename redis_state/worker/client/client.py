@@ -37,7 +37,6 @@ from redis_state.worker.client.messaging import ClientMessaging
 from redis_state.worker.client.operations import check_id
 from redis_state.worker.client.reading import ClientReading
 from redis_state.worker.client.submitting import NewSubmissions, Submission
-from redis_state.worker.observe.registry import WorkerRegistry
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.rates import Rates
@@ -178,7 +177,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
     @property
     def queues(self) -> Queues:
         """The queues: what waits and runs in them, their limits, pause and resume."""
-        return Queues(self._queue, WorkerRegistry(self.store))
+        return Queues(self.store, self._queue)
 
     @property
     def rates(self) -> Rates:

@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any, Literal, Unpack
 
 from redis_state import limits
-from redis_state.errors import InvalidField, InvalidTransition
+from redis_state.errors import InvalidField, InvalidTransition, RetryRefused
 from redis_state.models import TaskState, TaskStatus
 from redis_state.models.attributes import Attributes, check_attributes
-from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
@@ -21,6 +20,8 @@ from redis_state.worker.tasks.operate.bulk import (
     BulkReport,
     Progress,
     do_to_all,
+    is_made_under,
+    named_under,
 )
 from redis_state.worker.tasks.operate.copies import Copies, Source
 from redis_state.worker.tasks.operate.reopen import Reopening
@@ -131,14 +132,15 @@ class TaskOperations:
         Watchers see the task PENDING, with ``retry`` and the number.
 
         One caller wins, the others get InvalidTransition. A call that is repeated with the same
-        ``key`` does nothing and gets the task.
+        ``key`` does nothing and gets the task. If the caller died before the task was reopened, the
+        repeated call reopens it, with the children that were not reopened yet.
 
         Errors: TaskUnknown; InvalidTransition in any other status; RetryRefused for a task that a
         host saved, that has a status of its protocol's own, or whose parent was cancelled;
         BackendUnavailable, also if it is reopened and the queue is unreachable. Then a sweeper
         queues it.
         """
-        return await self._reopening.retry(session_id, task_id, key=key)
+        return (await self._reopening.retry(session_id, task_id, key=key)).state
 
     async def rerun(
         self,
@@ -221,7 +223,8 @@ class TaskOperations:
         Without a status all apply that the action can change; others are never touched. With
         ``dry_run`` nothing is changed. ``limit`` bounds how many. ``progress`` is called with each
         outcome. With a ``key`` a repeated call retries no task twice, and reruns and forks none
-        twice. ``before`` is that of forks, ``reason`` that of cancels.
+        twice. It leaves out the copies that the calls before it made, and refuses a task that it
+        has retried and that failed again. ``before`` is that of forks, ``reason`` that of cancels.
 
         Errors: InvalidField; BackendError if the tasks cannot be listed. What goes wrong with one
         task is its outcome.
@@ -239,6 +242,7 @@ class TaskOperations:
             self.store,
             replace(wanted, statuses=statuses),
             partial(self._act, action, key=key, before=before, reason=reason),
+            leave_out=partial(is_made_under, action, key),
             dry_run=dry_run,
             limit=limits.count("limit", limit),
             concurrency=limits.count("concurrency", concurrency),
@@ -255,12 +259,15 @@ class TaskOperations:
         reason: str | None,
     ) -> str | None:
         session_id, task_id = task.session_id, task.task_id
-        named = None
-        if key is not None:
-            named = codec.fingerprint("bulk", action.value, key, session_id, task_id)
+        named = None if key is None else named_under(action, key, session_id, task_id)
         match action:
             case BulkAction.RETRY:
-                await self.retry(session_id, task_id, key=named)
+                reopened = await self._reopening.retry(session_id, task_id, key=named)
+                if reopened.before and reopened.state.status in APPLIES[action]:
+                    again = (
+                        f"this call has reopened it, and it is {reopened.state.status.value} again"
+                    )
+                    raise RetryRefused(task_id, f"{again}: use another key")
             case BulkAction.CANCEL:
                 if not await self.cancel(session_id, task_id, reason=reason):
                     raise InvalidTransition(task_id, current="terminal", wanted="CANCELLED")

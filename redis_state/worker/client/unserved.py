@@ -57,13 +57,13 @@ class HandlerVersion:
 
 
 async def list_unserved(store: RedisStateStore, queue: Queue, *, limit: int) -> list[UnservedTasks]:
-    """List what is parked in the queues that live workers serve, in the default one and this one.
+    """List what is parked in the queues of live workers, in the default one and those with tasks.
 
     At most ``limit`` tasks of each are named. Errors: BackendUnavailable.
     """
-    workers = await WorkerRegistry(store).list()
+    workers, known = await asyncio.gather(WorkerRegistry(store).list(), queue.names.list())
     served = {name for info in workers for name in info.queues}
-    names = sorted(served | {DEFAULT_QUEUE, queue.name})
+    names = sorted(served | known | {DEFAULT_QUEUE, queue.name})
     found = await asyncio.gather(
         *(queue.parked(name, lanes=_MOST_LANES, limit=limit) for name in names)
     )

@@ -147,6 +147,7 @@ class WorkerMetrics(ArchiveMetrics):
     max_tasks: int
     refused: Callable[[], int]
     pauses: Mapping[float, int] = field(default_factory=dict[float, int])
+    serves: Sequence[str] = ()
 
     def _families(self) -> Iterator[Metric]:
         stats = self.stats
@@ -201,6 +202,7 @@ class WorkerMetrics(ArchiveMetrics):
                 stats.swept.copy(),
                 "what",
             )
+        yield from self._of_queues()
         yield from self._of_archive()
         yield from self._of_events()
         if self.pauses:
@@ -211,6 +213,24 @@ class WorkerMetrics(ArchiveMetrics):
                 ages,
                 "older_than_s",
             )
+
+    def _of_queues(self) -> Iterator[Metric]:
+        takes = dict.fromkeys(self.serves, int(not self.stats.draining))
+        yield self._gauge(
+            "serves_queue", "1 for each queue that the worker takes tasks of.", takes, "queue"
+        )
+        found = self.stats.queues
+        for name, text, values in (
+            ("waiting", "Tasks that are due.", {each: of.waiting for each, of in found.items()}),
+            ("later", "Tasks that are put off.", {each: of.later for each, of in found.items()}),
+            ("running", "Tasks of workers.", {each: of.claimed for each, of in found.items()}),
+            (
+                "oldest_seconds",
+                "Seconds that the oldest due task has waited.",
+                {each: of.oldest_s for each, of in found.items()},
+            ),
+        ):
+            yield self._gauge(f"queue_{name}", text, values, "queue")
 
     def _of_events(self) -> Iterator[Metric]:
         backlog = self.stats.event_backlog

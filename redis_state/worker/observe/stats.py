@@ -9,9 +9,13 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from redis_state.worker.queue.backlog import Backlog
 
 # Seconds. From a queue that is nearly empty to one that nobody empties.
 WAIT_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -99,6 +103,8 @@ class WorkerStats:
         self.record_backlog: tuple[int, float] | None = None
         # Traces with events that PostgreSQL lacks, and for how many seconds the first of them.
         self.event_backlog: tuple[int, float] | None = None
+        # What is in each queue of the namespace.
+        self.queues: Mapping[str, Backlog] = {}
         self._running: dict[int, RunningTask] = {}
 
     @property

@@ -25,6 +25,7 @@ from redis_state.worker.arq.cron import CronRunner
 from redis_state.worker.handler.guards import Guard
 from redis_state.worker.handler.versions import lanes_of
 from redis_state.worker.observe.durable_events import count_events_regularly
+from redis_state.worker.observe.queues import count_queues_regularly
 from redis_state.worker.observe.registry import WorkerIdentity, WorkerRecord
 from redis_state.worker.observe.stats import Polls, WorkerStats, stale_writes_refused
 from redis_state.worker.pool.heartbeat import Heartbeat, HeartbeatThread
@@ -209,6 +210,7 @@ class WorkerProcess:
                 max_tasks=config.about.max_tasks,
                 stats=self.stats,
                 refused=lambda: stale_writes_refused(self.store.base.scripts.lost),
+                serves=config.about.queues,
             )
             self.served = Served(
                 metrics,
@@ -219,7 +221,12 @@ class WorkerProcess:
         except Exception:
             log.exception("this worker has no metrics")
             return {}
-        return {"pauses": lambda: count_regularly(self.store, metrics, pauses_older_than)}
+        return {
+            "pauses": lambda: count_regularly(self.store, metrics, pauses_older_than),
+            "queues": lambda: count_queues_regularly(
+                self.queue, self.stats, serves=config.about.queues
+            ),
+        }
 
     async def drain(self) -> None:
         """Publish that this worker takes no more tasks."""

@@ -1,4 +1,4 @@
-"""What waits in a queue, and for how long."""
+"""What waits in a queue, for how long, and under which keys."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from redis_state.scripts import Scripts
 from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.transport.key_groups import QueueKeys
+from redis_state.transport.key_text import unescape
 from redis_state.worker.queue.job import seniority_ms, task_of
+from redis_state.worker.queue.limits import OTHER_KEY
 
-# Among so many of the first jobs the one that is due for longest is looked for.
+# The job that is due for longest is looked for among so many of the first jobs, and among as many
+# of the first jobs of so many keys.
 _OLDEST_OF = 32
+_KEYS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """How many jobs are due in a queue, are put off, are claimed; its limits as they are kept.
 
-    ``oldest_s`` is for how long the oldest of the first 32 without a key has been due.
+    ``oldest_s`` is for how long the oldest has been due: of the first 32 without a key, and of the
+    first ones of 256 keys.
     """
 
     waiting: int
@@ -29,17 +36,41 @@ class Backlog:
     oldest_s: float
     settings: list[bytes]
 
+    @property
+    def tasks(self) -> int:
+        """How many tasks the queue has."""
+        return self.waiting + self.later + self.claimed
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeyInfo:
+    """A key of a queue: how many of its tasks wait and run.
+
+    Tasks that run in turn have their session as ``in_turn``, others their ``key``; the other of
+    both is None. ``oldest_s`` is how long the next of them has been due, 0 if none waits. What is
+    put off, or waits for a version of its handler, is not counted.
+    """
+
+    key: str | None
+    in_turn: str | None
+    waiting: int
+    running: int
+    oldest_s: float
+
 
 async def read_backlog(store: RedisStateStore, scripts: Scripts, keys: QueueKeys) -> Backlog:
     """Return what waits in a queue. Errors: BackendUnavailable."""
-    reply = await scripts.look_queue(keys, most=_OLDEST_OF)
+    reply = await scripts.look_queue(keys, most=_OLDEST_OF, most_keys=_KEYS)
     now, waiting, later, claimed, settings, first = reply.facts
-    oldest_s = await _oldest_s(store, int(now), first)
-    return Backlog(waiting, later, claimed, oldest_s, settings)
+    age_s = await oldest_s(store, int(now), first)
+    return Backlog(waiting, later, claimed, age_s, settings)
 
 
-async def _oldest_s(store: RedisStateStore, now_ms: int, first: Sequence[bytes]) -> float:
-    """Return how long the oldest of some jobs has been due, without what its priority adds."""
+async def oldest_s(store: RedisStateStore, now_ms: int, first: Sequence[bytes]) -> float:
+    """Return how long the oldest of some jobs has been due, without what its priority adds.
+
+    ``first`` has their ids and places in turn. Errors: BackendUnavailable.
+    """
     tasks: list[tuple[str, str]] = []
     places: list[float] = []
     for job_id, place in zip(first[::2], first[1::2], strict=True):
@@ -54,3 +85,39 @@ async def _oldest_s(store: RedisStateStore, now_ms: int, first: Sequence[bytes])
         for place, priority in zip(places, found, strict=True)
     )
     return max([0.0, *ages_ms]) / 1000
+
+
+async def list_keys(
+    store: RedisStateStore, scripts: Scripts, keys: QueueKeys, *, limit: int
+) -> list[QueueKeyInfo]:
+    """List the keys with the most waiting tasks, then with the most running ones.
+
+    It reads every key of the queue, 256 at a time. Errors: BackendUnavailable.
+    """
+    found: dict[bytes, tuple[int, list[Any]]] = {}
+    # A key whose tasks all run is only in the second list.
+    for listed in (keys.keyed, keys.holders):
+        last: bytes | None = b""
+        while last is not None:
+            reply = await scripts.look_keys(listed, keys, after=last, most=_KEYS)
+            now, last, *facts = reply.facts
+            for at in range(0, len(facts), 5):
+                found[facts[at]] = int(now), facts[at + 1 : at + 5]
+            last = last or None
+    most = sorted(found.items(), key=lambda item: (-item[1][1][0], -item[1][1][1], item[0]))
+    chosen = most[:limit]
+    return await asyncio.gather(*(_info(store, key, *read) for key, read in chosen))
+
+
+async def _info(
+    store: RedisStateStore, key: bytes, now_ms: int, facts: Sequence[Any]
+) -> QueueKeyInfo:
+    waiting, running, *first = facts
+    kind, name = key.decode()[: len(OTHER_KEY)], unescape(key.decode()[len(OTHER_KEY) :])
+    return QueueKeyInfo(
+        key=name if kind == OTHER_KEY else None,
+        in_turn=name if kind == IN_TURN else None,
+        waiting=waiting,
+        running=running,
+        oldest_s=await oldest_s(store, now_ms, first) if waiting else 0.0,
+    )

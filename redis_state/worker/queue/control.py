@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from redis_state.errors import InvalidField
+from redis_state.store import RedisStateStore
 from redis_state.worker.observe.registry import WorkerRegistry
+from redis_state.worker.queue.backlog import Backlog, QueueKeyInfo, list_keys
 from redis_state.worker.queue.limits import (
     KEEP,
     Keep,
@@ -27,27 +30,32 @@ class Queues:
     arq's own runner knows no limits.
     """
 
-    def __init__(self, queue: Queue, registry: WorkerRegistry) -> None:
+    def __init__(self, store: RedisStateStore, queue: Queue) -> None:
+        self._store = store
         self._queue = queue
-        self._registry = registry
+        self._registry = WorkerRegistry(store)
 
     async def get(self, name: str) -> QueueInfo:
         """Return what waits in a queue, what runs, and its limits. An unknown one is empty."""
-        found = await self._queue.backlog(_checked(name))
-        return QueueInfo(
-            name,
-            found.waiting,
-            found.later,
-            found.claimed,
-            found.oldest_s,
-            **read_limits(found.settings),
-        )
+        found, serving = await asyncio.gather(self._queue.backlog(_checked(name)), self._serving())
+        return self._info(name, found, serving)
 
     async def list(self) -> Sequence[QueueInfo]:
-        """List the queues that live workers serve, and the default one."""
-        served = {name for info in await self._registry.list() for name in info.queues}
-        names = sorted(served | {DEFAULT_QUEUE, self._queue.name})
-        return await asyncio.gather(*map(self.get, names))
+        """List the queues that live workers serve, the default one, and all that have tasks.
+
+        Of those without workers, up to 1,000 are looked at.
+        """
+        serving = await self._serving()
+        found = await read_backlogs(self._queue, {*serving, DEFAULT_QUEUE, self._queue.name})
+        return [self._info(*each, serving) for each in sorted(found.items())]
+
+    async def keys(self, name: str, *, limit: int = 100) -> Sequence[QueueKeyInfo]:
+        """List who waits in a queue and who runs, by key: those with the most waiting tasks first.
+
+        It reads every key of the queue. Errors: InvalidField.
+        """
+        keys, most = self._queue.keys(_checked(name)), limits.count("limit", limit)
+        return await list_keys(self._store, self._queue.scripts, keys, limit=most)
 
     async def pause(self, name: str) -> None:
         """Begin no more tasks of a queue, until `resume`."""
@@ -85,9 +93,36 @@ class Queues:
         names = (f"limit:{its}", "", f"rate:{its}")
         await self._set(name, settings_of(running=running, per_key=KEEP, rate=rate, names=names))
 
+    async def _serving(self) -> Counter[str]:
+        """Count the live workers of each queue, without those that take no more tasks."""
+        serving: Counter[str] = Counter()
+        for info in await self._registry.list():
+            serving.update(dict.fromkeys(info.queues, int(not info.draining)))
+        return serving
+
+    def _info(self, name: str, found: Backlog, serving: Counter[str]) -> QueueInfo:
+        return QueueInfo(
+            name,
+            found.waiting,
+            found.later,
+            found.claimed,
+            found.oldest_s,
+            serving[name],
+            **read_limits(found.settings),
+        )
+
     async def _set(self, name: str, settings: dict[str, bytes]) -> None:
         if settings:
             await self._queue.scripts.set_flow(self._queue.keys(_checked(name)), settings)
+
+
+async def read_backlogs(queue: Queue, always: Iterable[str]) -> dict[str, Backlog]:
+    """Read what is in these queues and in all others that have tasks. Errors: BackendError."""
+    asked = set(always)
+    names = sorted(asked | await queue.names.list())
+    found = await asyncio.gather(*map(queue.backlog, names))
+    named = zip(names, found, strict=True)
+    return {name: backlog for name, backlog in named if name in asked or backlog.tasks}
 
 
 def _checked(name: str) -> str:

@@ -13,7 +13,7 @@ from redis_state.errors import InvalidField
 from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.transport.key_text import escape, unescape
 
-OTHER = "k:"
+OTHER_KEY = "k:"
 _LONGEST_PERIOD = timedelta(days=7)
 
 
@@ -69,9 +69,10 @@ class QueueInfo:
     """A queue as it stands: what waits in it, what runs, and its limits.
 
     ``waiting`` tasks are due, ``later`` ones are put off. ``running`` ones are workers'.
-    ``oldest_s`` is how long tasks without a key have been due: the oldest of the 32 that are next.
-    ``limit`` is the most that run, ``per_key`` the most of one key, ``rate`` how
-    often tasks of one key may start.
+    ``oldest_s`` is how long the oldest has been due: of the 32 without a key that are next, and of
+    the next ones of 256 keys.
+    ``workers`` is how many live ones take its tasks. ``limit`` is the most that run, ``per_key``
+    the most of one key, ``rate`` how often tasks of one key may start.
     """
 
     name: str
@@ -79,6 +80,7 @@ class QueueInfo:
     later: int
     running: int
     oldest_s: float
+    workers: int = 0
     paused: bool = False
     limit: int | None = None
     per_key: int | None = None
@@ -103,7 +105,7 @@ def named_key(key: str, *, field: str = "key") -> str:
     """Write a key of the users' own. Errors: InvalidField."""
     if key == "":
         raise InvalidField(field, "needs text")
-    return OTHER + escape(field, key)
+    return OTHER_KEY + escape(field, key)
 
 
 def settings_of(
@@ -139,8 +141,8 @@ def read_limits(flat: list[bytes]) -> dict[str, Any]:
     keys: dict[str, dict[str, Any]] = {}
     for name, value in found.items():
         kind, colon, key = name.partition(":")
-        if colon and kind in ("limit", "rate") and key.startswith(OTHER):
-            its = keys.setdefault(unescape(key.removeprefix(OTHER)), {})
+        if colon and kind in ("limit", "rate") and key.startswith(OTHER_KEY):
+            its = keys.setdefault(unescape(key.removeprefix(OTHER_KEY)), {})
             its["running" if kind == "limit" else "rate"] = (
                 int(value) if kind == "limit" else Rate.read(value)
             )

@@ -37,6 +37,7 @@ from redis_state.worker.queue.job import (
     seniority_ms,
     task_of,
 )
+from redis_state.worker.queue.names import QueueNames
 from redis_state.worker.queue.server import check_shared, queue_server
 
 DEFAULT_QUEUE = "tasks"
@@ -64,6 +65,9 @@ class Queue:
         database = int(self.transport.address.options.get("db") or 0)
         self._keys = Keys(store.settings.namespace, database)
         self._known: dict[str, QueueKeys] = {}
+        self.names: QueueNames = QueueNames(
+            self._scripts, self._keys.queue_names(), life_ms=self._life_ms
+        )
         self._parked: dict[str, bytes] = {}
 
     @property
@@ -99,6 +103,7 @@ class Queue:
 
     async def put(self, job: Job) -> None:
         """Queue a task's run where it belongs, once. Errors: BackendUnavailable."""
+        await self.names.know(job.queue or self.name, at_ms=job.at_ms)
         written = self._written(job)
         payload = payload_key(written.id)
         await self._scripts.queue_job(self.keys(job.queue), payload=payload, job=written)
@@ -355,6 +360,7 @@ class Queue:
         return payload
 
     async def _ensure(self, job: Job, patience_ms: int) -> tuple[QueueState, int]:
+        await self.names.know(job.queue or self.name, at_ms=job.at_ms)
         written = self._written(job)
         earlier = job._replace(runs=max(0, job.runs - 1)).id_under(self._keys.jobs_tag)
         reply = await self._scripts.ensure_job(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from redis_state import limits
 from redis_state.errors import InvalidField
 from redis_state.transport.key_text import unescape
-from redis_state.worker.queue.limits import OTHER, Rate, named_key
+from redis_state.worker.queue.limits import OTHER_KEY, Rate, named_key
 from redis_state.worker.queue.queue import Queue
 
 
@@ -41,7 +41,7 @@ class Rates:
         flat: list[bytes] = await self._queue.transport.commands.hgetall(self._queue.rate_settings)
         named = zip(flat[::2], flat[1::2], strict=True)
         return {
-            unescape(name.decode().removeprefix(OTHER)): Rate.read(rate.decode())
+            unescape(name.decode().removeprefix(OTHER_KEY)): Rate.read(rate.decode())
             for name, rate in sorted(named)
         }
 

@@ -317,7 +317,9 @@ class Sweeper:
         session_id, task_id = task
         parent = status_view.cancelled_with
         if parent is not None and await parent_cancelled(
-            self._store, session_id, parent, order=status_view.parent_order
+            *(self._store, session_id, parent),
+            order=status_view.parent_order,
+            retry=status_view.parent_retry,
         ):
             report.parent_cancelled += 1
             await self._cancels.cancel_with(session_id, task_id, parent, reason=WITH_PARENT)

@@ -202,10 +202,12 @@ class TaskRun:
 
     async def _follow_parent(self) -> None:
         """Cancel a child that starts after its parent was cancelled."""
-        parent = None if self._started.isolated else self._started.parent
-        session_id = self._started.state.session_id
+        started = self._started
+        parent, session_id = None if started.isolated else started.parent, started.state.session_id
         if parent is not None and await parent_cancelled(
-            self._store, session_id, parent, order=self._started.parent_order
+            *(self._store, session_id, parent),
+            order=started.parent_order,
+            retry=started.parent_retry,
         ):
             self._inbox.cancel(WITH_PARENT)
 

@@ -50,6 +50,7 @@ class StartedRun:
     queue: str | None = None
     parent: str | None = None
     parent_order: int = 0
+    parent_retry: int = 0
     isolated: bool = False
     in_turn: bool = False
     crashes: int = 0
@@ -106,6 +107,7 @@ def read_started(
         queue=found.queue,
         parent=found.parent,
         parent_order=found.parent_order,
+        parent_retry=found.parent_retry,
         isolated=found.isolated,
         in_turn=found.in_turn,
         void=codec.decode(record.fields.get("void", b"[]")),

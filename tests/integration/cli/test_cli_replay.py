@@ -15,6 +15,7 @@ from redis_state.worker import TaskContext
 from tests.processes.workers.replayed_worker import before
 from tests.support.commands import begin, cli, end
 from tests.support.processes.pools import SESSION, client_of, open_token, pool
+from tests.support.tasks.crash_states import send
 from tests.support.tasks.runs import make
 
 WORKER = "tests.processes.workers.replayed_worker"
@@ -73,6 +74,30 @@ async def test_tasks_are_chosen(waiting: RedisStateStore, settings: Settings) ->
     assert await count("--session", SESSION, "--status", "COMPLETE") == 0
     assert await count("--session", "another") == 0
     assert await count("--limit", "1", "--at-once", "1") == 1
+
+
+async def test_a_replay_that_did_not_look_at_everything_does_not_pass(
+    waiting: RedisStateStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = await cli(settings, "replay", f"{WORKER}:SAME", "--json")
+    assert (ran.status, ran.document["more"], ran.document["unread"]) == (0, False, [])
+    monkeypatch.setattr("redis_state.cli.tasks.replay._LIMIT", 1)
+    ran = await cli(settings, "replay", f"{WORKER}:SAME", "--json")
+    assert (ran.status, ran.document["more"], ran.document["replayed"]) == (1, True, 1)
+    assert "only the first 1 tasks were looked at" in ran.err
+    # Who gives a limit wants no more.
+    ran = await cli(settings, "replay", f"{WORKER}:SAME", "--json", "--limit", "1")
+    assert (ran.status, ran.document["more"]) == (0, True)
+    ran = await cli(settings, "replay", f"{WORKER}:SAME", "--json", "--limit", "2")
+    assert (ran.status, ran.document["more"]) == (0, False)
+    journal = waiting.tasks.keys(SESSION, "two").journal
+    await send(waiting, "HSET", journal, "step:pack#1", "damaged")
+    ran = await cli(settings, "replay", f"{WORKER}:SAME", "--json", "--limit", "2")
+    assert (ran.status, ran.document["fits"]) == (1, 1)
+    [unread] = ran.document["unread"]
+    assert (unread["session_id"], unread["task_id"]) == (SESSION, "two")
+    ran = await cli(settings, "replay", f"{WORKER}:SAME", "--limit", "2")
+    assert (ran.status, "0 undecided, 1 could not be read" in ran.out) == (1, True)
 
 
 async def test_a_history_is_exported_and_replayed_without_a_server(

@@ -9,7 +9,7 @@ from tests.support.scripts.tasks import epoch_of, make_task, start
 # In the order of the script's reply.
 NAMES = (
     "status version order priority crashes queue parent isolate waits_for parent_order attempts "
-    "due flow_key waits_box pause_token write retries job"
+    "due flow_key waits_box pause_token write retries parent_retry job"
 )
 
 

@@ -115,12 +115,18 @@ CALLS: dict[str, Call] = {
         keys.queue("q").claims, after=0, patience_ms=0, limit=1
     ),
     "look_agenda": lambda scripts, keys: scripts.look_agenda(keys.queue("q")),
-    "look_queue": lambda scripts, keys: scripts.look_queue(keys.queue("q"), most=2),
+    "look_queue": lambda scripts, keys: scripts.look_queue(keys.queue("q"), most=2, most_keys=2),
+    "look_keys": lambda scripts, keys: scripts.look_keys(
+        keys.queue("q").keyed, keys.queue("q"), after=b"", most=2
+    ),
     "clear_queue": lambda scripts, keys: scripts.clear_queue(
         keys.queue("q"), history=keys.queue_history()
     ),
     "know_history": lambda scripts, keys: scripts.know_history(
         keys.queue_history(), id="i", picking=True
+    ),
+    "know_queue": lambda scripts, keys: scripts.know_queue(
+        keys.queue_names(), queue=b"q", life_ms=HOUR, at_ms=None
     ),
     "hasten_entries": lambda scripts, keys: scripts.hasten_entries(
         keys.watch(0),

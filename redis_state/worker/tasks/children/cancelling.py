@@ -98,6 +98,7 @@ class CancelCascade:
                     if status_view is not None
                     and (status_view.cancelled_with, status_view.parent_order)
                     == (task_id, parent.order)
+                    and status_view.parent_retry <= parent.retries
                     and not status_view.status.is_terminal
                 )
             )
@@ -123,15 +124,17 @@ class CancelCascade:
 
 
 async def parent_cancelled(
-    store: RedisStateStore, session_id: str, parent: str, *, order: int
+    store: RedisStateStore, session_id: str, parent: str, *, order: int, retry: int
 ) -> bool:
     """Return whether a task's parent was cancelled, so that it is to be cancelled too.
 
-    ``order`` is the parent's: a later task of its id is none.
+    ``order`` is the parent's: a later task of its id is none. ``retry`` is the parent's with which
+    the task was reopened, 0 for none: a cancel before that retry is not the task's.
     """
     status_view = await store.tasks.look(session_id, parent)
     return (
         status_view is not None
         and status_view.order == order
         and status_view.status is TaskStatus.CANCELLED
+        and status_view.retries >= retry
     )

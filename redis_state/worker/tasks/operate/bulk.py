@@ -2,6 +2,9 @@
 
 What matches is found page by page, the oldest first, and no task that is made meanwhile. Each task
 has an outcome of its own. A task that cannot be changed does not end the whole.
+
+A copy that is made under a key has an id that follows from the key and the task. So a repeated call
+finds the copies of the calls before it by their ids, and does not copy them.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import TypeAlias
 
 from redis_state.errors import BackendError, CallerError, LostRace
 from redis_state.models import TaskStatus
+from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.views.finding import find_tasks
 from redis_state.worker.tasks.views.summary import TaskSummary
@@ -71,6 +75,19 @@ class BulkReport:
     counts: dict[BulkOutcome, int] = field(default_factory=dict[BulkOutcome, int])
 
 
+def named_under(action: BulkAction, key: str, session_id: str, task_id: str) -> str:
+    """Return the id of what a call with this key makes of a task."""
+    return codec.fingerprint("bulk", action.value, key, session_id, task_id)
+
+
+def is_made_under(action: BulkAction, key: str | None, task: TaskSummary) -> bool:
+    """Return whether a call with this key made the task."""
+    made_from = {BulkAction.RERUN: task.rerun_of, BulkAction.FORK: task.forked_from}.get(action)
+    if key is None or made_from is None:
+        return False
+    return task.task_id == named_under(action, key, made_from.session_id, made_from.task_id)
+
+
 # Does the action to one task; returns the id of what it made, or None.
 Act: TypeAlias = Callable[[TaskSummary], Awaitable[str | None]]
 Progress: TypeAlias = Callable[[BulkItem], object]
@@ -81,6 +98,7 @@ async def do_to_all(
     wanted: TaskFilter,
     act: Act,
     *,
+    leave_out: Callable[[TaskSummary], bool],
     dry_run: bool,
     limit: int,
     concurrency: int,
@@ -101,7 +119,7 @@ async def do_to_all(
         page = await find_tasks(store, wanted, newest_first=False, limit=size, after=cursor)
         cursor = page.cursor
         for item in asyncio.as_completed(
-            [_one(task, act, gate, dry_run=dry_run) for task in page.tasks]
+            [_one(task, act, gate, dry_run=dry_run) for task in page.tasks if not leave_out(task)]
         ):
             items.append(await item)
             if progress is not None:

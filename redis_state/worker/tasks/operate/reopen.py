@@ -6,20 +6,21 @@ pause that nobody decided in time, a message that did not come in time. So the c
 the pause is opened again, and the message is waited for again. Steps that failed were never
 recorded.
 
-    the watch list first    a crash later leaves a task that a sweeper queues
+    its children first      those that were cancelled with it, and those whose end is left out
+    then the watch list     a crash later leaves a task that a sweeper queues
     then the task           one step: status, journal, counters, lease, lifetimes, the update
-    then its children       those that were cancelled with it, and those whose end was left out
-    then the index and the queue
+    then the index, and the queue for all of them
 
-A crash between the task and its children leaves them as they were. The task then fails of the same
-child again, and can be retried again.
+A crash between the children and the task leaves the task as it was. A call that is repeated, with
+the key or without, reopens it and what is left of the children. Until then those that are reopened
+run: the cancel of before is not theirs any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redis_state.errors import (
@@ -61,7 +62,7 @@ _NOT_COMPLETE = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value)
 
 @dataclass(frozen=True, slots=True)
 class _RetryPlan:
-    """What reopening one task means."""
+    """What reopening one task means. ``parent_retry`` is the retry of its parent that brings it."""
 
     view: TaskStatusView
     state: TaskState
@@ -70,10 +71,15 @@ class _RetryPlan:
     steps: int
     void: Sequence[str]
     children: Sequence[_RetryPlan]
+    parent_retry: int | None = None
 
-    def all(self) -> list[_RetryPlan]:
-        """List it and what it brings, parents first."""
-        return [self, *(each for child in self.children for each in child.all())]
+
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """A task as it stands behind a retry. ``before``: an earlier call of the key reopened it."""
+
+    state: TaskState
+    before: bool
 
 
 class Reopening:
@@ -86,30 +92,38 @@ class Reopening:
         self._books = TaskBookkeeping(store)
         self._children = ChildTasks(store)
 
-    async def retry(self, session_id: str, task_id: str, *, key: str | None) -> TaskState:
+    async def retry(self, session_id: str, task_id: str, *, key: str | None) -> Reopened:
         """See `TaskClient.retry`."""
         _check_key(key)
-        while True:
+        queueable: list[TaskStatusView] = []
+        reply = Reply(ReplyCode.STALE, [])
+        while reply.word is ReplyCode.STALE:
             plan = await self._plan(session_id, task_id, key=key)
             if plan is None:
-                break
-            await asyncio.gather(
-                *(self._books.inspect_soon(session_id, each.view.task_id) for each in plan.all())
-            )
-            reply = await self._reopen(plan, key=key)
-            if reply.word is ReplyCode.DENIED:
-                raise InvalidTransition(task_id, current=reply.text(0), wanted="PENDING")
-            if reply.word is ReplyCode.MISSING:
-                raise TaskUnknown(task_id)
-            if reply.word is not ReplyCode.STALE:
-                others = plan.all()[1:]
-                await asyncio.gather(*(self._reopen(each, key=None) for each in others))
-                await self._queue_up([plan, *others])
-                break
+                reply = Reply(ReplyCode.TAKEN, [])
+            else:
+                reply = await self._reopen_all(plan, queueable, key=key)
+        await self._queue_up(queueable)
+        if reply.word is ReplyCode.DENIED:
+            raise InvalidTransition(task_id, current=reply.text(0), wanted="PENDING")
         state = await self._store.tasks.load(session_id, task_id)
-        if state is None:
+        if state is None or reply.word is ReplyCode.MISSING:
             raise TaskUnknown(task_id)
-        return state
+        return Reopened(state, before=reply.word is ReplyCode.TAKEN)
+
+    async def _reopen_all(
+        self, plan: _RetryPlan, queueable: list[TaskStatusView], *, key: str | None = None
+    ) -> Reply:
+        """Reopen what a task brings, then the task; not a child that has changed since."""
+        view = plan.view
+        retry = view.retries + 1
+        brought = [replace(child, parent_retry=retry) for child in plan.children]
+        await asyncio.gather(*(self._reopen_all(child, queueable) for child in brought))
+        await self._books.inspect_soon(view.session_id, view.task_id)
+        reply = await self._reopen(plan, key=key)
+        if reply.word in (ReplyCode.OK, ReplyCode.TAKEN):
+            queueable.append(view)
+        return reply
 
     async def _plan(self, session_id: str, task_id: str, *, key: str | None) -> _RetryPlan | None:
         """Read what reopening a task means; None if a call with this key has reopened it."""
@@ -127,7 +141,7 @@ class Reopening:
             raise InvalidTransition(task_id, current=view.status.value, wanted="PENDING")
         parent = view.cancelled_with
         if parent is not None and await parent_cancelled(
-            self._store, session_id, parent, order=view.parent_order
+            *(self._store, session_id, parent), order=view.parent_order, retry=view.parent_retry
         ):
             raise RetryRefused(task_id, f"its parent {parent!r} was cancelled: retry that one")
         return await self._plan_of(view, record)
@@ -218,9 +232,9 @@ class Reopening:
             self._books.note_move(plan.state, pending, version=version, write=write)
         return reply
 
-    async def _queue_up(self, plans: Sequence[_RetryPlan]) -> None:
-        for plan in plans:
-            view = await self._store.tasks.look(plan.view.session_id, plan.view.task_id)
+    async def _queue_up(self, queueable: Sequence[TaskStatusView]) -> None:
+        for each in queueable:
+            view = await self._store.tasks.look(each.session_id, each.task_id)
             if view is not None and view.status is TaskStatus.PENDING:
                 await self._queue.put(Job.ready(view))
 
@@ -239,7 +253,8 @@ def _check_key(key: Any) -> None:
 
 def _anew(plan: _RetryPlan) -> dict[str, bytes]:
     """Write what a reopened task begins with: no crash, no wait, a budget of its own."""
-    return {
+    retry = {} if plan.parent_retry is None else {"parent_retry": b"%d" % plan.parent_retry}
+    return retry | {
         "crashes": b"0",
         "waits_for": b"",
         "pause_entry": b"",

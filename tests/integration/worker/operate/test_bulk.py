@@ -46,11 +46,34 @@ async def test_all_that_match_are_retried_each_with_its_outcome(store: RedisStat
         for item in again.items:
             assert item.new_task_id is not None
             assert len(await client.result(item.session_id, item.new_task_id)) == 3
-        repeated = await client.bulk("rerun", handler="g", status="FAILED", key="f")
-        assert {item.new_task_id for item in repeated.items} == {
-            item.new_task_id for item in again.items
-        }
+        # What a call made matches its filters too. A repetition leaves it out.
+        for _ in range(2):
+            repeated = await client.bulk("rerun", handler="g", key="f")
+            assert {item.new_task_id for item in repeated.items} == {
+                item.new_task_id for item in again.items
+            }
+        assert len((await client.bulk("rerun", handler="g", key="f", dry_run=True)).items) == 6
         assert (await client.count(handler="g"))[TaskStatus.COMPLETE] == 6
+        # A call of another name copies the copies as well, once.
+        for _ in range(2):
+            forked = await client.bulk("fork", handler="g", key="f", limit=50)
+            assert forked.counts[BulkOutcome.DONE] == len(forked.items) == 12
+        assert sum((await client.count(handler="g")).values()) == 24
+
+
+async def test_a_task_that_failed_again_is_not_reported_as_retried(store: RedisStateStore) -> None:
+    work = Work()
+    async with pool(store, {"h": work}) as client:
+        task = await client.submit("h", session_id="s")
+        items: list[BulkItem] = []
+        for _ in range(2):
+            await client.wait("s", task)
+            items += (await client.bulk("retry", key="k")).items
+        assert [item.outcome for item in items] == [BulkOutcome.DONE, BulkOutcome.REFUSED]
+        assert "FAILED again: use another key" in str(items[1].reason)
+        work.bad = ""
+        assert (await client.bulk("retry", key="l")).counts[BulkOutcome.DONE] == 1
+        assert await client.result("s", task) == ["a1", "b3", "c1"]
 
 
 async def test_bad_bulk_calls_are_refused(store: RedisStateStore) -> None:

@@ -6,8 +6,10 @@ import asyncio
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -20,6 +22,7 @@ from redis_state.testing import eventually
 from redis_state.worker import KeyLimits, Rate, TaskClient, TaskContext
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
+from tests.support.commands import cli
 from tests.support.processes.pools import (
     SESSION,
     becomes,
@@ -106,7 +109,51 @@ async def test_limits_are_changed_while_they_hold_and_read_back(
         assert len(gate.begun) == 3
         await client.queues.resume(name)
         await eventually(lambda: len(gate.begun) == 4, "the last one begins")
+
+        async def empty() -> bool:
+            found = await client.queues.get(name)
+            return not (found.waiting or found.running)
+
+        await eventually(empty, "it is empty")
     assert name not in [info.name for info in await TaskClient(store).queues.list()]
+
+
+async def test_who_waits_is_listed_by_key_with_the_age_of_the_oldest(
+    store: RedisStateStore, settings: Settings, client: TaskClient
+) -> None:
+    name = queue_of(settings)
+    await client.queues.limit(name, per_key=1)
+    for key, count in (("a c/me", 3), ("b", 1)):
+        for _ in range(count):
+            await client.submit("work", key, session_id=SESSION, key=key, priority=3)
+    await client.submit("work", "s", session_id="s:1", in_turn=True)
+    gate = Gate()
+    # A priority makes a task wait for no longer.
+    assert 0 < (await client.queues.get(name)).oldest_s < 60
+    async with pool(store, {"work": gate}):
+        await eventually(lambda: gate.running[""] == 3, "one of each runs")
+        found = await client.queues.keys(name)
+        assert [(each.key, each.in_turn, each.waiting, each.running) for each in found] == [
+            ("a c/me", None, 2, 1),
+            (None, "s:1", 0, 1),
+            ("b", None, 0, 1),
+        ]
+        assert [0 < each.oldest_s < 60 for each in found] == [True, False, False]
+        assert await client.queues.keys(name, limit=1) == [replace(found[0], oldest_s=ANY)]
+        ran = await cli(settings, "queues", "keys", name, "--json", "--limit", "2")
+        assert [each["waiting"] for each in ran.document] == [2, 0]
+        ran = await cli(settings, "queues", "keys", name)
+        assert "session s:1, in turn" in ran.out
+        gate.opened.set()
+        await eventually(lambda: len(gate.begun) == 5 and not gate.running[""], "all have ended")
+
+        async def forgotten() -> bool:
+            return not await client.queues.keys(name)
+
+        await eventually(forgotten, "no key is left")
+    assert (await client.queues.get(name)).oldest_s == 0
+    with pytest.raises(InvalidField):
+        await client.queues.keys(name, limit=0)
 
 
 async def test_the_tasks_of_a_session_run_in_turn_and_other_sessions_beside_them(

@@ -56,14 +56,14 @@ class Folder:
 
 
 async def operate(settings: Settings, argument: dict[str, Any]) -> None:
-    """Do the action to all failed tasks, one at a time."""
+    """Do the action to all tasks, one at a time."""
     async with (
         RedisStateStore(settings) as store,
         TaskClient(store, queue=argument["queue"]) as client,
     ):
         action = argument["action"]
         print("begun", flush=True)  # noqa: T201
-        await client.bulk(action, key="k", attributes=KIND, status="FAILED", concurrency=1)
+        await client.bulk(action, key="k", attributes=KIND, concurrency=1)
 
 
 def main(argument: dict[str, Any]) -> None:

@@ -1,0 +1,23 @@
+"""What a worker knows of all queues of its namespace, also of those that no worker serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from redis_state.worker.observe.stats import WorkerStats
+from redis_state.worker.queue.control import read_backlogs
+from redis_state.worker.queue.queue import Queue
+
+_COUNT_EVERY_S = 30.0
+# Each is a label. Those with the most tasks are counted.
+_MOST = 200
+
+
+async def count_queues_regularly(queue: Queue, stats: WorkerStats, serves: Sequence[str]) -> None:
+    """Count what is in the queues, until cancelled. Errors: BackendError."""
+    while True:
+        found = await read_backlogs(queue, serves)
+        most = sorted(found, key=lambda name: found[name].tasks, reverse=True)[:_MOST]
+        stats.queues = {name: found[name] for name in {*most, *serves}}
+        await asyncio.sleep(_COUNT_EVERY_S)

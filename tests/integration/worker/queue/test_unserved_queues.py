@@ -1,0 +1,87 @@
+"""A queue without a live worker is seen: in listings, by the command line, and in metrics."""
+
+from __future__ import annotations
+
+import signal
+from datetime import timedelta
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("prometheus_client", reason="needs the prometheus extra")
+
+from prometheus_client import CollectorRegistry
+
+from redis_state import RedisStateStore, Settings
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
+from redis_state.worker import TaskClient
+from redis_state.worker.observe import queues
+from redis_state.worker.queue.queue import Queue
+from tests.support.commands import cli
+from tests.support.processes.pools import SESSION, client_of, pool
+from tests.support.processes.worker_processes import stop, worker_process
+from tests.support.tasks.work import Work
+
+pytestmark = pytest.mark.worker
+
+
+async def listed(client: TaskClient) -> dict[str, tuple[int, int, int]]:
+    """Return what waits in each queue that is listed, what runs, and its workers."""
+    return {
+        info.name: (info.waiting, info.running, info.workers) for info in await client.queues.list()
+    }
+
+
+async def test_a_queue_whose_only_worker_was_killed_is_seen_until_it_is_empty(
+    store: RedisStateStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("typer", reason="needs the cli extra")
+    monkeypatch.setattr(queues, "_COUNT_EVERY_S", 0.05)
+    gpu, registry = f"gpu-{settings.namespace}", CollectorRegistry()
+
+    def metric(name: str) -> float | None:
+        return registry.get_sample_value(f"redis_state_{name}", {"worker": "w", "queue": gpu})
+
+    async with client_of(store) as client:
+        async with worker_process(
+            settings, "one", queues=[gpu], lease_s=1.0, interval_s=0.1
+        ) as one:
+            task = await client.submit("linger", session_id=SESSION, queue=gpu)
+
+            async def runs() -> bool:
+                state = await client.get(SESSION, task)
+                return state is not None and state.status is TaskStatus.RUNNING
+
+            await eventually(runs, "it runs")
+            assert (await listed(client))[gpu][2] == 1
+            assert await stop(one, signal.SIGKILL) == -signal.SIGKILL
+        waiting = await client.submit("linger", session_id=SESSION, queue=gpu)
+        await client.submit("linger", session_id=SESSION, queue=gpu, delay=timedelta(hours=1))
+
+        async def silent() -> bool:
+            return (await listed(client))[gpu][2] == 0
+
+        async with pool(store, {"h": Work()}, name="w", metrics_registry=registry):
+            await eventually(silent, "the dead worker's record has expired")
+            await eventually(lambda: metric("queue_waiting"), "the backlog is counted")
+            assert metric("queue_later") == 1
+            assert metric("serves_queue") is None
+            ran = await cli(settings, "queues", "--json")
+            (seen,) = [each for each in ran.document if each["name"] == gpu]
+            assert (seen["waiting"] >= 1, seen["later"], seen["workers"]) == (True, 1, 0)
+            for state in await store.list_tasks(SESSION):
+                await client.cancel(SESSION, state.task_id, hard=True)
+            await client.wait(SESSION, waiting)
+
+
+async def test_a_queue_is_listed_while_it_has_tasks(store: RedisStateStore) -> None:
+    async with client_of(store) as client:
+        task = await client.submit("h", session_id=SESSION, queue="wrnog")
+        assert (await listed(client))["wrnog"] == (1, 0, 0)
+        await client.cancel(SESSION, task)
+        other = Queue(store, name="wrnog")
+        assert "wrnog" in await other.names.list()
+        await other.clear()
+        await other.aclose()
+        assert "wrnog" not in await listed(client)
