@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from redis_state import limits
 from redis_state.errors import InvalidField
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe.registry import WorkerRegistry
