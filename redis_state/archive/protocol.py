@@ -6,11 +6,13 @@ nothing by the deadline.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from redis_state.archive.model import (
     ArchiveBatch,
@@ -26,12 +28,30 @@ from redis_state.archive.model import (
 from redis_state.archive.queries import ArchivedPage, ArchiveListing, ArchiveQuery
 from redis_state.archive.retention import RetentionReport
 
+# So many calls of one archive are made at a time, each over a connection or in a thread of its own.
+AT_ONCE: Final = 4
 # The loop's time after which the caller of an archive waits no longer. A call of an archive that
 # goes on behind it holds up others.
 patience: ContextVar[float] = ContextVar("patience", default=inf)
 # Where the caller of an archive gets the names of data files that are gone: its calls do without
 # them. Without such a set they raise ArchiveFileMissing.
 overlooked: ContextVar[set[str] | None] = ContextVar("overlooked", default=None)
+
+
+class Turns(asyncio.Semaphore):
+    """Whose turn it is: some calls at a time, the others in the order in which they came."""
+
+    def __init__(self) -> None:
+        super().__init__(AT_ONCE)
+        self._alone = asyncio.Lock()
+
+    @asynccontextmanager
+    async def all(self) -> AsyncGenerator[None]:
+        """Wait until no call is made, and let none begin."""
+        async with self._alone, AsyncExitStack() as turns:
+            for _ in range(AT_ONCE):
+                await turns.enter_async_context(self)
+            yield
 
 
 class Archive(Protocol):

@@ -50,7 +50,7 @@ _LONG_S = 300.0
 class ParquetArchive:
     """What one namespace has in a folder or in a bucket of an S3-compatible store.
 
-    ``timeout_s`` is the deadline of each call. Calls run one at a time, each in a thread. No I/O
+    ``timeout_s`` is the deadline of each call. Four calls run at a time, each in a thread. No I/O
     when it is made. Errors: ConfigError for a URL that cannot be used.
     """
 
@@ -73,7 +73,7 @@ class ParquetArchive:
 
     async def prepare(self) -> None:
         """Write the first entry of the log, unless there is one. Several processes may call it."""
-        await self._calls.run("prepare", self._calls.log.prepare)
+        await self._calls.run("prepare", self._calls.prepare)
 
     async def write(
         self, batch: ArchiveBatch, *, replaces: Mapping[tuple[str, str, int], str] | None = None
@@ -85,8 +85,12 @@ class ParquetArchive:
         together, a write compacts them too.
         """
         work = partial(changes_of, batch=batch, replaces=replaces or {})
-        await self._calls.run("write", lambda: self._calls.commit(work))
-        if self._is_due:
+
+        def once() -> bool:
+            self._calls.commit(work)
+            return self._is_due
+
+        if await self._calls.run("write", once):
             await self._calls.run("compact", lambda: self._calls.compact(_FEW), timeout_s=_LONG_S)
 
     async def verify(self, batch: ArchiveBatch) -> ArchiveVerdict:

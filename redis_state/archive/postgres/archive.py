@@ -45,7 +45,7 @@ _MIGRATION_S = 3600.0
 
 
 class PostgresArchive:
-    """What one namespace has in a PostgreSQL database, over one connection.
+    """What one namespace has in a PostgreSQL database, over four connections at most.
 
     ``timeout_s`` is the deadline of each call, its connection included. No I/O when it is made.
     """

@@ -1,0 +1,138 @@
+# pyright: reportPrivateUsage=false
+"""A slow archive is not one that is away: calls run beside each other, and footers stay known."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("psycopg", reason="needs the postgres extra")
+pytest.importorskip("pyarrow", reason="needs the parquet extra")
+
+import psycopg
+
+from redis_state import Settings
+from redis_state.archive.model import ArchiveBatch
+from redis_state.archive.parquet.archive import ParquetArchive
+from redis_state.archive.parquet.files.objects import FolderObjects
+from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.protocol import AT_ONCE
+from redis_state.archive.queries import ArchiveListing
+from redis_state.errors import ArchiveUnavailable
+from redis_state.testing import eventually
+from tests.support.servers.postgres import OwnPostgres
+from tests.support.tasks.archived_tasks import sample_task
+
+
+class Gate:
+    """Hold the reads of data files from some number on, until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, free: int = 0) -> None:
+        self.held, self.opened = 0, threading.Event()
+        self._free, self._lock = free, threading.Lock()
+        get = FolderObjects.get
+
+        def held(its: FolderObjects, name: str) -> bytes | None:
+            if name.endswith(".parquet"):
+                self._wait()
+            return get(its, name)
+
+        monkeypatch.setattr(FolderObjects, "get", held)
+
+    def _wait(self) -> None:
+        with self._lock:
+            self._free -= 1
+            if self._free >= 0:
+                return
+            self.held += 1
+        assert self.opened.wait(60)
+
+
+async def compacted(folder: Path) -> ParquetArchive:
+    """Make an archive of several files, all of them compacted."""
+    archive = ParquetArchive(folder.as_uri(), namespace="n")
+    await archive.prepare()
+    tasks = [sample_task(f"s{n}", "t", 3, at_ms=1_700_000_000_000 + n) for n in range(60)]
+    await archive.write(ArchiveBatch(tasks))
+    await archive.compact()
+    return archive
+
+
+async def test_a_call_of_files_does_not_wait_for_a_slow_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = await compacted(tmp_path)
+    gate = Gate(monkeypatch)
+    slow = asyncio.ensure_future(archive.find(ArchiveListing(limit=100)))
+    await eventually(lambda: gate.held == 1, "the call reads")
+    assert await archive.erased(["s1"]) == {}
+    # What is committed meanwhile is another call's.
+    await archive.write(ArchiveBatch([sample_task("more", "t", 3)]))
+    gate.opened.set()
+    assert len((await slow).tasks) == 60
+    assert len((await archive.find(ArchiveListing(limit=100))).tasks) == 61
+
+
+async def test_what_is_known_of_files_outlives_a_call_that_nobody_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await compacted(tmp_path)
+    archive = ParquetArchive(tmp_path.as_uri(), namespace="n")
+    gate = Gate(monkeypatch, free=3)
+    call = asyncio.ensure_future(archive.find(ArchiveListing(limit=100)))
+    await eventually(lambda: gate.held > 0, "the call reads")
+    call.cancel()
+    await asyncio.wait({call})
+    files = archive._calls.log.known
+    assert files is not None
+    known = [file for file in files.of("tasks") if archive._calls._footers.metadata(file)]
+    assert 0 < len(known) < len(files.of("tasks"))
+    # Its threads read no further file.
+    gate.opened.set()
+    assert len((await archive.find(ArchiveListing(limit=100))).tasks) == 60
+
+
+async def test_a_call_of_files_that_gets_no_turn_ends_at_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = await compacted(tmp_path)
+    gate = Gate(monkeypatch)
+    slow = [asyncio.ensure_future(archive.find(ArchiveListing(limit=100))) for _ in range(AT_ONCE)]
+    await eventually(lambda: gate.held >= AT_ONCE, "all turns are taken")
+    with pytest.raises(ArchiveUnavailable, match="no answer"):
+        await archive._calls.run("read", lambda: None, timeout_s=0.05)
+    gate.opened.set()
+    assert [len(page.tasks) for page in await asyncio.gather(*slow)] == [60] * AT_ONCE
+    await archive.aclose()
+
+
+async def test_a_call_of_postgresql_does_not_wait_for_a_slow_one(
+    postgres: OwnPostgres, settings: Settings
+) -> None:
+    archive = PostgresArchive(postgres.url, namespace=settings.namespace)
+    await archive.prepare()
+    with psycopg.connect(postgres.url) as beside:
+        beside.execute("LOCK TABLE redis_state.tasks IN ACCESS EXCLUSIVE MODE")
+        calls: list[Any] = [
+            asyncio.ensure_future(archive.find(ArchiveListing(limit=10)))
+            for _ in range(2 * AT_ONCE)
+        ]
+        waiting = archive._calls._turns
+        await eventually(lambda: len(waiting._waiters or ()) == AT_ONCE, "all turns are taken")
+        for call in calls[1:AT_ONCE]:
+            call.cancel()
+        await asyncio.wait(calls[1:AT_ONCE])
+        for call in calls[AT_ONCE:]:
+            call.cancel()
+        await asyncio.wait(calls[AT_ONCE:])
+        assert await archive.erased(["s"]) == {}
+        beside.rollback()
+    assert not (await calls[0]).tasks
+    # Of its connections those are left that no call was cancelled on.
+    assert len(archive._calls._free) == 2
+    await archive.aclose()
+    assert not archive._calls._free
