@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Collection, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -140,6 +140,11 @@ class DurableEventStore(EventStore):
         """Erase a trace's events in PostgreSQL; its log in Redis is the caller's to drop first."""
         parts = self._of_this_loop()
         await parts.reading.run(partial(self._table.clear, trace_id), writes=True)
+
+    async def count_durable(self, traces: Collection[str]) -> int:
+        """Count the events of traces in PostgreSQL."""
+        reading = self._of_this_loop().reading
+        return await reading.run(partial(self._table.count, traces)) if traces else 0
 
     async def forget_all(self) -> None:
         """Erase all events of the namespace in PostgreSQL; its logs are the caller's to drop first.

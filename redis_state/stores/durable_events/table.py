@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -37,6 +37,9 @@ SELECT n, saved_at, event_id, data FROM (
         WHERE namespace = %s AND trace_id = %s AND n > %s ORDER BY n LIMIT %s
     ) AS page
 ) AS sized WHERE before < %s ORDER BY n
+"""
+_COUNT: Final = """
+SELECT count(*) FROM redis_state_events.events WHERE namespace = %s AND trace_id = ANY(%s)
 """
 _PLACES: Final = """
 SELECT trace_id, last_n, last_ms, clears FROM redis_state_events.traces
@@ -119,6 +122,12 @@ class EventTable:
         ]
         size = sum(len(row.data) for row in rows)
         return rows, len(rows) == _PAGE or size >= _PAGE_BYTES
+
+    async def count(self, traces: Collection[str], connection: AsyncConnection[Any]) -> int:
+        """Count the events of traces."""
+        found = await connection.execute(_COUNT, [self._namespace, [*map(id_text, traces)]])
+        row: Any = await found.fetchone()
+        return int(row[0])
 
     async def places(
         self, traces: Sequence[str], connection: AsyncConnection[Any]

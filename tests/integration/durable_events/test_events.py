@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import zlib
+from datetime import timedelta
 
 import pytest
 
 pytest.importorskip("psycopg", reason="needs the postgres extra")
+pytest.importorskip("arq", reason="needs the worker extra")
 
 import psycopg
 from pydantic import SecretStr
@@ -19,6 +21,7 @@ from redis_state.stores.durable_events.store import DurableEventStore
 from redis_state.stores.durable_events.waiting import trace_entry
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker import TaskClient
 
 IDS = (
     "'; DROP TABLE redis_state_events.events; --",
@@ -147,6 +150,28 @@ async def test_an_erased_session_takes_the_events_of_its_traces_along(
     assert len(await kept.load_history("shared")) == 1
     await kept.forget("other")
     assert await kept.load_history("shared") == []
+
+
+@pytest.mark.worker
+@pytest.mark.role("any", why="it reads the names of all keys")
+async def test_an_erased_session_takes_the_events_of_traces_that_only_its_tasks_name_along(
+    kept: RedisStateStore,
+) -> None:
+    async with TaskClient(kept) as client:
+        for session, trace in (("mine", "own"), ("mine", "both"), ("its", "both")):
+            await client.submit("work", session_id=session, trace_id=trace, delay=timedelta(days=9))
+        for trace in ("own", "both"):
+            await kept.save_event(StoredEvent(trace, 1.0, "k", None, None, {}))
+        # In `delayed`, too, only PostgreSQL has them then.
+        await moved(kept)
+        for dry_run in (True, False):
+            report = await kept.forget("mine", dry_run=dry_run)
+            assert report.durable_events == 1
+            assert report.kept["events of shared traces"].startswith("1 traces")
+            assert len(await kept.load_history("own")) == dry_run
+        assert len(await kept.load_history("both")) == 1
+        assert (await kept.forget("its")).durable_events == 1
+    assert await kept.load_history("both") == []
 
 
 async def test_a_store_that_is_never_closed_leaves_no_connection(durable: Settings) -> None:
