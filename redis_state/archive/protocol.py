@@ -1,5 +1,8 @@
 """What an archive must be able to do. Each call has a deadline; all may be repeated.
 
+Calls that may read or write all that is kept have a longer one, of many minutes: `shared_traces`,
+`sessions_of`, `status`, `forget`, `forget_records` and `retain`.
+
 Errors of every call: ArchiveUnavailable if the archive cannot be reached, refuses the call, or says
 nothing by the deadline.
 """
@@ -199,10 +202,10 @@ class Archive(Protocol):
         """Return up to which time of the Redis server sessions were erased, in us, if any were."""
         ...
 
-    async def sessions_of(self, attribute: str, value: Any, *, only: bool = False) -> list[str]:
-        """List the sessions that have a task with this attribute.
+    async def sessions_of(self, attribute: str, value: Any) -> Mapping[str, bool]:
+        """Return the sessions that have a task with this attribute.
 
-        With ``only``, those without a task that has another value of it.
+        Each with whether it has a task with another value of it, too.
         """
         ...
 

@@ -173,7 +173,7 @@ class Eraser:
         users = UserErasure(self._store, user, attribute)
         archive = await self._ready()
         sessions = await users.sessions(archive)
-        mixed = await users.mixed(sessions, archive)
+        mixed = await users.mixed(sessions)
         chosen = [each for each in sessions if shared or each not in mixed]
         for each in chosen:
             check_session(each)

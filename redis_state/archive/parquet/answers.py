@@ -100,8 +100,10 @@ def rows(
     return found if after >= since and reader.some_rows(plain, {after}) else None
 
 
-def sessions_of(reader: FileReader, attribute: str, value: Any, *, only: bool) -> list[str]:
-    """List the sessions of tasks that have this attribute. It reads this column of all tasks."""
+def sessions_of(reader: FileReader, attribute: str, value: Any) -> dict[str, bool]:
+    """Return the sessions of tasks that have this attribute, each with whether one has another
+    value of it. It reads this column of all tasks.
+    """
     name, wanted = f"{json.dumps(attribute)}: ", json.dumps(value)
     found: set[str] = set()
     shared: set[str] = set()
@@ -115,7 +117,7 @@ def sessions_of(reader: FileReader, attribute: str, value: Any, *, only: bool) -
             if attribute in attributes:
                 its = json.dumps(attributes[attribute]) == wanted
                 (found if its else shared).add(plain)
-    return sorted(text_of(each) for each in (found - shared if only else found))
+    return {text_of(each): each in shared for each in sorted(found)}
 
 
 def status(reader: FileReader, missing: Collection[str]) -> ArchiveStatus:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from redis_state.archive.parquet.files.columns import pa
 from redis_state.archive.parquet.files.compacting import GRACE, clean, compact
@@ -18,7 +18,7 @@ from redis_state.archive.parquet.files.footers import Footers
 from redis_state.archive.parquet.files.log import FileGone, FileLog
 from redis_state.archive.parquet.files.objects import Objects
 from redis_state.archive.parquet.files.reading import FileReader
-from redis_state.archive.parquet.files.writing import FileChanges, delete_files, write_files
+from redis_state.archive.parquet.files.writing import FileChanges, FileWriting, delete_files
 from redis_state.archive.protocol import Turns, overlooked
 from redis_state.errors import ArchiveFileMissing, ArchiveUnavailable
 
@@ -97,9 +97,15 @@ class FileCalls:
         """The log: in a thread, that of its call."""
         return _bound.get() or self._log
 
-    async def read(self, work: Callable[[FileReader], T], *, action: str = "read") -> T:
+    async def read(
+        self,
+        work: Callable[[FileReader], T],
+        *,
+        action: str = "read",
+        timeout_s: float | None = None,
+    ) -> T:
         """Read in a thread. Errors: ArchiveUnavailable; ArchiveFileMissing."""
-        return await self.run(action, lambda: work(self._reading()))
+        return await self.run(action, lambda: work(self._reading()), timeout_s=timeout_s)
 
     async def run(self, action: str, work: Callable[[], T], *, timeout_s: float | None = None) -> T:
         """Run a call in a thread. Errors: ArchiveUnavailable; ArchiveFileMissing."""
@@ -124,19 +130,11 @@ class FileCalls:
 
     def commit(self, work: Callable[[FileReader], FileChanges], *, delete: bool = False) -> None:
         """Work out changes and commit them, until no other process comes between."""
-        made: list[Any] = []
-        keys: list[object] | None = None
-        edited = False
+        writing = FileWriting(self.log)
         while True:
             reader = self._reading()
             changes = work(reader)
-            # What is written again is of files that count no more once others have edited them.
-            if made and (edited or changes.edits or changes.keys != keys):
-                delete_files(self.log, [file.name for file in made])
-                made = []
-            if changes and not made:
-                made, keys = write_files(self.log, reader, changes), changes.keys
-                edited = bool(changes.edits)
+            made = writing.write(reader, changes)
             if not changes or self.log.commit(changes.entry(made)):
                 break
         if delete:

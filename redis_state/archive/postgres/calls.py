@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection
@@ -21,6 +21,8 @@ from redis_state.postgres.connection import PostgresConnection, close, connect, 
 
 T = TypeVar("T")
 
+# The deadline of calls that may read or delete all that is kept.
+LONG_S: Final = 1800.0
 # Classes of errors: of data, of constraints, of limits of the program.
 _REFUSED = ("22", "23", "54")
 # A deadlock: the transaction has done nothing, and may be repeated at once.
@@ -101,6 +103,15 @@ class PostgresCalls:
             self._free.append(connection)
         finally:
             self._turns.release()
+
+    @asynccontextmanager
+    async def using_long(self, action: str) -> AsyncGenerator[PostgresConnection]:
+        """Return a connection for a call that may read or delete all, in one transaction."""
+        async with (
+            self.using(action, timeout_s=LONG_S, settled=False) as connection,
+            connection.long(LONG_S),
+        ):
+            yield connection
 
     async def _failure(
         self, action: str, error: psycopg.Error, connection: PostgresConnection | None

@@ -108,6 +108,10 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX trajectories_by_trace ON redis_state.records (namespace, key)
         WHERE kind = 'trajectory';
     """,
+    # Which sessions may have expired.
+    """
+    CREATE INDEX sessions_by_time ON redis_state.sessions (namespace, last_at);
+    """,
 )
 
 _NOTE_MONTH = "INSERT INTO redis_state.months (name) VALUES (%s) ON CONFLICT DO NOTHING"

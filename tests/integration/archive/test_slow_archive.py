@@ -18,6 +18,7 @@ import psycopg
 from redis_state import Settings
 from redis_state.archive.model import ArchiveBatch
 from redis_state.archive.parquet.archive import ParquetArchive
+from redis_state.archive.parquet.files.log import FileLog, LogChange
 from redis_state.archive.parquet.files.objects import FolderObjects
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import AT_ONCE
@@ -107,6 +108,83 @@ async def test_a_call_of_files_that_gets_no_turn_ends_at_its_deadline(
         await archive._calls.run("read", lambda: None, timeout_s=0.05)
     gate.opened.set()
     assert [len(page.tasks) for page in await asyncio.gather(*slow)] == [60] * AT_ONCE
+    await archive.aclose()
+
+
+async def test_an_erasure_of_files_may_take_longer_than_other_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await compacted(tmp_path)
+    archive = ParquetArchive(tmp_path.as_uri(), namespace="n", timeout_s=0.3)
+    gate = Gate(monkeypatch)
+    long = [archive.forget("s1"), archive.sessions_of("user", "ann"), archive.status()]
+    calls = [asyncio.ensure_future(call) for call in long]
+    await eventually(lambda: gate.held >= len(calls), "all of them read")
+    # Their time began before that of this one, which is over.
+    with pytest.raises(ArchiveUnavailable, match="no answer"):
+        await archive.find(ArchiveListing(limit=1))
+    gate.opened.set()
+    await asyncio.gather(*calls)
+    assert (await archive.status()).tasks == 59
+
+
+async def test_an_erasure_writes_no_file_twice_because_others_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = await compacted(tmp_path)
+    other = ParquetArchive(tmp_path.as_uri(), namespace="n")
+    again = [sample_task(f"s{n}", "later", 3, at_ms=1_710_000_000_000) for n in range(60)]
+    await archive.write(ArchiveBatch(again))
+    commit, create = FileLog.commit, FolderObjects.create
+    busy, made = list(range(6)), list[str]()
+
+    def beside(its: FileLog, change: LogChange) -> bool:
+        if "s1" in erasing and busy:
+            erasing.clear()
+            asyncio.run(other.write(ArchiveBatch([sample_task("s2", f"b{busy.pop()}", 3)])))
+            erasing.add("s1")
+        return commit(its, change)
+
+    def counted(its: FolderObjects, name: str, data: bytes) -> bool:
+        if erasing and name.endswith(".parquet"):
+            made.append(name)
+        return create(its, name, data)
+
+    erasing = {"s1"}
+    monkeypatch.setattr(FileLog, "commit", beside)
+    monkeypatch.setattr(FolderObjects, "create", counted)
+    found = await archive.forget("s1")
+    assert found is not None
+    assert (found.tasks, busy) == (2, [])
+    # One for each file that had it, although six others came between.
+    assert len(made) == 2
+    assert (await other.status()).tasks == 60 + 60 - 2 + 6
+    assert await other.session("s1") is None
+
+
+async def test_an_erasure_in_postgresql_may_take_longer_than_other_calls(
+    postgres: OwnPostgres, settings: Settings
+) -> None:
+    archive = PostgresArchive(postgres.url, namespace=settings.namespace, timeout_s=0.3)
+    await archive.prepare()
+    await archive.write(ArchiveBatch([sample_task("s", "t", 3)]))
+    with psycopg.connect(postgres.url) as beside:
+        beside.execute("LOCK TABLE redis_state.tasks IN ACCESS EXCLUSIVE MODE")
+        forgetting = asyncio.ensure_future(archive.forget("s", before_us=1))
+        await eventually(lambda: not archive._calls._free, "the erasure waits")
+        with pytest.raises(ArchiveUnavailable, match="no answer"):
+            await archive.find(ArchiveListing(limit=1))
+        assert not forgetting.done()
+        beside.rollback()
+    found = await forgetting
+    assert found is not None
+    assert found.tasks == 1
+    async with archive._calls.using_long("read") as connection:
+        shown: Any = await (await connection.execute("SHOW statement_timeout")).fetchone()
+        assert shown == ("30min",)
+    async with archive._calls.using("read") as connection:
+        shown = await (await connection.execute("SHOW statement_timeout")).fetchone()
+        assert shown == ("1min",)
     await archive.aclose()
 
 
