@@ -41,7 +41,7 @@ patience: ContextVar[float] = ContextVar("patience", default=inf)
 overlooked: ContextVar[set[str] | None] = ContextVar("overlooked", default=None)
 
 
-class Turns(asyncio.Semaphore):
+class CallTurns(asyncio.Semaphore):
     """Whose turn it is: some calls at a time, the others in the order in which they came."""
 
     def __init__(self) -> None:

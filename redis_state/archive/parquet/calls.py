@@ -19,7 +19,7 @@ from redis_state.archive.parquet.files.log import FileGone, FileLog
 from redis_state.archive.parquet.files.objects import Objects
 from redis_state.archive.parquet.files.reading import FileReader
 from redis_state.archive.parquet.files.writing import FileChanges, FileWriting, delete_files
-from redis_state.archive.protocol import Turns, overlooked
+from redis_state.archive.protocol import CallTurns, overlooked
 from redis_state.errors import ArchiveFileMissing, ArchiveUnavailable
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class FileCalls:
         self._folder = folder
         self._limit_s = limit_s
         self._footers = Footers()
-        self._turns = Turns()
+        self._turns = CallTurns()
         # What the call that ended last has read of it.
         self._log = FileLog(objects, folder)
 

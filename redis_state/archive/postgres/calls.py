@@ -15,7 +15,7 @@ from psycopg import AsyncConnection
 from psycopg.pq import TransactionStatus
 from pydantic import SecretStr
 
-from redis_state.archive.protocol import Turns, patience
+from redis_state.archive.protocol import CallTurns, patience
 from redis_state.errors import ArchiveUnavailable
 from redis_state.postgres.connection import PostgresConnection, close, connect, cut, problem
 
@@ -54,7 +54,7 @@ class PostgresCalls:
         self._failed = failed
         # Those that no call has, the last one that was used at the end.
         self._free: list[PostgresConnection] = []
-        self._turns = Turns()
+        self._turns = CallTurns()
 
     @asynccontextmanager
     async def using(

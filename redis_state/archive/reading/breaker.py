@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, TypeVar
 
-from redis_state.archive.protocol import Turns, patience
+from redis_state.archive.protocol import CallTurns, patience
 from redis_state.errors import ArchiveUnavailable
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class CallBreaker:
 
     def __init__(self) -> None:
         self._failures, self._failed_s, self._is_asked = 0, 0.0, False
-        self._turns = Turns()
+        self._turns = CallTurns()
 
     async def call(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make a call. Errors: see `ArchiveReader.soon`."""

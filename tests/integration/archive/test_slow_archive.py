@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ pytest.importorskip("pyarrow", reason="needs the parquet extra")
 import psycopg
 
 from redis_state import Settings
-from redis_state.archive.model import ArchiveBatch
+from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files.log import FileLog, LogChange
 from redis_state.archive.parquet.files.objects import FolderObjects
@@ -24,6 +25,7 @@ from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import AT_ONCE
 from redis_state.archive.queries import ArchiveListing
 from redis_state.errors import ArchiveUnavailable
+from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archived_tasks import sample_task
@@ -185,6 +187,60 @@ async def test_an_erasure_in_postgresql_may_take_longer_than_other_calls(
     async with archive._calls.using("read") as connection:
         shown = await (await connection.execute("SHOW statement_timeout")).fetchone()
         assert shown == ("1min",)
+    await archive.aclose()
+
+
+async def test_a_rare_status_is_found_in_one_page(
+    postgres: OwnPostgres, settings: Settings
+) -> None:
+    archive = PostgresArchive(postgres.url, namespace=settings.namespace)
+    await archive.prepare()
+    failed = [sample_task("s", f"t{n}", 3, at_ms=1_700_000_000_000 + n) for n in range(420)]
+    complete = [
+        replace(
+            each,
+            status=TaskStatus.COMPLETE,
+            record=dict(each.record) | {b"status": b"COMPLETE"},
+        )
+        for each in failed
+    ]
+    await archive.write(ArchiveBatch([failed[0], *complete[1:]]))
+    page = await archive.find(ArchiveListing(statuses=(TaskStatus.FAILED,), limit=10))
+    assert ([task.task_id for task in page.tasks], page.end) == (["t0"], None)
+    await archive.aclose()
+
+
+async def test_a_new_month_waits_for_no_query_and_has_the_indexes_of_the_others(
+    postgres: OwnPostgres, settings: Settings
+) -> None:
+    archive = PostgresArchive(postgres.url, namespace=settings.namespace)
+    await archive.prepare()
+    # A month that no other test has.
+    rows = [ArchivedRow(1, 4_000_000_000_000, b"1", "t", b"[1]")]
+    batch = ArchiveBatch(
+        [sample_task("s", "t", 3, at_ms=4_000_000_000_000)], [SessionRows("s", None, rows)]
+    )
+    with psycopg.connect(postgres.url) as beside:
+        beside.execute("SELECT count(*) FROM redis_state.tasks")
+        beside.execute("SELECT count(*) FROM redis_state.updates")
+        await archive.write(batch)
+        assert (await archive.verify(batch)).is_whole
+        indexes = beside.execute(
+            """SELECT parent.relname, count(own.oid) FROM pg_class AS parent
+            JOIN pg_index AS its ON its.indrelid = parent.oid
+            LEFT JOIN pg_inherits AS tree ON tree.inhparent = its.indexrelid
+            LEFT JOIN pg_index AS part ON part.indexrelid = tree.inhrelid
+            LEFT JOIN pg_class AS own ON own.oid = part.indrelid AND own.relname LIKE '%_2096_10'
+            WHERE parent.oid IN ('redis_state.tasks'::regclass, 'redis_state.updates'::regclass)
+            GROUP BY parent.relname, its.indexrelid"""
+        ).fetchall()
+    # Each index of a table has one of the month, and the month has no other.
+    assert {count for _, count in indexes} == {1}
+    with psycopg.connect(postgres.url) as beside:
+        own = beside.execute(
+            "SELECT count(*) FROM pg_indexes WHERE tablename LIKE '%s_2096_10'"
+        ).fetchone()
+    assert own == (len(indexes),)
     await archive.aclose()
 
 

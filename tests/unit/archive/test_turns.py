@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from redis_state.archive.parquet.files.ahead import ahead
-from redis_state.archive.protocol import AT_ONCE, Turns
+from redis_state.archive.protocol import AT_ONCE, CallTurns
 from redis_state.archive.reading.breaker import CallBreaker
 from redis_state.errors import ArchiveUnavailable
 
@@ -75,7 +75,7 @@ async def test_a_caller_without_a_turn_does_not_close_the_archive(
 
 
 async def test_who_waits_for_all_turns_gets_them_beside_another_who_does() -> None:
-    at_once, did = Turns(), list[int]()
+    at_once, did = CallTurns(), list[int]()
 
     async def alone(n: int) -> None:
         async with at_once.all():
