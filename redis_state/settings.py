@@ -263,6 +263,11 @@ class Settings(BaseSettings):
     """When a save of an audit event returns: once PostgreSQL has it, or once Redis has it."""
     durable_events_delay: _Lifetime = timedelta(seconds=1)
     """Within which time `delayed` events move from Redis to PostgreSQL, while both reply."""
+    durable_events_retention: Annotated[timedelta, Field(ge=_DAY, le=36500 * _DAY)] | None = None
+    """How long PostgreSQL keeps an audit event after it was saved: `P365D`. None: for ever.
+
+    Workers remove what is older, once an hour.
+    """
     oauth_token_keys: SecretStr | None = None
     """Fernet keys that encrypt OAuth tokens, separated by commas.
 

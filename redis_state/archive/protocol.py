@@ -1,16 +1,21 @@
 """What an archive must be able to do. Each call has a deadline; all may be repeated.
 
+Calls that may read or write all that is kept have a longer one, of many minutes: `shared_traces`,
+`sessions_of`, `status`, `forget`, `forget_records` and `retain`.
+
 Errors of every call: ArchiveUnavailable if the archive cannot be reached, refuses the call, or says
 nothing by the deadline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from redis_state.archive.model import (
     ArchiveBatch,
@@ -26,12 +31,30 @@ from redis_state.archive.model import (
 from redis_state.archive.queries import ArchivedPage, ArchiveListing, ArchiveQuery
 from redis_state.archive.retention import RetentionReport
 
+# So many calls of one archive are made at a time, each over a connection or in a thread of its own.
+AT_ONCE: Final = 4
 # The loop's time after which the caller of an archive waits no longer. A call of an archive that
 # goes on behind it holds up others.
 patience: ContextVar[float] = ContextVar("patience", default=inf)
 # Where the caller of an archive gets the names of data files that are gone: its calls do without
 # them. Without such a set they raise ArchiveFileMissing.
 overlooked: ContextVar[set[str] | None] = ContextVar("overlooked", default=None)
+
+
+class CallTurns(asyncio.Semaphore):
+    """Whose turn it is: some calls at a time, the others in the order in which they came."""
+
+    def __init__(self) -> None:
+        super().__init__(AT_ONCE)
+        self._alone = asyncio.Lock()
+
+    @asynccontextmanager
+    async def all(self) -> AsyncGenerator[None]:
+        """Wait until no call is made, and let none begin."""
+        async with self._alone, AsyncExitStack() as turns:
+            for _ in range(AT_ONCE):
+                await turns.enter_async_context(self)
+            yield
 
 
 class Archive(Protocol):
@@ -179,10 +202,10 @@ class Archive(Protocol):
         """Return up to which time of the Redis server sessions were erased, in us, if any were."""
         ...
 
-    async def sessions_of(self, attribute: str, value: Any, *, only: bool = False) -> list[str]:
-        """List the sessions that have a task with this attribute.
+    async def sessions_of(self, attribute: str, value: Any) -> Mapping[str, bool]:
+        """Return the sessions that have a task with this attribute.
 
-        With ``only``, those without a task that has another value of it.
+        Each with whether it has a task with another value of it, too.
         """
         ...
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
@@ -51,17 +53,31 @@ class _Together:
     """
 
     sessions: Sequence[str]
+    events: TraceErasure
     traces: set[str] = field(default_factory=set[str])
     shared: set[str] = field(default_factory=set[str])
-    # Those that only tasks name.
-    unlisted: set[str] = field(default_factory=set[str])
+    done: list[str] = field(default_factory=list[str])
+    # Of each session its traces, and the data files that are gone.
+    of: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    missing: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+
+@contextmanager
+def _overlooking(missing: set[str]) -> Generator[None]:
+    """Do without data files that are gone, and learn their names."""
+    known = overlooked.set(missing)
+    try:
+        yield
+    finally:
+        overlooked.reset(known)
 
 
 class Eraser:
     """Erase sessions and users of a store, and of its archive: by default that of its settings.
 
-    It reads the names of all keys, so a user of the server needs the role ``admin``. It works on
-    one session at a time. ``progress`` is called with what is done, and how many.
+    It reads the names of all keys, and all tasks in Redis if a session has a trace. So a user of
+    the server needs the role ``admin``. It works on one session at a time. ``progress`` is called
+    with what is done, and how many.
 
     Errors of every call: BackendError, also CommandRefused without the right; ArchiveUnavailable;
     PayloadStoreUnavailable; LostRace while slots of a cluster are being moved. After any of them,
@@ -157,7 +173,7 @@ class Eraser:
         users = UserErasure(self._store, user, attribute)
         archive = await self._ready()
         sessions = await users.sessions(archive)
-        mixed = await users.mixed(sessions, archive)
+        mixed = await users.mixed(sessions)
         chosen = [each for each in sessions if shared or each not in mixed]
         for each in chosen:
             check_session(each)
@@ -186,14 +202,15 @@ class Eraser:
         unknown = self._sessions.unknown_memories
         if unknown:
             total.kept |= long_keys(unknown)
-        together = _Together(sessions)
+        together = _Together(sessions, TraceErasure(self._store, archive))
         for session_id in sessions:
-            missing: set[str] = set()
-            known = overlooked.set(missing)
-            try:
+            with _overlooking(together.missing[session_id]):
+                together.of[session_id] = await together.events.of(findings[session_id])
+        await together.events.look_at_tasks(set[str]().union(*together.of.values()))
+        for session_id in sessions:
+            missing = together.missing[session_id]
+            with _overlooking(missing):
                 one = await self._forget_one(findings[session_id], archive, policy, together)
-            finally:
-                overlooked.reset(known)
             if missing:
                 one.failed["archive"] = (
                     f"files that may have something of it are missing: "
@@ -201,10 +218,6 @@ class Eraser:
                     f"`redis-state archive drop-missing`, and repeat the call"
                 )
             total.merge(one)
-        if together.unlisted:
-            total.kept["events of traces that only tasks name"] = (
-                f"{len(together.unlisted)} traces: they end with `events_ttl`"
-            )
         if together.shared:
             total.kept["events of shared traces"] = (
                 f"{len(together.shared)} traces belong to another session too"
@@ -221,9 +234,7 @@ class Eraser:
         session_id, report = found.session_id, ErasureReport([found.session_id])
         await self._sessions.count(found, report, counted=together.traces)
         claims = await self._sessions.claims(found, await self._archived(session_id, archive))
-        events = TraceErasure(self._store, archive)
-        traces = await events.of(session_id)
-        together.unlisted |= await self._sessions.unlisted_traces(found, traces)
+        events, traces = together.events, together.of[session_id]
         # What only sessions have that are erased together goes with the last of them.
         shared = await events.shared(traces, together.sessions)
         archived = 0
@@ -231,8 +242,10 @@ class Eraser:
             report.claims = len(claims)
             was = None if archive is None else await archive.session(session_id)
             archived = await events.count(traces - shared - together.traces)
+            report.durable_events = await events.count_durable(traces - shared - together.traces)
         else:
-            keeps = await events.shared(traces, [session_id])
+            keeps = await events.shared(traces, [*together.done, session_id])
+            report.durable_events = await events.count_durable(traces - keeps)
             archived += await events.erase(traces - keeps)
             found = await self._sessions.erase(found, claims, report, traces=traces, keeps=keeps)
             archived += await events.erase(traces - keeps)
@@ -242,6 +255,7 @@ class Eraser:
                 before_us = us_of(await self._store.transport.commands.time()) + 1
                 was = await archive.forget(session_id, before_us=before_us)
             await self._sessions.forget_tasks(found)
+            together.done.append(session_id)
         if was is not None:
             report.archive = {"tasks": was.tasks, "updates": was.updates} | {
                 kind.what: count for kind, count in was.records.items()
@@ -253,11 +267,13 @@ class Eraser:
         if not policy.dry_run:
             # Without the id, which is to be forgotten.
             log.info(
-                "a session was erased: %s by %r; redis %d, archive %d, claims %d, failed %d",
+                "a session was erased: %s by %r; redis %d, archive %d, "
+                "durable events %d, claims %d, failed %d",
                 codec.fingerprint("erased session", session_id)[:16],
                 policy.actor or "the application",
                 sum(report.redis.values()),
                 sum(report.archive.values()),
+                report.durable_events,
                 report.claims,
                 len(report.failed),
             )

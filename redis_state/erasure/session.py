@@ -1,6 +1,7 @@
 """Erase one session in Redis and in the store of claims.
 
     objects of claims          before what names them
+    events of traces           before what names the traces, and once more behind it
     tasks end their leases     a run that still works is refused from then on, and none can begin
     what stands elsewhere      entries in lists of all sessions, artifacts, traces, agents' sessions
     the session's slot         all keys, until a walk finds none
@@ -15,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from typing import Any
 
 from redis_state.archive.waiting import session_entry
@@ -150,19 +150,6 @@ class SessionErasure:
                     named -= payloads.claims_in(value)
         return named
 
-    async def unlisted_traces(self, found: SessionFindings, listed: Collection[str]) -> set[str]:
-        """Return traces that have events in Redis, and that the session's tasks name alone."""
-        names = [key.name for key in found.keys if key.kind == "task"]
-        traces: set[str] = set()
-        for data in await self._each(lambda name: self._commands.hget(name, "document"), names):
-            with suppress(ValueError):
-                trace_id = as_object(data or b"{}").get("trace_id")
-                traces |= {trace_id} if isinstance(trace_id, str) else set()
-        others = sorted(traces - set(listed))
-        rows = [self._keys.events(each).rows for each in others]
-        there = await self._each(self._commands.exists, rows)
-        return {each for each, is_there in zip(others, there, strict=True) if is_there}
-
     async def erase(
         self,
         found: SessionFindings,
@@ -179,6 +166,8 @@ class SessionErasure:
         """
         session_id, store = found.session_id, self._store
         await self._delete_claims(claims, report)
+        # While the tasks still name them: a repetition would not find them otherwise.
+        await self._delete_traces(session_id, traces, keeps)
         await self._each(lambda task: store.tasks.clear(session_id, task), sorted(found.tasks))
         self._progress("tasks", len(found.tasks))
         await self._delete_elsewhere(found, traces, keeps)
@@ -226,21 +215,12 @@ class SessionErasure:
         for key_of in (keys.archive_watch, keys.archive_since):
             await self._remove_sharded(key_of, entries)
         await self._remove_sharded(keys.archive_sessions, [session_entry(session_id)])
-        traces = await self._store.trajectories.traces(session_id, limit=1_000_000)
-        records = [trajectory_entry(session_id, trace) for trace in traces]
-        # Events of a trace that stays wait for the archive.
-        own = [
-            trace
-            for trace in {*traces, *also}
-            if trace not in keeps and not await self._is_shared(trace, session_id)
-        ]
-        records += [event_entry(trace) for trace in own]
-        records.append(agent_session_entry(session_id))
+        await self._delete_traces(session_id, also, keeps)
+        records = [agent_session_entry(session_id)]
         kept = keys.artifacts(artifact_place(session_id)).references
         records += [artifact_entry(session_id, each) for each in await self._members(kept)]
         for key_of in (keys.archive_records, keys.archive_records_since):
             await self._remove_sharded(key_of, records)
-        await self._store.traces.clear(session_id, also=sorted(also), keeps=keeps)
         await self._remove(keys.artifact_sessions(), [raw(artifact_place(session_id))])
         shard = agent_shard(session_id)
         await scripts.delete_session(
@@ -256,6 +236,22 @@ class SessionErasure:
             await self._remove(keys.schedules_due(), [raw(schedule_id)])
             await self._remove(keys.schedules(), [topic_bytes(schedule_id)])
             await self._commands.unlink(keys.schedule(schedule_id))
+
+    async def _delete_traces(
+        self, session_id: str, also: Collection[str], keeps: Collection[str]
+    ) -> None:
+        keys = self._keys
+        traces = {*await self._store.trajectories.traces(session_id, limit=1_000_000), *also}
+        records = [trajectory_entry(session_id, trace) for trace in sorted(traces)]
+        # Events of a trace that stays wait for the archive.
+        records += [
+            event_entry(trace)
+            for trace in sorted(traces)
+            if trace not in keeps and not await self._is_shared(trace, session_id)
+        ]
+        for key_of in (keys.archive_records, keys.archive_records_since):
+            await self._remove_sharded(key_of, records)
+        await self._store.traces.clear(session_id, also=sorted(also), keeps=keeps)
 
     async def _delete_threads(self, session_id: str) -> None:
         """Delete the threads of the session's tasks, and list neither them nor its own."""

@@ -7,7 +7,7 @@ lists the task. An application sets it when it submits.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from redis_state.archive.protocol import Archive
@@ -42,30 +42,28 @@ class UserErasure:
         self._attribute = attribute
         self._name = user if isinstance(user, str) else json.dumps(user)
 
-    async def sessions(self, archive: Archive | None) -> list[str]:
-        """List the sessions with a task that has the attribute."""
+    async def sessions(self, archive: Archive | None) -> Mapping[str, bool]:
+        """Return the sessions with a task that has the attribute.
+
+        Each with whether the archive has a task of it with another value, too. It is read once.
+        """
         listed = await listed_under(
             self._store.base, "a", attribute_list(self._attribute, self._user)
         )
-        found = {each.session_id for each in listed}
+        found = dict.fromkeys((each.session_id for each in listed), False)
         if archive is not None:
-            found |= set(await archive.sessions_of(self._attribute, self._user))
-        return sorted(found)
+            found |= await archive.sessions_of(self._attribute, self._user)
+        return dict(sorted(found.items()))
 
-    async def mixed(self, sessions: Collection[str], archive: Archive | None) -> set[str]:
+    async def mixed(self, sessions: Mapping[str, bool]) -> set[str]:
         """Return those of the sessions that have a task with another value of the attribute."""
-        found: set[str] = set()
-        if archive is not None:
-            its = await archive.sessions_of(self._attribute, self._user)
-            found = set(its) - set(
-                await archive.sessions_of(self._attribute, self._user, only=True)
-            )
-        for session_id in sessions:
+        found = {each for each, has_other in sessions.items() if has_other}
+        for session_id in sessions.keys() - found:
             for each in await listed_under(self._store.base, "s", raw(session_id)):
                 if each.session_id == session_id and await self._is_other(session_id, each.task_id):
                     found.add(session_id)
                     break
-        return found & set(sessions)
+        return found
 
     async def _is_other(self, session_id: str, task_id: str) -> bool:
         record = await self._store.tasks.load_fields(session_id, task_id)

@@ -11,7 +11,8 @@ class ErasureReport:
     """What there was of sessions or a user: what was removed, or would be with a dry run.
 
     ``redis`` counts by class what Redis had, ``archive`` what the archive had, ``claims`` the
-    objects of the store of claims. ``kept`` names what stays on purpose, with the reason, and
+    objects of the store of claims. ``durable_events`` are the audit events that a store with
+    `durable_events` had in PostgreSQL. ``kept`` names what stays on purpose, with the reason, and
     ``failed`` what could not be removed: repeat the call. ``cancelled`` tasks were running.
     """
 
@@ -20,6 +21,7 @@ class ErasureReport:
     redis: dict[str, int] = field(default_factory=dict[str, int])
     archive: dict[str, int] = field(default_factory=dict[str, int])
     claims: int = 0
+    durable_events: int = 0
     cancelled: int = 0
     kept: dict[str, str] = field(default_factory=dict[str, str])
     failed: dict[str, str] = field(default_factory=dict[str, str])
@@ -32,7 +34,8 @@ class ErasureReport:
     @property
     def is_empty(self) -> bool:
         """Whether there was nothing."""
-        return not (any(self.redis.values()) or any(self.archive.values()) or self.claims)
+        named = any(self.redis.values()) or any(self.archive.values())
+        return not (named or self.claims or self.durable_events)
 
     def count(self, what: str, number: int = 1) -> None:
         """Count what Redis had of a class."""
@@ -47,6 +50,7 @@ class ErasureReport:
         for what, number in other.archive.items():
             self.archive[what] = self.archive.get(what, 0) + number
         self.claims += other.claims
+        self.durable_events += other.durable_events
         self.cancelled += other.cancelled
         self.kept |= other.kept
         self.failed |= other.failed

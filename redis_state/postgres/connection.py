@@ -10,6 +10,7 @@ from typing import Any, Final, LiteralString
 
 import psycopg
 from psycopg import AsyncConnection, IsolationLevel
+from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 
 # Our settings, for a connection or for a transaction. A commit must be on the disk; what asks for
@@ -21,6 +22,9 @@ SELECT set_config('TimeZone', 'UTC', {local}), set_config('client_encoding', 'UT
     set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit')
         IN ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit') END, {local})
 """
+_PATIENT: Final[LiteralString] = "SELECT set_config('statement_timeout', %s, true)"
+# A server whose machine has gone is found by these, whatever the deadline of a call is.
+_ALIVE: Final = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 _OF_A_CONNECTION: Final = _SETTINGS.format(local="false")
 _OF_A_TRANSACTION: Final = _SETTINGS.format(local="true")
 
@@ -44,6 +48,13 @@ class PostgresConnection(AsyncConnection[Any]):
             await self.execute(_OF_A_TRANSACTION)
             yield
 
+    @asynccontextmanager
+    async def long(self, timeout_s: float) -> AsyncGenerator[None]:
+        """Work in one transaction, each statement of which may take so long."""
+        async with self.settled(), self.transaction():
+            await self.execute(_PATIENT, [f"{round(timeout_s * 1000)}"])
+            yield
+
 
 async def connect(url: SecretStr, *, timeout_s: float | None = None) -> PostgresConnection:
     """Open a connection.
@@ -51,7 +62,8 @@ async def connect(url: SecretStr, *, timeout_s: float | None = None) -> Postgres
     Errors: psycopg.Error; OSError and ValueError for a host or a URL that is none. The texts of all
     may quote the URL.
     """
-    options: dict[str, Any] = {}
+    given = conninfo_to_dict(url.get_secret_value())
+    options: dict[str, Any] = {name: n for name, n in _ALIVE.items() if name not in given}
     if timeout_s is not None:
         options["connect_timeout"] = max(2, round(timeout_s))
     opened = await PostgresConnection.connect(

@@ -100,22 +100,24 @@ def rows(
     return found if after >= since and reader.some_rows(plain, {after}) else None
 
 
-def sessions_of(reader: FileReader, attribute: str, value: Any, *, only: bool) -> list[str]:
-    """List the sessions of tasks that have this attribute. It reads this column of all tasks."""
+def sessions_of(reader: FileReader, attribute: str, value: Any) -> dict[str, bool]:
+    """Return the sessions of tasks that have this attribute, each with whether one has another
+    value of it. It reads this column of all tasks.
+    """
     name, wanted = f"{json.dumps(attribute)}: ", json.dumps(value)
     found: set[str] = set()
     shared: set[str] = set()
-    for file in reader.files.of(TASKS):
-        table = reader.keys(file, None, ["session_id", "attributes"])
+    files = [(file, None) for file in reader.files.of(TASKS)]
+    for _, read in reader.keys_of(files, ["session_id", "attributes"]):
         # Most have no such name: only what may have it is parsed.
-        table = table.filter(pc.match_substring(table["attributes"], name))
+        table = read.filter(pc.match_substring(read["attributes"], name))
         columns = (table[each].to_pylist() for each in ("session_id", "attributes"))
         for plain, written in zip(*columns, strict=True):
             attributes = json.loads(written)
             if attribute in attributes:
                 its = json.dumps(attributes[attribute]) == wanted
                 (found if its else shared).add(plain)
-    return sorted(text_of(each) for each in (found - shared if only else found))
+    return {text_of(each): each in shared for each in sorted(found)}
 
 
 def status(reader: FileReader, missing: Collection[str]) -> ArchiveStatus:
@@ -126,12 +128,13 @@ def status(reader: FileReader, missing: Collection[str]) -> ArchiveStatus:
     for file in there:
         if file.kind == RECORDS:
             kinds.update(counted(reader, file))
-            continue
-        columns = ["session_id", "lost"] if file.kind == UPDATES else ["session_id"]
-        table = reader.keys(file, None, columns)
+    some = [(file, None) for file in there if file.kind not in (RECORDS, UPDATES)]
+    for _, table in reader.keys_of(some, ["session_id"]):
         sessions.update(table["session_id"].unique().to_pylist())
-        if file.kind == UPDATES:
-            updates += table["lost"].to_pylist().count(False)
+    some = [(file, None) for file in there if file.kind == UPDATES]
+    for _, table in reader.keys_of(some, ["session_id", "lost"]):
+        sessions.update(table["session_id"].unique().to_pylist())
+        updates += table["lost"].to_pylist().count(False)
     tasks = [file for file in there if file.kind == TASKS]
     ended = [file.ended for file in tasks if file.ended is not None]
     return ArchiveStatus(

@@ -44,14 +44,17 @@ from redis_state.postgres.text import plain_text, text_of
 
 # From so many new files on they are compacted, by the process that writes such an entry.
 _MANY_NEW, _EVERY, _FEW = 256, 64, 8
+# The deadline of calls that may read or write again all that is kept. What a call has written and
+# not committed is deleted once it is `GRACE` old, which must be longer.
 _LONG_S = 300.0
 
 
 class ParquetArchive:
     """What one namespace has in a folder or in a bucket of an S3-compatible store.
 
-    ``timeout_s`` is the deadline of each call. Calls run one at a time, each in a thread. No I/O
-    when it is made. Errors: ConfigError for a URL that cannot be used.
+    ``timeout_s`` is the deadline of each call, but for those that may read all. Four calls run at a
+    time, each in a thread. No I/O when it is made. Errors: ConfigError for a URL that cannot be
+    used.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class ParquetArchive:
 
     async def prepare(self) -> None:
         """Write the first entry of the log, unless there is one. Several processes may call it."""
-        await self._calls.run("prepare", self._calls.log.prepare)
+        await self._calls.run("prepare", self._calls.prepare)
 
     async def write(
         self, batch: ArchiveBatch, *, replaces: Mapping[tuple[str, str, int], str] | None = None
@@ -85,8 +88,12 @@ class ParquetArchive:
         together, a write compacts them too.
         """
         work = partial(changes_of, batch=batch, replaces=replaces or {})
-        await self._calls.run("write", lambda: self._calls.commit(work))
-        if self._is_due:
+
+        def once() -> bool:
+            self._calls.commit(work)
+            return self._is_due
+
+        if await self._calls.run("write", once):
             await self._calls.run("compact", lambda: self._calls.compact(_FEW), timeout_s=_LONG_S)
 
     async def verify(self, batch: ArchiveBatch) -> ArchiveVerdict:
@@ -194,7 +201,9 @@ class ParquetArchive:
             was.append(sum(len(edit.records) for edit in changes.edits.values()))
             return changes
 
-        await self._calls.run("forget", lambda: self._calls.commit(work, delete=True))
+        await self._calls.run(
+            "forget", lambda: self._calls.commit(work, delete=True), timeout_s=_LONG_S
+        )
         return was[-1]
 
     async def count_records(self, kind: RecordKind, owners: Collection[str]) -> int:
@@ -217,13 +226,15 @@ class ParquetArchive:
         It reads the traces of all tasks and trajectories.
         """
         return await self._calls.read(
-            lambda reader: sharing.shared_traces(reader, trace_ids, besides)
+            lambda reader: sharing.shared_traces(reader, trace_ids, besides), timeout_s=_LONG_S
         )
 
     async def status(self) -> ArchiveStatus:
         """Count what is kept. It reads the sessions' ids of all files."""
         return await self._calls.read(
-            lambda reader: answers.status(reader, self._calls.log.missing()), action="status"
+            lambda reader: answers.status(reader, self._calls.log.missing()),
+            action="status",
+            timeout_s=_LONG_S,
         )
 
     async def forget(
@@ -241,7 +252,9 @@ class ParquetArchive:
             was.append(answers.session(reader, session_id))
             return without(reader, plain_text(session_id), before_us)
 
-        await self._calls.run("forget", lambda: self._calls.commit(work, delete=True))
+        await self._calls.run(
+            "forget", lambda: self._calls.commit(work, delete=True), timeout_s=_LONG_S
+        )
         # As the entry found it. One whose file had gone was worked out again.
         return was[-1]
 
@@ -249,13 +262,13 @@ class ParquetArchive:
         """Return up to which time of the Redis server sessions were erased, in us, if any were."""
         return await self._calls.read(lambda reader: erased_in(reader, session_ids))
 
-    async def sessions_of(self, attribute: str, value: Any, *, only: bool = False) -> list[str]:
-        """List the sessions that have a task with this attribute. It reads it of all tasks.
+    async def sessions_of(self, attribute: str, value: Any) -> Mapping[str, bool]:
+        """Return the sessions that have a task with this attribute. It reads it of all tasks.
 
-        With ``only``, those without a task that has another value of it.
+        Each with whether it has a task with another value of it, too.
         """
         return await self._calls.read(
-            lambda reader: answers.sessions_of(reader, attribute, value, only=only)
+            lambda reader: answers.sessions_of(reader, attribute, value), timeout_s=_LONG_S
         )
 
     async def retain(

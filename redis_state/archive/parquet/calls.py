@@ -9,9 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from math import inf
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from redis_state.archive.parquet.files.columns import pa
 from redis_state.archive.parquet.files.compacting import GRACE, clean, compact
@@ -19,8 +18,8 @@ from redis_state.archive.parquet.files.footers import Footers
 from redis_state.archive.parquet.files.log import FileGone, FileLog
 from redis_state.archive.parquet.files.objects import Objects
 from redis_state.archive.parquet.files.reading import FileReader
-from redis_state.archive.parquet.files.writing import FileChanges, delete_files, write_files
-from redis_state.archive.protocol import overlooked
+from redis_state.archive.parquet.files.writing import FileChanges, FileWriting, delete_files
+from redis_state.archive.protocol import CallTurns, overlooked
 from redis_state.errors import ArchiveFileMissing, ArchiveUnavailable
 
 T = TypeVar("T")
@@ -28,26 +27,22 @@ T = TypeVar("T")
 _ATTEMPTS = 3
 # The files that are gone, and that a call does without. Each thread has a context of its own.
 _without: ContextVar[frozenset[str]] = ContextVar("without", default=frozenset())
-# The log and the footers of the call that runs in a thread. One that nobody waits for any more has
-# its own: what it still does is not done in the name of a later call.
-_bound: ContextVar[tuple[FileLog, Footers] | None] = ContextVar("bound", default=None)
+# The log of the call that runs in a thread: calls read and commit beside each other.
+_bound: ContextVar[FileLog | None] = ContextVar("bound", default=None)
 
 
 class ArchiveCall:
-    """Calls in threads, one at a time. Once nobody waits for one, it commits nothing.
+    """A call in a thread. Once nobody waits for it, it reads no file and commits nothing.
 
     Nor does it behind its deadline: the process may have been stopped, with all that waits for it.
     """
 
-    over: bool = False
-    _until: float = inf
-
-    def begin(self, limit_s: float) -> None:
-        """Give the call that comes now its time."""
+    def __init__(self, limit_s: float) -> None:
+        self.over: bool = False
         self._until = monotonic() + limit_s
 
     def may_go_on(self) -> bool:
-        """Return whether the call may still commit."""
+        """Return whether the call may still read and commit."""
         return not self.over and monotonic() < self._until
 
 
@@ -82,9 +77,10 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 class FileCalls:
-    """The files of one namespace, and calls of them: one at a time, each in a thread.
+    """The files of one namespace, and calls of them: some at a time, each in a thread.
 
-    ``limit_s`` is the deadline of a call. No I/O when it is made.
+    ``limit_s`` is the deadline of a call, until it gets its turn included. Footers stay known
+    whatever becomes of a call. No I/O when it is made.
     """
 
     def __init__(self, objects: Objects, folder: str, *, limit_s: float) -> None:
@@ -92,52 +88,53 @@ class FileCalls:
         self._folder = folder
         self._limit_s = limit_s
         self._footers = Footers()
-        self._lock = asyncio.Lock()
-        self._call = ArchiveCall()
-        self._log: FileLog = self._new_log()
+        self._turns = CallTurns()
+        # What the call that ended last has read of it.
+        self._log = FileLog(objects, folder)
 
     @property
     def log(self) -> FileLog:
         """The log: in a thread, that of its call."""
-        bound = _bound.get()
-        return self._log if bound is None else bound[0]
+        return _bound.get() or self._log
 
-    async def read(self, work: Callable[[FileReader], T], *, action: str = "read") -> T:
+    async def read(
+        self,
+        work: Callable[[FileReader], T],
+        *,
+        action: str = "read",
+        timeout_s: float | None = None,
+    ) -> T:
         """Read in a thread. Errors: ArchiveUnavailable; ArchiveFileMissing."""
-        return await self.run(action, lambda: work(self._reading()))
+        return await self.run(action, lambda: work(self._reading()), timeout_s=timeout_s)
 
     async def run(self, action: str, work: Callable[[], T], *, timeout_s: float | None = None) -> T:
         """Run a call in a thread. Errors: ArchiveUnavailable; ArchiveFileMissing."""
         limit_s = timeout_s or self._limit_s
-        async with self._lock:
-            self._call.begin(limit_s)
-            try:
-                async with asyncio.timeout(limit_s):
-                    return await in_thread(
-                        partial(self._attempts, self._log, self._footers, action, work)
-                    )
-            except TimeoutError:
-                self._abandon()
-                raise ArchiveUnavailable(action, f"no answer in {limit_s:g} s") from None
-            except asyncio.CancelledError:
-                self._abandon()
-                raise
+        call = ArchiveCall(limit_s)
+        try:
+            async with asyncio.timeout(limit_s), self._turns:
+                log = self._log.for_call(call.may_go_on)
+                try:
+                    return await in_thread(partial(self._attempts, log, action, work))
+                finally:
+                    self._log.learn(log)
+        except TimeoutError:
+            raise ArchiveUnavailable(action, f"no answer in {limit_s:g} s") from None
+        finally:
+            # A thread that still runs is left alone.
+            call.over = True
+
+    def prepare(self) -> None:
+        """Write the first entry of the log, unless there is one."""
+        self.log.prepare()
 
     def commit(self, work: Callable[[FileReader], FileChanges], *, delete: bool = False) -> None:
         """Work out changes and commit them, until no other process comes between."""
-        made: list[Any] = []
-        keys: list[object] | None = None
-        edited = False
+        writing = FileWriting(self.log)
         while True:
             reader = self._reading()
             changes = work(reader)
-            # What is written again is of files that count no more once others have edited them.
-            if made and (edited or changes.edits or changes.keys != keys):
-                delete_files(self.log, [file.name for file in made])
-                made = []
-            if changes and not made:
-                made, keys = write_files(self.log, reader, changes), changes.keys
-                edited = bool(changes.edits)
+            made = writing.write(reader, changes)
             if not changes or self.log.commit(changes.entry(made)):
                 break
         if delete:
@@ -155,28 +152,15 @@ class FileCalls:
         clean(self.log, grace=GRACE)
 
     async def aclose(self) -> None:
-        """Forget what was read."""
-        async with self._lock:
-            self._log, self._footers = self._new_log(), Footers()
+        """Forget what was read, once the calls that run have ended."""
+        async with self._turns.all():
+            self._log, self._footers = FileLog(self._objects, self._folder), Footers()
 
     def _reading(self) -> FileReader:
-        bound = _bound.get()
-        footers = self._footers if bound is None else bound[1]
-        return FileReader(self.log, footers, without=_without.get())
+        return FileReader(self.log, self._footers, without=_without.get())
 
-    def _new_log(self) -> FileLog:
-        call = self._call = ArchiveCall()
-        return FileLog(self._objects, self._folder, may_go_on=call.may_go_on)
-
-    def _abandon(self) -> None:
-        """Leave the thread of a call alone: it changes nothing any more that others see."""
-        self._call.over = True
-        known = self._log.was_there
-        self._log, self._footers = self._new_log(), Footers()
-        self._log.was_there = known
-
-    def _attempts(self, log: FileLog, footers: Footers, action: str, work: Callable[[], T]) -> T:
-        _bound.set((log, footers))
+    def _attempts(self, log: FileLog, action: str, work: Callable[[], T]) -> T:
+        _bound.set(log)
         known = ""
         # One more, without the files that are gone.
         for attempt in range(_ATTEMPTS + 1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -33,8 +33,8 @@ class _EndedAt(NamedTuple):
 
 
 def ended_tasks(reader: FileReader, query: ArchiveQuery) -> list[ArchivedTask]:
-    """Return tasks in the order of their ends, of 4 MiB or one task. Of large files one row group
-    at a time is in memory.
+    """Return tasks in the order of their ends, of 4 MiB or one task. Of a few files one row
+    group each is in memory.
     """
     session = None if query.session_id is None else plain_text(query.session_id)
     of = reader.files.of(TASKS)
@@ -42,15 +42,16 @@ def ended_tasks(reader: FileReader, query: ArchiveQuery) -> list[ArchivedTask]:
     keys = SCHEMAS[TASKS].empty_table().select(_KEYS)
     for name, kind in (("file", pa.string()), ("group", pa.int64()), ("row", pa.int64())):
         keys = keys.append_column(name, pa.array([], kind))
-    for file in sorted(files, key=lambda file: file.ended or (0, 0), reverse=True):
-        most = (file.ended or (0, 0))[1]
+    ordered = sorted(files, key=_bounds, reverse=True)
+    least = None if query.ended_after is None else _us(query.ended_after)
+    in_range = [file for file in ordered if least is None or _bounds(file)[1] >= least]
+    for file, groups in reader.groups_of(in_range, session, _KEYS):
         if keys.num_rows >= query.limit:
             last = keys["ended_at"].cast(pa.int64())[query.limit - 1].as_py()
-            if most < last:
+            if _bounds(file)[1] < last:
                 continue
-        if query.ended_after is None or most >= _us(query.ended_after):
-            for found in _matching(reader, file, session, query):
-                keys = pa.concat_tables([keys, found]).sort_by(_ORDER).slice(0, query.limit)
+        for found in _matching(file, groups, session, query):
+            keys = pa.concat_tables([keys, found]).sort_by(_ORDER).slice(0, query.limit)
     places = [
         _EndedAt(*at)
         for at in zip(*(keys[name].to_pylist() for name in _EndedAt._fields), strict=True)
@@ -67,10 +68,14 @@ def ended_tasks(reader: FileReader, query: ArchiveQuery) -> list[ArchivedTask]:
     return [tasks[at] for at in places]
 
 
+def _bounds(file: DataFile) -> tuple[int, int]:
+    return file.ended or (0, 0)
+
+
 def _matching(
-    reader: FileReader, file: DataFile, session: str | None, query: ArchiveQuery
+    file: DataFile, groups: Iterable[tuple[int, Any]], session: str | None, query: ArchiveQuery
 ) -> Iterator[Any]:
-    for group, table in reader.groups(file, session, _KEYS):
+    for group, table in groups:
         found = table.append_column("file", pa.array([file.name] * table.num_rows, pa.string()))
         found = found.append_column("group", pa.array([group] * table.num_rows, pa.int64()))
         found = found.append_column("row", pa.array(range(table.num_rows), pa.int64()))
@@ -86,15 +91,19 @@ def _tables(
     places: Sequence[_EndedAt],
     columns: Sequence[str],
 ) -> Iterator[tuple[Any, list[_EndedAt]]]:
-    """Yield columns of tasks, those of one row group at a time."""
+    """Yield columns of tasks, those of one row group at a time. Some are read ahead."""
     wanted: defaultdict[str, defaultdict[int, list[_EndedAt]]]
     wanted = defaultdict(lambda: defaultdict(list))
     for at in places:
         wanted[at.file][at.group].append(at)
-    for name, groups in wanted.items():
-        for group, table in reader.groups(named[name], None, columns, only=groups.keys()):
-            some = groups[group]
-            yield table.take(pa.array([at.row for at in some])), some
+    files = [named[name] for name in wanted]
+    rows = {
+        name: {n: [at.row for at in some] for n, some in groups.items()}
+        for name, groups in wanted.items()
+    }
+    for file, groups in reader.groups_of(files, None, columns, rows=rows):
+        for group, table in groups:
+            yield table, wanted[file.name][group]
 
 
 def _mask(table: Any, session: str | None, query: ArchiveQuery) -> Any:

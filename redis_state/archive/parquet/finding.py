@@ -102,13 +102,17 @@ class _First:
         if self._session is not None:
             files = reader.files.having(TASKS, digest_of(self._session))
         newest = listing.newest_first
-        for file in sorted(files, key=lambda file: _bounds(file)[newest], reverse=newest):
+        in_range = [
+            file
+            for file in sorted(files, key=lambda file: _bounds(file)[newest], reverse=newest)
+            if _bounds(file)[0] <= self._range[1] and _bounds(file)[1] >= self._range[0]
+        ]
+        for file, groups in self._reader.groups_of(in_range, self._session, self._columns):
             begin, end = _bounds(file)
-            if begin <= self._range[1] and end >= self._range[0]:
-                if self._is_over(end if newest else begin):
-                    self.more = True
-                    return
-                self._add(file)
+            if self._is_over(end if newest else begin):
+                self.more = True
+                return
+            self._add(file, groups)
 
     def _is_over(self, us: int) -> bool:
         """Return whether there are enough tasks that come before a time."""
@@ -116,12 +120,15 @@ class _First:
             return False
         return us < self._last_us if self._listing.newest_first else us > self._last_us
 
-    def _add(self, file: DataFile) -> None:
+    @property
+    def _columns(self) -> list[str]:
         listing = self._listing
         columns = ["created_at", *(["session_id"] if self._session is not None else [])]
         columns += ["handler"] if listing.handler is not None else []
-        columns += ["status"] if listing.statuses else []
-        for group, table in self._reader.groups(file, self._session, columns):
+        return columns + (["status"] if listing.statuses else [])
+
+    def _add(self, file: DataFile, groups: Iterable[tuple[int, Any]]) -> None:
+        for group, table in groups:
             us = table["created_at"].cast(pa.int64())
             rows = pc.indices_nonzero(self._mask(table, us))
             times = pc.take(us, rows).to_pylist()
@@ -204,28 +211,34 @@ def _tables(
     for at in found:
         files[at.file.name] = at.file
         placed[at.file.name].setdefault(at.group, []).append(at)
+    rows = {
+        name: {n: [at.row for at in some] for n, some in groups.items()}
+        for name, groups in placed.items()
+    }
     return [
-        (table.take(pa.array([at.row for at in placed[name][group]])), placed[name][group])
-        for name, file in files.items()
-        for group, table in reader.groups(file, None, columns, only=placed[name].keys())
+        (table, placed[file.name][n])
+        for file, groups in reader.groups_of(files.values(), None, columns, rows=rows)
+        for n, table in groups
     ]
 
 
 def _used_again(reader: FileReader, keys: Sequence[Task]) -> set[Task]:
     """Return those whose id was used again: a later task has it."""
-    over: set[Task] = set()
-    for session in {key[0] for key in keys}:
-        born = {(key[1], key[2]) for key in keys if key[0] == session}
-        first = min(us for _, us in born)
-        latest: dict[str, int] = {}
-        for file in reader.files.having(TASKS, digest_of(session)):
-            if file.most > first:
-                table = reader.keys(file, session, ["session_id", "task_id", "born"])
-                columns = (table["task_id"], table["born"].cast(pa.int64()))
-                for task, us in zip(*(each.to_pylist() for each in columns), strict=True):
-                    latest[task] = max(us, latest.get(task, us))
-        over |= {(session, task, us) for task, us in born if latest.get(task, us) > us}
-    return over
+    first: dict[str, int] = {}
+    for session, _, us in keys:
+        first[session] = min(us, first.get(session, us))
+    asked = [
+        (file, session)
+        for session, us in first.items()
+        for file in reader.files.having(TASKS, digest_of(session))
+        if file.most > us
+    ]
+    latest: dict[tuple[str, str], int] = {}
+    for (_, session), table in reader.keys_of(asked, ["session_id", "task_id", "born"]):
+        columns = (table["task_id"], table["born"].cast(pa.int64()))
+        for task, us in zip(*(each.to_pylist() for each in columns), strict=True):
+            latest[session, task] = max(us, latest.get((session, task), us))
+    return {key for key in keys if latest.get(key[:2], key[2]) > key[2]}
 
 
 def _range(listing: ArchiveListing) -> tuple[int, int]:

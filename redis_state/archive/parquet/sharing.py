@@ -43,14 +43,15 @@ def shared_traces(
         )
         found.update(pc.unique(traces.filter(its)).to_pylist())
 
-    for file in reader.files.of(TASKS):
-        for _, table in reader.groups(file, None, ["session_id", "trace_id"]):
+    for _, groups in reader.groups_of(reader.files.of(TASKS), None, ["session_id", "trace_id"]):
+        for _, table in groups:
             look(table["trace_id"], table["session_id"])
-    for file in reader.files.of(RECORDS):
-        if RecordKind.TRAJECTORY.value in classes_of(reader, file):
-            for _, group in reader.groups(file, None, ["owner", "kind", "key"]):
-                table = group.filter(pc.equal(group["kind"], RecordKind.TRAJECTORY.value))
-                look(table["key"], table["owner"])
+    records = reader.files.of(RECORDS)
+    some = [file for file in records if RecordKind.TRAJECTORY.value in classes_of(reader, file)]
+    for _, groups in reader.groups_of(some, None, ["owner", "kind", "key"]):
+        for _, group in groups:
+            table = group.filter(pc.equal(group["kind"], RecordKind.TRAJECTORY.value))
+            look(table["key"], table["owner"])
     return frozenset(map(text_of, found))
 
 

@@ -28,7 +28,12 @@ from redis_state.archive.model import (
 )
 from redis_state.archive.postgres import erasing
 from redis_state.archive.postgres import statements as sqls
-from redis_state.archive.postgres.calls import NoMonthError, PostgresCalls, although_in_a_deadlock
+from redis_state.archive.postgres.calls import (
+    LONG_S,
+    NoMonthError,
+    PostgresCalls,
+    although_in_a_deadlock,
+)
 from redis_state.archive.postgres.finding import PAGE_BYTES, find_tasks
 from redis_state.archive.postgres.retention import CLASSES, Retaining
 from redis_state.archive.postgres.rows import ms_of, record_of, row_of, task_of, us_of
@@ -45,9 +50,10 @@ _MIGRATION_S = 3600.0
 
 
 class PostgresArchive:
-    """What one namespace has in a PostgreSQL database, over one connection.
+    """What one namespace has in a PostgreSQL database, over four connections at most.
 
-    ``timeout_s`` is the deadline of each call, its connection included. No I/O when it is made.
+    ``timeout_s`` is the deadline of each call, its connection included, but for those that may read
+    all. No I/O when it is made.
     """
 
     def __init__(
@@ -232,7 +238,7 @@ class PostgresArchive:
         """
 
         async def once() -> int:
-            async with self._calls.using("forget") as connection, connection.transaction():
+            async with self._calls.using_long("forget") as connection:
                 scopes = [scope_of(kind, owner) for owner in owners]
                 await erasing.mark(connection, self._namespace, scopes, before_us)
                 done = await connection.execute(
@@ -273,13 +279,13 @@ class PostgresArchive:
         """Return those of the traces that a session has which is none of ``besides``."""
         by_text = {id_text(each): each for each in trace_ids}
         others = [self._namespace, [id_text(each) for each in besides]]
-        async with self._calls.using("read") as connection:
+        async with self._calls.using_long("read") as connection:
             found = await connection.execute(sqls.SHARED_TRACES, [list(by_text), *others, *others])
             return frozenset(by_text[trace] for (trace,) in await found.fetchall())
 
     async def status(self) -> ArchiveStatus:
         """Count what is kept. It reads all of the namespace's keys."""
-        async with self._calls.using("read") as connection:
+        async with self._calls.using_long("read") as connection:
             found = await connection.execute(sqls.STATUS, {"namespace": self._namespace})
             row: Any = await found.fetchone()
             found = await connection.execute(sqls.RECORD_COUNTS, [self._namespace])
@@ -295,7 +301,7 @@ class PostgresArchive:
         """
 
         async def once() -> ArchivedSession | None:
-            async with self._calls.using("forget") as connection, connection.transaction():
+            async with self._calls.using_long("forget") as connection:
                 await erasing.mark(connection, self._namespace, [session_id], before_us)
                 was = await self._session(connection, session_id)
                 for statement in sqls.FORGET:
@@ -309,15 +315,13 @@ class PostgresArchive:
         async with self._calls.using("read") as connection, connection.cursor() as cursor:
             return await erasing.marks(cursor, self._namespace, session_ids)
 
-    async def sessions_of(self, attribute: str, value: Any, *, only: bool = False) -> list[str]:
-        """List the sessions that have a task with this attribute. It reads all tasks.
+    async def sessions_of(self, attribute: str, value: Any) -> Mapping[str, bool]:
+        """Return the sessions that have a task with this attribute. It reads all tasks.
 
-        With ``only``, those without a task that has another value of it.
+        Each with whether it has a task with another value of it, too.
         """
-        async with self._calls.using("read") as connection:
-            return await erasing.sessions_of(
-                connection, self._namespace, attribute, value, only=only
-            )
+        async with self._calls.using_long("read") as connection:
+            return await erasing.sessions_of(connection, self._namespace, attribute, value)
 
     async def retain(
         self, before: Mapping[str, datetime], *, dry_run: bool = False
@@ -329,7 +333,7 @@ class PostgresArchive:
 
         async def once() -> None:
             # In transactions of its own: what is locked is soon free again.
-            async with self._calls.using("retain", settled=False) as connection:
+            async with self._calls.using("retain", timeout_s=LONG_S, settled=False) as connection:
                 work = Retaining(connection, self._namespace, dry_run=dry_run, report=report)
                 await work.run(before)
 

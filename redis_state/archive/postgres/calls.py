@@ -1,6 +1,6 @@
-"""Calls of the archive over one connection: one at a time, each with a deadline.
+"""Calls of the archive over few connections: each over one of its own, and with a deadline.
 
-A connection that was lost, or that nobody knows the state of, is replaced at the next call.
+A connection that was lost, or that nobody knows the state of, is closed. The next call opens one.
 """
 
 from __future__ import annotations
@@ -8,19 +8,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.pq import TransactionStatus
 from pydantic import SecretStr
 
-from redis_state.archive.protocol import patience
+from redis_state.archive.protocol import CallTurns, patience
 from redis_state.errors import ArchiveUnavailable
 from redis_state.postgres.connection import PostgresConnection, close, connect, cut, problem
 
 T = TypeVar("T")
 
+# The deadline of calls that may read or delete all that is kept.
+LONG_S: Final = 1800.0
 # Classes of errors: of data, of constraints, of limits of the program.
 _REFUSED = ("22", "23", "54")
 # A deadlock: the transaction has done nothing, and may be repeated at once.
@@ -41,7 +43,7 @@ class _RolledBackError(ArchiveUnavailable):
 
 
 class PostgresCalls:
-    """The connection to one database, and whose turn it is. No I/O when it is made.
+    """The connections to one database, and whose turn it is. No I/O when it is made.
 
     ``failed`` is called when the server refuses a call: what is known of its tables may be wrong.
     """
@@ -50,14 +52,15 @@ class PostgresCalls:
         self._url = url
         self._timeout_s = timeout_s
         self._failed = failed
-        self._connection: PostgresConnection | None = None
-        self._lock = asyncio.Lock()
+        # Those that no call has, the last one that was used at the end.
+        self._free: list[PostgresConnection] = []
+        self._turns = CallTurns()
 
     @asynccontextmanager
     async def using(
         self, action: str, *, timeout_s: float | None = None, settled: bool = True
     ) -> AsyncGenerator[PostgresConnection]:
-        """Return the connection; open another one if it is lost. Errors: ArchiveUnavailable."""
+        """Return a connection; open one if none is free. Errors: ArchiveUnavailable."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         until = min(now + (timeout_s or self._timeout_s), patience.get())
@@ -71,9 +74,10 @@ class PostgresCalls:
 
         try:
             async with asyncio.timeout_at(until):
-                await self._lock.acquire()
+                await self._turns.acquire()
         except TimeoutError:
             raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
+        connection: PostgresConnection | None = None
         try:
             try:
                 async with asyncio.timeout_at(until):
@@ -85,55 +89,78 @@ class PostgresCalls:
                 finally:
                     timer.cancel()
             except TimeoutError:
-                await self._drop()
+                await self._drop(connection)
                 raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
             except psycopg.Error as error:
                 if late:
-                    await self._drop()
+                    await self._drop(connection, *self._free)
                     raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
-                # A partition that another process has dropped is made again.
-                self._failed()
-                state = error.sqlstate or ""
-                refused = state.startswith(_REFUSED)
-                # Another server may be the right one by now: this one may only read, or go away.
-                if not refused or not self._is_idle():
-                    await self._drop()
-                if state.startswith(_ROLLED_BACK):
-                    raise _RolledBackError(action, problem(error)) from None
-                kind = NoMonthError if state == _NO_MONTH else ArchiveUnavailable
-                # Its text may quote what was to be written.
-                raise kind(action, _reason(error), refused=refused) from None
+                raise await self._failure(action, error, connection) from None
             except BaseException:
                 # In the middle of a call: nobody knows what the connection would say next.
-                await self._drop()
+                await self._drop(connection)
                 raise
+            self._free.append(connection)
         finally:
-            self._lock.release()
+            self._turns.release()
+
+    @asynccontextmanager
+    async def using_long(self, action: str) -> AsyncGenerator[PostgresConnection]:
+        """Return a connection for a call that may read or delete all, in one transaction."""
+        async with (
+            self.using(action, timeout_s=LONG_S, settled=False) as connection,
+            connection.long(LONG_S),
+        ):
+            yield connection
+
+    async def _failure(
+        self, action: str, error: psycopg.Error, connection: PostgresConnection | None
+    ) -> ArchiveUnavailable:
+        """Return what a call fails with that the server, or the connection, has ended."""
+        # A partition that another process has dropped is made again.
+        self._failed()
+        state = error.sqlstate or ""
+        refused = state.startswith(_REFUSED)
+        rolled_back = state.startswith(_ROLLED_BACK)
+        # Another server may be the right one by now: this one may only read, or go away.
+        if not (refused or rolled_back) or not _is_idle(connection):
+            await self._drop(connection, *self._free)
+        elif connection is not None:
+            self._free.append(connection)
+        if rolled_back:
+            return _RolledBackError(action, problem(error))
+        kind = NoMonthError if state == _NO_MONTH else ArchiveUnavailable
+        # Its text may quote what was to be written.
+        return kind(action, _reason(error), refused=refused)
 
     async def _connected(self) -> PostgresConnection:
-        if self._connection is None or self._connection.closed:
-            try:
-                self._connection = await connect(self._url)
-            except (OSError, ValueError) as error:
-                # A host that is none, for one. Its text and its parts may quote the URL.
-                raise ArchiveUnavailable("connect", type(error).__name__) from None
-        return self._connection
-
-    def _is_idle(self) -> bool:
-        """Return whether the next call may use the connection: nothing is under way on it."""
-        if self._connection is None or self._connection.closed:
-            return False
-        return self._connection.info.transaction_status is TransactionStatus.IDLE
+        while self._free:
+            connection = self._free.pop()
+            if not connection.closed:
+                return connection
+        try:
+            return await connect(self._url)
+        except (OSError, ValueError) as error:
+            # A host that is none, for one. Its text and its parts may quote the URL.
+            raise ArchiveUnavailable("connect", type(error).__name__) from None
 
     async def aclose(self) -> None:
-        """Disconnect."""
-        async with self._lock:
-            await self._drop()
+        """Disconnect, once the calls that run have ended."""
+        async with self._turns.all():
+            await self._drop(*self._free)
 
-    async def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await close(connection)
+    async def _drop(self, *connections: PostgresConnection | None) -> None:
+        self._free = [each for each in self._free if each not in connections]
+        for connection in connections:
+            if connection is not None:
+                await close(connection)
+
+
+def _is_idle(connection: PostgresConnection | None) -> bool:
+    """Return whether the next call may use a connection: nothing is under way on it."""
+    if connection is None or connection.closed:
+        return False
+    return connection.info.transaction_status is TransactionStatus.IDLE
 
 
 async def although_in_a_deadlock(call: Callable[[], Awaitable[T]]) -> T:

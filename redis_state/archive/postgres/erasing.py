@@ -42,13 +42,13 @@ WHERE namespace = %s AND session_digest = ANY(%s)
 # Attributes are as `json.dumps` wrote them: no text in them has an unescaped quotation mark, so a
 # name with its own is found as it is. Operators of JSON refuse some characters.
 _SESSIONS_OF: Final = """
-SELECT session_id, min(whole) FROM (
+SELECT session_id, min(whole), bool_or(NOT its) FROM (
     SELECT session_id, long_ids->>0 AS whole,
         strpos(attributes::text, %s) > 0 OR strpos(attributes::text, %s) > 0 AS its
     FROM redis_state.tasks
     WHERE namespace = %s AND strpos(attributes::text, %s) > 0
 ) AS found
-GROUP BY session_id HAVING bool_or(its) AND NOT (%s AND bool_or(NOT its))
+GROUP BY session_id HAVING bool_or(its)
 ORDER BY session_id
 """
 
@@ -86,17 +86,16 @@ async def without_erased(
 
 
 async def sessions_of(
-    connection: AsyncConnection[Any], namespace: str, attribute: str, value: Any, *, only: bool
-) -> list[str]:
-    """List the sessions of tasks that have this attribute."""
+    connection: AsyncConnection[Any], namespace: str, attribute: str, value: Any
+) -> dict[str, bool]:
+    """Return the sessions of tasks that have this attribute, each with whether one has another."""
     name = f"{json.dumps(attribute)}: "
     pair = name + json.dumps(value)
-    values = [f"{pair},", pair + "}", namespace, name, only]
-    found = await connection.execute(_SESSIONS_OF, values)
-    return [
-        id_of(session, None if whole is None else [whole], 0)
-        for session, whole in await found.fetchall()
-    ]
+    found = await connection.execute(_SESSIONS_OF, [f"{pair},", pair + "}", namespace, name])
+    return {
+        id_of(session, None if whole is None else [whole], 0): has_other
+        for session, whole, has_other in await found.fetchall()
+    }
 
 
 def _digest(namespace: str, session_id: str) -> bytes:

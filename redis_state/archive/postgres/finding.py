@@ -1,8 +1,8 @@
 """Find archived tasks in the order of their creation: first which, by an index, then the records.
 
-The server reads by namespace and time, and by session or handler if one is named: each has an
-index. The other filters are compared here. So many tasks are read for a page and no more, however
-rare what is wanted is.
+The server reads by namespace and time, and by session, by handler or by one status if one is named:
+each has an index. The other filters are compared here. So many tasks are read for a page and no
+more, however rare what is wanted is.
 """
 
 from __future__ import annotations
@@ -106,6 +106,9 @@ def _conditions(namespace: str, listing: ArchiveListing) -> tuple[list[str], lis
         found.append(("session_id = %s", id_text(listing.session_id)))
     elif listing.handler is not None:
         found.append(("handler = %s", id_text(listing.handler)))
+    elif len(listing.statuses) == 1:
+        # Of several the index gives no order.
+        found.append(("status = %s", listing.statuses[0].value))
     if listing.created_after is not None:
         found.append(("created_at >= %s", _aware(listing.created_after)))
     if listing.created_before is not None:

@@ -16,6 +16,7 @@ import psycopg
 from psycopg import sql
 
 from redis_state.archive.model import RecordKind
+from redis_state.archive.postgres.calls import LONG_S
 from redis_state.archive.retention import RetentionReport
 from redis_state.postgres.connection import PostgresConnection
 
@@ -190,7 +191,7 @@ class Retaining:
         wanted = sql.SQL("FROM {} WHERE {} AND {}").format(part, rows.own(self._namespace), over)
         if self._dry_run:
             counting = sql.SQL("SELECT count(*) {}").format(wanted)
-            async with self._connection.settled():
+            async with self._connection.long(LONG_S):
                 row: Any = await (await self._connection.execute(counting)).fetchone()
             self.report.add(rows.what, row[0])
             return
@@ -210,7 +211,7 @@ class Retaining:
     async def _sessions(self, before: datetime) -> None:
         values = [self._namespace, before]
         if self._dry_run:
-            async with self._connection.settled():
+            async with self._connection.long(LONG_S):
                 counted = await self._connection.execute(_COUNT_SESSIONS, values)
                 row: Any = await counted.fetchone()
             self.report.add("sessions", row[0])
@@ -218,7 +219,7 @@ class Retaining:
         if self._left <= 0:
             self.report.more = True
             return
-        async with self._connection.settled():
+        async with self._connection.long(LONG_S):
             done = await self._connection.execute(_DELETE_SESSIONS, [*values, self._left])
         self.report.more |= done.rowcount >= self._left
         self.report.add("sessions", done.rowcount)

@@ -108,6 +108,11 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX trajectories_by_trace ON redis_state.records (namespace, key)
         WHERE kind = 'trajectory';
     """,
+    # Which sessions may have expired, and the order of creation of one status.
+    """
+    CREATE INDEX sessions_by_time ON redis_state.sessions (namespace, last_at);
+    CREATE INDEX tasks_of_status ON redis_state.tasks (namespace, status, created_at);
+    """,
 )
 
 _NOTE_MONTH = "INSERT INTO redis_state.months (name) VALUES (%s) ON CONFLICT DO NOTHING"
@@ -143,23 +148,34 @@ def month_of(moment: datetime) -> tuple[int, int]:
 async def make_months(
     connection: AsyncConnection[Any], table: str, months: Iterable[tuple[int, int]]
 ) -> None:
-    """Make the partitions of months, unless they are there. One transaction for all."""
+    """Make the partitions of months, unless they are there. One transaction for all.
+
+    A table is made beside the others and then attached: that waits for no query and holds up none.
+    """
+    parent = sql.Identifier("redis_state", table)
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
         for year, month in sorted(set(months)):
-            following = (year + month // _YEAR, month % _YEAR + 1)
-            await connection.execute(
-                sql.SQL(
-                    "CREATE TABLE IF NOT EXISTS {} PARTITION OF {} FOR VALUES FROM ({}) TO ({})"
-                ).format(
-                    sql.Identifier("redis_state", _name_of(table, year, month)),
-                    sql.Identifier("redis_state", table),
-                    sql.Literal(f"{year:04d}-{month:02d}-01 00:00:00+00"),
-                    sql.Literal(f"{following[0]:04d}-{following[1]:02d}-01 00:00:00+00"),
+            name = _name_of(table, year, month)
+            found = await connection.execute("SELECT to_regclass(%s)", [f"redis_state.{name}"])
+            if await found.fetchone() == (None,):
+                part, bounds = sql.Identifier("redis_state", name), _bounds_of(year, month)
+                await connection.execute(
+                    sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING ALL)").format(part, parent)
                 )
-            )
+                await connection.execute(
+                    sql.SQL(
+                        "ALTER TABLE {} ATTACH PARTITION {} FOR VALUES FROM ({}) TO ({})"
+                    ).format(parent, part, *bounds)
+                )
             if table == "updates":
-                await connection.execute(_NOTE_MONTH, [_name_of(table, year, month)])
+                await connection.execute(_NOTE_MONTH, [name])
+
+
+def _bounds_of(year: int, month: int) -> tuple[sql.Literal, sql.Literal]:
+    following = (year + month // _YEAR, month % _YEAR + 1)
+    first, end = (f"{y:04d}-{m:02d}-01 00:00:00+00" for y, m in ((year, month), following))
+    return sql.Literal(first), sql.Literal(end)
 
 
 async def is_dropped(connection: AsyncConnection[Any], begin: datetime, end: datetime) -> bool:

@@ -25,10 +25,7 @@ class MadeMonths:
         self._made: set[tuple[str, tuple[int, int]]] = set()
 
     async def make(self, connection: PostgresConnection, batch: ArchiveBatch) -> None:
-        """Make the months of a batch, in transactions of their own.
-
-        Their locks keep out every reader and writer.
-        """
+        """Make the months of a batch, in transactions of their own: other processes see them."""
         wanted = {("tasks", month_of(moment_of_us(task.born_us))) for task in batch.tasks} | {
             ("updates", month_of(moment_of_ms(row.ms)))
             for rows in batch.sessions

@@ -7,28 +7,52 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, TypeVar
 
-from redis_state.archive.protocol import patience
+from redis_state.archive.protocol import CallTurns, patience
 from redis_state.errors import ArchiveUnavailable
 
 T = TypeVar("T")
 
-# How long a caller who has an answer without the archive waits for it. After so many failures, one
-# after the other, it is left alone for a time, and then asked by one caller.
-_PATIENCE_S, _FAILURES, _LEFT_ALONE_S = 5.0, 2, 5.0
+# How long a caller who has an answer without the archive waits for it from its turn on, and for its
+# turn. After so many failures, one after the other, the archive is left alone for a time. Then one
+# caller asks it.
+_PATIENCE_S, _TURN_S, _FAILURES, _LEFT_ALONE_S = 5.0, 10.0, 2, 5.0
 
 
 class CallBreaker:
-    """The calls of one archive, each with a short deadline, and what their failures forbid."""
+    """The calls of one archive, each with a short deadline, and what their failures forbid.
+
+    A call that waits for others waits for its turn: many callers are no reason to leave an archive
+    alone, and fail no call that would be answered.
+    """
 
     def __init__(self) -> None:
         self._failures, self._failed_s, self._is_asked = 0, 0.0, False
+        self._turns = CallTurns()
 
     async def call(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make a call. Errors: see `ArchiveReader.soon`."""
+        self._refuse_if_left_alone()
+        try:
+            async with asyncio.timeout(_TURN_S):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise ArchiveUnavailable("read", f"other calls took all of {_TURN_S:g} s") from None
+        try:
+            # Those before it may have failed meanwhile.
+            self._refuse_if_left_alone()
+            return await self._tried(call)
+        finally:
+            self._turns.release()
+
+    def _refuse_if_left_alone(self) -> None:
         if self._failures < _FAILURES:
-            return await self._asked(call)
+            return
         if self._is_asked or monotonic() < self._failed_s + _LEFT_ALONE_S:
             raise ArchiveUnavailable("read", "it could not be read some seconds ago")
+
+    async def _tried(self, call: Callable[[], Awaitable[T]]) -> T:
+        if self._failures < _FAILURES:
+            return await self._asked(call)
         self._is_asked = True
         try:
             return await self._asked(call)

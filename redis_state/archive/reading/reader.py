@@ -124,8 +124,9 @@ class ArchiveReader:
     async def soon(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make a call of the archive that must not hold up who asks.
 
-        Errors: ArchiveUnavailable after 5 s, and at once after two failures of which the second
-        call began behind the first: for 5 s, and then while another caller asks.
+        Four are made at a time. Errors: ArchiveUnavailable after 5 s, or after 10 s without a turn.
+        It is raised at once after two failures of which the second call began behind the first: for
+        5 s, and then while another caller asks.
         """
         return await self._breaker.call(call)
 

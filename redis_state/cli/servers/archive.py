@@ -308,16 +308,25 @@ def retain(
 ) -> None:
     """Remove what has expired, by REDIS_STATE_ARCHIVE_RETENTION: of each class, what is older.
 
-    Workers do so by themselves, once an hour. It removes at once: --dry-run counts first. Status 1
-    if a part was in use and is left.
+    The same of audit events in PostgreSQL, by REDIS_STATE_DURABLE_EVENTS_RETENTION. Workers do so
+    by themselves, once an hour. It removes at once: --dry-run counts first. Status 1 if a part was
+    in use and is left.
     """
 
     async def work() -> RetentionReport:
-        async with _reading(url) as (store, reader):
-            if not store.settings.archive_retention:
+        report = RetentionReport()
+        async with RedisStateStore.from_url(url) as store:
+            keeps_events = store.settings.durable_events_retention is not None
+            if not store.settings.archive_retention and not keeps_events:
                 raise ConfigError("archive_retention is not set: all is kept for ever")
-            retainer = Retainer(store, reader.archive)
-            return await (retainer.count() if dry_run else retainer.remove())
+            if store.settings.archive_retention:
+                async with ArchiveReader(store) as reader:
+                    await reader.archive.prepare()
+                    retainer = Retainer(store, reader.archive)
+                    report = await (retainer.count() if dry_run else retainer.remove())
+            if keeps_events:
+                report.add("durable_events", await store.events.retain(dry_run=dry_run))
+        return report
 
     found = run(work())
     if as_json:

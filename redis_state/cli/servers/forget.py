@@ -96,6 +96,8 @@ def _print(report: ErasureReport, *, counting: bool) -> None:
     rows = [(name, what, str(n)) for name, counts in where for what, n in counts.items() if n]
     if report.claims:
         rows.append(("claims", "objects", str(report.claims)))
+    if report.durable_events:
+        rows.append(("postgresql", "durable events", str(report.durable_events)))
     word = "would be removed" if report.dry_run else "removed"
     print_table(("where", "what", word), rows, none="there was nothing")
     for what, reason in report.kept.items():

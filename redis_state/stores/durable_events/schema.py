@@ -35,4 +35,8 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX traces_cleared ON redis_state_events.traces (namespace, cleared_at)
         WHERE cleared_at IS NOT NULL;
     """,
+    # Which places of logs may have expired.
+    """
+    CREATE INDEX traces_by_time ON redis_state_events.traces (namespace, last_ms);
+    """,
 )

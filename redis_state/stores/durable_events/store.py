@@ -6,12 +6,14 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from psycopg import AsyncConnection
 from pydantic import SecretStr
 
 from redis_state.errors import BackendError, BackendUnavailable, OutcomeUnknown
@@ -23,7 +25,7 @@ from redis_state.primitives.signal import Row
 from redis_state.stores.base import Base, ms
 from redis_state.stores.durable_events.forwarder import Forwarder, ForwardReport
 from redis_state.stores.durable_events.schema import MIGRATIONS, SCHEMA
-from redis_state.stores.durable_events.table import EventTable, NewEvent
+from redis_state.stores.durable_events.table import PIECE, EventTable, NewEvent
 from redis_state.stores.durable_events.waiting import EventBacklog, EventList
 from redis_state.stores.durable_events.writer import EventWriter
 from redis_state.stores.traces.audit_events import EventStore, trace_of, write_event
@@ -37,6 +39,7 @@ _SLICE = 64
 # How often a process looks for what others have left; with nothing of its own to be moved.
 _IDLE_S, _IDLE_SYNC_S = 5.0, 30.0
 _CLOSE_S = 5.0
+_DAY = timedelta(days=1)
 _COUNTED = ("events", "missed", "postponed", "refused")
 # How much later than it should be an entry may be due.
 _MARGIN_S = 0.5
@@ -141,6 +144,11 @@ class DurableEventStore(EventStore):
         parts = self._of_this_loop()
         await parts.reading.run(partial(self._table.clear, trace_id), writes=True)
 
+    async def count_durable(self, traces: Collection[str]) -> int:
+        """Count the events of traces in PostgreSQL."""
+        reading = self._of_this_loop().reading
+        return await reading.run(partial(self._table.count, traces)) if traces else 0
+
     async def forget_all(self) -> None:
         """Erase all events of the namespace in PostgreSQL; its logs are the caller's to drop first.
 
@@ -149,6 +157,34 @@ class DurableEventStore(EventStore):
         parts = self._of_this_loop()
         async with parts.turn:
             await parts.reading.run(self._table.clear_all, writes=True)
+
+    async def retain(self, *, dry_run: bool = False) -> int:
+        """Remove the events that are older than `durable_events_retention`; return how many.
+
+        In pieces, each a transaction. Several processes may do it at once. A dry run counts.
+        Errors: BackendUnavailable, OutcomeUnknown: repeat it.
+        """
+        settings, reading = self._base.settings, self._of_this_loop().reading
+        keep = settings.durable_events_retention
+        if keep is None:
+            return 0
+        if dry_run:
+            return await reading.run(partial(self._table.count_old, keep))
+        total = await self._in_pieces(partial(self._table.remove_old, keep))
+        # With a margin for logs that wait to be moved: Redis has a trace's log for some
+        # `events_ttl` after its last row.
+        backlog = await self.backlog()
+        if backlog.oldest_s < settings.events_ttl.total_seconds():
+            gone = max(keep, 3 * settings.events_ttl + _DAY)
+            await self._in_pieces(partial(self._table.remove_old_traces, gone))
+        return total
+
+    async def _in_pieces(self, remove: Callable[[AsyncConnection[Any]], Awaitable[int]]) -> int:
+        total, last = 0, PIECE
+        while last == PIECE:
+            last = await self._of_this_loop().reading.run(remove, writes=True)
+            total += last
+        return total
 
     async def prepare(self) -> None:
         """Connect to PostgreSQL, and make the tables unless they are there."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -16,6 +16,8 @@ from redis_state.serialization.rows import unpack
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PAGE, _PAGE_BYTES = 500, 8 << 20
+# So many rows are removed in one transaction.
+PIECE: Final = 1_000
 
 _INSERT: Final = """
 INSERT INTO redis_state_events.events
@@ -37,6 +39,9 @@ SELECT n, saved_at, event_id, data FROM (
         WHERE namespace = %s AND trace_id = %s AND n > %s ORDER BY n LIMIT %s
     ) AS page
 ) AS sized WHERE before < %s ORDER BY n
+"""
+_COUNT: Final = """
+SELECT count(*) FROM redis_state_events.events WHERE namespace = %s AND trace_id = ANY(%s)
 """
 _PLACES: Final = """
 SELECT trace_id, last_n, last_ms, clears FROM redis_state_events.traces
@@ -62,6 +67,22 @@ _DELETE: Final = "DELETE FROM redis_state_events.events WHERE namespace = %s AND
 _FORGET_CLEARS: Final = """
 DELETE FROM redis_state_events.traces
 WHERE namespace = %s AND cleared_at < now() - interval '1 day'
+"""
+# Each piece commits by itself. What another process removes at the same time is left to it.
+_OLD: Final = "FROM redis_state_events.events WHERE namespace = %s AND saved_at < now() - %s"
+_COUNT_OLD: Final = f"SELECT count(*) {_OLD}".encode()
+_DELETE_OLD: Final = f"""
+DELETE FROM redis_state_events.events WHERE ctid = ANY(ARRAY(
+    SELECT ctid {_OLD} ORDER BY saved_at LIMIT %s FOR UPDATE SKIP LOCKED))
+""".encode()  # noqa: S608 - of the text above
+_DELETE_OLD_TRACES: Final = """
+DELETE FROM redis_state_events.traces WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM redis_state_events.traces AS old
+    WHERE namespace = %s AND last_ms < 1000 * extract(epoch FROM now() - %s) AND NOT EXISTS (
+        SELECT FROM redis_state_events.events AS kept
+        WHERE kept.namespace = old.namespace AND kept.trace_id = old.trace_id)
+    AND (cleared_at IS NULL OR cleared_at < now() - interval '1 day')
+    ORDER BY last_ms LIMIT %s FOR UPDATE SKIP LOCKED))
 """
 
 
@@ -120,6 +141,12 @@ class EventTable:
         size = sum(len(row.data) for row in rows)
         return rows, len(rows) == _PAGE or size >= _PAGE_BYTES
 
+    async def count(self, traces: Collection[str], connection: AsyncConnection[Any]) -> int:
+        """Count the events of traces."""
+        found = await connection.execute(_COUNT, [self._namespace, [*map(id_text, traces)]])
+        row: Any = await found.fetchone()
+        return int(row[0])
+
     async def places(
         self, traces: Sequence[str], connection: AsyncConnection[Any]
     ) -> Mapping[str, KeptPlace]:
@@ -163,6 +190,25 @@ class EventTable:
             await connection.execute(_CLEAR, of)
             await connection.execute(_DELETE, of)
             await connection.execute(_FORGET_CLEARS, [self._namespace])
+
+    async def count_old(self, keep: timedelta, connection: AsyncConnection[Any]) -> int:
+        """Count the events that were saved longer ago."""
+        found = await connection.execute(_COUNT_OLD, [self._namespace, keep])
+        row: Any = await found.fetchone()
+        return int(row[0])
+
+    async def remove_old(self, keep: timedelta, connection: AsyncConnection[Any]) -> int:
+        """Remove `PIECE` events at most that were saved longer ago; return how many."""
+        done = await connection.execute(_DELETE_OLD, [self._namespace, keep, PIECE])
+        return done.rowcount
+
+    async def remove_old_traces(self, keep: timedelta, connection: AsyncConnection[Any]) -> int:
+        """Remove the places of logs of traces without events whose last row is older.
+
+        `PIECE` at most; return how many. Redis must not have these logs any more.
+        """
+        done = await connection.execute(_DELETE_OLD_TRACES, [self._namespace, keep, PIECE])
+        return done.rowcount
 
     async def clear_all(self, connection: AsyncConnection[Any]) -> None:
         """Erase all of the namespace."""

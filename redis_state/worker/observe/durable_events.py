@@ -1,4 +1,6 @@
-"""What a worker knows of the audit events that PostgreSQL does not have yet."""
+"""What a worker does for the audit events in PostgreSQL: it counts what PostgreSQL does not have
+yet, and removes what is too old.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from redis_state.stores.durable_events.waiting import EventList
 from redis_state.worker.observe.stats import WorkerStats
 
 _COUNT_EVERY_S = 15.0
+_RETAIN_EVERY_S = 3600.0
 
 
 async def count_events_regularly(store: RedisStateStore, stats: WorkerStats) -> None:
@@ -19,3 +22,13 @@ async def count_events_regularly(store: RedisStateStore, stats: WorkerStats) -> 
         backlog = await waiting.backlog()
         stats.event_backlog = backlog.traces, backlog.oldest_s
         await asyncio.sleep(_COUNT_EVERY_S)
+
+
+async def retain_events_regularly(store: RedisStateStore) -> None:
+    """Remove what is older than `durable_events_retention`, until cancelled. Errors: BackendError.
+
+    Each worker does: what another one has removed costs a look at an index.
+    """
+    while True:
+        await store.events.retain()
+        await asyncio.sleep(_RETAIN_EVERY_S)

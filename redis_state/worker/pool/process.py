@@ -24,7 +24,10 @@ from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.arq.cron import CronRunner
 from redis_state.worker.handler.guards import Guard
 from redis_state.worker.handler.versions import lanes_of
-from redis_state.worker.observe.durable_events import count_events_regularly
+from redis_state.worker.observe.durable_events import (
+    count_events_regularly,
+    retain_events_regularly,
+)
 from redis_state.worker.observe.queues import count_queues_regularly
 from redis_state.worker.observe.registry import WorkerIdentity, WorkerRecord
 from redis_state.worker.observe.stats import Polls, WorkerStats, stale_writes_refused
@@ -149,6 +152,7 @@ class WorkerProcess:
             loops["archive"] = self._archive
         if self.store.events.is_durable:
             loops["events"] = partial(count_events_regularly, self.store, self.stats)
+            loops["event retention"] = partial(retain_events_regularly, self.store)
         if self._thread is None:
             loops["presence"] = self.worker_record.keep
         # arq's own runner has cron jobs of its own.

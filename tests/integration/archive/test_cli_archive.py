@@ -104,6 +104,11 @@ async def test_what_is_over_is_counted_and_removed_by_hand(
     assert set(await archived(archive)) == {new}
     assert (await run("retain", retention="{}")).status == 2
     assert (await run("retain", retention='{"tasx": "P30D"}')).status == 2
+    # Without an archive, of audit events alone.
+    events = {"REDIS_STATE_DURABLE_EVENTS": postgres.url}
+    events["REDIS_STATE_DURABLE_EVENTS_RETENTION"] = "P30D"
+    ran = await cli(settings, "archive", "retain", "--json", **events)
+    assert ran.document["rows"] == {"durable_events": 0}
 
 
 async def test_one_process_keeps_the_retention_at_a_time(

@@ -95,9 +95,9 @@ async def test_files_are_written_and_verified_in_other_threads(
         monkeypatch.setattr(module, name, recorded)
 
     noting(files, "changes_of")
-    noting(calls, "write_files")
+    noting(calls.FileWriting, "write")
     await archive_all(live, archive)
-    assert set(where) == {"changes_of", "write_files"}
+    assert set(where) == {"changes_of", "write"}
     assert threading.get_ident() not in set[int]().union(*where.values())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -14,6 +15,7 @@ from redis_state.archive import Archive
 from redis_state.archive.model import ArchiveBatch
 from redis_state.erasure import Eraser
 from redis_state.models import Trajectory
+from redis_state.worker import TaskClient
 from tests.integration.archive.test_any_ids import IDS
 from tests.support.tasks.archived_records import archive_records, archived_events, event_of
 from tests.support.tasks.archived_tasks import sample_task
@@ -84,6 +86,23 @@ async def test_a_user_takes_the_events_that_only_its_own_sessions_share(
     assert ("events of shared traces" in report.kept) is others
     assert counted.kept == report.kept
     assert len(await archived_events(archive, TRACE)) == (2 if others else 0)
+
+
+@pytest.mark.worker
+async def test_a_live_task_has_its_trace_as_an_archived_one_has(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    await live.save_events([event_of(TRACE, content) for content in ("a", "b")])
+    await archive_records(live, archive)
+    async with TaskClient(live) as client, Eraser(live, archive) as eraser:
+        for session in ("mine", "its"):
+            await client.submit("work", session_id=session, trace_id=TRACE, delay=timedelta(days=9))
+        assert "1 traces" in (await eraser.forget("mine")).kept["events of shared traces"]
+        assert len(await archived_events(archive, TRACE)) == 2
+        counted = await eraser.forget("its", dry_run=True)
+        report = await eraser.forget("its")
+    assert counted.archive == report.archive == {"events": 2}
+    assert await archived_events(archive, TRACE) == []
 
 
 async def test_a_session_takes_the_events_of_a_task_whose_id_was_used_again(

@@ -131,7 +131,7 @@ async def test_callers_of_a_silent_archive_all_have_their_deadline(link: Proxy) 
     archive = PostgresArchive(url_of(link), namespace="n", timeout_s=2.0)
     await archive.prepare()
     link.silence()
-    calls = [asyncio.ensure_future(archive.status()) for _ in range(5)]
+    calls = [asyncio.ensure_future(archive.session("s")) for _ in range(5)]
     late = [Overdue(call, 8.0) for call in calls]
     for outcome in await asyncio.gather(*calls, return_exceptions=True):
         assert isinstance(outcome, ArchiveUnavailable)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import zlib
+from datetime import timedelta
+from typing import LiteralString
 
 import pytest
 
 pytest.importorskip("psycopg", reason="needs the postgres extra")
+pytest.importorskip("arq", reason="needs the worker extra")
 
 import psycopg
 from pydantic import SecretStr
@@ -19,6 +22,8 @@ from redis_state.stores.durable_events.store import DurableEventStore
 from redis_state.stores.durable_events.waiting import trace_entry
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker import TaskClient
+from tests.support.servers.postgres import OwnPostgres
 
 IDS = (
     "'; DROP TABLE redis_state_events.events; --",
@@ -147,6 +152,62 @@ async def test_an_erased_session_takes_the_events_of_its_traces_along(
     assert len(await kept.load_history("shared")) == 1
     await kept.forget("other")
     assert await kept.load_history("shared") == []
+
+
+@pytest.mark.worker
+@pytest.mark.role("any", why="it reads the names of all keys")
+async def test_an_erased_session_takes_the_events_of_traces_that_only_its_tasks_name_along(
+    kept: RedisStateStore,
+) -> None:
+    async with TaskClient(kept) as client:
+        for session, trace in (("mine", "own"), ("mine", "both"), ("its", "both")):
+            await client.submit("work", session_id=session, trace_id=trace, delay=timedelta(days=9))
+        for trace in ("own", "both"):
+            await kept.save_event(StoredEvent(trace, 1.0, "k", None, None, {}))
+        # In `delayed`, too, only PostgreSQL has them then.
+        await moved(kept)
+        for dry_run in (True, False):
+            report = await kept.forget("mine", dry_run=dry_run)
+            assert report.durable_events == 1
+            assert report.kept["events of shared traces"].startswith("1 traces")
+            assert len(await kept.load_history("own")) == dry_run
+        assert len(await kept.load_history("both")) == 1
+        assert (await kept.forget("its")).durable_events == 1
+    assert await kept.load_history("both") == []
+
+
+@pytest.mark.parametrize("piece", [2, 1000])
+async def test_events_that_are_too_old_are_removed_with_the_places_of_their_traces(
+    durable: Settings, postgres: OwnPostgres, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr("redis_state.stores.durable_events.table.PIECE", piece)
+    monkeypatch.setattr("redis_state.stores.durable_events.store.PIECE", piece)
+    keeping = durable.model_copy(
+        update={"durable_events_retention": timedelta(days=30), "events_ttl": timedelta(hours=3)}
+    )
+    aged: LiteralString = """
+        UPDATE redis_state_events.events SET saved_at = saved_at - interval '31 days'
+        WHERE namespace = %s AND trace_id LIKE 'old%%'"""
+    traces: LiteralString = """
+        UPDATE redis_state_events.traces SET last_ms = last_ms - 31 * 86400000::bigint
+        WHERE namespace = %s AND trace_id LIKE 'old%%'"""
+    left: LiteralString = """
+        SELECT trace_id FROM redis_state_events.traces WHERE namespace = %s ORDER BY trace_id"""
+    async with RedisStateStore(keeping) as store, RedisStateStore(durable) as other:
+        for trace in ("old-1", "old-2", "young"):
+            await store.save_events(StoredEvent(trace, n, "k", None, None, {}) for n in (1.0, 2.0))
+        await moved(store)
+        with psycopg.connect(postgres.url, autocommit=True) as beside:
+            of = [keeping.namespace]
+            before = beside.execute(left, of).fetchall()
+            beside.execute(aged, of)
+            beside.execute(traces, of)
+            assert await other.events.retain() == 0
+            assert await store.events.retain(dry_run=True) == 4
+            assert sum(await asyncio.gather(store.events.retain(), store.events.retain())) == 4
+            assert beside.execute(left, of).fetchall() == before[-1:]
+            counted = "SELECT count(*) FROM redis_state_events.events WHERE namespace = %s"
+            assert beside.execute(counted, of).fetchone() == (2,)
 
 
 async def test_a_store_that_is_never_closed_leaves_no_connection(durable: Settings) -> None:

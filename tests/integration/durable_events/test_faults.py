@@ -20,6 +20,9 @@ import psycopg
 from pydantic import SecretStr
 
 from redis_state import BackendUnavailable, OutcomeUnknown, RedisStateStore, Settings
+from redis_state.archive.model import ArchiveBatch
+from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.errors import ArchiveUnavailable
 from redis_state.models import StoredEvent
 from redis_state.postgres.connection import cut
 from redis_state.primitives.signal import Row
@@ -34,6 +37,7 @@ from tests.support.servers.ports import free_port
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.servers.rollback import OwnServer
 from tests.support.sizes import sizes
+from tests.support.tasks.archived_tasks import sample_task
 
 pytestmark = pytest.mark.slow
 
@@ -390,7 +394,9 @@ async def test_a_redis_that_went_back_loses_nothing_that_was_moved(
     assert rows_of(postgres, named) == [f"n{n}" for n in range(7)]
 
 
-async def test_events_go_over_tls_to_a_server_that_is_checked(settings: Settings) -> None:
+async def test_events_and_the_archive_go_over_tls_to_a_server_that_is_checked(
+    settings: Settings,
+) -> None:
     own = OwnPostgres()
     try:
         cert, key = certificate(own.folder, "IP:127.0.0.1")
@@ -418,8 +424,29 @@ async def test_events_go_over_tls_to_a_server_that_is_checked(settings: Settings
             assert caught.value.final
             assert "s3cret" not in str(caught.value)
             assert "s3cret" not in repr(store.settings)
+        await _archives_over_tls(checked, other)
     finally:
         own.close()
+
+
+async def _archives_over_tls(checked: str, other: str) -> None:
+    archive = PostgresArchive(checked, namespace="n")
+    await archive.prepare()
+    batch = ArchiveBatch([sample_task("s", "t", 3)])
+    await archive.write(batch)
+    assert (await archive.verify(batch)).is_whole
+    with psycopg.connect(checked) as beside:
+        found = beside.execute(
+            "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) "
+            "WHERE backend_type = 'client backend'"
+        ).fetchone()
+        assert found == (True,)
+    await archive.aclose()
+    archive = PostgresArchive(other, namespace="n", timeout_s=10.0)
+    with pytest.raises(ArchiveUnavailable) as refused:
+        await archive.prepare()
+    assert "s3cret" not in str(refused.value)
+    await archive.aclose()
 
 
 async def test_a_refusal_after_a_lost_commit_does_not_say_that_nothing_was_written(

@@ -33,7 +33,7 @@ async def test_the_doctor_reports_the_postgresql_of_durable_events(
     assert await findings(settings) == []
     async with RedisStateStore(synced) as store:
         await store.save_event(StoredEvent("t", 1.0, "k", None, None, {}))
-    assert await findings(synced) == [(Verdict.SOUND, "reached, schema version 1")]
+    assert await findings(synced) == [(Verdict.SOUND, "reached, schema version 2")]
     nowhere = "postgresql://u:s3cret@127.0.0.1:1/db"
     away = synced.model_copy(update={"durable_events": SecretStr(nowhere)})
     ((state, says),) = await findings(away)

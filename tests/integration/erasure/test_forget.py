@@ -20,6 +20,8 @@ from redis_state.erasure.session import SessionErasure
 from redis_state.errors import SessionRunning
 from redis_state.memory.keys import MemoryKey, agent_messages, heard_steering
 from redis_state.models import TaskStatus, Trajectory, UpdateType
+from redis_state.stores.base import Base
+from redis_state.stores.sessions.tasks import TaskStore
 from redis_state.testing import eventually
 from redis_state.transport.keys import graph_shard, graph_task
 from redis_state.worker import Schedule, TaskClient, TaskContext
@@ -288,22 +290,53 @@ async def test_a_trace_of_two_sessions_stays_with_the_other(store: RedisStateSto
     assert await store.load_history("shared") == []
 
 
-async def test_events_of_a_trace_that_only_a_task_names_are_reported(
+async def test_events_of_a_trace_that_only_tasks_name_go_with_the_last_session_that_has_such_a_task(
     store: RedisStateStore,
 ) -> None:
     async with TaskClient(store) as client:
-        for trace in ("listed", "unlisted", "empty"):
+        for session, trace in (
+            ("mine", "listed"),
+            ("mine", "own"),
+            ("mine", "both"),
+            ("its", "both"),
+        ):
             await client.submit(
-                "work", "x", session_id="mine", trace_id=trace, delay=timedelta(days=30)
+                "work", "x", session_id=session, trace_id=trace, delay=timedelta(days=30)
             )
-        for trace in ("listed", "unlisted"):
             await store.save_event(event(trace_id=trace))
         await store.save_trajectory("listed", "mine", Trajectory("q"))
+        # The task of the other session does not make it one of its listed traces.
+        await store.save_trajectory("both", "mine", Trajectory("q"))
         for dry_run in (True, False):
             report = await client.forget("mine", dry_run=dry_run)
-            assert report.kept["events of traces that only tasks name"].startswith("1 traces")
-    assert await store.load_history("listed") == []
-    assert len(await store.load_history("unlisted")) == 1
+            assert report.kept["events of shared traces"].startswith("1 traces")
+            assert len(await store.load_history("own")) == dry_run
+        assert await store.load_history("listed") == []
+        assert len(await store.load_history("both")) == 1
+        assert "events of shared traces" not in (await client.forget("its")).kept
+    assert await store.load_history("both") == []
+
+
+async def test_a_repetition_finds_a_trace_that_only_a_task_names(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TaskClient(store) as client:
+        await client.submit(
+            "work", "x", session_id="mine", trace_id="own", delay=timedelta(days=30)
+        )
+        await store.save_event(event(trace_id="own"))
+
+        async def fails(*_: object) -> None:
+            raise ConnectionResetError
+
+        # Until the task has gone its trace is found; by then the trace has no events any more.
+        for of, name in ((Base, "settle"), (TaskStore, "clear")):
+            monkeypatch.setattr(of, name, fails)
+            with pytest.raises(ConnectionResetError):
+                await store.forget("mine")
+            monkeypatch.undo()
+        assert await store.load_history("own") == []
+        await store.forget("mine")
 
 
 async def stubborn(ctx: TaskContext) -> None:

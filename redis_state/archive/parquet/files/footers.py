@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Container
 from typing import Any
@@ -42,33 +43,41 @@ class Footer:
 class Footers:
     """The footers of the compacted files that were read last, and the filters of many more.
 
-    Of a new file the log has the owners, and it soon counts no more.
+    Of a new file the log has the owners, and it soon counts no more. All threads of a process share
+    them, also one that nobody waits for any more: a file's name is never used again.
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._footers: OrderedDict[str, Footer] = OrderedDict()
         self._filters: OrderedDict[str, OwnerFilter] = OrderedDict()
 
     def may_have(self, file: DataFile, owner: str) -> bool:
         """Return whether a file may have rows of an owner, by its filter if that is known."""
-        known = self._filters.get(file.name)
-        if known is None:
-            return True
-        self._filters.move_to_end(file.name)
+        with self._lock:
+            known = self._filters.get(file.name)
+            if known is None:
+                return True
+            self._filters.move_to_end(file.name)
         return owner in known
 
     def metadata(self, file: DataFile) -> Any:
         """Return what is known of a file's footer, for pyarrow; None for nothing."""
-        known = self._footers.get(file.name)
+        with self._lock:
+            known = self._footers.get(file.name)
         return None if known is None else known.metadata
 
     def of(self, file: DataFile, opened: Any) -> Footer:
         """Return the footer of an open file, and keep it."""
-        footer = self._footers.pop(file.name, None) or Footer(opened.metadata, file.kind)
+        with self._lock:
+            footer = self._footers.get(file.name)
+        if footer is None:
+            footer = Footer(opened.metadata, file.kind)
         if file.bucket != NEW:
-            _keep(self._footers, file.name, footer, most=_FOOTERS)
-            if footer.owners is not None:
-                _keep(self._filters, file.name, footer.owners, most=_FILTERS)
+            with self._lock:
+                _keep(self._footers, file.name, footer, most=_FOOTERS)
+                if footer.owners is not None:
+                    _keep(self._filters, file.name, footer.owners, most=_FILTERS)
         return footer
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from redis_state.archive.parquet.files.ahead import ahead
 from redis_state.archive.parquet.files.objects import Objects
 from redis_state.errors import ArchiveUnavailable
 
@@ -101,6 +101,7 @@ class LogChange:
 class Files:
     """The files that count after entry ``n``. ``removed`` did until an hour ago at most.
 
+    Several calls may have the same one, so what follows is applied to a `copy`.
     ``erased`` is that of all entries; of two times the later stands. Of ``kept_from`` the last one
     stands: a clock that was ahead must not hide what is kept.
     """
@@ -111,29 +112,52 @@ class Files:
     erased: dict[str, int] = field(default_factory=dict[str, int])
     kept_from: dict[str, int] = field(default_factory=dict[str, int])
     # By kind and digest of a session, and by kind and bucket.
-    places: defaultdict[tuple[str, str], dict[str, DataFile]] = field(
-        default_factory=lambda: defaultdict(dict)
+    places: dict[tuple[str, str], dict[str, DataFile]] = field(
+        default_factory=dict[tuple[str, str], dict[str, DataFile]]
     )
+
+    def copy(self) -> Files:
+        """Return the same files, to apply entries to. Those of a place are shared until then."""
+        since = datetime.now(UTC) - _REMEMBERED
+        return replace(
+            self,
+            by_name=dict(self.by_name),
+            removed={name: at for name, at in self.removed.items() if at >= since},
+            erased=dict(self.erased),
+            kept_from=dict(self.kept_from),
+            places=dict(self.places),
+        )
 
     def apply(self, entry: Mapping[str, Any]) -> None:
         """Make it what an entry says."""
         at = datetime.fromisoformat(entry["at"])
+        own: dict[tuple[str, str], dict[str, DataFile]] = {}
         for name in entry["remove"]:
             self.removed[name] = at
             gone = self.by_name.pop(name, None)
             for place in gone.places if gone is not None else ():
-                self.places[place].pop(name, None)
-                if not self.places[place]:
-                    del self.places[place]
+                self._own(place, own).pop(name, None)
         for given in entry["add"]:
             file = DataFile.read(given)
             self.by_name[file.name] = file
             for place in file.places:
-                self.places[place][file.name] = file
+                self._own(place, own)[file.name] = file
+        self.places |= own
+        for place, files in own.items():
+            if not files:
+                del self.places[place]
         for name, us in entry["erased"].items():
             self.erased[name] = max(us, self.erased.get(name, us))
         self.kept_from |= entry["kept_from"]
         self.n = entry["n"]
+
+    def _own(
+        self, place: tuple[str, str], own: dict[tuple[str, str], dict[str, DataFile]]
+    ) -> dict[str, DataFile]:
+        """Return the files of a place, copied once for an entry."""
+        if place not in own:
+            own[place] = dict(self.places.get(place, ()))
+        return own[place]
 
     def of(self, kind: str) -> list[DataFile]:
         """Return the files of a kind."""
@@ -154,12 +178,15 @@ class Files:
             if name not in names:
                 left.by_name[name] = file
                 for place in file.places:
-                    left.places[place][name] = file
+                    left.places.setdefault(place, {})[name] = file
         return left
 
 
 class FileLog:
-    """The log of one namespace's files. ``may_go_on`` is called before an entry is written."""
+    """The log of one namespace's files, as one call at a time reads and writes it.
+
+    ``may_go_on`` is called before a file is read and before an entry is written.
+    """
 
     def __init__(
         self, objects: Objects, folder: str, *, may_go_on: Callable[[], bool] = lambda: True
@@ -170,6 +197,17 @@ class FileLog:
         # The files as they were last read, and whether this process has ever read them.
         self.known: Files | None = None
         self.was_there: bool = False
+
+    def for_call(self, may_go_on: Callable[[], bool]) -> FileLog:
+        """Return the log for a call beside others. It knows what this one does."""
+        log = FileLog(self.objects, self.folder, may_go_on=may_go_on)
+        log.learn(self)
+        return log
+
+    def learn(self, other: FileLog) -> None:
+        """Know what another one has read last."""
+        self.known = other.known
+        self.was_there |= other.was_there
 
     def prepare(self) -> None:
         """Write the first entry, unless there is one.
@@ -233,17 +271,19 @@ class FileLog:
             # This one may stand where one was that others have read and deleted, the oldest first.
             self.known = None
             raise ArchiveUnavailable("write", "its log went on meanwhile")
-        _apply(files, body)
-        if files.n % _WHOLE_EVERY == 0:
-            self.write_whole(files)
+        following = files.copy()
+        _apply(following, body)
+        if following.n % _WHOLE_EVERY == 0:
+            self.write_whole(following)
+        self.known = following
         return True
 
     def write_whole(self, files: Files) -> None:
         """Write one object that names all files, so that the entries before it can go."""
         since = datetime.now(UTC) - _REMEMBERED
-        files.removed = {name: at for name, at in files.removed.items() if at >= since}
+        removed = [name for name, at in files.removed.items() if at >= since]
         named = list(files.by_name.values())
-        whole = _entry(files.n, LogChange(named, files.removed, files.erased, files.kept_from))
+        whole = _entry(files.n, LogChange(named, removed, files.erased, files.kept_from))
         self.objects.create(self._name(files.n, whole=True), whole)
 
     def now(self) -> datetime:
@@ -285,18 +325,26 @@ class FileLog:
         return None if followed is None else self._continued(followed)
 
     def _continued(self, files: Files) -> Files | None:
-        """Read the entries that follow, one by one: most often there is none."""
-        while (body := self.objects.get(self._name(files.n + 1))) is not None:
-            _apply(files, body)
+        """Read the entries that follow, one by one: most often there is none.
+
+        None if there are many: the object that names all files is nearer.
+        """
+        following = files
+        while (body := self.objects.get(self._name(following.n + 1))) is not None:
+            if following.n - files.n >= _WHOLE_EVERY:
+                return None
+            if following is files:
+                following = files.copy()
+            _apply(following, body)
         # Its own last entry has gone if the store went back, or the log was cleaned.
-        return None if self.objects.get(self._name(files.n)) is None else files
+        return None if self.objects.get(self._name(following.n)) is None else following
 
     def _follow(self, files: Files, numbers: Sequence[int]) -> Files | None:
         following = [n for n in numbers if n > files.n]
         if following != list(range(files.n + 1, files.n + 1 + len(following))):
             return None
-        for n in following:
-            _apply(files, self._read(self._name(n)))
+        for _, body in ahead(self._read, [self._name(n) for n in following]):
+            _apply(files, body)
         return files
 
     def _read(self, name: str) -> bytes:

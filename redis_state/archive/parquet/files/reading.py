@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
 from redis_state.archive.model import ArchivedRecord, ArchivedRow
+from redis_state.archive.parquet.files.ahead import ahead
 from redis_state.archive.parquet.files.columns import (
     OWNERS,
     RECORDS,
@@ -25,6 +27,7 @@ from redis_state.archive.parquet.files.columns import (
 )
 from redis_state.archive.parquet.files.footers import Footers
 from redis_state.archive.parquet.files.log import DataFile, FileGone, FileLog, Files
+from redis_state.errors import ArchiveUnavailable
 
 # A file of so many bytes is read as one.
 _SMALL = 1 << 20
@@ -53,6 +56,7 @@ class FileReader:
     def __init__(self, log: FileLog, footers: Footers, *, without: Collection[str] = ()) -> None:
         self._log = log
         self.footers: Footers = footers
+        self._lock = threading.Lock()
         self._recent: OrderedDict[tuple[str | int, ...], Any] = OrderedDict()
         files = log.files()
         self.files: Files = files.without(without) if without else files
@@ -259,6 +263,40 @@ class FileReader:
             if file.bytes > _SMALL:
                 opened.close(force=True)
 
+    def groups_of(
+        self,
+        files: Iterable[DataFile],
+        session: str | None,
+        columns: Sequence[str],
+        *,
+        rows: Mapping[str, Mapping[int, Sequence[int]]] | None = None,
+    ) -> Iterator[tuple[DataFile, list[tuple[int, Any]]]]:
+        """Yield files in their order, each with such row groups of it. Some are read ahead.
+
+        ``rows`` has which rows of which row groups are wanted, by the name of a file. Of each file
+        that is being read one row group is in memory, and such rows of the others.
+        """
+
+        def read(file: DataFile) -> list[tuple[int, Any]]:
+            if rows is None:
+                return list(self.groups(file, session, columns))
+            some = rows[file.name]
+            groups = self.groups(file, session, columns, only=some)
+            return [(n, table.take(pa.array(some[n], pa.int64()))) for n, table in groups]
+
+        yield from ahead(read, list(files))
+
+    def keys_of(
+        self, wanted: Sequence[tuple[DataFile, str | None]], columns: Sequence[str] = ()
+    ) -> Iterator[tuple[tuple[DataFile, str | None], Any]]:
+        """Yield the keys of files, or of their rows of a session, in turn. Some are read ahead."""
+
+        def read(one: tuple[DataFile, str | None]) -> Any:
+            return self.keys(*one, columns)
+
+        known = [one for one in wanted if one[1] is None or self.footers.may_have(*one)]
+        yield from ahead(read, known)
+
     def _read(self, opened: Any, file: DataFile, n: int, columns: Sequence[str]) -> Any:
         key: tuple[str | int, ...] = (file.name, n, *columns)
         table = self._recent.get(key)
@@ -270,9 +308,10 @@ class FileReader:
     def _keep(self, file: DataFile, key: tuple[str | int, ...], what: Any) -> None:
         """Keep what was read of a small file: the sessions of a batch are in the same one."""
         if file.bytes <= _SMALL:
-            self._recent[key] = what
-            if len(self._recent) > _RECENT:
-                self._recent.popitem(last=False)
+            with self._lock:
+                self._recent[key] = what
+                if len(self._recent) > _RECENT:
+                    self._recent.popitem(last=False)
 
     def _groups(self, file: DataFile, session: str | None, columns: Sequence[str]) -> Iterator[Any]:
         """Yield the row groups that have a session's rows, without the rows of others."""
@@ -287,6 +326,8 @@ class FileReader:
         found = self._recent.get((file.name,))
         if found is not None:
             return found
+        if not self._log.may_go_on():
+            raise ArchiveUnavailable("read", "its time is over")
         name = f"{self._log.folder}/{file.name}"
         if file.bytes <= _SMALL:
             body = self._log.objects.get(name)

@@ -236,17 +236,38 @@ def _cut_ends(reader: FileReader, session: str, cut: Place, changes: FileChanges
         changes.add(SESSIONS, ALL_MONTHS, [session, *cut], (session, cut))
 
 
-def write_files(log: FileLog, reader: FileReader, changes: FileChanges) -> list[DataFile]:
-    """Write the files of changes; return them. They do not count yet."""
-    made = [
-        put(log, table_of(kind, values), kind, month, NEW)
-        for (kind, month), values in sorted(changes.new.items())
-    ]
-    for edit in changes.edits.values():
+class FileWriting:
+    """What one call writes. Once another process has come between, most of it is right still: what
+    is new, and edits of files that still count. So a call that edits many files comes to its end
+    beside writers of others.
+    """
+
+    def __init__(self, log: FileLog) -> None:
+        self._log = log
+        self._keys: list[object] = []
+        self._new: list[DataFile] = []
+        self._edits: dict[str, tuple[FileEdit, list[DataFile]]] = {}
+
+    def write(self, reader: FileReader, changes: FileChanges) -> list[DataFile]:
+        """Write what changes need beyond what is written. Return their files: none counts yet."""
+        if changes.keys != self._keys:
+            delete_files(self._log, [file.name for file in self._new])
+            self._new, self._keys = [], []
+            for (kind, month), values in sorted(changes.new.items()):
+                self._new.append(put(self._log, table_of(kind, values), kind, month, NEW))
+            self._keys = changes.keys
+        for name, (edit, made) in list(self._edits.items()):
+            if changes.edits.get(name) != edit:
+                delete_files(self._log, [file.name for file in made])
+                del self._edits[name]
+        for name, edit in changes.edits.items():
+            if name not in self._edits:
+                self._edits[name] = (edit, self._edited(reader, edit))
+        return [*self._new, *(file for _, made in self._edits.values() for file in made)]
+
+    def _edited(self, reader: FileReader, edit: FileEdit) -> list[DataFile]:
         file, table = edit.file, edited(reader.table(edit.file), edit)
-        if table.num_rows:
-            made.append(put(log, table, file.kind, file.month, file.bucket))
-    return made
+        return [put(self._log, table, file.kind, file.month, file.bucket)] if table.num_rows else []
 
 
 def put(log: FileLog, table: Any, kind: str, month: str, bucket: str) -> DataFile:

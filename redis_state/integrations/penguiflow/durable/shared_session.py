@@ -173,7 +173,7 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
                     task_id, status=TaskStatus.CANCELLED, error="session_closed"
                 )
         except (BackendError, TimeoutError) as error:
-            log.warning("task %r is left as it is: %s", task_id, error or "no answer")
+            log.warning("task %r is left as it is: %s", task_id, str(error) or "no answer")
 
     def _entered(self, task_id: str) -> None:
         if task_id in self._entering:

@@ -1,0 +1,272 @@
+# pyright: reportPrivateUsage=false
+"""A slow archive is not one that is away: calls run beside each other, and footers stay known."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("psycopg", reason="needs the postgres extra")
+pytest.importorskip("pyarrow", reason="needs the parquet extra")
+
+import psycopg
+
+from redis_state import Settings
+from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
+from redis_state.archive.parquet.archive import ParquetArchive
+from redis_state.archive.parquet.files.log import FileLog, LogChange
+from redis_state.archive.parquet.files.objects import FolderObjects
+from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive.protocol import AT_ONCE
+from redis_state.archive.queries import ArchiveListing
+from redis_state.errors import ArchiveUnavailable
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
+from tests.support.servers.postgres import OwnPostgres
+from tests.support.tasks.archived_tasks import sample_task
+
+
+class Gate:
+    """Hold the reads of data files from some number on, until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, free: int = 0) -> None:
+        self.held, self.opened = 0, threading.Event()
+        self._free, self._lock = free, threading.Lock()
+        get = FolderObjects.get
+
+        def held(its: FolderObjects, name: str) -> bytes | None:
+            if name.endswith(".parquet"):
+                self._wait()
+            return get(its, name)
+
+        monkeypatch.setattr(FolderObjects, "get", held)
+
+    def _wait(self) -> None:
+        with self._lock:
+            self._free -= 1
+            if self._free >= 0:
+                return
+            self.held += 1
+        assert self.opened.wait(60)
+
+
+async def compacted(folder: Path) -> ParquetArchive:
+    """Make an archive of several files, all of them compacted."""
+    archive = ParquetArchive(folder.as_uri(), namespace="n")
+    await archive.prepare()
+    tasks = [sample_task(f"s{n}", "t", 3, at_ms=1_700_000_000_000 + n) for n in range(60)]
+    await archive.write(ArchiveBatch(tasks))
+    await archive.compact()
+    return archive
+
+
+async def test_a_call_of_files_does_not_wait_for_a_slow_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = await compacted(tmp_path)
+    gate = Gate(monkeypatch)
+    slow = asyncio.ensure_future(archive.find(ArchiveListing(limit=100)))
+    await eventually(lambda: gate.held == 1, "the call reads")
+    assert await archive.erased(["s1"]) == {}
+    # What is committed meanwhile is another call's.
+    await archive.write(ArchiveBatch([sample_task("more", "t", 3)]))
+    gate.opened.set()
+    assert len((await slow).tasks) == 60
+    assert len((await archive.find(ArchiveListing(limit=100))).tasks) == 61
+
+
+async def test_what_is_known_of_files_outlives_a_call_that_nobody_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await compacted(tmp_path)
+    archive = ParquetArchive(tmp_path.as_uri(), namespace="n")
+    gate = Gate(monkeypatch, free=3)
+    call = asyncio.ensure_future(archive.find(ArchiveListing(limit=100)))
+    await eventually(lambda: gate.held > 0, "the call reads")
+    call.cancel()
+    await asyncio.wait({call})
+    files = archive._calls.log.known
+    assert files is not None
+    known = [file for file in files.of("tasks") if archive._calls._footers.metadata(file)]
+    assert 0 < len(known) < len(files.of("tasks"))
+    # Its threads read no further file.
+    gate.opened.set()
+    assert len((await archive.find(ArchiveListing(limit=100))).tasks) == 60
+
+
+async def test_a_call_of_files_that_gets_no_turn_ends_at_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = await compacted(tmp_path)
+    gate = Gate(monkeypatch)
+    slow = [asyncio.ensure_future(archive.find(ArchiveListing(limit=100))) for _ in range(AT_ONCE)]
+    await eventually(lambda: gate.held >= AT_ONCE, "all turns are taken")
+    with pytest.raises(ArchiveUnavailable, match="no answer"):
+        await archive._calls.run("read", lambda: None, timeout_s=0.05)
+    gate.opened.set()
+    assert [len(page.tasks) for page in await asyncio.gather(*slow)] == [60] * AT_ONCE
+    await archive.aclose()
+
+
+async def test_an_erasure_of_files_may_take_longer_than_other_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await compacted(tmp_path)
+    archive = ParquetArchive(tmp_path.as_uri(), namespace="n", timeout_s=0.3)
+    gate = Gate(monkeypatch)
+    long = [archive.forget("s1"), archive.sessions_of("user", "ann"), archive.status()]
+    calls = [asyncio.ensure_future(call) for call in long]
+    await eventually(lambda: gate.held >= len(calls), "all of them read")
+    # Their time began before that of this one, which is over.
+    with pytest.raises(ArchiveUnavailable, match="no answer"):
+        await archive.find(ArchiveListing(limit=1))
+    gate.opened.set()
+    await asyncio.gather(*calls)
+    assert (await archive.status()).tasks == 59
+
+
+async def test_an_erasure_writes_no_file_twice_because_others_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = await compacted(tmp_path)
+    other = ParquetArchive(tmp_path.as_uri(), namespace="n")
+    again = [sample_task(f"s{n}", "later", 3, at_ms=1_710_000_000_000) for n in range(60)]
+    await archive.write(ArchiveBatch(again))
+    commit, create = FileLog.commit, FolderObjects.create
+    busy, made = list(range(6)), list[str]()
+
+    def beside(its: FileLog, change: LogChange) -> bool:
+        if "s1" in erasing and busy:
+            erasing.clear()
+            asyncio.run(other.write(ArchiveBatch([sample_task("s2", f"b{busy.pop()}", 3)])))
+            erasing.add("s1")
+        return commit(its, change)
+
+    def counted(its: FolderObjects, name: str, data: bytes) -> bool:
+        if erasing and name.endswith(".parquet"):
+            made.append(name)
+        return create(its, name, data)
+
+    erasing = {"s1"}
+    monkeypatch.setattr(FileLog, "commit", beside)
+    monkeypatch.setattr(FolderObjects, "create", counted)
+    found = await archive.forget("s1")
+    assert found is not None
+    assert (found.tasks, busy) == (2, [])
+    # One for each file that had it, although six others came between.
+    assert len(made) == 2
+    assert (await other.status()).tasks == 60 + 60 - 2 + 6
+    assert await other.session("s1") is None
+
+
+async def test_an_erasure_in_postgresql_may_take_longer_than_other_calls(
+    postgres: OwnPostgres, settings: Settings
+) -> None:
+    archive = PostgresArchive(postgres.url, namespace=settings.namespace, timeout_s=0.3)
+    await archive.prepare()
+    await archive.write(ArchiveBatch([sample_task("s", "t", 3)]))
+    with psycopg.connect(postgres.url) as beside:
+        beside.execute("LOCK TABLE redis_state.tasks IN ACCESS EXCLUSIVE MODE")
+        forgetting = asyncio.ensure_future(archive.forget("s", before_us=1))
+        await eventually(lambda: not archive._calls._free, "the erasure waits")
+        with pytest.raises(ArchiveUnavailable, match="no answer"):
+            await archive.find(ArchiveListing(limit=1))
+        assert not forgetting.done()
+        beside.rollback()
+    found = await forgetting
+    assert found is not None
+    assert found.tasks == 1
+    async with archive._calls.using_long("read") as connection:
+        shown: Any = await (await connection.execute("SHOW statement_timeout")).fetchone()
+        assert shown == ("30min",)
+    async with archive._calls.using("read") as connection:
+        shown = await (await connection.execute("SHOW statement_timeout")).fetchone()
+        assert shown == ("1min",)
+    await archive.aclose()
+
+
+async def test_a_rare_status_is_found_in_one_page(
+    postgres: OwnPostgres, settings: Settings
+) -> None:
+    archive = PostgresArchive(postgres.url, namespace=settings.namespace)
+    await archive.prepare()
+    failed = [sample_task("s", f"t{n}", 3, at_ms=1_700_000_000_000 + n) for n in range(420)]
+    complete = [
+        replace(
+            each,
+            status=TaskStatus.COMPLETE,
+            record=dict(each.record) | {b"status": b"COMPLETE"},
+        )
+        for each in failed
+    ]
+    await archive.write(ArchiveBatch([failed[0], *complete[1:]]))
+    page = await archive.find(ArchiveListing(statuses=(TaskStatus.FAILED,), limit=10))
+    assert ([task.task_id for task in page.tasks], page.end) == (["t0"], None)
+    await archive.aclose()
+
+
+async def test_a_new_month_waits_for_no_query_and_has_the_indexes_of_the_others(
+    postgres: OwnPostgres, settings: Settings
+) -> None:
+    archive = PostgresArchive(postgres.url, namespace=settings.namespace)
+    await archive.prepare()
+    # A month that no other test has.
+    rows = [ArchivedRow(1, 4_000_000_000_000, b"1", "t", b"[1]")]
+    batch = ArchiveBatch(
+        [sample_task("s", "t", 3, at_ms=4_000_000_000_000)], [SessionRows("s", None, rows)]
+    )
+    with psycopg.connect(postgres.url) as beside:
+        beside.execute("SELECT count(*) FROM redis_state.tasks")
+        beside.execute("SELECT count(*) FROM redis_state.updates")
+        await archive.write(batch)
+        assert (await archive.verify(batch)).is_whole
+        indexes = beside.execute(
+            """SELECT parent.relname, count(own.oid) FROM pg_class AS parent
+            JOIN pg_index AS its ON its.indrelid = parent.oid
+            LEFT JOIN pg_inherits AS tree ON tree.inhparent = its.indexrelid
+            LEFT JOIN pg_index AS part ON part.indexrelid = tree.inhrelid
+            LEFT JOIN pg_class AS own ON own.oid = part.indrelid AND own.relname LIKE '%_2096_10'
+            WHERE parent.oid IN ('redis_state.tasks'::regclass, 'redis_state.updates'::regclass)
+            GROUP BY parent.relname, its.indexrelid"""
+        ).fetchall()
+    # Each index of a table has one of the month, and the month has no other.
+    assert {count for _, count in indexes} == {1}
+    with psycopg.connect(postgres.url) as beside:
+        own = beside.execute(
+            "SELECT count(*) FROM pg_indexes WHERE tablename LIKE '%s_2096_10'"
+        ).fetchone()
+    assert own == (len(indexes),)
+    await archive.aclose()
+
+
+async def test_a_call_of_postgresql_does_not_wait_for_a_slow_one(
+    postgres: OwnPostgres, settings: Settings
+) -> None:
+    archive = PostgresArchive(postgres.url, namespace=settings.namespace)
+    await archive.prepare()
+    with psycopg.connect(postgres.url) as beside:
+        beside.execute("LOCK TABLE redis_state.tasks IN ACCESS EXCLUSIVE MODE")
+        calls: list[Any] = [
+            asyncio.ensure_future(archive.find(ArchiveListing(limit=10)))
+            for _ in range(2 * AT_ONCE)
+        ]
+        waiting = archive._calls._turns
+        await eventually(lambda: len(waiting._waiters or ()) == AT_ONCE, "all turns are taken")
+        for call in calls[1:AT_ONCE]:
+            call.cancel()
+        await asyncio.wait(calls[1:AT_ONCE])
+        for call in calls[AT_ONCE:]:
+            call.cancel()
+        await asyncio.wait(calls[AT_ONCE:])
+        assert await archive.erased(["s"]) == {}
+        beside.rollback()
+    assert not (await calls[0]).tasks
+    # Of its connections those are left that no call was cancelled on.
+    assert len(archive._calls._free) == 2
+    await archive.aclose()
+    assert not archive._calls._free
