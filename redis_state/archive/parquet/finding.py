@@ -234,9 +234,9 @@ def _used_again(reader: FileReader, keys: Sequence[Task]) -> set[Task]:
         if file.most > us
     ]
     latest: dict[tuple[str, str], int] = {}
-    for (_, session), table in reader.keys_of(asked, ["session_id", "task_id", "born"]):
-        columns = (table["task_id"], table["born"].cast(pa.int64()))
-        for task, us in zip(*(each.to_pylist() for each in columns), strict=True):
+    for _, table in reader.keys_of(asked, ["session_id", "task_id", "born"]):
+        columns = (table["session_id"], table["task_id"], table["born"].cast(pa.int64()))
+        for session, task, us in zip(*(each.to_pylist() for each in columns), strict=True):
             latest[session, task] = max(us, latest.get((session, task), us))
     return {key for key in keys if latest.get(key[:2], key[2]) > key[2]}
 

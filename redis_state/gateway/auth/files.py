@@ -28,7 +28,7 @@ class WatchedFile(Generic[T]):
         self._path = path
         self._read = read
         # Before it is read: what is written meanwhile is another state.
-        self._state = _state_of(path)
+        self._state: tuple[int, ...] | None = _state_of(path)
         self._value = read(path)
         self._problem: str | None = None
         self._looked_at = monotonic()

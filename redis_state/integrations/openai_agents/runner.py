@@ -72,8 +72,8 @@ class DurableRunner(AgentRunner):
         scope, agents = current_scope(), current_agents()
         if scope is None or agents is None:
             session = options.get("session")
-            ours = isinstance(session, RedisStateSession)
-            async with session.turn() if ours else nullcontext():
+            turn = session.turn() if isinstance(session, RedisStateSession) else nullcontext()
+            async with turn:
                 return await self._runner.run(starting_agent, input, **options)
         name = starting_agent.name
         if (name, None) in scope.running:

@@ -105,9 +105,12 @@ async def test_what_is_over_is_counted_and_removed_by_hand(
     assert (await run("retain", retention="{}")).status == 2
     assert (await run("retain", retention='{"tasx": "P30D"}')).status == 2
     # Without an archive, of audit events alone.
-    events = {"REDIS_STATE_DURABLE_EVENTS": postgres.url}
-    events["REDIS_STATE_DURABLE_EVENTS_RETENTION"] = "P30D"
-    ran = await cli(settings, "archive", "retain", "--json", **events)
+    ran = await cli(
+        settings,
+        *("archive", "retain", "--json"),
+        REDIS_STATE_DURABLE_EVENTS=postgres.url,
+        REDIS_STATE_DURABLE_EVENTS_RETENTION="P30D",
+    )
     assert ran.document["rows"] == {"durable_events": 0}
 
 

@@ -79,7 +79,7 @@ async def test_files_are_written_and_verified_in_other_threads(
     live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from redis_state.archive.parquet import archive as files  # noqa: PLC0415 - needs the extra
-    from redis_state.archive.parquet import calls  # noqa: PLC0415 - as above
+    from redis_state.archive.parquet.files.writing import FileWriting  # noqa: PLC0415 - as above
 
     task = await ended(live)
     await ArchiveList(live).enlist(SESSION, task)
@@ -95,7 +95,7 @@ async def test_files_are_written_and_verified_in_other_threads(
         monkeypatch.setattr(module, name, recorded)
 
     noting(files, "changes_of")
-    noting(calls.FileWriting, "write")
+    noting(FileWriting, "write")
     await archive_all(live, archive)
     assert set(where) == {"changes_of", "write"}
     assert threading.get_ident() not in set[int]().union(*where.values())

@@ -55,7 +55,7 @@ def _distributions(extras: str) -> set[str]:
     """Name what pip installs for the package with these extras, what that needs included."""
     found: set[str] = set()
     waiting = [("redis-state", frozenset({"", *extras.split(",")}))]
-    seen = set()
+    seen: set[tuple[str, frozenset[str]]] = set()
     while waiting:
         name, wanted = item = waiting.pop()
         if item in seen:
@@ -96,12 +96,16 @@ def _loaded(statements: Iterable[ast.stmt], package: str) -> Iterator[str]:
                 yield from _loaded([*body, *others], package)
             case ast.Try(handlers=[]):
                 yield from _loaded(statement.body, package)
+            case _:
+                continue
 
 
 def _called(value: ast.expr | None) -> Iterator[str]:
     match value:
         case ast.Call(func=ast.Name(id="import_module"), args=[ast.Constant(value=str(name)), *_]):
             yield name
+        case _:
+            return
 
 
 @cache
@@ -118,7 +122,8 @@ def _direct(module: str) -> tuple[str, ...] | None:
 def _missing(extras: str, entries: Iterable[str]) -> dict[str, str]:
     """Map each module that the extras do not bring to the one that imports it."""
     have, owners = _distributions(extras), packages_distributions()
-    waiting, seen, missing = [(entry, "") for entry in entries], set(), {}
+    waiting, seen = [(entry, "") for entry in entries], set[str]()
+    missing = dict[str, str]()
     while waiting:
         module, importer = waiting.pop()
         if module in seen:

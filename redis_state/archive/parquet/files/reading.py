@@ -294,7 +294,11 @@ class FileReader:
         def read(one: tuple[DataFile, str | None]) -> Any:
             return self.keys(*one, columns)
 
-        known = [one for one in wanted if one[1] is None or self.footers.may_have(*one)]
+        known = [
+            (file, owner)
+            for file, owner in wanted
+            if owner is None or self.footers.may_have(file, owner)
+        ]
         yield from ahead(read, known)
 
     def _read(self, opened: Any, file: DataFile, n: int, columns: Sequence[str]) -> Any:

@@ -81,6 +81,7 @@ async def test_what_a_task_returned_while_the_server_was_full_is_saved_afterward
         create_store(namespace=settings.namespace, url=proxy.url) as far,
         open_session(far, "session") as here,
     ):
+        registry: Any = here.registry
         await here.spawn_task(work, task_id="task")
         await work.begun.wait()
         with proxy.answer("save_record", OOM, times=None, holding="COMPLETE"):
@@ -92,7 +93,7 @@ async def test_what_a_task_returned_while_the_server_was_full_is_saved_afterward
             return (task.status, task.result) == (TaskStatus.COMPLETE, "done")
 
         await eventually(complete, "the result is there")
-        await eventually(lambda: "task" not in here.registry.leases, "the lease is given back")
+        await eventually(lambda: "task" not in registry.leases, "the lease is given back")
 
 
 async def test_a_task_whose_end_cannot_be_saved_is_settled_and_gives_its_place_back(
@@ -103,6 +104,7 @@ async def test_a_task_whose_end_cannot_be_saved_is_settled_and_gives_its_place_b
         open_session(far, "session", limits=limits) as here,
         open_session(elsewhere, "session") as there,
     ):
+        registry: Any = here.registry
         await here.spawn_task(work, task_id="one")
         await work.begun.wait()
         await here.spawn_task(Work(), task_id="two")
@@ -112,7 +114,7 @@ async def test_a_task_whose_end_cannot_be_saved_is_settled_and_gives_its_place_b
         ):
             work.go_on.set()
             # The second one begins once the first has ended, and its beginning is not saved.
-            await eventually(lambda: not here.registry.leases.names(), "no lease is kept")
+            await eventually(lambda: not registry.leases.names(), "no lease is kept")
         await settled(there, {"one", "two"})
         assert {task.status for task in await here.list_tasks()} == {TaskStatus.FAILED}
         assert (await here.run_task(Done(), task_id="three")).payload == "done"
@@ -132,12 +134,13 @@ async def test_a_session_that_closes_while_the_server_is_away_keeps_no_lease(
     async with make_store(settings, url=proxy.url, call_timeout_s=0.3) as far:
         async with open_session(far, "session") as here:
             work = Work()
+            registry: Any = here.registry
             await here.spawn_task(work, task_id="task")
             await work.begun.wait()
             proxy.refuse()
             assert proxy.cut()
         assert proxy.refused
-        assert here.registry.leases.names() == []
+        assert registry.leases.names() == []
         proxy.refuse(refusing=False)
         async with open_session(elsewhere, "session") as there:
             await settled(there, {"task"})
@@ -200,7 +203,8 @@ async def test_a_reader_survives_what_it_does_not_expect(
 
 async def test_what_a_session_was_given_itself_is_forgotten_with_its_task(far: Any) -> None:
     async with open_session(far, "session") as here:
-        bridge = here._state_store.bridges["session"]
+        store: Any = here._state_store
+        bridge = store.bridges["session"]
         for number in range(5):
             await here.spawn_task(Work(), task_id=f"task-{number}")
             assert await here.cancel_task(f"task-{number}")
