@@ -13,6 +13,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
 from redis_state.models import TaskStatus
+from redis_state.testing import eventually
 from redis_state.transport.sending.calls import CallSender
 from redis_state.transport.wire.resp import PreparedScript
 from redis_state.worker import Handler, TaskClient, TaskContext
@@ -87,10 +88,14 @@ class Family:
 
 async def answer(client: TaskClient, task: str) -> None:
     """Answer what a task asks."""
-    await becomes(client, task, TaskStatus.PAUSED)
-    (pause,) = [each for each in await client.pauses(SESSION) if each.task_id == task]
-    assert pause.token is not None
-    await client.approve(pause.token)
+
+    async def asked() -> str | None:
+        found = [each.token for each in await client.pauses(SESSION) if each.task_id == task]
+        return found[0] if found else None
+
+    token = await eventually(asked, "it asks")
+    assert token is not None
+    await client.approve(token)
 
 
 async def members(client: TaskClient, task: str) -> list[str]:
@@ -105,7 +110,12 @@ async def begun(client: TaskClient, last: str, stands: TaskStatus) -> list[str]:
     """Have a family stand there, the last of it first."""
     task = await client.submit("parent", last, session_id=SESSION)
     await becomes(client, task, stands)
-    return await members(client, task)
+
+    async def whole() -> list[str] | None:
+        names = await members(client, task)
+        return names if len(names) == 3 else None
+
+    return await eventually(whole, "the last child is there") or []
 
 
 async def sweep_all(store: RedisStateStore, tasks: Sequence[str]) -> None:
