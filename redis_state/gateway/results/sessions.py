@@ -30,6 +30,7 @@ class ErasureResult(ResultShape):
     redis: dict[str, int]
     archive: dict[str, int]
     claims: int
+    durable_events: int
     cancelled: int
     kept: dict[str, str]
     failed: dict[str, str]

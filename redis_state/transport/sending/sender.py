@@ -257,6 +257,8 @@ class Sender(OrderedCalls):
             self._trouble = error.reason
         elif isinstance(error, ConfigError):
             # The settings were right before. A failover may lead to a server that is not set up.
+            if self._trouble != str(error):
+                log.warning("calls wait: %s", error)
             self._trouble = str(error)
         else:
             log.error("the sender failed; so do its calls", exc_info=error)
