@@ -18,7 +18,6 @@ from penguiflow.state import StateUpdate, SteeringEvent
 from redis_state import limits
 from redis_state.errors import (
     CallerError,
-    ConfigError,
     InvalidField,
     RedisStateError,
     TokenResolved,
@@ -111,8 +110,6 @@ class DurableSession(SharedSession):
                     saved = await self._kept.contexts.update_context(
                         self.session_id, **self._unsaved[0]
                     )
-                except ConfigError:  # of the server: it can be mended
-                    raise
                 except CallerError:
                     self._unsaved.popleft()
                     raise

@@ -19,7 +19,7 @@ from typing import Any
 from penguiflow.sessions import TaskRegistry
 from penguiflow.state import TaskState, TaskStatus
 
-from redis_state.errors import BackendError, ConfigError, LeaseLost
+from redis_state.errors import BackendError, LeaseLost
 from redis_state.primitives.lease import HeldLease, Leases, Renewal
 from redis_state.scripts import Fence
 from redis_state.stores.base import ms
@@ -122,6 +122,8 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
         self.leases: TaskLeases = TaskLeases(store.store, session_id, on_lost=self._lose)
         self._taking = asyncio.Lock()
         self._ending: set[str] = set()
+        # What saves that a task runs.
+        self.starting: set[tuple[str, asyncio.Task[Any] | None]] = set()
 
     async def create_task(
         self, *, session_id: str, task_id: str | None = None, **options: Any
@@ -176,6 +178,8 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
 
     async def update_status(self, task_id: str, status: TaskStatus) -> TaskState | None:
         """Change a task's status; None if it may not be changed here."""
+        if status is TaskStatus.RUNNING:
+            self.starting.add((task_id, asyncio.current_task()))
         async with self._changing(task_id, status) as may_change:
             if not may_change:
                 return None
@@ -279,7 +283,7 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
             while True:
                 try:
                     await self._store.save_task(state, fence=fence)
-                except (BackendError, ConfigError) as error:
+                except BackendError as error:
                     if clock() + _AGAIN_S > until:
                         self.leases.drop(task_id)
                         # What is stored counts from now on.

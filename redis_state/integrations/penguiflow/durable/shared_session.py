@@ -94,7 +94,7 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
 
         PenguiFlow works on a task after its status has changed: its context patch, its place in a
         group, its result's update. That work is not interrupted. A task is CANCELLED if it does not
-        end by itself in the moment of its cancellation. All this is waited for, 5 s at most.
+        end by itself in the moment of its cancellation. All this is waited for, 10 s at most.
         """
         until = asyncio.get_running_loop().time() + _FINISH_S
         while ended := self._handles(ended=True):
@@ -146,22 +146,24 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
     async def _execute_task(self, *, state: TaskState, pipeline: Any, **options: Any) -> Any:
         self._entered(state.task_id)
         self._taken_over.discard(state.task_id)
-        begun = False
+        starting, start = self._registry.starting, (state.task_id, asyncio.current_task())
 
         async def run(runtime: Any) -> Any:
-            nonlocal begun
-            begun = True
+            starting.discard(start)
             return await pipeline(runtime)
 
         try:
             return await super()._execute_task(state=state, pipeline=run, **options)
-        except Exception:
-            if not begun and self._concurrency_semaphore is not None:
+        except BaseException as error:
+            if start in starting and self._concurrency_semaphore is not None:
                 # Its start was not saved: PenguiFlow has taken the permit, and not given it back.
                 self._concurrency_semaphore.release()
-            # A task whose end was not saved is settled, here or elsewhere, once its lease runs out.
-            self._registry.leases.drop(state.task_id)
+            if isinstance(error, Exception):
+                # If its end was not saved it is settled, here or elsewhere, once its lease is over.
+                self._registry.leases.drop(state.task_id)
             raise
+        finally:
+            starting.discard(start)
 
     async def _cancel_left(self, task_id: str) -> None:
         """Cancel a task that did not end by itself. If the server is away its lease runs out."""

@@ -120,6 +120,21 @@ async def test_a_task_whose_end_cannot_be_saved_is_settled_and_gives_its_place_b
         assert (await here.run_task(Done(), task_id="three")).payload == "done"
 
 
+async def test_a_task_that_is_cancelled_while_its_start_is_saved_gives_its_place_back(
+    proxy: CommandProxy, far: Any
+) -> None:
+    async def cancel() -> None:
+        here._task_handles["one"].cancel()
+        await asyncio.wait({here._task_handles["one"]})
+
+    limits = SessionLimits(max_concurrent_tasks=1)
+    async with open_session(far, "session", limits=limits) as here:
+        with proxy.meanwhile("save_record", cancel, holding="RUNNING"):
+            await here.spawn_task(Work(), task_id="one")
+            await eventually(lambda: "one" not in here._task_handles, "it has ended")
+        assert (await here.run_task(Done(), task_id="two")).payload == "done"
+
+
 class Done(Work):
     """A pipeline that ends at once."""
 
@@ -144,26 +159,6 @@ async def test_a_session_that_closes_while_the_server_is_away_keeps_no_lease(
         proxy.refuse(refusing=False)
         async with open_session(elsewhere, "session") as there:
             await settled(there, {"task"})
-
-
-async def test_a_context_that_a_server_may_take_later_is_kept_to_be_saved(
-    far: Any, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_session(far, "session") as here:
-        save, refused = far.contexts.update_context, list[str]()
-
-        async def refuse(session_id: str, **_: Any) -> Any:
-            refused.append(session_id)
-            raise ConfigError("this server cannot promise it")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(far.contexts, "update_context", refuse)
-            here.update_context(llm_context={"n": 1})
-            await eventually(lambda: bool(refused), "the save was refused")
-        assert far.contexts.update_context == save
-        await here.save_context()
-        context, _ = await elsewhere.contexts.load_with_writes("session")
-        assert context.llm_context == {"n": 1}
 
 
 def message(text: str) -> SteeringEvent:
