@@ -13,7 +13,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state.gateway.console import shared
 from redis_state.gateway.console.pages import PageCall
-from redis_state.gateway.console.views import history, overview, task
+from redis_state.gateway.console.views import find, history, overview, task
 from redis_state.gateway.console.views.history import ShownRows
 from redis_state.gateway.console.views.live import write_message
 from redis_state.gateway.streaming.reading import read_events
@@ -128,6 +128,34 @@ async def test_found_tasks_are_changed_after_a_dry_run(console: Served, log_in: 
         assert (await ann.send(page.form("/find/change"), **bad)).status == 422
     assert (await ann.get("/find", created_after="soon")).status == 422
     assert (await ann.get("/find", after="nonsense")).status == 400
+
+
+async def test_a_change_of_many_tasks_with_long_ids_is_confirmed(
+    log_in: LogIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann = await log_in("ann")
+    items = [
+        find._item({"session": "s" * 200, "task": f"{at:0200}"}) | {"outcome": "would"}
+        for at in range(500)
+    ]
+    changed = list[str]()
+
+    async def would(*_: Any) -> dict[str, Any]:
+        return {"items": items, "counts": {"would": 500}, "more": False}
+
+    async def change(_call: Any, _action: Any, path: dict[str, str], _key: Any) -> dict[str, Any]:
+        changed.append(path["task"])
+        return find._item(path) | {"outcome": "done"}
+
+    monkeypatch.setattr(find, "_all", would)
+    monkeypatch.setattr(find, "_do", change)
+    page = await ann.get("/find")
+    shown = await ann.send(page.form("/find/change"), action="rerun", all="1")
+    done = await ann.send(shown.form("/find/change"))
+    assert (done.status, changed) == (200, [each["task_id"] for each in items])
+    # Another form is no longer than any body.
+    large = await ann.send(page.form("/logout"), more="x" * 70_000)
+    assert large.status == 413
 
 
 async def test_a_task_of_any_age_that_fails_is_in_the_last_hour(
