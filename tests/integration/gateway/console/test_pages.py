@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
+from redis_state.gateway.answers import HttpProblem
 from redis_state.gateway.console import shared
 from redis_state.gateway.console.pages import PageCall
 from redis_state.gateway.console.views import find, history, overview, task
@@ -375,3 +377,24 @@ async def _events(browser: Browser, path: str) -> list[Any]:
     async with asyncio.timeout(30), browser.http.stream("GET", f"/console{path}") as response:
         assert response.status_code == 200
         return [each async for chunk in response.aiter_raw() for each in parser.feed(chunk)]
+
+
+async def test_no_read_of_a_page_outlives_it() -> None:
+    reading = set[str]()
+
+    async def rows() -> dict[str, Any]:
+        reading.add("rows")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        reading.clear()
+        return {}
+
+    async def tree(**_: Any) -> dict[str, Any]:
+        raise HttpProblem(503, "unavailable", "the server is away")
+
+    call: Any = None
+    history_of: Any = SimpleNamespace(read=rows)
+    tree_of: Any = SimpleNamespace(read=tree)
+    with pytest.raises(HttpProblem):
+        await task._read(call, history_of, tree_of)
+    assert not reading
