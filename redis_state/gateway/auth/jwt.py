@@ -51,7 +51,9 @@ class Keyring(Protocol):
 
 
 class Secrets:
-    """Shared secrets by ``kid``, the first one signs. To rotate: add a new first one, wait for the
+    """Shared secrets by ``kid``, the first one signs.
+
+    To rotate: add the new one second. When all processes have it, make it the first. After the
     longest lifetime of a token, remove the old one.
     """
 
