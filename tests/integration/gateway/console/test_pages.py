@@ -324,6 +324,20 @@ async def test_a_task_of_many_rows_shows_its_newest_and_all_of_its_runs(
     assert len(parts) < 10
 
 
+async def test_a_page_reads_rows_for_a_while_and_says_that_there_are_more(
+    console: Served, log_in: LogIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_PAGE", 40)
+    monkeypatch.setattr(history, "_LONGEST_S", 0.0)
+    ann = await log_in("ann")
+    await console.client.submit("ask", session_id="s", task_id="a")
+    await paused(console, "s", "a")
+    await asyncio.gather(*(console.store.save_update(_progress(n)) for n in range(60)))
+    page = await ann.get("/task", session="s", task="a")
+    assert page.status == 200
+    assert "There are more than are shown" in page.text
+
+
 async def test_a_live_task_costs_its_own_tasks_and_not_those_of_its_session(
     console: Served, log_in: LogIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
