@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from redis_state.errors import InvalidField, ScheduleUnknown
+from redis_state.errors import CommandRefused, InvalidField, ScheduleUnknown
 from redis_state.http_client.documents import read_occurrence, read_queue, read_schedule
 from redis_state.http_client.requests import Ask, GatewayCaller, key_of
 from redis_state.worker import Occurrence, QueueInfo, Rate, Schedule, ScheduleView
@@ -30,11 +30,11 @@ class HttpQueues:
 
     async def pause(self, name: str) -> None:
         """Begin no more tasks of a queue, until `resume`."""
-        await self._caller.call(Ask("POST", (*_queue(name), "pause"), body={}))
+        await self._change(name, "pause")
 
     async def resume(self, name: str) -> None:
         """Begin tasks of a queue again."""
-        await self._caller.call(Ask("POST", (*_queue(name), "resume"), body={}))
+        await self._change(name, "resume")
 
     async def limit(
         self,
@@ -50,7 +50,7 @@ class HttpQueues:
         """
         settings_of(running=running, per_key=per_key, rate=rate)
         body = _limits(running=running, per_key=per_key, rate=rate)
-        await self._caller.call(Ask("POST", (*_queue(name), "limit"), body=body))
+        await self._change(name, "limit", body=body)
 
     async def limit_key(
         self,
@@ -64,7 +64,12 @@ class HttpQueues:
         named_key(key)
         settings_of(running=running, per_key=KEEP, rate=rate)
         body = _limits(running=running, rate=rate)
-        await self._caller.call(Ask("POST", (*_queue(name), "keys", key, "limit"), body=body))
+        await self._change(name, "keys", key, "limit", body=body)
+
+    async def _change(self, name: str, *parts: str, body: Mapping[str, Any] | None = None) -> None:
+        """Change a queue, which is always there. So what is missing is the route."""
+        ask = Ask("POST", (*_queue(name), *parts), body=body or {}, missing=_no_route)
+        await self._caller.call(ask)
 
 
 class HttpSchedules:
@@ -146,6 +151,10 @@ class HttpSchedules:
                 missing=lambda: ScheduleUnknown(schedule_id),
             )
         )
+
+
+def _no_route() -> CommandRefused:
+    return CommandRefused("this gateway has no such route: it may be older than this client")
 
 
 def _queue(name: str) -> tuple[str, str]:

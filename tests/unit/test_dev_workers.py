@@ -74,7 +74,7 @@ async def test_workers_that_end_soon_are_shown_and_start_again_later_each_time(
         assert pool._children == [child]
         assert f"{child.process.pid} ended by itself with 3" in str(pool.problem)
         assert "last words" in str(pool.problem)
-        delays.append(pool._delay_s)
+        delays.append(child.delay_s)
         child.again_at = 0.0
         await pool._replace_dead()
         assert pool._children != [child]
@@ -91,4 +91,25 @@ async def test_workers_that_end_soon_are_shown_and_start_again_later_each_time(
     serving.append(SimpleNamespace(pid=pool.pids[0]))
     await pool._replace_dead()
     assert pool.problem is None
+    await pool.__aexit__()
+
+
+async def test_each_worker_that_ends_waits_for_its_own_tries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dev_workers, "_BOOT", "import sys; sys.exit(3)")
+    client: Any = SimpleNamespace()
+    said = list[str]()
+    pool = DevWorkers(client, target="agents:worker", size=2, url="", say=said.append)
+    pool._children = [await pool._launch(), await pool._launch()]
+    delays = list[list[float]]()
+    for _ in range(3):
+        for child in pool._children:
+            await child.process.wait()
+        await pool._replace_dead()
+        delays.append([child.delay_s for child in pool._children])
+        for child in pool._children:
+            child.again_at = 0.0
+        await pool._replace_dead()
+    assert delays == [[1, 1], [2, 2], [4, 4]]
     await pool.__aexit__()

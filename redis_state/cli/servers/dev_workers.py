@@ -43,6 +43,8 @@ class _Child:
     held: list[str] | None = None
     # When another one takes its place, after it ended by itself.
     again_at: float | None = None
+    # How long its place last waited for another one.
+    delay_s: float = 0.0
 
 
 class DevWorkers:
@@ -60,7 +62,6 @@ class DevWorkers:
         # Why new code is not used, and how a worker has ended by itself.
         self._refused: str | None = None
         self._died: str | None = None
-        self._delay_s = 0.0
         self._client = client
         self._target = target
         self._size = size
@@ -103,7 +104,7 @@ class DevWorkers:
             if started is None:
                 return False
             old, self._children = self._children, started
-            self._died, self._delay_s = None, 0.0
+            self._died = None
             await asyncio.gather(*map(self._stop, old))
             return True
 
@@ -190,18 +191,20 @@ class DevWorkers:
             now = asyncio.get_running_loop().time()
             if child.again_at is None:
                 settled = now - child.since >= _SETTLED_S
-                self._delay_s = _next_delay(0.0 if settled else self._delay_s)
-                child.again_at = now + self._delay_s
+                child.delay_s = _next_delay(0.0 if settled else child.delay_s)
+                child.again_at = now + child.delay_s
                 await self._report_death(child)
             if child.again_at <= now:
-                self._children[self._children.index(child)] = await self._launch()
+                another = await self._launch()
+                another.delay_s = child.delay_s
+                self._children[self._children.index(child)] = another
 
     async def _report_death(self, child: _Child) -> None:
         if child.reader is not None:
             # What it wrote last. A process of its own may hold the pipe.
             await asyncio.wait({child.reader}, timeout=1)
         ended = f"worker {child.process.pid} ended by itself with {child.process.returncode}"
-        self._show(f"{ended}; another starts in {self._delay_s:g} s", *child.lines)
+        self._show(f"{ended}; another starts in {child.delay_s:g} s", *child.lines)
 
     def _show(self, reason: str, *lines: str) -> None:
         problem = "\n".join([reason, *lines])

@@ -51,7 +51,9 @@ class Keyring(Protocol):
 
 
 class Secrets:
-    """Shared secrets by ``kid``, the first one signs. To rotate: add a new first one, wait for the
+    """Shared secrets by ``kid``, the first one signs.
+
+    To rotate: add the new one second. When all processes have it, make it the first. After the
     longest lifetime of a token, remove the old one.
     """
 
@@ -102,7 +104,8 @@ class Jwks:
     Keys are fetched again after ``lifespan_s``. The call that begins the fetch does not wait for
     it, unless its key is unknown or older than two lifespans: a key that the issuer has removed is
     refused after that. While the URL cannot be read, known keys hold for an hour, and nobody waits
-    for them. There is one fetch at a time, and at most one in ten seconds, whatever tokens say.
+    for them: a fetch that failed says so for one lifespan. There is one fetch at a time, and at
+    most one in ten seconds, whatever tokens say.
     """
 
     _AGAIN_S = 10.0
@@ -117,7 +120,7 @@ class Jwks:
         self._lifespan_s = lifespan_s
         self._keys: dict[str, jwt.PyJWK] = {}
         self._read_at = self._asked_at = -inf
-        self._failed = False
+        self._failed_at = -inf
         # Callers of several loops may wait for the same fetch.
         self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="jwks")
         self._fetching: Future[None] | None = None
@@ -148,8 +151,10 @@ class Jwks:
         """Return whether a token cannot be judged by the keys that are known."""
         if kid not in self._keys or self._age() > max(self._LONGEST_S, self._lifespan_s):
             return True
-        # In an outage a fetch takes its whole timeout, and gives nothing.
-        return self._age() > 2 * self._lifespan_s and not self._failed
+        # In an outage a fetch takes its whole timeout, and gives nothing. One that failed long ago
+        # says nothing of now.
+        outage = monotonic() - self._failed_at < self._lifespan_s
+        return self._age() > 2 * self._lifespan_s and not outage
 
     def _refresh(self) -> Future[None] | None:
         """Begin a fetch, or return the one that is under way; None if the last one is too new."""
@@ -165,10 +170,10 @@ class Jwks:
         try:
             keys = self._client.get_signing_keys(refresh=True)
         except (jwt.PyJWTError, HTTPException, OSError, ValueError) as error:
-            self._failed = True
+            self._failed_at = monotonic()
             log.warning("the keys of the JWKS cannot be read: %s", type(error).__name__)
             return
-        self._failed = False
+        self._failed_at = -inf
         self._keys = {each.key_id: each for each in keys if each.key_id is not None}
         self._read_at = monotonic()
 

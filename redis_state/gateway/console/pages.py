@@ -146,6 +146,8 @@ class ConsolePage:
     endpoint: PageEndpoint = field(repr=False)
     # Whether it is for everybody, such as the form to log in.
     public: bool = False
+    # A form of this page may have as many bytes as this, if that is more than any body may have.
+    form_bytes: int = 0
 
 
 class PageRoute(BaseRoute):
@@ -185,7 +187,8 @@ async def _serve(backstage: Backstage, page: ConsolePage, request: Request) -> R
             return _to_login(call)
         call = PageCall(request, backstage, principal, _read_query(request), {})
         if page.method == "POST":
-            form = await _read_form(request, most=backstage.max_body_bytes)
+            most = max(backstage.max_body_bytes, page.form_bytes)
+            form = await _read_form(request, most=most)
             call = PageCall(request, backstage, principal, call.query, form)
             if not page.public:
                 backstage.logins.check_form(request, principal, call.given("form_token"))

@@ -95,12 +95,17 @@ class StreamFeed:
         return await asyncio.shield(reading)
 
     async def changed(self, since: int, within_s: float) -> bool:
-        """Wait until something was heard since a version; return whether it was."""
+        """Wait until something was heard since a version; return whether it was.
+
+        Errors: that of a feed that hears no more. Its clients would read again without a pause.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, within_s)):
                 while self.version == since and self.error is None:
                     await self._changed.wait()
-        return self.version != since or self.error is not None
+        if self.error is not None:
+            raise self.error
+        return self.version != since
 
     def wake(self) -> None:
         """Wake all clients, so that they read again."""

@@ -56,7 +56,7 @@ async def stream_frames(
     """Give the events from a page on, until the stream is closed or the client is to come again.
 
     ``seen`` is the feed's version before the page was read. A row that cannot be read later ends
-    them: the client comes again, and learns why.
+    them, as a feed that hears no more does: the client comes again, and learns why.
     """
     until = monotonic() + events_s
     if expires_at is not None:
@@ -74,12 +74,12 @@ async def stream_frames(
             return
         # A client that waits holds no page.
         del shared
-        if at_end:
-            await feed.changed(seen, min(wait_s, until - monotonic()))
-        if monotonic() >= until or feeds.closing:
-            return
-        seen = feed.version
         try:
+            if at_end:
+                await feed.changed(seen, min(wait_s, until - monotonic()))
+            if monotonic() >= until or feeds.closing:
+                return
+            seen = feed.version
             shared = await feed.read(offset)
         except RedisStateError:
             return

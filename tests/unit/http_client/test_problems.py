@@ -10,9 +10,12 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("httpx", reason="needs the http extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
+import httpx
+
 from redis_state import errors
 from redis_state.errors import RedisStateError
 from redis_state.gateway.answers import HttpProblem, problem_answer, problem_of
+from redis_state.http_client import HttpTaskClient
 from redis_state.http_client.problems import Problem, read_problem
 from redis_state.http_client.requests import Ask
 
@@ -133,3 +136,16 @@ def test_a_body_that_is_too_large_is_told_with_its_size() -> None:
     error = _through(problem).error("http://x", Ask("POST", ("tasks",), body={"input": "xxx"}))
     assert isinstance(error, errors.PayloadTooLarge)
     assert (error.field, error.size, error.limit) == ("body", 15, 5)
+
+
+async def test_a_change_of_a_queue_that_an_older_gateway_has_not_is_refused() -> None:
+    answered = problem_answer(HttpProblem(404, "not_found", "there is no such thing"))
+    transport = httpx.MockTransport(lambda _: httpx.Response(404, content=bytes(answered.body)))
+    async with HttpTaskClient("http://x", transport=transport) as client:
+        queues = client.queues
+        for change in (
+            *(queues.pause("q"), queues.resume("q")),
+            *(queues.limit("q", running=1), queues.limit_key("q", "k", running=1)),
+        ):
+            with pytest.raises(errors.CommandRefused, match="may be older than this client"):
+                await change

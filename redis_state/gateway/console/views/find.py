@@ -33,6 +33,8 @@ from redis_state.worker.tasks.operate.bulk import APPLIES, BulkAction
 
 _PAGE = 50
 _AT_ONCE = 50
+# A form has the ids of all tasks that it changes. A sign of an id is up to 20 bytes of it.
+_FORM_BYTES = MOST_IN_BULK * 8_192
 _FILTERS = (
     *("status", "handler", "session_id", "attribute", "created_after", "created_before"),
     "archived",
@@ -227,5 +229,5 @@ def _key(call: PageCall) -> str:
 
 PAGES = (
     ConsolePage("GET", "/find", show_found),
-    ConsolePage("POST", "/find/change", change_found),
+    ConsolePage("POST", "/find/change", change_found, form_bytes=_FORM_BYTES),
 )

@@ -21,6 +21,8 @@ from redis_state.models import TaskState
 from redis_state.worker.tasks.views.branches import branch_of, reread_branch, tasks_of_branch
 
 _PAGE, _MOST_PAGES = 1_000, 50
+# A page of rows may be many parts of an archive: no more are begun after so long.
+_LONGEST_S = 5.0
 _SHOWN_ROWS = 30
 # What the waterfall is drawn from: so many rows, and so much of each.
 _MOST_MARKS = 5_000
@@ -47,10 +49,15 @@ class ShownRows:
         return list(self._newest)
 
     async def read(self) -> dict[str, Any]:
-        """Read on, and return the timeline with the rows of its waterfall. Errors: HttpProblem."""
+        """Read on, and return the timeline with the rows of its waterfall. Errors: HttpProblem.
+
+        It may end before the newest row, and then says so. The next read begins there.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LONGEST_S
         timeline = await self._page()
         for _ in range(_MOST_PAGES - 1):
-            if timeline["at_end"]:
+            if timeline["at_end"] or loop.time() >= until:
                 break
             timeline = await self._page()
         return timeline | {"rows": list(self._marks), "missed": self._missed}

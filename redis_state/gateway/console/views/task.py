@@ -68,7 +68,10 @@ async def stream_task(call: PageCall) -> Response:
 async def _read(
     call: PageCall, history: ShownRows, tree_of: ShownTree, *, fresh: bool = True
 ) -> dict[str, Any]:
-    timeline, tree = await asyncio.gather(history.read(), tree_of.read(fresh=fresh))
+    # One after the other: a read that outlived the error of the other one would go on with rows
+    # that a later read has too.
+    timeline = await history.read()
+    tree = await tree_of.read(fresh=fresh)
     task, caller, session = timeline["task"], call.principal, call.asked("session")
     steer = caller.may(Right.STEER, session)
     copy = caller.may(Right.SUBMIT, session) and caller.may(Right.READ, session)

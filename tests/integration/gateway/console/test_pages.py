@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
+from redis_state.gateway.answers import HttpProblem
 from redis_state.gateway.console import shared
 from redis_state.gateway.console.pages import PageCall
-from redis_state.gateway.console.views import history, overview, task
+from redis_state.gateway.console.views import find, history, overview, task
 from redis_state.gateway.console.views.history import ShownRows
 from redis_state.gateway.console.views.live import write_message
 from redis_state.gateway.streaming.reading import read_events
@@ -128,6 +130,34 @@ async def test_found_tasks_are_changed_after_a_dry_run(console: Served, log_in: 
         assert (await ann.send(page.form("/find/change"), **bad)).status == 422
     assert (await ann.get("/find", created_after="soon")).status == 422
     assert (await ann.get("/find", after="nonsense")).status == 400
+
+
+async def test_a_change_of_many_tasks_with_long_ids_is_confirmed(
+    log_in: LogIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann = await log_in("ann")
+    items = [
+        find._item({"session": "s" * 200, "task": f"{at:0200}"}) | {"outcome": "would"}
+        for at in range(500)
+    ]
+    changed = list[str]()
+
+    async def would(*_: Any) -> dict[str, Any]:
+        return {"items": items, "counts": {"would": 500}, "more": False}
+
+    async def change(_call: Any, _action: Any, path: dict[str, str], _key: Any) -> dict[str, Any]:
+        changed.append(path["task"])
+        return find._item(path) | {"outcome": "done"}
+
+    monkeypatch.setattr(find, "_all", would)
+    monkeypatch.setattr(find, "_do", change)
+    page = await ann.get("/find")
+    shown = await ann.send(page.form("/find/change"), action="rerun", all="1")
+    done = await ann.send(shown.form("/find/change"))
+    assert (done.status, changed) == (200, [each["task_id"] for each in items])
+    # Another form is no longer than any body.
+    large = await ann.send(page.form("/logout"), more="x" * 70_000)
+    assert large.status == 413
 
 
 async def test_a_task_of_any_age_that_fails_is_in_the_last_hour(
@@ -294,6 +324,20 @@ async def test_a_task_of_many_rows_shows_its_newest_and_all_of_its_runs(
     assert len(parts) < 10
 
 
+async def test_a_page_reads_rows_for_a_while_and_says_that_there_are_more(
+    console: Served, log_in: LogIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_PAGE", 40)
+    monkeypatch.setattr(history, "_LONGEST_S", 0.0)
+    ann = await log_in("ann")
+    await console.client.submit("ask", session_id="s", task_id="a")
+    await paused(console, "s", "a")
+    await asyncio.gather(*(console.store.save_update(_progress(n)) for n in range(60)))
+    page = await ann.get("/task", session="s", task="a")
+    assert page.status == 200
+    assert "There are more than are shown" in page.text
+
+
 async def test_a_live_task_costs_its_own_tasks_and_not_those_of_its_session(
     console: Served, log_in: LogIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,3 +391,24 @@ async def _events(browser: Browser, path: str) -> list[Any]:
     async with asyncio.timeout(30), browser.http.stream("GET", f"/console{path}") as response:
         assert response.status_code == 200
         return [each async for chunk in response.aiter_raw() for each in parser.feed(chunk)]
+
+
+async def test_no_read_of_a_page_outlives_it() -> None:
+    reading = set[str]()
+
+    async def rows() -> dict[str, Any]:
+        reading.add("rows")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        reading.clear()
+        return {}
+
+    async def tree(**_: Any) -> dict[str, Any]:
+        raise HttpProblem(503, "unavailable", "the server is away")
+
+    call: Any = None
+    history_of: Any = SimpleNamespace(read=rows)
+    tree_of: Any = SimpleNamespace(read=tree)
+    with pytest.raises(HttpProblem):
+        await task._read(call, history_of, tree_of)
+    assert not reading

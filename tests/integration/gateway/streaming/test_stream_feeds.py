@@ -11,6 +11,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state import RedisStateStore
+from redis_state.errors import AuthenticationFailed
 from redis_state.gateway import Gateway, GatewayLimits, create_gateway
 from redis_state.gateway.durable_streams.feeds import StreamFeeds
 from redis_state.models.streams import BEGINNING, StreamLifetime
@@ -70,3 +71,26 @@ async def test_clients_that_read_at_once_share_a_page_and_none_but_the_last_is_k
         assert pages >= 10
         assert await feed.read(page.start) is found[0]
         await eventually(lambda: not feed._reads, "what nobody reads is dropped")
+
+
+async def test_a_feed_that_hears_no_more_ends_the_waits_of_its_clients(
+    store: RedisStateStore,
+) -> None:
+    limits = GatewayLimits(long_poll_s=60, events_s=60)
+    app = create_gateway(store, auth=tokens, limits=limits)
+    stream, _ = await store.streams.create("s")
+    queries = [{"offset": stream.offset, "live": live} for live in ("long-poll", "sse")]
+    async with caller(app, "ann", "read:*") as http:
+        waits = [asyncio.create_task(http.get(_PATH, params=each)) for each in queries]
+        await eventually(lambda: _waiting(app) == 2, "both clients wait")
+        (feeds,) = [each for each in app._hubs if isinstance(each, StreamFeeds)]
+        await eventually(lambda: sum(each.clients for each in feeds._feeds.values()) == 2, "joined")
+        feed = feeds._feeds["s"]
+        await feed.ready()
+        feed._fail(AuthenticationFailed("redis:6379", "the password has changed"))
+        polled, followed = await asyncio.gather(*waits)
+        assert (polled.status_code, followed.status_code) == (503, 200)
+        await store.streams.append("s", b"x")
+        # The next one has a feed of its own.
+        assert (await http.get(_PATH, params=queries[0])).content == b"x"
+    await app.aclose()
