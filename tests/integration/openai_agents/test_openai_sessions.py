@@ -99,8 +99,8 @@ async def test_a_change_of_a_name_is_made_once_and_completed_if_it_was_interrupt
     assert len(await contents(bounded)) <= 11
 
 
-@pytest.mark.parametrize("in_block", [True, False])
-async def test_one_run_at_a_time_is_in_a_session(store: RedisStateStore, *, in_block: bool) -> None:
+@pytest.mark.parametrize("how", ["in a block", "by itself"])
+async def test_one_run_at_a_time_is_in_a_session(store: RedisStateStore, how: str) -> None:
     running = 0
 
     def answered(number: int, items: list[Any]) -> str:
@@ -118,7 +118,7 @@ async def test_one_run_at_a_time_is_in_a_session(store: RedisStateStore, *, in_b
     async def chat(number: int) -> None:
         session = RedisStateSession("chat", store=store)
         model = scripted(partial(answered, number), before=begin, after=end)
-        block: Any = session if in_block else nullcontext()
+        block: Any = session if how == "in a block" else nullcontext()
         async with block:
             agent = agent_of(model)
             await Runner.run(agent, f"question {number}", session=session, run_config=QUIET)
@@ -130,6 +130,44 @@ async def test_one_run_at_a_time_is_in_a_session(store: RedisStateStore, *, in_b
         number = items[place]["content"].partition(" ")[2]
         answer = items[place + 1]["content"][0]["text"]
         assert answer == f"answer {number} to {place + 1}"
+
+
+async def test_a_run_that_outlives_the_run_which_began_it_stays_alone_in_the_session(
+    store: RedisStateStore,
+) -> None:
+    ended, all_left = asyncio.Event(), asyncio.Event()
+    begun: list[asyncio.Task[Any]] = []
+    session = RedisStateSession("s", store=store)
+
+    async def wait(_: int) -> None:
+        await ended.wait()
+
+    async def add_later() -> None:
+        await all_left.wait()
+        await session.add_items([said("later")])
+
+    @function_tool
+    async def summarise() -> str:
+        agent = agent_of(scripted("a summary", before=wait))
+        run = Runner.run(agent, "summarise", session=session, run_config=QUIET)
+        begun.extend((asyncio.create_task(run), asyncio.create_task(add_later())))
+        return "begun"
+
+    agent = agent_of(scripted([call("summarise")], "done"), tools=[summarise])
+    await Runner.run(agent, "go", session=session, run_config=QUIET)
+    hasty = RedisStateSession("s", store=store, wait_s=0)
+    with pytest.raises(SessionBusy):
+        await outside(hasty.add_items([said("between")]))
+    ended.set()
+    assert (await begun[0]).final_output == "a summary"
+    await outside(hasty.add_items([said("next")]))
+    # Its block was left by all. The write claims the session for itself.
+    all_left.set()
+    await begun[1]
+    items: Any = await session.get_items()
+    people = [item["content"] for item in items if item.get("role") == "user"]
+    assert sorted(people[:2]) == ["go", "summarise"]
+    assert people[2:] == ["next", "later"]
 
 
 async def test_forty_sessions_at_once_are_each_their_own(store: RedisStateStore) -> None:
