@@ -11,7 +11,7 @@ import asyncio
 import random
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
@@ -39,6 +39,7 @@ T = TypeVar("T")
 
 MOST_ITEMS = 10_000
 _POPPED, _CLEARED = b"pop:", b"clear:"
+_MOST_WRAPPERS = 8
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.01, 0.2
 
 
@@ -290,6 +291,15 @@ class RedisStateSession(SessionABC):
 
     def __repr__(self) -> str:
         return f"<RedisStateSession {self.session_id!r}>"
+
+
+def turn_in(session: object) -> AbstractAsyncContextManager[None]:
+    """Return the turn in a `RedisStateSession`, also in one that sessions of the SDK wrap."""
+    for _ in range(_MOST_WRAPPERS):
+        if isinstance(session, RedisStateSession):
+            return session.turn()
+        session = getattr(session, "underlying_session", None)
+    return nullcontext()
 
 
 def _refused_later(lost: LeaseLost) -> None:

@@ -15,13 +15,15 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("agents", reason="needs the openai-agents extra")
 
 from agents import MaxTurnsExceeded, Runner, function_tool
-from agents.memory import Session
+from agents.memory import OpenAIResponsesCompactionSession, Session
 from cryptography.fernet import Fernet
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField, LeaseLost, PayloadUnreadable, SessionBusy
+from redis_state.integrations.agent_runs.scopes import current_scope
 from redis_state.integrations.openai_agents import RedisStateSession, durable, openai_handler
+from redis_state.integrations.openai_agents.history import RunHistory
 from redis_state.models import TaskStatus
 from redis_state.primitives.log import Bounds, Log
 from redis_state.testing import eventually
@@ -47,6 +49,13 @@ async def contents(session: Session, limit: int | None = None) -> list[Any]:
 def outside(call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """Call something as another run does, which is not in the block."""
     return asyncio.create_task(call, context=Context())
+
+
+def wrapped(session: Session) -> Session:
+    """Wrap a session in one of the SDK, which is never asked to compact."""
+    return OpenAIResponsesCompactionSession(
+        "any", session, should_trigger_compaction=lambda _: False
+    )
 
 
 async def test_items_come_back_in_order_and_are_taken_from_the_end(
@@ -99,7 +108,7 @@ async def test_a_change_of_a_name_is_made_once_and_completed_if_it_was_interrupt
     assert len(await contents(bounded)) <= 11
 
 
-@pytest.mark.parametrize("how", ["in a block", "by itself"])
+@pytest.mark.parametrize("how", ["in a block", "by itself", "wrapped"])
 async def test_one_run_at_a_time_is_in_a_session(store: RedisStateStore, how: str) -> None:
     running = 0
 
@@ -119,9 +128,10 @@ async def test_one_run_at_a_time_is_in_a_session(store: RedisStateStore, how: st
         session = RedisStateSession("chat", store=store)
         model = scripted(partial(answered, number), before=begin, after=end)
         block: Any = session if how == "in a block" else nullcontext()
+        given = wrapped(session) if how == "wrapped" else session
         async with block:
             agent = agent_of(model)
-            await Runner.run(agent, f"question {number}", session=session, run_config=QUIET)
+            await Runner.run(agent, f"question {number}", session=given, run_config=QUIET)
 
     await asyncio.gather(*(chat(number) for number in range(15)))
     items: Any = await RedisStateSession("chat", store=store).get_items()
@@ -292,6 +302,30 @@ async def test_a_task_whose_session_is_busy_is_saved_later(store: RedisStateStor
         assert await client.result(SESSION, task, timeout_s=60) == "done"
     assert model.seen == [0]
     assert len(await session.get_items()) == 2
+
+
+async def test_a_task_that_clears_its_session_does_so_in_one_turn(store: RedisStateStore) -> None:
+    class Cleared(RedisStateSession):
+        async def clear_session(self) -> None:
+            await super().clear_session()
+            hasty = RedisStateSession(SESSION, store=store, wait_s=0)
+            with pytest.raises(SessionBusy):
+                await outside(hasty.add_items([said("between")]))
+
+    async def handler(_: TaskContext) -> None:
+        scope = current_scope()
+        assert scope is not None
+        history = RunHistory(Cleared(SESSION, store=store), scope)
+        await history.clear_session()
+        await history.add_items([said("new")])
+        await history.save()
+
+    session = RedisStateSession(SESSION, store=store)
+    async with pool(store, {"clerk": durable(handler)}) as client:
+        await session.add_items([said("old")])
+        task = await client.submit("clerk", session_id=SESSION)
+        await client.result(SESSION, task, timeout_s=60)
+    assert await contents(session) == ["new"]
 
 
 async def test_tasks_of_a_history_that_do_not_run_in_turn_are_warned_of_once(
