@@ -7,8 +7,6 @@ turns has ended it.
 
 from __future__ import annotations
 
-from typing import Any
-
 from agents import TResponseInputItem
 from agents.memory import Session, SessionABC
 from agents.memory.session_settings import SessionSettings, resolve_session_limit
@@ -16,7 +14,7 @@ from agents.memory.session_settings import SessionSettings, resolve_session_limi
 from redis_state.errors import SessionBusy
 from redis_state.integrations.agent_runs.running import do_unit
 from redis_state.integrations.agent_runs.scopes import AgentScope, named_once
-from redis_state.integrations.openai_agents.session import RedisStateSession
+from redis_state.integrations.openai_agents.session import RedisStateSession, turn_in
 from redis_state.serialization import codec
 from redis_state.worker import TaskHandedBack
 
@@ -83,12 +81,16 @@ class RunHistory(SessionABC):
         return items[: len(items) - self._popped]
 
     async def _save(self) -> None:
-        session: Any = self._session
-        ctx = self._scope.ctx
-        if self._cleared:
-            await session.clear_session()
+        # In one turn: a busy session is refused before anything of it is taken away.
+        async with turn_in(self._session):
+            if self._cleared:
+                await self._session.clear_session()
+            await self._change(self._session)
+
+    async def _change(self, session: Session) -> None:
         if isinstance(session, RedisStateSession):
             # A save that is repeated, because its record was lost, changes nothing.
+            ctx = self._scope.ctx
             name = codec.fingerprint("run", ctx.task.session_id, named_once(ctx), self._scope.path)
             await session.change_once(name, pops=self._popped, items=self._added)
             return

@@ -6,7 +6,6 @@ it. Outside of a task it passes calls on: a run of a `RedisStateSession` in the 
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
 
@@ -30,7 +29,7 @@ from redis_state.integrations.openai_agents.agents import checked, durable_form
 from redis_state.integrations.openai_agents.approvals import decide
 from redis_state.integrations.openai_agents.history import RunHistory
 from redis_state.integrations.openai_agents.models import StepProvider, as_steps
-from redis_state.integrations.openai_agents.session import RedisStateSession
+from redis_state.integrations.openai_agents.session import turn_in
 from redis_state.integrations.openai_agents.terms import (
     AgentRun,
     AgentsOfRun,
@@ -71,9 +70,7 @@ class DurableRunner(AgentRunner):
         """
         scope, agents = current_scope(), current_agents()
         if scope is None or agents is None:
-            session = options.get("session")
-            turn = session.turn() if isinstance(session, RedisStateSession) else nullcontext()
-            async with turn:
+            async with turn_in(options.get("session")):
                 return await self._runner.run(starting_agent, input, **options)
         name = starting_agent.name
         if (name, None) in scope.running:

@@ -11,9 +11,9 @@ import asyncio
 import random
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -26,7 +26,7 @@ from agents.memory.session_settings import (
 )
 
 from redis_state import RedisStateStore, limits
-from redis_state.errors import InvalidField, LeaseLost, SessionBusy
+from redis_state.errors import BackendError, InvalidField, LeaseLost, SessionBusy
 from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
@@ -39,14 +39,21 @@ T = TypeVar("T")
 
 MOST_ITEMS = 10_000
 _POPPED, _CLEARED = b"pop:", b"clear:"
+_MOST_WRAPPERS = 8
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.01, 0.2
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Claim:
+    """A lease, and how many are in it: its block, and the runs and writes that began in the block.
+
+    The last one to leave gives it back. A task of asyncio that began in the block may outlive it.
+    """
+
     lease: HeldLease
-    renewal: Renewal
-    outer: Mapping[tuple[int, str], _Claim]
+    renewal: Renewal | None = None
+    outer: Mapping[tuple[int, str], _Claim] = field(default_factory=dict)
+    inside: int = 1
 
 
 # By the store and the key of the lease. The SDK's asyncio tasks have a copy of the context.
@@ -109,18 +116,24 @@ class RedisStateSession(SessionABC):
         traceback: TracebackType | None,
     ) -> None:
         claim = _CLAIMS.get()[self._place]
-        claim.renewal.stop()
         _CLAIMS.set(claim.outer)
-        await self._leases.release(claim.lease)
+        await self._leave(claim)
 
     @asynccontextmanager
     async def turn(self) -> AsyncGenerator[None, None]:
-        """Enter the session's block, unless the caller is in it. Errors: SessionBusy."""
-        if self._place in _CLAIMS.get():
-            yield
+        """Enter the session's block, or stay in the one that the caller is in.
+
+        Errors: SessionBusy.
+        """
+        claim = self._joined()
+        if claim is None:
+            async with self:
+                yield
             return
-        async with self:
+        try:
             yield
+        finally:
+            await self._leave(claim)
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Return the newest ``limit`` items in order; all without one.
@@ -237,14 +250,29 @@ class RedisStateSession(SessionABC):
 
     async def _claimed(self, change: Callable[[Fence], Awaitable[T]]) -> T:
         """Change something under the claim of the block, or else under one of its own."""
-        claim = _CLAIMS.get().get(self._place)
-        if claim is not None:
-            return await change(claim.lease.fence)
-        lease = await self._take()
+        claim = self._joined() or _Claim(await self._take())
         try:
-            return await change(lease.fence)
+            return await change(claim.lease.fence)
         finally:
-            await self._leases.release(lease)
+            await self._leave(claim)
+
+    def _joined(self) -> _Claim | None:
+        """Enter the claim of the caller's block. None without one, or if all have left it."""
+        claim = _CLAIMS.get().get(self._place)
+        if claim is None or not claim.inside:
+            return None
+        claim.inside += 1
+        return claim
+
+    async def _leave(self, claim: _Claim) -> None:
+        claim.inside -= 1
+        if claim.inside:
+            return
+        if claim.renewal is not None:
+            claim.renewal.stop()
+        # What was done in it stands. If the server is unreachable, the lease runs out.
+        with suppress(BackendError):
+            await self._leases.release(claim.lease)
 
     async def _take(self) -> HeldLease:
         loop, owner = asyncio.get_running_loop(), new_owner()
@@ -263,6 +291,15 @@ class RedisStateSession(SessionABC):
 
     def __repr__(self) -> str:
         return f"<RedisStateSession {self.session_id!r}>"
+
+
+def turn_in(session: object) -> AbstractAsyncContextManager[None]:
+    """Return the turn in a `RedisStateSession`, also in one that sessions of the SDK wrap."""
+    for _ in range(_MOST_WRAPPERS):
+        if isinstance(session, RedisStateSession):
+            return session.turn()
+        session = getattr(session, "underlying_session", None)
+    return nullcontext()
 
 
 def _refused_later(lost: LeaseLost) -> None:

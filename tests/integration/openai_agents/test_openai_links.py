@@ -12,9 +12,12 @@ from pydantic import SecretStr
 pytest.importorskip("agents", reason="needs the openai-agents extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
+from agents import Runner, TResponseInputItem
+
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import LeaseLost
 from redis_state.integrations.openai_agents import RedisStateSession
+from tests.support.agents.openai_agents import QUIET, agent_of, scripted
 from tests.support.payloads import KEYS
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
 from tests.support.servers.rollback import rolling_back
@@ -67,6 +70,38 @@ async def test_40_callers_have_their_own_items_though_their_links_die(
                 cut += proxy.half_open()
             await asyncio.gather(*callers)
         assert cut
+
+
+async def test_a_run_has_its_result_though_its_claim_cannot_be_given_back(
+    settings: Settings,
+) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+
+        class Parted(RedisStateSession):
+            """The link dies after what the model wrote was added."""
+
+            async def add_items(self, items: list[TResponseInputItem]) -> None:
+                await super().add_items(items)
+                if items[-1].get("role") == "assistant":
+                    proxy.refuse()
+                    proxy.cut()
+
+        changed: dict[str, Any] = {"url": SecretStr(proxy.url), "call_timeout_s": 1.0}
+        async with RedisStateStore(settings.model_copy(update=changed)) as store:
+            session = Parted("s", store=store, lease_s=0.5)
+            agent = agent_of(scripted("done"))
+            result = await Runner.run(agent, "go", session=session, run_config=QUIET)
+            assert result.final_output == "done"
+            assert proxy.refused
+    async with RedisStateStore(settings) as store:
+        # The claim runs out.
+        session = RedisStateSession("s", store=store)
+        await session.add_items([said("next")])
+        assert [item.get("role") for item in await session.get_items()] == [
+            "user",
+            "assistant",
+            "user",
+        ]
 
 
 async def test_a_claim_of_a_lost_history_writes_nothing_and_the_next_run_goes_on() -> None:

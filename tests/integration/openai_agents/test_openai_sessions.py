@@ -15,13 +15,15 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("agents", reason="needs the openai-agents extra")
 
 from agents import MaxTurnsExceeded, Runner, function_tool
-from agents.memory import Session
+from agents.memory import OpenAIResponsesCompactionSession, Session
 from cryptography.fernet import Fernet
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField, LeaseLost, PayloadUnreadable, SessionBusy
+from redis_state.integrations.agent_runs.scopes import current_scope
 from redis_state.integrations.openai_agents import RedisStateSession, durable, openai_handler
+from redis_state.integrations.openai_agents.history import RunHistory
 from redis_state.models import TaskStatus
 from redis_state.primitives.log import Bounds, Log
 from redis_state.testing import eventually
@@ -47,6 +49,13 @@ async def contents(session: Session, limit: int | None = None) -> list[Any]:
 def outside(call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """Call something as another run does, which is not in the block."""
     return asyncio.create_task(call, context=Context())
+
+
+def wrapped(session: Session) -> Session:
+    """Wrap a session in one of the SDK, which is never asked to compact."""
+    return OpenAIResponsesCompactionSession(
+        "any", session, should_trigger_compaction=lambda _: False
+    )
 
 
 async def test_items_come_back_in_order_and_are_taken_from_the_end(
@@ -99,8 +108,8 @@ async def test_a_change_of_a_name_is_made_once_and_completed_if_it_was_interrupt
     assert len(await contents(bounded)) <= 11
 
 
-@pytest.mark.parametrize("in_block", [True, False])
-async def test_one_run_at_a_time_is_in_a_session(store: RedisStateStore, *, in_block: bool) -> None:
+@pytest.mark.parametrize("how", ["in a block", "by itself", "wrapped"])
+async def test_one_run_at_a_time_is_in_a_session(store: RedisStateStore, how: str) -> None:
     running = 0
 
     def answered(number: int, items: list[Any]) -> str:
@@ -118,10 +127,11 @@ async def test_one_run_at_a_time_is_in_a_session(store: RedisStateStore, *, in_b
     async def chat(number: int) -> None:
         session = RedisStateSession("chat", store=store)
         model = scripted(partial(answered, number), before=begin, after=end)
-        block: Any = session if in_block else nullcontext()
+        block: Any = session if how == "in a block" else nullcontext()
+        given = wrapped(session) if how == "wrapped" else session
         async with block:
             agent = agent_of(model)
-            await Runner.run(agent, f"question {number}", session=session, run_config=QUIET)
+            await Runner.run(agent, f"question {number}", session=given, run_config=QUIET)
 
     await asyncio.gather(*(chat(number) for number in range(15)))
     items: Any = await RedisStateSession("chat", store=store).get_items()
@@ -130,6 +140,44 @@ async def test_one_run_at_a_time_is_in_a_session(store: RedisStateStore, *, in_b
         number = items[place]["content"].partition(" ")[2]
         answer = items[place + 1]["content"][0]["text"]
         assert answer == f"answer {number} to {place + 1}"
+
+
+async def test_a_run_that_outlives_the_run_which_began_it_stays_alone_in_the_session(
+    store: RedisStateStore,
+) -> None:
+    ended, all_left = asyncio.Event(), asyncio.Event()
+    begun: list[asyncio.Task[Any]] = []
+    session = RedisStateSession("s", store=store)
+
+    async def wait(_: int) -> None:
+        await ended.wait()
+
+    async def add_later() -> None:
+        await all_left.wait()
+        await session.add_items([said("later")])
+
+    @function_tool
+    async def summarise() -> str:
+        agent = agent_of(scripted("a summary", before=wait))
+        run = Runner.run(agent, "summarise", session=session, run_config=QUIET)
+        begun.extend((asyncio.create_task(run), asyncio.create_task(add_later())))
+        return "begun"
+
+    agent = agent_of(scripted([call("summarise")], "done"), tools=[summarise])
+    await Runner.run(agent, "go", session=session, run_config=QUIET)
+    hasty = RedisStateSession("s", store=store, wait_s=0)
+    with pytest.raises(SessionBusy):
+        await outside(hasty.add_items([said("between")]))
+    ended.set()
+    assert (await begun[0]).final_output == "a summary"
+    await outside(hasty.add_items([said("next")]))
+    # Its block was left by all. The write claims the session for itself.
+    all_left.set()
+    await begun[1]
+    items: Any = await session.get_items()
+    people = [item["content"] for item in items if item.get("role") == "user"]
+    assert sorted(people[:2]) == ["go", "summarise"]
+    assert people[2:] == ["next", "later"]
 
 
 async def test_forty_sessions_at_once_are_each_their_own(store: RedisStateStore) -> None:
@@ -254,6 +302,30 @@ async def test_a_task_whose_session_is_busy_is_saved_later(store: RedisStateStor
         assert await client.result(SESSION, task, timeout_s=60) == "done"
     assert model.seen == [0]
     assert len(await session.get_items()) == 2
+
+
+async def test_a_task_that_clears_its_session_does_so_in_one_turn(store: RedisStateStore) -> None:
+    class Cleared(RedisStateSession):
+        async def clear_session(self) -> None:
+            await super().clear_session()
+            hasty = RedisStateSession(SESSION, store=store, wait_s=0)
+            with pytest.raises(SessionBusy):
+                await outside(hasty.add_items([said("between")]))
+
+    async def handler(_: TaskContext) -> None:
+        scope = current_scope()
+        assert scope is not None
+        history = RunHistory(Cleared(SESSION, store=store), scope)
+        await history.clear_session()
+        await history.add_items([said("new")])
+        await history.save()
+
+    session = RedisStateSession(SESSION, store=store)
+    async with pool(store, {"clerk": durable(handler)}) as client:
+        await session.add_items([said("old")])
+        task = await client.submit("clerk", session_id=SESSION)
+        await client.result(SESSION, task, timeout_s=60)
+    assert await contents(session) == ["new"]
 
 
 async def test_tasks_of_a_history_that_do_not_run_in_turn_are_warned_of_once(
