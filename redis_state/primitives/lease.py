@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from redis_state.errors import LeaseLost, RedisStateError
+from redis_state.errors import BackendError, LeaseLost, RedisStateError
 from redis_state.scripts import Fence, ReplyCode, Scripts
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -96,6 +96,14 @@ class Leases:
     async def release(self, held: HeldLease) -> None:
         """Give it back. Does nothing if it is no longer held."""
         await self._scripts.release_lease(held.key, owner=held.owner, epoch=held.epoch)
+
+    async def give_back(self, held: HeldLease) -> None:
+        """Release it at the end of some work. If the server cannot be reached it runs out.
+
+        So what came of the work is not replaced by an error of its last call.
+        """
+        with suppress(BackendError):
+            await self.release(held)
 
     def keep(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import isawaitable
@@ -15,7 +15,7 @@ from redis_state import limits
 from redis_state.agents.state.ids import check_session_id
 from redis_state.agents.state.session import AgentSession
 from redis_state.agents.storage.session_store import SessionStore
-from redis_state.errors import BackendError, LeaseLost, SessionBusy, SessionConflict
+from redis_state.errors import LeaseLost, SessionBusy, SessionConflict
 from redis_state.primitives.lease import HeldLease, Leases, new_owner
 from redis_state.scripts import Fence
 from redis_state.serialization import codec
@@ -191,9 +191,7 @@ class SessionRuntime:
             with self._leases.keep(held, duration_ms=round(lease_s * 1000), on_lost=lose):
                 yield SessionLease(held, lost)
         finally:
-            # If the server is unreachable it runs out.
-            with suppress(BackendError):
-                await self._leases.release(held)
+            await self._leases.give_back(held)
 
     async def _acquire(self, key: str, session_id: str, lease_s: float, wait_s: float) -> HeldLease:
         deadline = asyncio.get_running_loop().time() + wait_s

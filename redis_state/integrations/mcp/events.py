@@ -119,7 +119,7 @@ class RedisEventStore(EventStore):
             held, renewal = self._held
             self._held = None
             renewal.stop()
-            await self._leases.release(held)
+            await self._leases.give_back(held)
 
     def attach(self, manager: StreamableHTTPSessionManager) -> None:
         """Separate the sessions of a manager, and resume here those of other replicas.

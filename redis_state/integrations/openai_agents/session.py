@@ -11,7 +11,7 @@ import asyncio
 import random
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
@@ -26,7 +26,7 @@ from agents.memory.session_settings import (
 )
 
 from redis_state import RedisStateStore, limits
-from redis_state.errors import BackendError, InvalidField, LeaseLost, SessionBusy
+from redis_state.errors import InvalidField, LeaseLost, SessionBusy
 from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
@@ -270,9 +270,7 @@ class RedisStateSession(SessionABC):
             return
         if claim.renewal is not None:
             claim.renewal.stop()
-        # What was done in it stands. If the server is unreachable, the lease runs out.
-        with suppress(BackendError):
-            await self._leases.release(claim.lease)
+        await self._leases.give_back(claim.lease)
 
     async def _take(self) -> HeldLease:
         loop, owner = asyncio.get_running_loop(), new_owner()

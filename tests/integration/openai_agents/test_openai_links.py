@@ -88,9 +88,9 @@ async def test_a_run_has_its_result_though_its_claim_cannot_be_given_back(
 
         changed: dict[str, Any] = {"url": SecretStr(proxy.url), "call_timeout_s": 1.0}
         async with RedisStateStore(settings.model_copy(update=changed)) as store:
-            session = Parted("s", store=store, lease_s=0.5)
+            parted = Parted("s", store=store, lease_s=0.5)
             agent = agent_of(scripted("done"))
-            result = await Runner.run(agent, "go", session=session, run_config=QUIET)
+            result = await Runner.run(agent, "go", session=parted, run_config=QUIET)
             assert result.final_output == "done"
             assert proxy.refused
     async with RedisStateStore(settings) as store:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from redis_state import Settings
-from redis_state.errors import LeaseLost
+from redis_state.errors import LeaseLost, StoreFull
 from redis_state.primitives.lease import HeldLease, Leases, Renewal
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.record import Records
@@ -19,6 +19,7 @@ from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
 from tests.support.scripts.models import explore
 from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, outcome
+from tests.support.servers.command_proxy import OOM, CommandProxy
 from tests.support.servers.faults import Proxy, run_processes
 
 STEPS = st.lists(
@@ -160,6 +161,28 @@ async def test_a_kept_lease_is_renewed_until_it_is_taken_over(scripts: Scripts, 
     before = await expires()
     await clock_passes(scripts, await clock_ms(scripts) + 60)
     assert await expires() == before
+
+
+async def test_a_lease_that_cannot_be_given_back_replaces_no_result(
+    scripts: Scripts, settings: Settings, keys: Keys
+) -> None:
+    lease = keys.lease("s", "t")
+    async with CommandProxy(settings.url.get_secret_value()) as proxy:
+        url = type(settings.url)(proxy.url)
+        transport = Transport(settings.model_copy(update={"url": url}))
+        leases = Leases(Scripts(transport), keep_ms=HOUR)
+        try:
+            held = await leases.acquire(lease, duration_ms=HOUR)
+            assert held is not None
+            with proxy.answer("release_lease", OOM):
+                await leases.give_back(held)
+            assert (await fields(scripts, lease))["owner"] == held.owner.encode()
+            with proxy.answer("release_lease", OOM), pytest.raises(StoreFull):
+                await leases.release(held)
+            await leases.give_back(held)
+            assert (await fields(scripts, lease))["owner"] == b""
+        finally:
+            await transport.aclose()
 
 
 @pytest.mark.chaos

@@ -124,7 +124,7 @@ class ThreadClaim:
             return
         renewal.stop()
         _held.set({key: held for key, held in _held.get().items() if held is not lease})
-        await self._claims.leases.release(lease)
+        await self._claims.leases.give_back(lease)
 
     def _lose(self, lost: LeaseLost) -> None:
         del lost

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -83,8 +83,7 @@ class TaskLeases:
         """Release a lease. If the server is unreachable it expires."""
         held = self.drop(task_id)
         if held is not None:
-            with suppress(BackendError):
-                await self._leases.release(held)
+            await self._leases.give_back(held)
 
     def drop(self, task_id: str) -> HeldLease | None:
         """Renew a lease no more, and write under it no more."""
