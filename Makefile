@@ -27,7 +27,7 @@ HTTP_CLIENT_TESTS ?= tests/integration/worker tests/integration/schedules tests/
 # A gateway hides what is damaged, has no span for its caller, does not die with it, and has limits of its own.
 NOT_OVER_HTTP = damaged or one_trace or dies_behind or death_at_any or too_long_to_judge or any_characters or taken_over
 .PHONY: help demo test test-full fuzz chaos soak check types mypy pyright coverage wheel test-wheel test-redis7 test-redis8 \
-	test-redis-server test-acl test-cluster test-matrix test-asap test-a2a test-hosts test-light-hosts test-savers test-buckets test-lowest test-durable-streams \
+	test-redis-server test-acl test-cluster test-matrix test-asap test-a2a test-hosts test-light-hosts test-upstream test-savers test-buckets test-lowest test-durable-streams \
 	test-mcp-conformance test-typescript test-chat-clients test-http-client bench bench-quick compose-check docs lock clean
 
 help: ## show this list
@@ -68,6 +68,8 @@ test-asap: ## run the tests with ASAP's own package, which needs Python 3.13 (AS
 test-a2a: ## run the A2A tests with the oldest and the newest SDK
 test-hosts: ## run the tests of the small hosts (Google ADK, LlamaIndex, Agent Framework, CrewAI) in an environment of their own
 test-light-hosts: ## run those of Google ADK, LlamaIndex and Agent Framework, which are installed in seconds
+test-upstream: .venv/.dev ## run hosts' own tests of their stores with ours in the store's place (HOST=crewai or google_adk; SOURCES=... is a checkout of that host); needs a network
+	@$(BIN)/nox -s "upstream$(if $(HOST),($(HOST)))"
 test-savers: ## import threads from the real LangGraph savers of Redis, Postgres, SQLite and AWS
 test-lowest: ## run the suite with the lowest versions of all packages that pyproject.toml allows (needs uv)
 test-buckets: ## archive into a bucket of an S3-compatible server (moto)

@@ -213,6 +213,29 @@ def example(session: nox.Session, host: str) -> None:
     session.run("python", "-m", f"examples.{host.replace('-', '_')}", *session.posargs)
 
 
+# Hosts whose own tests of a store run with ours in its place: files of tools/upstream.
+UPSTREAM = ("google-adk", "crewai")
+# What their modules of tests import besides.
+UPSTREAM_NEEDS = {"google-adk": ("google-adk[db]", "aiosqlite"), "crewai": ("pytest-recording",)}
+
+
+@nox.session
+@nox.parametrize("host", UPSTREAM, ids=[host.replace("-", "_") for host in UPSTREAM])
+def upstream(session: nox.Session, host: str) -> None:
+    """Run a host's own tests of its store, with ours in the store's place."""
+    # pip downloads the sdist, which has the tests of some hosts.
+    install(
+        session,
+        "-e",
+        f".[embedded,{host}]",
+        *TESTING,
+        "pip",
+        *UPSTREAM_NEEDS[host],
+        pinned_in=HOST_VERSIONS,
+    )
+    session.run("python", "-m", "tools.upstream.run", host.replace("-", "_"))
+
+
 NEWER = os.environ.get("ASAP_PYTHON") or "python3.13"
 ASAP_PYTHON = python_of(NEWER, "python3.14", "python3", version="3.13")
 

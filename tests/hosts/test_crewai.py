@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,23 @@ def context_of(flow_id: str) -> Any:
         method_output={"draft": 1},
         message="good?",
     )
+
+
+async def test_times_are_written_as_the_hosts_own_store_writes_them(settings: Settings) -> None:
+    flows = persistence_of(settings)
+    at = datetime(2026, 11, 26, 21, 52, tzinfo=UTC)
+    flows.save_state("f", "begin", {"at": at, "all": [(at,), {at.date()}]})
+    text = at.isoformat()
+    assert text.endswith("+00:00")
+    assert flows.load_state("f") == {"at": text, "all": [[text], ["2026-11-26"]]}
+    flows.close()
+
+
+async def test_a_state_that_contains_itself_is_refused(settings: Settings) -> None:
+    state: dict[str, Any] = {}
+    state["state"] = state
+    with pytest.raises(InvalidField, match="must not contain itself"):
+        persistence_of(settings).save_state("f", "begin", state)
 
 
 @pytest.mark.parametrize("odd", ODD)

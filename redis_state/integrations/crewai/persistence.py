@@ -7,7 +7,8 @@ types are checked.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import date
 from importlib import import_module
 from typing import Any
 
@@ -120,7 +121,24 @@ def _plain(state: Any) -> dict[str, Any]:
     if not isinstance(state, dict | BaseModel):
         raise InvalidField("state_data", f"a dict or a model is needed, not {type(state).__name__}")
     try:
-        plain: dict[str, Any] = to_jsonable_python(state, fallback=str)
+        plain: dict[str, Any] = to_jsonable_python(_with_times(state), fallback=str)
+    except RecursionError:
+        raise InvalidField("state_data", "must not contain itself") from None
     except ValueError:
         raise InvalidField("state_data", "bytes must be UTF-8") from None
     return plain
+
+
+def _with_times(value: Any) -> Any:
+    """Write times as CrewAI's own store does, with their offset. Those of a model end in ``Z``."""
+    match value:
+        case date():
+            return value.isoformat()
+        case dict():
+            items: dict[Any, Any] = value
+            return {key: _with_times(each) for key, each in items.items()}
+        case list() | tuple() | set() | frozenset():
+            members: Iterable[Any] = value
+            return [_with_times(each) for each in members]
+        case _:
+            return value

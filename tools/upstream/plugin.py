@@ -1,0 +1,56 @@
+"""A plugin of pytest: ours in the place of a host's store, and a report of its tests about it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tools.upstream.host import Host
+
+HOST: Host = import_module(f"tools.upstream.{os.environ['UPSTREAM_HOST']}").HOST
+_left_out: Counter[str] = Counter()
+_outcomes: dict[str, str] = {}
+
+# Before the modules of tests are imported: they import the store by name.
+HOST.install(os.environ["UPSTREAM_URL"])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests that are about the store and apply."""
+    about = [item for item in items if _is_about_the_store(item)]
+    kept = [item for item in about if HOST.reason(item.nodeid) is None]
+    _left_out.update(reason for item in about if (reason := HOST.reason(item.nodeid)))
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+def _is_about_the_store(item: pytest.Item) -> bool:
+    function = cast("Callable[..., object]", getattr(item, "function", None))
+    return HOST.store in inspect.getsource(function) and bool(re.search(HOST.variant, item.nodeid))
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Count a file that cannot be read as a failed test."""
+    if report.failed:
+        _outcomes[report.nodeid] = "failed"
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep the worst outcome of a test's phases."""
+    if report.when == "call" or report.outcome != "passed":
+        _outcomes[report.nodeid] = report.outcome
+
+
+def pytest_sessionfinish() -> None:
+    """Write the report."""
+    report = {"outcomes": _outcomes, "left_out": _left_out}
+    Path(os.environ["UPSTREAM_REPORT"]).write_text(json.dumps(report), encoding="utf-8")

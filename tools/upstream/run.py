@@ -1,0 +1,98 @@
+"""Run a host's own tests of its store with ours in the store's place.
+
+    python -m tools.upstream.run crewai
+
+It runs in the host's environment: `make test-upstream` makes that. The server is an embedded one,
+or that of ``REDIS_STATE_TEST_URL``. It prints how many of the tests that apply have passed, and why
+others do not apply. A failed one ends it with status 1. Where the tests cannot be had, it says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from redis_state.embedded.server import start_embedded
+from tools.upstream.host import Host
+from tools.upstream.sources import NoSourcesError, files_of, sources_of
+
+ROOT = Path(__file__).parents[2]
+_SETTINGS = """[pytest]
+asyncio_mode = auto
+asyncio_default_fixture_loop_scope = function
+"""
+
+
+def main(name: str) -> int:
+    """Run the tests of a host; return the status to exit with."""
+    host: Host = import_module(f"tools.upstream.{name}").HOST
+    title = f"{host.package} {version(host.package)}"
+    try:
+        sources = sources_of(host)
+    except NoSourcesError as error:
+        print(f"{title}: skipped, its tests cannot be had: {error}")
+        return 0
+    with _server() as url, TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        _test(name, host, sources, url=url, report=report)
+        return _report(title, json.loads(report.read_text(encoding="utf-8")))
+
+
+@contextmanager
+def _server() -> Generator[str]:
+    """Give the URL of a server."""
+    if url := os.environ.get("REDIS_STATE_TEST_URL"):
+        yield url
+        return
+    server = start_embedded(None)
+    try:
+        yield server.url
+    finally:
+        server.stop()
+
+
+def _test(name: str, host: Host, sources: Path, *, url: str, report: Path) -> None:
+    """Run pytest apart from the settings of this checkout and of the host's."""
+    settings = report.with_name("pytest.ini")
+    settings.write_text(_SETTINGS, encoding="utf-8")
+    command = (
+        *(sys.executable, "-m", "pytest", "-q", "-p", "tools.upstream.plugin", "-p", "no:randomly"),
+        *("-p", "no:cacheprovider", "-c", str(settings), "--timeout", "120"),
+        *("--rootdir", str(sources), "-W", "ignore", "--continue-on-collection-errors"),
+        *("--tb", "short"),
+    )
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "UPSTREAM_HOST": name,
+        "UPSTREAM_URL": url,
+        "UPSTREAM_REPORT": str(report),
+    }
+    # The outcome is in the report.
+    subprocess.run(
+        (*command, *files_of(host, sources)), cwd=report.parent, env=environment, check=False
+    )
+
+
+def _report(title: str, report: dict[str, Any]) -> int:
+    outcomes: dict[str, str] = report["outcomes"]
+    passed = sum(outcome == "passed" for outcome in outcomes.values())
+    print(f"\n{title}: {passed} of {len(outcomes)} that apply passed")
+    for test, outcome in outcomes.items():
+        if outcome != "passed":
+            print(f"  {outcome}: {test}")
+    for reason, count in report["left_out"].items():
+        print(f"  left out, {count}: {reason}")
+    return 0 if passed == len(outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
