@@ -188,7 +188,7 @@ class DurableEventStore(EventStore):
 
     async def prepare(self) -> None:
         """Connect to PostgreSQL, and make the tables unless they are there."""
-        await self._of_this_loop().reading.run(_nothing)
+        await self._of_this_loop().reading.prepare()
 
     async def backlog(self) -> EventBacklog:
         """Count the traces with events that are in Redis alone."""
@@ -354,10 +354,6 @@ class DurableEventStore(EventStore):
 
 def _new(trace_id: str, rows: Iterable[tuple[bytes, bytes]]) -> list[NewEvent]:
     return [NewEvent(trace_id, written, data) for written, data in rows]
-
-
-async def _nothing(_: object) -> None:
-    """Ask for nothing: the connection is what is wanted."""
 
 
 def _look_at(listed: asyncio.Future[Any]) -> None:
