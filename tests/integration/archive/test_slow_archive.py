@@ -101,6 +101,23 @@ async def test_what_is_known_of_files_outlives_a_call_that_nobody_waits_for(
     assert len((await archive.find(ArchiveListing(limit=100))).tasks) == 60
 
 
+def test_a_call_that_ends_late_takes_no_later_entry_of_the_log_away(tmp_path: Path) -> None:
+    log = FileLog(FolderObjects(tmp_path), "n")
+    log.prepare()
+    first, later, again = (log.for_call(lambda: True) for _ in range(3))
+    for each in (first, later, again):
+        each.files()
+    assert later.commit(LogChange(kept_from={"tasks": 1}))
+    again.forget_files()
+    log.learn(later)
+    log.learn(first)
+    log.learn(FileLog(log.objects, log.folder))
+    assert log.known is later.known
+    # Such a call has found that the store went back.
+    log.learn(again)
+    assert log.known is None
+
+
 async def test_a_call_of_files_that_gets_no_turn_ends_at_its_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
