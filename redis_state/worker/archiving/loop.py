@@ -138,7 +138,7 @@ class _Lateness:
 
 
 class _Retention:
-    """The rounds of retention. One may take an hour, and archiving goes on beside it."""
+    """The rounds of retention. One may take an hour: archiving continues beside it."""
 
     def __init__(self, store: RedisStateStore, archive: Archive, stats: WorkerStats | None) -> None:
         self._retainer = Retainer(store, archive)
