@@ -202,10 +202,13 @@ class Archive(Protocol):
         """Return up to which time of the Redis server sessions were erased, in us, if any were."""
         ...
 
-    async def sessions_of(self, attribute: str, value: Any) -> Mapping[str, bool]:
+    async def sessions_of(
+        self, attribute: str, value: Any, *, also: Collection[str] = ()
+    ) -> Mapping[str, bool]:
         """Return the sessions that have a task with this attribute.
 
-        Each with whether it has a task with another value of it, too.
+        Each with whether it has a task with another value of it, too. Of the sessions in
+        ``also`` those are in it too that have another value alone.
         """
         ...
 

@@ -45,14 +45,15 @@ class UserErasure:
     async def sessions(self, archive: Archive | None) -> Mapping[str, bool]:
         """Return the sessions with a task that has the attribute.
 
-        Each with whether the archive has a task of it with another value, too. It is read once.
+        Each with whether the archive has a task of it with another value, too: also of a session
+        that Redis alone knows as the user's. The archive is read once.
         """
         listed = await listed_under(
             self._store.base, "a", attribute_list(self._attribute, self._user)
         )
         found = dict.fromkeys((each.session_id for each in listed), False)
         if archive is not None:
-            found |= await archive.sessions_of(self._attribute, self._user)
+            found |= await archive.sessions_of(self._attribute, self._user, also=list(found))
         return dict(sorted(found.items()))
 
     async def mixed(self, sessions: Mapping[str, bool]) -> set[str]:

@@ -26,13 +26,15 @@ from redis_state.postgres.connection import (
     cut,
     problem,
 )
-from redis_state.postgres.migrations import apply_migrations
+from redis_state.postgres.migrations import applied_version, apply_migrations
 
 T = TypeVar("T")
 
 # So long a call waits for a connection that says nothing, as a part of its deadline.
 _SILENT_PART = 2
 _AGAIN_S, _LONGEST_S = 0.05, 1.0
+# An index of a large table takes its time.
+_MAKING_S = 3600.0
 # Classes of errors after which the same call may succeed: lost connections, deadlocks, servers that
 # start, end, or are replicas.
 _PASSING = ("08", "40", "57", "53", "25006", "55P03", "XX")
@@ -49,7 +51,8 @@ class PostgresLink:
     """One connection, opened at the first call, and again when it is lost.
 
     Each call is repeated until its deadline, so it must be one that may be. Calls wait for each
-    other. ``address`` is what errors show. The schema's tables are made at the first connection.
+    other. ``address`` is what errors show. The tables are made at the first connection, and
+    by a task of their own: what takes longer than a call must not begin again at each.
     """
 
     def __init__(
@@ -68,7 +71,18 @@ class PostgresLink:
         self._timeout_s = call_timeout_s
         self._connection: PostgresConnection | None = None
         self._lock = asyncio.Lock()
+        self._making: asyncio.Task[None] | None = None
         self._closed = False
+
+    async def prepare(self) -> None:
+        """Make the tables unless they are there, however long that takes. Errors: as `run`."""
+        while True:
+            try:
+                return await self.run(_nothing)
+            except BackendUnavailable:
+                if (making := self._made_now()) is None:
+                    raise
+                await asyncio.wait({making})
 
     async def run(
         self, work: Callable[[AsyncConnection[Any]], Awaitable[T]], *, writes: bool = False
@@ -105,7 +119,8 @@ class PostgresLink:
                 sent = True
                 return await self._bounded(_settled(opened, work), left / _SILENT_PART, opened)
             except TimeoutError:
-                reason = f"no answer in {self._timeout_s:g} s"
+                making = self._made_now() is not None
+                reason = "its tables are being made" if making else reason
                 await self._drop()
             except psycopg.Error as error:
                 reason = self._judge_after(error, is_new=opened is None, earlier=earlier)
@@ -168,14 +183,43 @@ class PostgresLink:
         async with asyncio.timeout(left):
             opened = await connect(self._url)
         self._connection = opened
-        await self._bounded(_settled(opened, self._prepare), left, opened)
+        if not await self._bounded(_settled(opened, self._is_prepared), left, opened):
+            await self._wait_for_tables(left)
         return opened
 
-    async def _prepare(self, opened: AsyncConnection[Any]) -> None:
+    async def _is_prepared(self, opened: AsyncConnection[Any]) -> bool:
         encoding = opened.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             raise CommandRefused(f"{self.address}: the encoding is {encoding}, and must be UTF8")
-        await apply_migrations(opened, self._schema, self._migrations)
+        return await applied_version(opened, self._schema) >= len(self._migrations)
+
+    def _made_now(self) -> asyncio.Task[None] | None:
+        """Return the task that makes the tables, if one does."""
+        return None if self._making is None or self._making.done() else self._making
+
+    async def _wait_for_tables(self, left: float) -> None:
+        """Wait for the tables. They are made to the end, also if this call cannot wait for so long.
+
+        Errors: TimeoutError; those of who makes them.
+        """
+        making = self._made_now()
+        if making is None:
+            making = self._making = asyncio.create_task(self._make_tables())
+            making.add_done_callback(_look_at)
+        await asyncio.wait({making}, timeout=left)
+        if not making.done() or making.cancelled():
+            raise TimeoutError
+        making.result()
+
+    async def _make_tables(self) -> None:
+        async def make(opened: AsyncConnection[Any]) -> None:
+            await apply_migrations(opened, self._schema, self._migrations)
+
+        opened = await connect(self._url, timeout_s=self._timeout_s)
+        try:
+            await self._bounded(_settled(opened, make), _MAKING_S, opened)
+        finally:
+            await close(opened)
 
     async def _bounded(
         self, work: Awaitable[T], within_s: float, opened: AsyncConnection[Any]
@@ -203,6 +247,9 @@ class PostgresLink:
     async def aclose(self) -> None:
         """Disconnect; later calls are refused. Safe to repeat."""
         self._closed = True
+        if (making := self._made_now()) is not None:
+            making.cancel()
+            await asyncio.wait({making})
         if self._connection is not None and self._lock.locked():
             cut(self._connection)
         async with self._lock:
@@ -214,6 +261,10 @@ async def _settled(
 ) -> T:
     async with connection.settled():
         return await work(connection)
+
+
+async def _nothing(connection: AsyncConnection[Any]) -> None:
+    del connection
 
 
 def _is_deadlock(error: psycopg.Error) -> bool:

@@ -100,9 +100,13 @@ def rows(
     return found if after >= since and reader.some_rows(plain, {after}) else None
 
 
-def sessions_of(reader: FileReader, attribute: str, value: Any) -> dict[str, bool]:
+def sessions_of(
+    reader: FileReader, attribute: str, value: Any, also: Collection[str]
+) -> dict[str, bool]:
     """Return the sessions of tasks that have this attribute, each with whether one has another
     value of it. It reads this column of all tasks.
+
+    Of the sessions in ``also`` those too that have another value alone.
     """
     name, wanted = f"{json.dumps(attribute)}: ", json.dumps(value)
     found: set[str] = set()
@@ -117,6 +121,7 @@ def sessions_of(reader: FileReader, attribute: str, value: Any) -> dict[str, boo
             if attribute in attributes:
                 its = json.dumps(attributes[attribute]) == wanted
                 (found if its else shared).add(plain)
+    found |= shared & {plain_text(each) for each in also}
     return {text_of(each): each in shared for each in sorted(found)}
 
 

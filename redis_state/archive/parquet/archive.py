@@ -262,13 +262,16 @@ class ParquetArchive:
         """Return up to which time of the Redis server sessions were erased, in us, if any were."""
         return await self._calls.read(lambda reader: erased_in(reader, session_ids))
 
-    async def sessions_of(self, attribute: str, value: Any) -> Mapping[str, bool]:
+    async def sessions_of(
+        self, attribute: str, value: Any, *, also: Collection[str] = ()
+    ) -> Mapping[str, bool]:
         """Return the sessions that have a task with this attribute. It reads it of all tasks.
 
-        Each with whether it has a task with another value of it, too.
+        Each with whether it has a task with another value of it, too. Of the sessions in
+        ``also`` those are in it too that have another value alone.
         """
         return await self._calls.read(
-            lambda reader: answers.sessions_of(reader, attribute, value), timeout_s=_LONG_S
+            lambda reader: answers.sessions_of(reader, attribute, value, also), timeout_s=_LONG_S
         )
 
     async def retain(

@@ -33,8 +33,10 @@ class _EndedAt(NamedTuple):
 
 
 def ended_tasks(reader: FileReader, query: ArchiveQuery) -> list[ArchivedTask]:
-    """Return tasks in the order of their ends, of 4 MiB or one task. Of a few files one row
-    group each is in memory.
+    """Return tasks in the order of their ends, of 4 MiB or one task.
+
+    In memory are the keys of all tasks of a few files at a time, and then one whole row group of
+    each.
     """
     session = None if query.session_id is None else plain_text(query.session_id)
     of = reader.files.of(TASKS)

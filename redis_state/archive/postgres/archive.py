@@ -315,13 +315,16 @@ class PostgresArchive:
         async with self._calls.using("read") as connection, connection.cursor() as cursor:
             return await erasing.marks(cursor, self._namespace, session_ids)
 
-    async def sessions_of(self, attribute: str, value: Any) -> Mapping[str, bool]:
+    async def sessions_of(
+        self, attribute: str, value: Any, *, also: Collection[str] = ()
+    ) -> Mapping[str, bool]:
         """Return the sessions that have a task with this attribute. It reads all tasks.
 
-        Each with whether it has a task with another value of it, too.
+        Each with whether it has a task with another value of it, too. Of the sessions in
+        ``also`` those are in it too that have another value alone.
         """
         async with self._calls.using_long("read") as connection:
-            return await erasing.sessions_of(connection, self._namespace, attribute, value)
+            return await erasing.sessions_of(connection, self._namespace, attribute, value, also)
 
     async def retain(
         self, before: Mapping[str, datetime], *, dry_run: bool = False

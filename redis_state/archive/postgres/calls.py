@@ -106,10 +106,15 @@ class PostgresCalls:
 
     @asynccontextmanager
     async def using_long(self, action: str) -> AsyncGenerator[PostgresConnection]:
-        """Return a connection for a call that may read or delete all, in one transaction."""
+        """Return a connection for a call that may read or delete all, in one transaction.
+
+        The server ends it at the same deadline, also if it does not see that nobody waits.
+        """
+        now = asyncio.get_running_loop().time
+        until = min(now() + LONG_S, patience.get())
         async with (
             self.using(action, timeout_s=LONG_S, settled=False) as connection,
-            connection.long(LONG_S),
+            connection.long(until - now()),
         ):
             yield connection
 

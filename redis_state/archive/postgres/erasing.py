@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from psycopg import AsyncConnection, AsyncCursor
@@ -48,7 +48,7 @@ SELECT session_id, min(whole), bool_or(NOT its) FROM (
     FROM redis_state.tasks
     WHERE namespace = %s AND strpos(attributes::text, %s) > 0
 ) AS found
-GROUP BY session_id HAVING bool_or(its)
+GROUP BY session_id HAVING bool_or(its) OR session_id = ANY(%s)
 ORDER BY session_id
 """
 
@@ -86,12 +86,20 @@ async def without_erased(
 
 
 async def sessions_of(
-    connection: AsyncConnection[Any], namespace: str, attribute: str, value: Any
+    connection: AsyncConnection[Any],
+    namespace: str,
+    attribute: str,
+    value: Any,
+    also: Collection[str],
 ) -> dict[str, bool]:
-    """Return the sessions of tasks that have this attribute, each with whether one has another."""
+    """Return the sessions of tasks that have this attribute, each with whether one has another.
+
+    Of the sessions in ``also`` those too that have another value alone.
+    """
     name = f"{json.dumps(attribute)}: "
     pair = name + json.dumps(value)
-    found = await connection.execute(_SESSIONS_OF, [f"{pair},", pair + "}", namespace, name])
+    named = [id_text(each) for each in also]
+    found = await connection.execute(_SESSIONS_OF, [f"{pair},", pair + "}", namespace, name, named])
     return {
         id_of(session, None if whole is None else [whole], 0): has_other
         for session, whole, has_other in await found.fetchall()

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,7 @@ _SLICE = 64
 _IDLE_S, _IDLE_SYNC_S = 5.0, 30.0
 _CLOSE_S = 5.0
 _DAY = timedelta(days=1)
+_FIRST = datetime.min.replace(tzinfo=UTC)
 _COUNTED = ("events", "missed", "postponed", "refused")
 # How much later than it should be an entry may be due.
 _MARGIN_S = 0.5
@@ -164,12 +165,12 @@ class DurableEventStore(EventStore):
         In pieces, each a transaction. Several processes may do it at once. A dry run counts.
         Errors: BackendUnavailable, OutcomeUnknown: repeat it.
         """
-        settings, reading = self._base.settings, self._of_this_loop().reading
+        settings = self._base.settings
         keep = settings.durable_events_retention
         if keep is None:
             return 0
         if dry_run:
-            return await reading.run(partial(self._table.count_old, keep))
+            return await self._count_old(keep)
         total = await self._in_pieces(partial(self._table.remove_old, keep))
         # With a margin for logs that wait to be moved: Redis has a trace's log for some
         # `events_ttl` after its last row.
@@ -178,6 +179,16 @@ class DurableEventStore(EventStore):
             gone = max(keep, 3 * settings.events_ttl + _DAY)
             await self._in_pieces(partial(self._table.remove_old_traces, gone))
         return total
+
+    async def _count_old(self, keep: timedelta) -> int:
+        """Count in pieces, each of which a call's deadline is enough for."""
+        total, after = 0, _FIRST
+        while True:
+            counted = partial(self._table.count_old, keep, after)
+            count, last = await self._of_this_loop().reading.run(counted)
+            if last is None:
+                return total
+            total, after = total + count, last
 
     async def _in_pieces(self, remove: Callable[[AsyncConnection[Any]], Awaitable[int]]) -> int:
         total, last = 0, PIECE
@@ -188,7 +199,7 @@ class DurableEventStore(EventStore):
 
     async def prepare(self) -> None:
         """Connect to PostgreSQL, and make the tables unless they are there."""
-        await self._of_this_loop().reading.run(_nothing)
+        await self._of_this_loop().reading.prepare()
 
     async def backlog(self) -> EventBacklog:
         """Count the traces with events that are in Redis alone."""
@@ -354,10 +365,6 @@ class DurableEventStore(EventStore):
 
 def _new(trace_id: str, rows: Iterable[tuple[bytes, bytes]]) -> list[NewEvent]:
     return [NewEvent(trace_id, written, data) for written, data in rows]
-
-
-async def _nothing(_: object) -> None:
-    """Ask for nothing: the connection is what is wanted."""
 
 
 def _look_at(listed: asyncio.Future[Any]) -> None:

@@ -18,6 +18,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PAGE, _PAGE_BYTES = 500, 8 << 20
 # So many rows are removed in one transaction.
 PIECE: Final = 1_000
+# So many are counted in one call, and what is of the same moment as the last of them.
+COUNTED: Final = 50_000
 
 _INSERT: Final = """
 INSERT INTO redis_state_events.events
@@ -70,7 +72,11 @@ WHERE namespace = %s AND cleared_at < now() - interval '1 day'
 """
 # Each piece commits by itself. What another process removes at the same time is left to it.
 _OLD: Final = "FROM redis_state_events.events WHERE namespace = %s AND saved_at < now() - %s"
-_COUNT_OLD: Final = f"SELECT count(*) {_OLD}".encode()
+_COUNT_OLD: Final = f"""
+SELECT count(*), max(saved_at) FROM redis_state_events.events
+WHERE namespace = %s AND saved_at > %s AND saved_at <= (SELECT max(saved_at) FROM (
+    SELECT saved_at {_OLD} AND saved_at > %s ORDER BY saved_at LIMIT %s) AS piece)
+""".encode()  # noqa: S608 - of the text above
 _DELETE_OLD: Final = f"""
 DELETE FROM redis_state_events.events WHERE ctid = ANY(ARRAY(
     SELECT ctid {_OLD} ORDER BY saved_at LIMIT %s FOR UPDATE SKIP LOCKED))
@@ -191,11 +197,17 @@ class EventTable:
             await connection.execute(_DELETE, of)
             await connection.execute(_FORGET_CLEARS, [self._namespace])
 
-    async def count_old(self, keep: timedelta, connection: AsyncConnection[Any]) -> int:
-        """Count the events that were saved longer ago."""
-        found = await connection.execute(_COUNT_OLD, [self._namespace, keep])
+    async def count_old(
+        self, keep: timedelta, after: datetime, connection: AsyncConnection[Any]
+    ) -> tuple[int, datetime | None]:
+        """Count the first `COUNTED` events, and some, that were saved longer ago, after a moment.
+
+        Return the moment of the last of them, too; None if there is none.
+        """
+        of = [self._namespace, after, self._namespace, keep, after, COUNTED]
+        found = await connection.execute(_COUNT_OLD, of)
         row: Any = await found.fetchone()
-        return int(row[0])
+        return int(row[0]), row[1]
 
     async def remove_old(self, keep: timedelta, connection: AsyncConnection[Any]) -> int:
         """Remove `PIECE` events at most that were saved longer ago; return how many."""

@@ -137,6 +137,44 @@ class _Lateness:
             )
 
 
+class _Retention:
+    """The rounds of retention. One may take an hour: archiving continues beside it."""
+
+    def __init__(self, store: RedisStateStore, archive: Archive, stats: WorkerStats | None) -> None:
+        self._retainer = Retainer(store, archive)
+        self._stats = stats
+        self._part = _Part("the retention of the archive")
+        self._began_at = -_RETAIN_EVERY_S
+        self._round: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Begin a round if one is due, and none runs."""
+        runs = self._round is not None and not self._round.done()
+        if runs or monotonic() - self._began_at < _RETAIN_EVERY_S:
+            return
+        # Also after trouble: the next round comes by the lease, an hour later.
+        self._began_at = monotonic()
+        self._round = asyncio.create_task(self._part.tried(self._remove()))
+
+    async def _remove(self) -> None:
+        report = await self._retainer.run_once()
+        if report is None:
+            return
+        if self._stats is not None:
+            self._stats.retained.update(report.rows)
+        if any(report.rows.values()):
+            removed = ", ".join(f"{what} {rows}" for what, rows in report.rows.items())
+            log.info("removed from the archive what has expired: %s", removed)
+        for name, reason in report.left.items():
+            log.warning("%s of the archive %s", name, reason)
+
+    async def end(self) -> None:
+        """End the round that runs, if one does. The archive is still open."""
+        if self._round is not None:
+            self._round.cancel()
+            await asyncio.wait({self._round})
+
+
 async def archive_regularly(
     store: RedisStateStore,
     archive: Archive,
@@ -151,8 +189,7 @@ async def archive_regularly(
     share = store.settings.archive_share if share is None else share
     pace, lateness = Pace(share or 1.0), _Lateness(store, archives=share > 0)
     archivers = _Archivers(store, archive, pace)
-    retainer, retained_at = Retainer(store, archive), -_RETAIN_EVERY_S
-    retaining, counting = _Part("the retention of the archive"), _Part("counting what waits")
+    retention, counting = _Retention(store, archive, stats), _Part("counting what waits")
     counted_at, done = -_COUNT_EVERY_S, ArchiveRound()
     try:
         while True:
@@ -161,11 +198,8 @@ async def archive_regularly(
                 done = await archivers.run_once()
                 if stats is not None:
                     stats.archived.update(done.counts)
-            due = not resting and monotonic() - retained_at >= _RETAIN_EVERY_S
-            if share and due and not done.postponed:
-                # Also after trouble: the next round comes by the lease, an hour later.
-                retained_at = monotonic()
-                await retaining.tried(_retain(retainer, stats))
+            if share and not resting and not done.postponed:
+                retention.begin()
             if monotonic() - counted_at >= _COUNT_EVERY_S:
                 counted_at = monotonic()
                 overdue_s = await counting.tried(archivers.count(stats))
@@ -182,17 +216,5 @@ async def archive_regularly(
             idle_s = 0.0 if done.more else _PAUSE_S * random.uniform(0.75, 1.25)
             await pace.rest_between_rounds(least_s=idle_s, most_s=_COUNT_EVERY_S)
     finally:
+        await retention.end()
         await archive.aclose()
-
-
-async def _retain(retainer: Retainer, stats: WorkerStats | None) -> None:
-    report = await retainer.run_once()
-    if report is None:
-        return
-    if stats is not None:
-        stats.retained.update(report.rows)
-    if any(report.rows.values()):
-        removed = ", ".join(f"{what} {rows}" for what, rows in report.rows.items())
-        log.info("removed from the archive what has expired: %s", removed)
-    for name, reason in report.left.items():
-        log.warning("%s of the archive %s", name, reason)

@@ -244,11 +244,14 @@ async def test_a_user_is_erased_and_shared_sessions_are_named(
     live: RedisStateStore, archive: Archive
 ) -> None:
     await run(live, t1=("s1", "ann"), t2=("s2", "ann"), t3=("both", "ann"))
-    await run(live, t4=("both", "bob"), t5=("s3", "bob"))
+    other = "late" * 150
+    await run(live, t4=("both", "bob"), t5=("s3", "bob"), t6=(other, "bob"))
     await backfill(live)
     await archive_all(live, archive)
-    # The archive alone knows the second.
-    await live.clear_session("s2")
+    # The archive alone knows the second, and that the last was another user's.
+    for session in ("s2", other):
+        await live.clear_session(session)
+    await run(live, t7=(other, "ann"))
     await live.save_memory_state(MemoryKey("t", "ann", "elsewhere").composite(), {"n": 1})
     await live.save_memory_state(MemoryKey("t", "bob", "elsewhere").composite(), {"n": 1})
     tokens = OAuthTokenStore(live.base)
@@ -261,12 +264,17 @@ async def test_a_user_is_erased_and_shared_sessions_are_named(
         assert report.redis["oauth tokens"] == report.redis["memories"] == 1
         assert counted.redis == report.redis
         assert "'both'" in report.kept["shared sessions"]
+        assert other in report.kept["shared sessions"]
         assert [await archive.session(each) for each in ("s1", "s2")] == [None, None]
         assert len(await live.list_tasks("both")) == 2
+        assert len(await live.list_tasks(other)) == 1
+        kept = await archive.session(other)
+        assert kept is not None
+        assert kept.tasks == 1
         assert await tokens.get("bob", "provider") == "secret"
         assert (await eraser.forget_user("ann")).sessions == []
         report = await eraser.forget_user("ann", shared=True)
-        assert report.sessions == ["both"]
+        assert report.sessions == ["both", other]
         assert await eraser.sessions_of("ann", shared=True) == []
         assert await eraser.sessions_of("bob") == ["s3"]
     await nothing_is_left(live, "ann")

@@ -25,6 +25,7 @@ from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.copying.pace import Pace
 from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.protocol import Archive
+from redis_state.archive.retaining import Retainer
 from redis_state.archive.waiting import ArchiveList
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts.runner import ScriptRunner
@@ -175,6 +176,44 @@ async def test_what_is_late_waits_for_no_rest_of_an_earlier_round(
     running.cancel()
     await asyncio.wait({running})
     assert 0 < max(rests) <= 30
+
+
+@pytest.mark.parametrize("archive_url", ["parquet"], indirect=True)
+async def test_a_long_round_of_retention_keeps_nothing_back(
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ends = list[str](), list[str]()
+
+    async def long(_: object) -> None:
+        begun.append("round")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.append("round")
+
+    own = open_archive(live.settings)
+    close = own.aclose
+
+    async def aclose() -> None:
+        ends.append("archive")
+        await close()
+
+    monkeypatch.setattr(own, "aclose", aclose)
+    monkeypatch.setattr(Retainer, "run_once", long)
+    for name in ("_RETAIN_EVERY_S", "_COUNT_EVERY_S", "_PAUSE_S"):
+        monkeypatch.setattr(archiving_loop, name, 0.01)
+    stats = WorkerStats()
+    running = asyncio.create_task(archive_regularly(live, own, stats=stats))
+    await eventually(lambda: bool(begun), "a round has begun")
+    task = await ended(live)
+    await ArchiveList(live).enlist(SESSION, task)
+    await eventually(lambda: stats.archived["tasks"] == 1, "the task is archived")
+    stats.archive_backlog = None
+    await eventually(lambda: stats.archive_backlog is not None, "what waits is counted")
+    running.cancel()
+    await asyncio.wait({running})
+    assert (begun, ends) == (["round"], ["round", "archive"])
+    assert await archived(archive) == await expected(live, task)
 
 
 @pytest.mark.parametrize("archive_url", ["parquet"], indirect=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files.log import FileLog, LogChange
 from redis_state.archive.parquet.files.objects import FolderObjects
 from redis_state.archive.postgres.archive import PostgresArchive
-from redis_state.archive.protocol import AT_ONCE
+from redis_state.archive.protocol import AT_ONCE, patience
 from redis_state.archive.queries import ArchiveListing
 from redis_state.errors import ArchiveUnavailable
 from redis_state.models import TaskStatus
+from redis_state.postgres.connection import PostgresConnection
 from redis_state.testing import eventually
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archived_tasks import sample_task
@@ -99,6 +101,23 @@ async def test_what_is_known_of_files_outlives_a_call_that_nobody_waits_for(
     assert len((await archive.find(ArchiveListing(limit=100))).tasks) == 60
 
 
+def test_a_call_that_ends_late_takes_no_later_entry_of_the_log_away(tmp_path: Path) -> None:
+    log = FileLog(FolderObjects(tmp_path), "n")
+    log.prepare()
+    first, later, again = (log.for_call(lambda: True) for _ in range(3))
+    for each in (first, later, again):
+        each.files()
+    assert later.commit(LogChange(kept_from={"tasks": 1}))
+    again.forget_files()
+    log.learn(later)
+    log.learn(first)
+    log.learn(FileLog(log.objects, log.folder))
+    assert log.known is later.known
+    # Such a call has found that the store went back.
+    log.learn(again)
+    assert log.known is None
+
+
 async def test_a_call_of_files_that_gets_no_turn_ends_at_its_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,9 +186,11 @@ async def test_an_erasure_writes_no_file_twice_because_others_write(
 async def test_an_erasure_in_postgresql_may_take_longer_than_other_calls(
     postgres: OwnPostgres, settings: Settings
 ) -> None:
+    prepared = PostgresArchive(postgres.url, namespace=settings.namespace)
+    await prepared.prepare()
+    await prepared.write(ArchiveBatch([sample_task("s", "t", 3)]))
+    await prepared.aclose()
     archive = PostgresArchive(postgres.url, namespace=settings.namespace, timeout_s=0.3)
-    await archive.prepare()
-    await archive.write(ArchiveBatch([sample_task("s", "t", 3)]))
     with psycopg.connect(postgres.url) as beside:
         beside.execute("LOCK TABLE redis_state.tasks IN ACCESS EXCLUSIVE MODE")
         forgetting = asyncio.ensure_future(archive.forget("s", before_us=1))
@@ -181,13 +202,34 @@ async def test_an_erasure_in_postgresql_may_take_longer_than_other_calls(
     found = await forgetting
     assert found is not None
     assert found.tasks == 1
-    async with archive._calls.using_long("read") as connection:
-        shown: Any = await (await connection.execute("SHOW statement_timeout")).fetchone()
-        assert shown == ("30min",)
-    async with archive._calls.using("read") as connection:
-        shown = await (await connection.execute("SHOW statement_timeout")).fetchone()
-        assert shown == ("1min",)
     await archive.aclose()
+
+
+async def shown(calls: AbstractAsyncContextManager[PostgresConnection], name: str) -> Any:
+    async with calls as connection:
+        found = await connection.execute(
+            "SELECT setting::int FROM pg_settings WHERE name = %s", [name]
+        )
+        return (await found.fetchone() or [None])[0]
+
+
+async def test_postgresql_ends_what_nobody_waits_for(
+    postgres: OwnPostgres, settings: Settings
+) -> None:
+    archive = PostgresArchive(postgres.url, namespace=settings.namespace)
+    using, long = archive._calls.using, archive._calls.using_long
+    assert await shown(using("read"), "statement_timeout") == 60_000
+    assert 1_700_000 < await shown(long("read"), "statement_timeout") <= 1_800_000
+    given = patience.set(asyncio.get_running_loop().time() + 120)
+    assert 60_000 < await shown(long("read"), "statement_timeout") <= 120_000
+    patience.reset(given)
+    assert await shown(using("read"), "client_connection_check_interval") in (10_000, None)
+    # An operator may have chosen another time.
+    own = f"{postgres.url}&options=-cclient_connection_check_interval%3D7s"
+    asked = PostgresArchive(own, namespace=settings.namespace)
+    assert await shown(asked._calls.using("read"), "client_connection_check_interval") == 7_000
+    await archive.aclose()
+    await asked.aclose()
 
 
 async def test_a_rare_status_is_found_in_one_page(

@@ -181,6 +181,7 @@ async def test_events_that_are_too_old_are_removed_with_the_places_of_their_trac
     durable: Settings, postgres: OwnPostgres, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
     monkeypatch.setattr("redis_state.stores.durable_events.table.PIECE", piece)
+    monkeypatch.setattr("redis_state.stores.durable_events.table.COUNTED", piece)
     monkeypatch.setattr("redis_state.stores.durable_events.store.PIECE", piece)
     keeping = durable.model_copy(
         update={"durable_events_retention": timedelta(days=30), "events_ttl": timedelta(hours=3)}

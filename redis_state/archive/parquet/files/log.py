@@ -197,6 +197,8 @@ class FileLog:
         # The files as they were last read, and whether this process has ever read them.
         self.known: Files | None = None
         self.was_there: bool = False
+        # Whether it has dropped what it knew: the store went back, or files are missing.
+        self.again: bool = False
 
     def for_call(self, may_go_on: Callable[[], bool]) -> FileLog:
         """Return the log for a call beside others. It knows what this one does."""
@@ -205,8 +207,15 @@ class FileLog:
         return log
 
     def learn(self, other: FileLog) -> None:
-        """Know what another one has read last."""
-        self.known = other.known
+        """Know what another one has read, unless this one has read more.
+
+        Of calls beside each other the one that began first may end last. One that has read the log
+        again is right: the store may have gone back.
+        """
+        known = other.known
+        later = known is not None and (self.known is None or known.n >= self.known.n)
+        if later or other.again:
+            self.known = known
         self.was_there |= other.was_there
 
     def prepare(self) -> None:
@@ -232,10 +241,10 @@ class FileLog:
                 self.known = self._begin() if files is None else self._continued(files)
             except FileGone:
                 self.known = None
-                continue
             if self.known is not None:
                 self.was_there = True
                 return self.known
+            self.again = True
         raise ArchiveUnavailable("read", "its log is not whole")
 
     def missing(self) -> frozenset[str]:
@@ -257,6 +266,7 @@ class FileLog:
     def forget_files(self) -> None:
         """Read the log from its beginning in the next call."""
         self.known = None
+        self.again = True
 
     def commit(self, change: LogChange) -> bool:
         """Write the next entry; return whether it was this one. All of it counts, or nothing."""
@@ -269,7 +279,7 @@ class FileLog:
             return False
         if self.objects.get(self._name(files.n)) is None:
             # This one may stand where one was that others have read and deleted, the oldest first.
-            self.known = None
+            self.forget_files()
             raise ArchiveUnavailable("write", "its log went on meanwhile")
         following = files.copy()
         _apply(following, body)

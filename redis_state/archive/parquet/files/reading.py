@@ -273,8 +273,9 @@ class FileReader:
     ) -> Iterator[tuple[DataFile, list[tuple[int, Any]]]]:
         """Yield files in their order, each with such row groups of it. Some are read ahead.
 
-        ``rows`` has which rows of which row groups are wanted, by the name of a file. Of each file
-        that is being read one row group is in memory, and such rows of the others.
+        Of each file that is being read these columns are in memory, of all such row groups.
+        ``rows`` has which rows of which row groups are wanted, by the name of a file. With it one
+        whole row group of each file is in memory, and such rows of the others.
         """
 
         def read(file: DataFile) -> list[tuple[int, Any]]:
