@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from redis_state.store import RedisStateStore
+from redis_state.worker.observe.registry import WorkerRegistry, count_serving
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.control import read_backlogs
 from redis_state.worker.queue.queue import Queue
@@ -14,10 +16,16 @@ _COUNT_EVERY_S = 30.0
 _MOST = 200
 
 
-async def count_queues_regularly(queue: Queue, stats: WorkerStats, serves: Sequence[str]) -> None:
-    """Count what is in the queues, until cancelled. Errors: BackendError."""
+async def count_queues_regularly(
+    store: RedisStateStore, queue: Queue, stats: WorkerStats, serves: Sequence[str]
+) -> None:
+    """Count what is in the queues, and their workers, until cancelled. Errors: BackendError."""
+    registry = WorkerRegistry(store)
     while True:
+        serving = count_serving(await registry.list())
         found = await read_backlogs(queue, serves)
         most = sorted(found, key=lambda name: found[name].tasks, reverse=True)[:_MOST]
         stats.queues = {name: found[name] for name in {*most, *serves}}
+        # By workers without metrics too: their queues are served.
+        stats.queue_workers = {name: serving[name] for name in stats.queues}
         await asyncio.sleep(_COUNT_EVERY_S)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from redis_state import limits
 from redis_state.errors import InvalidField
 from redis_state.store import RedisStateStore
-from redis_state.worker.observe.registry import WorkerRegistry
+from redis_state.worker.observe.registry import WorkerRegistry, count_serving
 from redis_state.worker.queue.backlog import Backlog, QueueKeyInfo, list_keys
 from redis_state.worker.queue.limits import (
     KEEP,
@@ -95,11 +95,7 @@ class Queues:
         await self._set(name, settings_of(running=running, per_key=KEEP, rate=rate, names=names))
 
     async def _serving(self) -> Counter[str]:
-        """Count the live workers of each queue, without those that take no more tasks."""
-        serving: Counter[str] = Counter()
-        for info in await self._registry.list():
-            serving.update(dict.fromkeys(info.queues, int(not info.draining)))
-        return serving
+        return count_serving(await self._registry.list())
 
     def _info(self, name: str, found: Backlog, serving: Counter[str]) -> QueueInfo:
         return QueueInfo(

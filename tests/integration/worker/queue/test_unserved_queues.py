@@ -15,11 +15,11 @@ from prometheus_client import CollectorRegistry
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import TaskClient
+from redis_state.worker import AgentWorker, TaskClient
 from redis_state.worker.observe import queues
 from redis_state.worker.queue.queue import Queue
 from tests.support.commands import cli
-from tests.support.processes.pools import SESSION, client_of, pool
+from tests.support.processes.pools import SESSION, client_of, pool, serving
 from tests.support.processes.worker_processes import stop, worker_process
 from tests.support.tasks.work import Work
 
@@ -66,13 +66,31 @@ async def test_a_queue_whose_only_worker_was_killed_is_seen_until_it_is_empty(
             await eventually(silent, "the dead worker's record has expired")
             await eventually(lambda: metric("queue_waiting"), "the backlog is counted")
             assert metric("queue_later") == 1
-            assert metric("serves_queue") is None
+            assert metric("queue_workers") == 0
             ran = await cli(settings, "queues", "--json")
             (seen,) = [each for each in ran.document if each["name"] == gpu]
             assert (seen["waiting"] >= 1, seen["later"], seen["workers"]) == (True, 1, 0)
             for state in await store.list_tasks(SESSION):
                 await client.cancel(SESSION, state.task_id, hard=True)
             await client.wait(SESSION, waiting)
+
+
+async def test_a_queue_of_workers_without_metrics_is_served(
+    store: RedisStateStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "_COUNT_EVERY_S", 0.05)
+    registry, gpu = CollectorRegistry(), "gpu"
+
+    def metric() -> float | None:
+        return registry.get_sample_value("redis_state_queue_workers", {"worker": "w", "queue": gpu})
+
+    async with (
+        serving(AgentWorker({"h": Work()}, settings=settings, queue=gpu)),
+        pool(store, {"h": Work()}, name="w", metrics_registry=registry),
+        client_of(store) as client,
+    ):
+        await client.submit("h", session_id=SESSION, queue=gpu, delay=timedelta(hours=1))
+        await eventually(lambda: metric() == 1, "the other worker is counted")
 
 
 async def test_a_queue_is_listed_while_it_has_tasks(store: RedisStateStore) -> None:
