@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 
 from redis_state.store import RedisStateStore
@@ -12,7 +13,7 @@ from redis_state.worker.queue.control import read_backlogs
 from redis_state.worker.queue.queue import Queue
 
 _COUNT_EVERY_S = 30.0
-# Each is a label. Those with the most tasks are counted.
+# Each is a label. Beside those that the worker serves, those with the most tasks are counted.
 _MOST = 200
 
 
@@ -23,9 +24,8 @@ async def count_queues_regularly(
     registry = WorkerRegistry(store)
     while True:
         serving = count_serving(await registry.list())
-        found = await read_backlogs(queue, serves)
-        most = sorted(found, key=lambda name: found[name].tasks, reverse=True)[:_MOST]
-        stats.queues = {name: found[name] for name in {*most, *serves}}
+        stats.queues = await read_backlogs(queue, serves, most=_MOST)
         # By workers without metrics too: their queues are served.
         stats.queue_workers = {name: serving[name] for name in stats.queues}
-        await asyncio.sleep(_COUNT_EVERY_S)
+        # Workers that started together do not count together.
+        await asyncio.sleep(_COUNT_EVERY_S * random.uniform(0.5, 1.0))

@@ -22,6 +22,9 @@ from redis_state.worker.queue.limits import (
 )
 from redis_state.worker.queue.queue import DEFAULT_QUEUE, Queue
 
+# Queues that are read at once.
+_AT_ONCE = 16
+
 
 class Queues:
     """The queues of a namespace. Every change holds for all workers at once, and is safe to repeat.
@@ -113,13 +116,33 @@ class Queues:
             await self._queue.scripts.set_flow(self._queue.keys(_checked(name)), settings)
 
 
-async def read_backlogs(queue: Queue, always: Iterable[str]) -> dict[str, Backlog]:
-    """Read what is in these queues and in all others that have tasks. Errors: BackendError."""
+async def read_backlogs(
+    queue: Queue, always: Iterable[str], *, most: int | None = None
+) -> dict[str, Backlog]:
+    """Read what is in these queues and in the ``most`` others with the most tasks, or all others.
+
+    Errors: BackendError.
+    """
     asked = set(always)
     names = sorted(asked | await queue.names.list())
-    found = await asyncio.gather(*map(queue.backlog, names))
-    named = zip(names, found, strict=True)
-    return {name: backlog for name, backlog in named if name in asked or backlog.tasks}
+    found = await _read(queue, names, ages=False)
+    others = [name for name in names if name not in asked and found[name].tasks]
+    others.sort(key=lambda name: found[name].tasks, reverse=True)
+    kept = {name: found[name] for name in [*asked, *others[:most]]}
+    # An age costs far more than a count, and only what waits has one.
+    waiting = [name for name, backlog in kept.items() if backlog.waiting]
+    return kept | await _read(queue, waiting, ages=True)
+
+
+async def _read(queue: Queue, names: Sequence[str], *, ages: bool) -> dict[str, Backlog]:
+    """Read what is in some queues, a few of them at once: what else the server does comes first."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def read(name: str) -> Backlog:
+        async with gate:
+            return await queue.backlog(name, ages=ages)
+
+    return dict(zip(names, await asyncio.gather(*map(read, names)), strict=True))
 
 
 def _checked(name: str) -> str:

@@ -17,6 +17,8 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient
 from redis_state.worker.observe import queues
+from redis_state.worker.queue.backlog import Backlog
+from redis_state.worker.queue.control import read_backlogs
 from redis_state.worker.queue.queue import Queue
 from tests.support.commands import cli
 from tests.support.processes.pools import SESSION, client_of, pool, serving
@@ -103,3 +105,34 @@ async def test_a_queue_is_listed_while_it_has_tasks(store: RedisStateStore) -> N
         await other.clear()
         await other.aclose()
         assert "wrnog" not in await listed(client)
+
+
+async def test_ages_are_read_only_of_the_queues_that_are_kept_and_few_at_once(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[tuple[str | None, bool]] = []
+    now: list[int] = [0, 0]
+    backlog = Queue.backlog
+
+    async def counted(self: Queue, queue: str | None = None, *, ages: bool = True) -> Backlog:
+        reads.append((queue, ages))
+        now[0] += 1
+        now[1] = max(now)
+        found = await backlog(self, queue, ages=ages)
+        now[0] -= 1
+        return found
+
+    monkeypatch.setattr(Queue, "backlog", counted)
+    async with client_of(store) as client:
+        for n in range(20):
+            await client.submit("h", session_id=SESSION, queue=f"q{n}")
+        await client.submit("h", session_id=SESSION, queue="q7")
+        await client.submit("h", session_id=SESSION, queue="later", delay=timedelta(days=30))
+    other = Queue(store, name="mine")
+    found = await read_backlogs(other, ["mine"], most=1)
+    await other.aclose()
+    assert sorted(found) == ["mine", "q7"]
+    assert (found["q7"].waiting, found["q7"].oldest_s > 0) == (2, True)
+    assert [name for name, ages in reads if ages] == ["q7"]
+    assert len(reads) == 23
+    assert now[1] == 16
