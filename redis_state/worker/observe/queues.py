@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from time import monotonic
 
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe.registry import WorkerRegistry, count_serving
@@ -23,9 +24,12 @@ async def count_queues_regularly(
     """Count what is in the queues, and their workers, until cancelled. Errors: BackendError."""
     registry = WorkerRegistry(store)
     while True:
+        began_s = monotonic()
         serving = count_serving(await registry.list())
         stats.queues = await read_backlogs(queue, serves, most=_MOST)
         # By workers without metrics too: their queues are served.
         stats.queue_workers = {name: serving[name] for name in stats.queues}
-        # Workers that started together do not count together.
-        await asyncio.sleep(_COUNT_EVERY_S * random.uniform(0.5, 1.0))
+        # Workers that started together do not count together. However many queues there are, a
+        # worker counts for a tenth of the time at most.
+        rest_s = _COUNT_EVERY_S * random.uniform(0.5, 1.0)
+        await asyncio.sleep(max(rest_s, 9 * (monotonic() - began_s)))

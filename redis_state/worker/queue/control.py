@@ -45,10 +45,7 @@ class Queues:
         return self._info(name, found, serving)
 
     async def list(self) -> Sequence[QueueInfo]:
-        """List the queues that live workers serve, the default one, and all that have tasks.
-
-        Of those without workers, up to 1,000 are looked at.
-        """
+        """List the queues that live workers serve, the default one, and all that have tasks."""
         serving = await self._serving()
         found = await read_backlogs(self._queue, {*serving, DEFAULT_QUEUE, self._queue.name})
         return [self._info(*each, serving) for each in sorted(found.items())]

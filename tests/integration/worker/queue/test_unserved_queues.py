@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from datetime import timedelta
 
@@ -17,6 +18,7 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient
 from redis_state.worker.observe import queues
+from redis_state.worker.queue import names
 from redis_state.worker.queue.backlog import Backlog
 from redis_state.worker.queue.control import read_backlogs
 from redis_state.worker.queue.queue import Queue
@@ -105,6 +107,18 @@ async def test_a_queue_is_listed_while_it_has_tasks(store: RedisStateStore) -> N
         await other.clear()
         await other.aclose()
         assert "wrnog" not in await listed(client)
+
+
+async def test_more_names_than_a_page_holds_are_all_listed(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "_PAGE", 10)
+    queue = Queue(store)
+    expected = {f"q{n:04}" for n in range(1_100)}
+    await asyncio.gather(*map(queue.names.know, expected))
+    found = await queue.names.list()
+    await queue.aclose()
+    assert found == expected
 
 
 async def test_ages_are_read_only_of_the_queues_that_are_kept_and_few_at_once(
