@@ -231,7 +231,8 @@ def read_queue(said: Mapping[str, Any]) -> QueueInfo:
     names = ("name", "waiting", "later", "running", "oldest_s", "paused", "limit", "per_key")
     return QueueInfo(
         **{name: said[name] for name in names},
-        workers=said["workers"],
+        # Gateways of earlier versions do not count them.
+        workers=said.get("workers", 0),
         rate=_rate(said["rate"]),
         keys={
             key: KeyLimits(its["running"], _rate(its["rate"])) for key, its in said["keys"].items()

@@ -170,9 +170,8 @@ def metrics() -> str:
     stats.event_backlog = 0, 0.0
     stats.record_backlog = 0, 0.0
     stats.queues = {"queue": Backlog(0, 0, 0, 0.0, [])}
-    collector = WorkerMetrics(
-        "worker", stats, 1, lambda: 0, dict.fromkeys(PAUSE_AGES, 0), serves=["queue"]
-    )
+    stats.queue_workers = {"queue": 0}
+    collector = WorkerMetrics("worker", stats, 1, lambda: 0, dict.fromkeys(PAUSE_AGES, 0))
     rows: list[str] = []
     for family in collector.collect():
         suffix = "_total" if family.type == "counter" else ""

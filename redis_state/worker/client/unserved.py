@@ -23,6 +23,8 @@ from redis_state.worker.tasks.views.finding import LARGEST_PAGE, find_tasks
 from redis_state.worker.tasks.views.task_filter import TaskFilter
 
 _MOST_LANES = 1_000
+# Queues that are read at once.
+_AT_ONCE = 16
 _UNFINISHED = (TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.PAUSED)
 
 
@@ -64,9 +66,13 @@ async def list_unserved(store: RedisStateStore, queue: Queue, *, limit: int) -> 
     workers, known = await asyncio.gather(WorkerRegistry(store).list(), queue.names.list())
     served = {name for info in workers for name in info.queues}
     names = sorted(served | known | {DEFAULT_QUEUE, queue.name})
-    found = await asyncio.gather(
-        *(queue.parked(name, lanes=_MOST_LANES, limit=limit) for name in names)
-    )
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def parked(name: str) -> list[tuple[str, int, list[bytes]]]:
+        async with gate:
+            return await queue.parked(name, lanes=_MOST_LANES, limit=limit)
+
+    found = await asyncio.gather(*map(parked, names))
     return [
         UnservedTasks(
             name,

@@ -147,7 +147,6 @@ class WorkerMetrics(ArchiveMetrics):
     max_tasks: int
     refused: Callable[[], int]
     pauses: Mapping[float, int] = field(default_factory=dict[float, int])
-    serves: Sequence[str] = ()
 
     def _families(self) -> Iterator[Metric]:
         stats = self.stats
@@ -215,10 +214,6 @@ class WorkerMetrics(ArchiveMetrics):
             )
 
     def _of_queues(self) -> Iterator[Metric]:
-        takes = dict.fromkeys(self.serves, int(not self.stats.draining))
-        yield self._gauge(
-            "serves_queue", "1 for each queue that the worker takes tasks of.", takes, "queue"
-        )
         found = self.stats.queues
         for name, text, values in (
             ("waiting", "Tasks that are due.", {each: of.waiting for each, of in found.items()}),
@@ -231,6 +226,12 @@ class WorkerMetrics(ArchiveMetrics):
             ),
         ):
             yield self._gauge(f"queue_{name}", text, values, "queue")
+        yield self._gauge(
+            "queue_workers",
+            "Live workers of the namespace that take tasks of the queue.",
+            self.stats.queue_workers,
+            "queue",
+        )
 
     def _of_events(self) -> Iterator[Metric]:
         backlog = self.stats.event_backlog

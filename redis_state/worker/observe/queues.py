@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
+from time import monotonic
 
+from redis_state.store import RedisStateStore
+from redis_state.worker.observe.registry import WorkerRegistry, count_serving
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.control import read_backlogs
 from redis_state.worker.queue.queue import Queue
 
 _COUNT_EVERY_S = 30.0
-# Each is a label. Those with the most tasks are counted.
+# Each is a label. Beside those that the worker serves, those with the most tasks are counted.
 _MOST = 200
 
 
-async def count_queues_regularly(queue: Queue, stats: WorkerStats, serves: Sequence[str]) -> None:
-    """Count what is in the queues, until cancelled. Errors: BackendError."""
+async def count_queues_regularly(
+    store: RedisStateStore, queue: Queue, stats: WorkerStats, serves: Sequence[str]
+) -> None:
+    """Count what is in the queues, and their workers, until cancelled. Errors: BackendError."""
+    registry = WorkerRegistry(store)
     while True:
-        found = await read_backlogs(queue, serves)
-        most = sorted(found, key=lambda name: found[name].tasks, reverse=True)[:_MOST]
-        stats.queues = {name: found[name] for name in {*most, *serves}}
-        await asyncio.sleep(_COUNT_EVERY_S)
+        began_s = monotonic()
+        serving = count_serving(await registry.list())
+        stats.queues = await read_backlogs(queue, serves, most=_MOST)
+        # By workers without metrics too: their queues are served.
+        stats.queue_workers = {name: serving[name] for name in stats.queues}
+        # Workers that started together do not count together. However many queues there are, a
+        # worker counts for a tenth of the time at most.
+        rest_s = _COUNT_EVERY_S * random.uniform(0.5, 1.0)
+        await asyncio.sleep(max(rest_s, 9 * (monotonic() - began_s)))

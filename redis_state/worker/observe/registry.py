@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -188,6 +189,14 @@ class WorkerRegistry:
             if info is not None:
                 found[name] = info
         return [found[name] for name in sorted(found)]
+
+
+def count_serving(workers: Sequence[WorkerInfo]) -> Counter[str]:
+    """Count the workers of each queue, without those that take no more tasks."""
+    serving: Counter[str] = Counter()
+    for info in workers:
+        serving.update(dict.fromkeys(info.queues, int(not info.draining)))
+    return serving
 
 
 def _pairs(flat: Sequence[bytes]) -> zip[tuple[bytes, bytes]]:

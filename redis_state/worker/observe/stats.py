@@ -105,6 +105,8 @@ class WorkerStats:
         self.event_backlog: tuple[int, float] | None = None
         # What is in each queue of the namespace.
         self.queues: Mapping[str, Backlog] = {}
+        # How many live workers take tasks of each of them.
+        self.queue_workers: Mapping[str, int] = {}
         self._running: dict[int, RunningTask] = {}
 
     @property

@@ -214,7 +214,6 @@ class WorkerProcess:
                 max_tasks=config.about.max_tasks,
                 stats=self.stats,
                 refused=lambda: stale_writes_refused(self.store.base.scripts.lost),
-                serves=config.about.queues,
             )
             self.served = Served(
                 metrics,
@@ -228,7 +227,7 @@ class WorkerProcess:
         return {
             "pauses": lambda: count_regularly(self.store, metrics, pauses_older_than),
             "queues": lambda: count_queues_regularly(
-                self.queue, self.stats, serves=config.about.queues
+                self.store, self.queue, self.stats, serves=config.about.queues
             ),
         }
 

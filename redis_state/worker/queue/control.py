@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from redis_state import limits
 from redis_state.errors import InvalidField
 from redis_state.store import RedisStateStore
-from redis_state.worker.observe.registry import WorkerRegistry
+from redis_state.worker.observe.registry import WorkerRegistry, count_serving
 from redis_state.worker.queue.backlog import Backlog, QueueKeyInfo, list_keys
 from redis_state.worker.queue.limits import (
     KEEP,
@@ -21,6 +21,9 @@ from redis_state.worker.queue.limits import (
     settings_of,
 )
 from redis_state.worker.queue.queue import DEFAULT_QUEUE, Queue
+
+# Queues that are read at once.
+_AT_ONCE = 16
 
 
 class Queues:
@@ -42,10 +45,7 @@ class Queues:
         return self._info(name, found, serving)
 
     async def list(self) -> Sequence[QueueInfo]:
-        """List the queues that live workers serve, the default one, and all that have tasks.
-
-        Of those without workers, up to 1,000 are looked at.
-        """
+        """List the queues that live workers serve, the default one, and all that have tasks."""
         serving = await self._serving()
         found = await read_backlogs(self._queue, {*serving, DEFAULT_QUEUE, self._queue.name})
         return [self._info(*each, serving) for each in sorted(found.items())]
@@ -95,11 +95,7 @@ class Queues:
         await self._set(name, settings_of(running=running, per_key=KEEP, rate=rate, names=names))
 
     async def _serving(self) -> Counter[str]:
-        """Count the live workers of each queue, without those that take no more tasks."""
-        serving: Counter[str] = Counter()
-        for info in await self._registry.list():
-            serving.update(dict.fromkeys(info.queues, int(not info.draining)))
-        return serving
+        return count_serving(await self._registry.list())
 
     def _info(self, name: str, found: Backlog, serving: Counter[str]) -> QueueInfo:
         return QueueInfo(
@@ -117,13 +113,33 @@ class Queues:
             await self._queue.scripts.set_flow(self._queue.keys(_checked(name)), settings)
 
 
-async def read_backlogs(queue: Queue, always: Iterable[str]) -> dict[str, Backlog]:
-    """Read what is in these queues and in all others that have tasks. Errors: BackendError."""
+async def read_backlogs(
+    queue: Queue, always: Iterable[str], *, most: int | None = None
+) -> dict[str, Backlog]:
+    """Read what is in these queues and in the ``most`` others with the most tasks, or all others.
+
+    Errors: BackendError.
+    """
     asked = set(always)
     names = sorted(asked | await queue.names.list())
-    found = await asyncio.gather(*map(queue.backlog, names))
-    named = zip(names, found, strict=True)
-    return {name: backlog for name, backlog in named if name in asked or backlog.tasks}
+    found = await _read(queue, names, ages=False)
+    others = [name for name in names if name not in asked and found[name].tasks]
+    others.sort(key=lambda name: found[name].tasks, reverse=True)
+    kept = {name: found[name] for name in [*asked, *others[:most]]}
+    # An age costs far more than a count, and only what waits has one.
+    waiting = [name for name, backlog in kept.items() if backlog.waiting]
+    return kept | await _read(queue, waiting, ages=True)
+
+
+async def _read(queue: Queue, names: Sequence[str], *, ages: bool) -> dict[str, Backlog]:
+    """Read what is in some queues, a few of them at once: what else the server does comes first."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def read(name: str) -> Backlog:
+        async with gate:
+            return await queue.backlog(name, ages=ages)
+
+    return dict(zip(names, await asyncio.gather(*map(read, names)), strict=True))
 
 
 def _checked(name: str) -> str:

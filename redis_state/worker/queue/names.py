@@ -6,15 +6,16 @@ that lost it knows it soon.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from time import monotonic
 
 from redis_state.scripts import Scripts, raw
 
 _AGAIN_S = 600.0
 _DAY_MS = 86_400_000
-# So many that a process has written are remembered, and so many are listed.
+# So many that a process has written are remembered.
 _MOST = 1_000
+# So many are listed with one call.
+_PAGE = 1_000
 
 
 class QueueNames:
@@ -47,7 +48,13 @@ class QueueNames:
             raise
 
     async def list(self) -> set[str]:
-        """List them, the 1,000 whose jobs live the longest. Errors: BackendUnavailable."""
+        """List all of them, a page at a time. Errors: BackendUnavailable."""
         commands = self._scripts.transport.commands
-        found: Sequence[bytes] = await commands.zrevrange(self._key, 0, _MOST - 1)
-        return {name.decode("utf-8", "surrogatepass") for name in found}
+        names: set[str] = set()
+        cursor = b"0"
+        while True:
+            # Not by rank: that leaves one out if one before it is removed meanwhile.
+            cursor, page = await commands.zscan(self._key, cursor, count=_PAGE)
+            names.update(name.decode("utf-8", "surrogatepass") for name in page[::2])
+            if cursor == b"0":
+                return names

@@ -149,9 +149,9 @@ class Queue:
         name = job.id_under(self._keys.jobs_tag)
         await self._scripts.defer_job(self.keys(job.queue), id=name, at_ms=at_ms, sooner=sooner)
 
-    async def backlog(self, queue: str | None = None) -> Backlog:
+    async def backlog(self, queue: str | None = None, *, ages: bool = True) -> Backlog:
         """Return what waits, what is claimed, and the limits. Errors: BackendUnavailable."""
-        return await read_backlog(self._store, self._scripts, self.keys(queue))
+        return await read_backlog(self._store, self._scripts, self.keys(queue), ages=ages)
 
     async def drop_claims(
         self,
