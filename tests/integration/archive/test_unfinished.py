@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 pytest.importorskip("psycopg", reason="needs the postgres extra")
 pytest.importorskip("arq", reason="needs the worker extra")
@@ -15,7 +17,7 @@ from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.copying.backfill import backfill
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import session_entry
-from redis_state.models import TaskStatus
+from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.moves import watch_entry
@@ -182,9 +184,23 @@ async def test_what_ends_waits_for_the_archive_without_an_archiver(
             assert await send(store, "PTTL", key) <= 11 * DAY_MS
 
 
-async def test_what_ends_expires_in_time_where_nothing_is_archived(settings: Settings) -> None:
+@pytest.mark.parametrize("whose", ["a worker's", "a host's"])
+async def test_what_ends_expires_in_time_where_nothing_is_archived(
+    settings: Settings, tmp_path: Path, whose: str
+) -> None:
+    # A host's task is never archived.
+    if whose == "a host's":
+        settings = settings.model_copy(update={"archive_url": SecretStr(tmp_path.as_uri())})
     async with RedisStateStore(settings) as store:
-        task = await ended(store)
-        keys = store.tasks.keys(SESSION, task)
+        if whose == "a worker's":
+            task = await ended(store)
+        else:
+            task = "host"
+            context = TaskContextSnapshot(session_id=SESSION, task_id=task)
+            state = TaskState(task, SESSION, TaskStatus.PENDING, TaskType.FOREGROUND, 0, context)
+            await store.tasks.save(state)
+            assert await TaskTransitions(store).cancel(state, "why")
+        keys, log = store.tasks.keys(SESSION, task), store.updates.keys(SESSION)
         assert await send(store, "HEXISTS", keys.task, "archive_hold") == 0
-        assert await send(store, "PTTL", keys.task) <= 7 * DAY_MS
+        for key in (keys.task, log.rows, log.ids):
+            assert 0 < await send(store, "PTTL", key) <= 11 * DAY_MS

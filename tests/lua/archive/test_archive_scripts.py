@@ -122,11 +122,10 @@ async def test_what_ends_is_held_in_the_step_that_ends_it(
             )
         assert reply.word is ReplyCode.OK
     log = keys.updates("s")
-    held = ours or how == "move"
     left = await lives(scripts, task.task, task.journal, task.tasks, log.rows, log.ids)
-    assert all((each > 9 * DAY) is held for each in left)
+    assert all((each > 9 * DAY) is ours for each in left)
     assert await scripts.mark_archived(task, stamp="4 end") == ok()
-    assert await scripts.keep_rows(log, least_ms=0, hold_ms=10 * DAY) == ok(int(held))
+    assert await scripts.keep_rows(log, least_ms=0, hold_ms=10 * DAY) == ok(int(ours))
     left = await lives(scripts, task.task, task.journal, log.rows, log.ids)
     assert all(0 < each <= 1.5 * HOUR for each in left)
 
