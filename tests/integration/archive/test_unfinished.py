@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,8 +16,10 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.copying.backfill import backfill
+from redis_state.archive.copying.updates import UpdateCopies
 from redis_state.archive.protocol import Archive
-from redis_state.archive.waiting import session_entry
+from redis_state.archive.waiting import ArchiveList, session_entry
+from redis_state.errors import ArchiveUnavailable
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.recovery.sweeper import Sweeper
@@ -182,6 +185,56 @@ async def test_what_ends_waits_for_the_archive_without_an_archiver(
         assert await archived(archive) == await expected(store, task)
         for key in (keys.task, keys.journal, log.rows, log.ids):
             assert await send(store, "PTTL", key) <= 11 * DAY_MS
+
+
+@pytest.mark.parametrize("how", ["it dies", "the archive goes", "the task is removed"])
+async def test_updates_that_an_end_holds_are_let_go_of_wherever_an_archiver_stops(
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    task, archiver = await ended(live), Archiver(live, archive)
+    await ArchiveList(live).enlist(SESSION, task)
+    if how == "the task is removed":
+        await live.tasks.clear(SESSION, task)
+        await archiver.run_once()
+    else:
+
+        async def stopped(*_: object) -> None:
+            # The task is marked: only its session leads to the updates.
+            assert await archived(archive) == await expected(live, task)
+            raise ArchiveUnavailable("mark", "gone") if how == "the archive goes" else RuntimeError
+
+        with monkeypatch.context() as patch, suppress(RuntimeError):
+            patch.setattr(UpdateCopies, "let_expire", stopped)
+            await archiver.run_once()
+    log = live.updates.keys(SESSION)
+    assert await send(live, "PTTL", log.rows) > 399 * DAY_MS
+    await all_due(live)
+    await Archiver(live, archive).run_once()
+    for key in (log.rows, log.ids):
+        assert await send(live, "PTTL", key) <= 11 * DAY_MS
+    assert await archived_rows(archive) == await live_rows(live)
+
+
+async def test_what_ends_while_an_archiver_works_stays_held_and_is_looked_at_soon(
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ArchiveList(live).enlist(SESSION, await ended(live))
+    let_expire, log = UpdateCopies.let_expire, live.updates.keys(SESSION)
+
+    async def late(copies: UpdateCopies, whole: Mapping[str, int]) -> None:
+        await ended(live)
+        # As a sweeper does that finds many new updates.
+        await ArchiveList(live).look_at_session(SESSION, within_ms=SOON_MS)
+        await let_expire(copies, whole)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(UpdateCopies, "let_expire", late)
+        await Archiver(live, archive).run_once()
+    assert await due_soon(live)
+    assert await send(live, "PTTL", log.rows) > 399 * DAY_MS
+    await all_due(live)
+    await Archiver(live, archive).run_once()
+    assert await send(live, "PTTL", log.rows) <= 11 * DAY_MS
 
 
 @pytest.mark.parametrize("whose", ["a worker's", "a host's"])
