@@ -139,6 +139,10 @@ async def test_a_log_is_kept_and_let_go_of(scripts: Scripts, keys: Keys) -> None
     assert await scripts.keep_rows(log, least_ms=DAY, n=0, hold_ms=10 * DAY) == ok(1)
     assert await scripts.keep_rows(log, least_ms=DAY, n=0, hold_ms=10 * DAY) == ok(0)
     assert all(left > 9 * DAY for left in await lives(scripts, log.rows, log.ids))
+    # A worker of a version without holds shortens it.
+    for key in (log.rows, log.ids):
+        await ask(scripts, "PEXPIRE", key, HOUR)
+    assert await scripts.keep_rows(log, least_ms=DAY, n=0, hold_ms=10 * DAY) == ok(1)
     # Something was appended since it was archived.
     assert await scripts.keep_rows(log, least_ms=0, n=0, hold_ms=10 * DAY) == ok(0)
     assert all(left > 9 * DAY for left in await lives(scripts, log.rows, log.ids))
