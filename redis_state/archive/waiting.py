@@ -1,8 +1,8 @@
 """What waits to be archived: two watch lists, in the slots of the tasks' watch list.
 
 A sweeper puts a session on its list when it sees a task of it, the archiver before it marks one.
-The session stays there until its updates have expired. So the updates that the end of a task holds are
-let go of.
+The session stays there until its updates have expired. So the updates that the end of a task holds
+are let go of.
 
 A task is on the tasks' watch list from before it is made. The sweeper puts it on this list before
 it removes it from that one. Both entries are in one slot, so they go back together. So no task

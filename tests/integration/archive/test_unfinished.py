@@ -22,6 +22,7 @@ from redis_state.archive.waiting import ArchiveList, session_entry
 from redis_state.errors import ArchiveUnavailable
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker.archiving import listing
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
@@ -145,6 +146,21 @@ async def test_a_task_that_runs_and_emits_more_than_redis_keeps_loses_nothing(
         rows = await archive.rows(SESSION, after=None, count=1000)
         assert rows is not None
         assert [row.n for row in rows] == list(range(1, updates + 1))
+
+
+async def test_a_session_that_may_be_a_forgotten_one_is_looked_at_soon_only_for_many_updates(
+    archiving: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "_MOST", 0)
+    small = archiving.model_copy(update={"max_updates_per_session": MOST})
+    async with RedisStateStore(small) as store:
+        task = await submitted(store)
+        await started(store, task)
+        sweeper = sweeper_of(store, archiving=True)
+        for soon in (False, True):
+            await inspect(store, task, sweeper)
+            assert await due_soon(store) is soon
+            await tell(store, MOST // 4, task=task)
 
 
 async def test_updates_that_were_trimmed_before_are_counted_and_logged(
