@@ -52,7 +52,5 @@ end
 announce(announcement, task_id, now)
 record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
 redis.call('PEXPIRE', journal, ttl_ms)
-if redis.call('HEXISTS', task, 'job') == 1 then
-  archive_ended(task, tasks, journal, task_id, announcement, hold_ms, now)
-end
+archive_ended(task, tasks, journal, task_id, announcement, hold_ms, now)
 return { 'OK', redis.call('HGETALL', task) }

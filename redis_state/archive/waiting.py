@@ -1,6 +1,8 @@
 """What waits to be archived: two watch lists, in the slots of the tasks' watch list.
 
-A session is on its list from when a sweeper sees a task of it, until its updates have expired.
+A sweeper puts a session on its list when it sees a task of it, the archiver before it marks one.
+The session stays there until its updates have expired. So the updates that the end of a task holds
+are let go of.
 
 A task is on the tasks' watch list from before it is made. The sweeper puts it on this list before
 it removes it from that one. Both entries are in one slot, so they go back together. So no task
@@ -66,15 +68,11 @@ class ArchiveList:
             self.tasks.bring_forward(entry, delay_ms=0),
         )
 
-    async def enlist_session(self, session_id: str, *, delay_ms: int) -> None:
-        """Put a session on its list, or postpone it there: what it has now is archived.
+    async def look_at_session(self, session_id: str, *, within_ms: int) -> None:
+        """Put a session on its list, or have it looked at sooner. A sooner look stands.
 
         One that looks at the session meanwhile does not remove it.
         """
-        await self.sessions.put(session_entry(session_id), delay_ms=delay_ms)
-
-    async def look_at_session(self, session_id: str, *, within_ms: int) -> None:
-        """Put a session on its list, or have it looked at sooner. A sooner look stands."""
         await self.sessions.bring_forward(session_entry(session_id), delay_ms=within_ms)
 
     async def backlog(self) -> ArchiveBacklog:

@@ -110,7 +110,10 @@ class WatchList:
         )
 
     async def bring_forward(self, entry: bytes, *, delay_ms: int) -> None:
-        """Put an entry, or make it due sooner; if it is due before, its time stands."""
+        """Put an entry, or make it due sooner; if it is due before, its time stands.
+
+        One that is claimed is due when the claim runs out: who has claimed it does not settle it.
+        """
         await self._scripts.watch_entry(
             self._shard(entry), entry=entry, delay_ms=delay_ms, stands="sooner"
         )

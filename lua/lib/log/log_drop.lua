@@ -1,7 +1,11 @@
 -- Drop the rows of a log, and return how many there were. Its numbers continue, so that no cursor can
 -- point into a later log.
 -- @include log_head
+-- @include log_release
+-- @include now_ms
 local function log_drop(rows, ids)
+  -- Of a log that was held only the rows are: its numbers live for as long as without an archive.
+  log_release(rows, ids, now_ms())
   local head, dropped = log_head(redis.call('HGET', ids, '')), redis.call('XLEN', rows)
   local expires = redis.call('PEXPIRETIME', ids)
   redis.call('UNLINK', rows, ids)

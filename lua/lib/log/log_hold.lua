@@ -2,10 +2,11 @@
 -- it is too old. How many rows it may have stays. Return 1 if that changed anything.
 -- @include log_head
 local function log_hold(rows, ids, least_ms, hold_ms, now)
-  local text = redis.call('HGET', ids, '')
-  if not text or redis.call('PTTL', rows) < 0 then return 0 end
+  local text, left = redis.call('HGET', ids, ''), redis.call('PTTL', rows)
+  if not text or left < 0 then return 0 end
   local head = log_head(text)
-  if head.held and head.held - now >= least_ms then return 0 end
+  -- A worker of a version without holds may have shortened the lifetime.
+  if head.held and math.min(head.held - now, left) >= least_ms then return 0 end
   head.held = now + hold_ms
   redis.call('HSET', ids, '', log_text(head))
   local ends = string.format('%.0f', math.max(head.held, head.expires))

@@ -6,7 +6,11 @@ local function watch_put(watch, clock, entry, when, stands, now)
   watch_clock(watch, clock, now)
   local was = tonumber(redis.call('ZSCORE', watch, entry) or 0)
   if stands == 'later' and was > when or stands == 'first' and was > 0 then return was end
-  if stands == 'sooner' and was > 0 and was < when then return was end
+  if stands == 'sooner' and was > 0 and was < when then
+    if was % 1 ~= 0.5 then return was end
+    -- It is claimed. As with the other words the claim ends: its owner may not have seen what the caller has.
+    when = math.floor(was)
+  end
   redis.call('ZADD', watch, string.format('%.0f', when), entry)
   watch_live(watch)
   return when

@@ -172,7 +172,7 @@ class Archiver:
             named = [task[0] for each in tasks if (task := task_of_entry(each.entry))]
             named += [found for each in sessions if (found := session_of_entry(each.entry))]
             await self._look(tasks, least_ms=ARCHIVE_HOLD_MS // 2, whole=False)
-            await self._keep_rows(named, least_ms=ARCHIVE_HOLD_MS // 2)
+            await self._copies.hold(named, least_ms=ARCHIVE_HOLD_MS // 2)
             settled |= {each.entry: _TROUBLE_MS for each in (*tasks, *sessions)}
 
     async def _archive_some(
@@ -191,6 +191,9 @@ class Archiver:
         of_tasks = {each.task.session_id for each in ended}
         wanted = sorted(of_tasks | {each for each in named.values() if each is not None})
         erased = await self._archive.erased(wanted)
+        # Once a task is marked, only this leads to the updates that its end holds.
+        unclaimed = of_tasks.difference(named.values())
+        await self._look_at_sessions(unclaimed, within_ms=self._session_ms)
         ended, gone = divided(ended, erased)
         # To be read they were kept from expiring. They are not to live longer for that.
         await asyncio.gather(*map(self._mark, gone))
@@ -206,13 +209,9 @@ class Archiver:
             await self._pace.rest()
             await self._archive_tasks(some, settled, report)
         await self._pace.rest()
-        await self._let_expire(copied.whole)
-        await asyncio.gather(
-            *(
-                self._list.enlist_session(each, delay_ms=self._delay_ms(each, copied))
-                for each in of_tasks & copied.whole
-            )
-        )
+        await self._copies.let_expire(copied.whole)
+        many = [each for each in unclaimed if copied.rows[each] >= self._many]
+        await self._look_at_sessions(many, within_ms=_AGAIN_MS)
         for entry, session_id in named.items():
             settled[entry] = await self._next_look(session_id, copied)
 
@@ -251,7 +250,7 @@ class Archiver:
             if task is None:
                 return None
             try:
-                return await self._store.base.scripts.read_ended(
+                reply = await self._store.base.scripts.read_ended(
                     self._store.tasks.keys(*task),
                     least_ms=least_ms,
                     hold_ms=ARCHIVE_HOLD_MS,
@@ -261,6 +260,10 @@ class Archiver:
                 raise
             except RedisStateError as error:
                 return error
+            if reply.word is ReplyCode.MISSING:
+                # It was removed after its end, which holds the updates of its session.
+                await self._look_at_sessions([task[0]], within_ms=_AGAIN_MS)
+            return reply
 
         return list(await asyncio.gather(*map(one, claims)))
 
@@ -347,16 +350,9 @@ class Archiver:
     def _delay_ms(self, session_id: str, copied: CopiedUpdates) -> int:
         return _AGAIN_MS if copied.rows[session_id] >= self._many else self._session_ms
 
-    async def _let_expire(self, sessions: Iterable[str]) -> None:
-        await self._keep_rows(sessions, least_ms=0)
-
-    async def _keep_rows(self, sessions: Iterable[str], *, least_ms: int) -> None:
-        scripts, updates = self._store.base.scripts, self._store.updates
+    async def _look_at_sessions(self, sessions: Iterable[str], *, within_ms: int) -> None:
         await asyncio.gather(
-            *(
-                scripts.keep_rows(updates.keys(each), least_ms=least_ms, hold_ms=ARCHIVE_HOLD_MS)
-                for each in sessions
-            )
+            *(self._list.look_at_session(each, within_ms=within_ms) for each in sessions)
         )
 
     async def _keep(
@@ -381,7 +377,7 @@ class Archiver:
             kept.add(task[0])
             settled[claim.entry] = backoff_ms(self._failures)
             report.postponed += 1
-        await self._keep_rows(
+        await self._copies.hold(
             [each for each in kept if each is not None], least_ms=ARCHIVE_HOLD_MS // 2
         )
         for claim in sessions:

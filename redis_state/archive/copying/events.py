@@ -37,6 +37,7 @@ from redis_state.errors import (
 from redis_state.primitives.log import Log, Page
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
+from redis_state.stores.base import ARCHIVE_HOLD_MS
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ _FEW_TRIES = 3
 
 @dataclass(slots=True)
 class CopiedEvents:
-    """What was copied. ``whole`` are the traces of which the archive has all rows.
+    """What was copied. Of ``whole`` traces the archive has all rows up to their numbers.
 
     ``missed`` counts rows that were trimmed before they were archived. ``refused`` are traces with
     a row that the archive does not take.
@@ -59,7 +60,7 @@ class CopiedEvents:
     rows: int = 0
     missed: int = 0
     erased: int = 0
-    whole: set[str] = field(default_factory=set[str])
+    whole: dict[str, int] = field(default_factory=dict[str, int])
     refused: set[str] = field(default_factory=set[str])
 
 
@@ -76,6 +77,7 @@ class _ReadEvents:
     rows: list[Row]
     missed: int
     at_end: bool
+    end: int
 
 
 class EventCopies:
@@ -118,14 +120,18 @@ class EventCopies:
             await self._copy(left, erased, copied, ends_s)
         return copied
 
-    async def keep(self, trace_id: str, *, least_ms: int, hold_ms: int) -> bool:
-        """Keep a trace's log from expiring, if it has any row. 0 lets it expire as it would have.
+    async def hold(self, trace_id: str) -> bool:
+        """Keep a trace's log from expiring, if it has any row; return whether it has one."""
+        return await self._keep_rows(trace_id, ARCHIVE_HOLD_MS // 2, 0)
 
-        Return whether it has one.
-        """
+    async def let_expire(self, trace_id: str, n: int) -> None:
+        """Release a trace's log, if it ends with its ``n``-th row: it expires as it would have."""
+        await self._keep_rows(trace_id, 0, n)
+
+    async def _keep_rows(self, trace_id: str, least_ms: int, n: int) -> bool:
         scripts, keys = self._store.base.scripts, self._store.events.log(trace_id).keys
         _, there = await asyncio.gather(
-            scripts.keep_rows(keys, least_ms=least_ms, hold_ms=hold_ms),
+            scripts.keep_rows(keys, least_ms=least_ms, n=n, hold_ms=ARCHIVE_HOLD_MS),
             self._store.transport.commands.exists(keys.rows),
         )
         return bool(there)
@@ -181,7 +187,7 @@ class EventCopies:
                     continue
                 copied.rows += len(news[trace_id])
                 if page.at_end:
-                    copied.whole.add(trace_id)
+                    copied.whole[trace_id] = page.end
                 elif page.rows:
                     row = page.rows[-1]
                     following[trace_id] = _Left(row.cursor, _record(trace_id, row).place)
@@ -261,8 +267,9 @@ async def _read(events: Log, left: _Left, count: int) -> _ReadEvents:
             # Trimmed, or of another history: what is kept is read.
             after = None
             continue
-        return _ReadEvents(page.rows, _missed(page, after, last), page.at_end)
-    return _ReadEvents([], 0, at_end=False)
+        end = int(page.cursor.partition("-")[0])
+        return _ReadEvents(page.rows, _missed(page, after, last), page.at_end, end)
+    return _ReadEvents([], 0, at_end=False, end=0)
 
 
 def _missed(page: Page, after: str | None, last: RecordPlace | None) -> int:

@@ -36,7 +36,6 @@ from redis_state.errors import (
 from redis_state.primitives.watchlist import WatchClaim
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import RecordList, record_of_entry
-from redis_state.stores.base import ARCHIVE_HOLD_MS
 from redis_state.transport.keys import WATCH_SHARDS
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -193,15 +192,16 @@ class RecordArchiver:
         if copied.missed:
             log.warning("%d events were trimmed before they were archived", copied.missed)
         for claim, trace in traces.items():
-            whole, refused = trace in copied.whole, trace in copied.refused
-            done.settled[claim.entry] = None if whole else _TROUBLE_MS if refused else _AGAIN_MS
-            if not whole and not refused:
-                # If it is held, that stays: not all of its rows are archived.
-                continue
+            n, refused = copied.whole.get(trace), trace in copied.refused
+            done.settled[claim.entry] = (
+                None if n is not None else _TROUBLE_MS if refused else _AGAIN_MS
+            )
             try:
-                await self._events.keep(
-                    trace, least_ms=ARCHIVE_HOLD_MS // 2 if refused else 0, hold_ms=ARCHIVE_HOLD_MS
-                )
+                # Of others what is held stays so: not all of their rows are archived.
+                if refused:
+                    await self._events.hold(trace)
+                elif n is not None:
+                    await self._events.let_expire(trace, n)
             except _OF_ALL:
                 raise
             except RedisStateError:
@@ -364,9 +364,7 @@ class RecordArchiver:
     async def _is_kept(self, trace: str | None, named: Named | None) -> bool:
         """Keep what a claim stands for from expiring; return whether it is there."""
         if trace is not None:
-            return await self._events.keep(
-                trace, least_ms=ARCHIVE_HOLD_MS // 2, hold_ms=ARCHIVE_HOLD_MS
-            )
+            return await self._events.hold(trace)
         return named is not None and await self._reader.read(*named, whole=False) is not None
 
     async def _settle(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -16,6 +16,7 @@ from redis_state.archive.protocol import Archive
 from redis_state.errors import CursorGap
 from redis_state.primitives.log import Log, Page
 from redis_state.store import RedisStateStore
+from redis_state.stores.base import ARCHIVE_HOLD_MS
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -28,23 +29,25 @@ _NONE_ERASED: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(slots=True)
 class CopiedUpdates:
-    """What was copied: how many rows of each session. Of ``whole`` ones the archive has all rows.
+    """What was copied: how many rows of each session.
 
-    ``missed`` counts rows that were trimmed before they were archived.
+    Of ``whole`` ones the archive has all rows up to the number of their last. ``missed`` counts
+    rows that were trimmed before they were archived.
     """
 
     rows: Counter[str] = field(default_factory=Counter[str])
     missed: int = 0
-    whole: set[str] = field(default_factory=set[str])
+    whole: dict[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A page. ``last`` is its last row, written or not."""
+    """A page. ``last`` is its last row, written or not; ``end`` the number that it ends at."""
 
     found: SessionRows
     missed: int
     at_end: bool
+    end: int
     last: Place | None = None
 
 
@@ -83,6 +86,23 @@ class UpdateCopies:
             await self._copy(dict(sessions[start : start + _TOGETHER]), copied)
         return copied
 
+    async def hold(self, sessions: Iterable[str], *, least_ms: int) -> None:
+        """Keep the updates of sessions from expiring, if they would within ``least_ms``."""
+        await self._keep_rows(dict.fromkeys(sessions, 0), least_ms)
+
+    async def let_expire(self, whole: Mapping[str, int]) -> None:
+        """Release what is archived whole, unless more was appended: that is archived first."""
+        await self._keep_rows(whole, 0)
+
+    async def _keep_rows(self, sessions: Mapping[str, int], least_ms: int) -> None:
+        scripts, keys = self._store.base.scripts, self._store.updates.keys
+        await asyncio.gather(
+            *(
+                scripts.keep_rows(keys(each), least_ms=least_ms, n=n, hold_ms=ARCHIVE_HOLD_MS)
+                for each, n in sessions.items()
+            )
+        )
+
     async def _copy(self, left: Mapping[str, _Position], copied: CopiedUpdates) -> None:
         count = _FIRST
         while left:
@@ -109,7 +129,7 @@ class UpdateCopies:
                         session_id,
                     )
                 if page.at_end:
-                    copied.whole.add(session_id)
+                    copied.whole[session_id] = page.end
                 else:
                     was = left[session_id]
                     written = (rows[-1].n, rows[-1].ms) if rows else was.written
@@ -136,7 +156,8 @@ class UpdateCopies:
                 page, missed, lost = await log.read(after=cursor, count=count), 0, None
             except CursorGap as gap:
                 if gap.reason == "ahead":
-                    return _Read(SessionRows(session_id, position.written, ()), 0, at_end=True)
+                    found = SessionRows(session_id, position.written, ())
+                    return _Read(found, 0, at_end=True, end=_number(gap.resume_after))
                 page, missed, lost = await _read_behind(log, gap, count)
         except CursorGap:
             return None
@@ -146,13 +167,17 @@ class UpdateCopies:
         last = (rows[-1].n, rows[-1].ms) if rows else after
         rows = [row for row in rows if row.ms * 1000 >= position.erased_us]
         found = SessionRows(session_id, position.written, rows, lost)
-        return _Read(found, missed, page.at_end, last)
+        return _Read(found, missed, page.at_end, _number(page.cursor), last)
 
 
 def log_of(store: RedisStateStore, session_id: str) -> Log:
     """Return the log of a session's updates, with cursors that name it."""
     updates = store.updates
     return Log(store.base.scripts, updates.keys(session_id), updates.bounds, named=True)
+
+
+def _number(cursor: str) -> int:
+    return int(cursor.partition("-")[0])
 
 
 async def _read_behind(log: Log, gap: CursorGap, count: int) -> tuple[Page, int, Place | None]:

@@ -41,5 +41,5 @@ class ArchiveScripts(ScriptRunner):
         """OK | STALE stamp | MISSING."""
 
     @script
-    def keep_rows(self, log: LogKeys, *, least_ms: int, hold_ms: int) -> PendingReply:
+    def keep_rows(self, log: LogKeys, *, least_ms: int, n: int, hold_ms: int) -> PendingReply:
         """OK changed."""

@@ -21,7 +21,8 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 
 _SOON_MS = 1_000
-# Of so many sessions it is known what was listed. Those that are not are listed once more.
+# Of so many sessions it is known what was listed. Those that are not are listed once more, and then
+# not to be looked at soon: as often as a sweeper sees a task of theirs, an archiver would look.
 _MOST = 10_000
 
 
@@ -53,7 +54,7 @@ class ArchiveEntries:
             await self._list.enlist(view.session_id, view.task_id)
 
     async def _list_session(self, session_id: str) -> None:
-        """List a session: soon if it is new, or if many of its updates are; else now and then.
+        """List a session: soon if it is new, or many of its updates are; else now and then.
 
         A look of the archiver that is due before stands.
         """
@@ -64,13 +65,16 @@ class ArchiveEntries:
         )
         if not n:
             return
-        soon = was is None or n < was.n or n - was.n >= self._many
+        # Of many sessions one that is not known may be one that is forgotten.
+        new = was is None and len(self._sessions) < _MOST
+        listed = 0 if was is None else was.n
+        soon = new or n < listed or n - listed >= self._many
         if not soon and was is not None and now_s - was.at_s < self._every_s:
             return
         await self._list.look_at_session(
             session_id, within_ms=_SOON_MS if soon else round(self._every_s * 1000)
         )
-        self._sessions[session_id] = _ListedSession(now_s, n if was is None or soon else was.n)
+        self._sessions[session_id] = _ListedSession(now_s, n if soon else listed)
         self._sessions.move_to_end(session_id)
         if len(self._sessions) > _MOST:
             self._sessions.popitem(last=False)

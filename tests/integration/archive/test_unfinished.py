@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 pytest.importorskip("psycopg", reason="needs the postgres extra")
 pytest.importorskip("arq", reason="needs the worker extra")
@@ -13,10 +16,13 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.copying.backfill import backfill
+from redis_state.archive.copying.updates import UpdateCopies
 from redis_state.archive.protocol import Archive
-from redis_state.archive.waiting import session_entry
-from redis_state.models import TaskStatus
+from redis_state.archive.waiting import ArchiveList, session_entry
+from redis_state.errors import ArchiveUnavailable
+from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker.archiving import listing
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
@@ -142,6 +148,21 @@ async def test_a_task_that_runs_and_emits_more_than_redis_keeps_loses_nothing(
         assert [row.n for row in rows] == list(range(1, updates + 1))
 
 
+async def test_a_session_that_may_be_a_forgotten_one_is_looked_at_soon_only_for_many_updates(
+    archiving: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "_MOST", 0)
+    small = archiving.model_copy(update={"max_updates_per_session": MOST})
+    async with RedisStateStore(small) as store:
+        task = await submitted(store)
+        await started(store, task)
+        sweeper = sweeper_of(store, archiving=True)
+        for soon in (False, True):
+            await inspect(store, task, sweeper)
+            assert await due_soon(store) is soon
+            await tell(store, MOST // 4, task=task)
+
+
 async def test_updates_that_were_trimmed_before_are_counted_and_logged(
     archiving: Settings, archive: Archive, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -182,9 +203,73 @@ async def test_what_ends_waits_for_the_archive_without_an_archiver(
             assert await send(store, "PTTL", key) <= 11 * DAY_MS
 
 
-async def test_what_ends_expires_in_time_where_nothing_is_archived(settings: Settings) -> None:
+@pytest.mark.parametrize("how", ["it dies", "the archive goes", "the task is removed"])
+async def test_updates_that_an_end_holds_are_let_go_of_wherever_an_archiver_stops(
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    task, archiver = await ended(live), Archiver(live, archive)
+    await ArchiveList(live).enlist(SESSION, task)
+    if how == "the task is removed":
+        await live.tasks.clear(SESSION, task)
+        await archiver.run_once()
+    else:
+
+        async def stopped(*_: object) -> None:
+            # The task is marked: only its session leads to the updates.
+            assert await archived(archive) == await expected(live, task)
+            raise ArchiveUnavailable("mark", "gone") if how == "the archive goes" else RuntimeError
+
+        with monkeypatch.context() as patch, suppress(RuntimeError):
+            patch.setattr(UpdateCopies, "let_expire", stopped)
+            await archiver.run_once()
+    log = live.updates.keys(SESSION)
+    assert await send(live, "PTTL", log.rows) > 399 * DAY_MS
+    await all_due(live)
+    await Archiver(live, archive).run_once()
+    for key in (log.rows, log.ids):
+        assert await send(live, "PTTL", key) <= 11 * DAY_MS
+    assert await archived_rows(archive) == await live_rows(live)
+
+
+async def test_what_ends_while_an_archiver_works_stays_held_and_is_looked_at_soon(
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ArchiveList(live).enlist(SESSION, await ended(live))
+    let_expire, log = UpdateCopies.let_expire, live.updates.keys(SESSION)
+
+    async def late(copies: UpdateCopies, whole: Mapping[str, int]) -> None:
+        await ended(live)
+        # As a sweeper does that finds many new updates.
+        await ArchiveList(live).look_at_session(SESSION, within_ms=SOON_MS)
+        await let_expire(copies, whole)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(UpdateCopies, "let_expire", late)
+        await Archiver(live, archive).run_once()
+    assert await due_soon(live)
+    assert await send(live, "PTTL", log.rows) > 399 * DAY_MS
+    await all_due(live)
+    await Archiver(live, archive).run_once()
+    assert await send(live, "PTTL", log.rows) <= 11 * DAY_MS
+
+
+@pytest.mark.parametrize("whose", ["a worker's", "a host's"])
+async def test_what_ends_expires_in_time_where_nothing_is_archived(
+    settings: Settings, tmp_path: Path, whose: str
+) -> None:
+    # A host's task is never archived.
+    if whose == "a host's":
+        settings = settings.model_copy(update={"archive_url": SecretStr(tmp_path.as_uri())})
     async with RedisStateStore(settings) as store:
-        task = await ended(store)
-        keys = store.tasks.keys(SESSION, task)
+        if whose == "a worker's":
+            task = await ended(store)
+        else:
+            task = "host"
+            context = TaskContextSnapshot(session_id=SESSION, task_id=task)
+            state = TaskState(task, SESSION, TaskStatus.PENDING, TaskType.FOREGROUND, 0, context)
+            await store.tasks.save(state)
+            assert await TaskTransitions(store).cancel(state, "why")
+        keys, log = store.tasks.keys(SESSION, task), store.updates.keys(SESSION)
         assert await send(store, "HEXISTS", keys.task, "archive_hold") == 0
-        assert await send(store, "PTTL", keys.task) <= 7 * DAY_MS
+        for key in (keys.task, log.rows, log.ids):
+            assert 0 < await send(store, "PTTL", key) <= 11 * DAY_MS

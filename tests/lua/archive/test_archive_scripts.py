@@ -122,25 +122,31 @@ async def test_what_ends_is_held_in_the_step_that_ends_it(
             )
         assert reply.word is ReplyCode.OK
     log = keys.updates("s")
-    held = ours or how == "move"
     left = await lives(scripts, task.task, task.journal, task.tasks, log.rows, log.ids)
-    assert all((each > 9 * DAY) is held for each in left)
+    assert all((each > 9 * DAY) is ours for each in left)
     assert await scripts.mark_archived(task, stamp="4 end") == ok()
-    assert await scripts.keep_rows(log, least_ms=0, hold_ms=10 * DAY) == ok(int(held))
+    assert await scripts.keep_rows(log, least_ms=0, n=1, hold_ms=10 * DAY) == ok(int(ours))
     left = await lives(scripts, task.task, task.journal, log.rows, log.ids)
     assert all(0 < each <= 1.5 * HOUR for each in left)
 
 
 async def test_a_log_is_kept_and_let_go_of(scripts: Scripts, keys: Keys) -> None:
     log = keys.updates("s")
-    assert await scripts.keep_rows(log, least_ms=DAY, hold_ms=10 * DAY) == ok(0)
+    assert await scripts.keep_rows(log, least_ms=DAY, n=0, hold_ms=10 * DAY) == ok(0)
     await append(scripts, log, "a")
     before = await lives(scripts, log.rows, log.ids)
-    assert await scripts.keep_rows(log, least_ms=0, hold_ms=10 * DAY) == ok(0)
-    assert await scripts.keep_rows(log, least_ms=DAY, hold_ms=10 * DAY) == ok(1)
-    assert await scripts.keep_rows(log, least_ms=DAY, hold_ms=10 * DAY) == ok(0)
+    assert await scripts.keep_rows(log, least_ms=0, n=1, hold_ms=10 * DAY) == ok(0)
+    assert await scripts.keep_rows(log, least_ms=DAY, n=0, hold_ms=10 * DAY) == ok(1)
+    assert await scripts.keep_rows(log, least_ms=DAY, n=0, hold_ms=10 * DAY) == ok(0)
     assert all(left > 9 * DAY for left in await lives(scripts, log.rows, log.ids))
-    assert await scripts.keep_rows(log, least_ms=0, hold_ms=10 * DAY) == ok(1)
+    # A worker of a version without holds shortens it.
+    for key in (log.rows, log.ids):
+        await ask(scripts, "PEXPIRE", key, HOUR)
+    assert await scripts.keep_rows(log, least_ms=DAY, n=0, hold_ms=10 * DAY) == ok(1)
+    # Something was appended since it was archived.
+    assert await scripts.keep_rows(log, least_ms=0, n=0, hold_ms=10 * DAY) == ok(0)
+    assert all(left > 9 * DAY for left in await lives(scripts, log.rows, log.ids))
+    assert await scripts.keep_rows(log, least_ms=0, n=1, hold_ms=10 * DAY) == ok(1)
     after = await lives(scripts, log.rows, log.ids)
     assert all(abs(was - now) < 60_000 for was, now in zip(before, after, strict=True))
 
@@ -150,7 +156,7 @@ async def test_no_row_of_a_log_that_is_held_is_too_old_and_too_many_are_too_many
 ) -> None:
     log = keys.updates("s")
     await append(scripts, log, *"abcde", topic="t")
-    assert await scripts.keep_rows(log, least_ms=DAY, hold_ms=10 * DAY) == ok(1)
+    assert await scripts.keep_rows(log, least_ms=DAY, n=0, hold_ms=10 * DAY) == ok(1)
     await clock_passes(scripts, await clock_ms(scripts) + 2)
     # Each of them finds the others too old, and the lifetime too short.
     await append(scripts, log, "f", topic="t", ttl_ms=1)
@@ -160,11 +166,11 @@ async def test_no_row_of_a_log_that_is_held_is_too_old_and_too_many_are_too_many
     await clock_passes(scripts, await clock_ms(scripts) + 2)
     await append(scripts, log, "i", topic="t", max_rows=5, ttl_ms=1)
     assert [row_id for _, row_id in await rows_of(scripts, log)] == [*"efghi"]
-    assert await scripts.keep_rows(log, least_ms=DAY, hold_ms=10 * DAY) == ok(0)
+    assert await scripts.keep_rows(log, least_ms=DAY, n=0, hold_ms=10 * DAY) == ok(0)
     assert all(left > 9 * DAY for left in await lives(scripts, log.rows, log.ids))
     # As the appends have extended it.
     for changed in (1, 0):
-        assert await scripts.keep_rows(log, least_ms=0, hold_ms=10 * DAY) == ok(changed)
+        assert await scripts.keep_rows(log, least_ms=0, n=9, hold_ms=10 * DAY) == ok(changed)
         left = await lives(scripts, log.rows, log.ids)
         assert all(2 * HOUR < each <= 3 * HOUR for each in left)
     await append(scripts, log, "j", topic="t", ttl_ms=1)

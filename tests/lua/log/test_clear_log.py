@@ -45,6 +45,17 @@ async def test_numbers_go_on_though_somebody_took_the_lifetime_away(
     assert (await lives(scripts, log.ids))[0] > HOUR
 
 
+async def test_numbers_of_a_log_that_was_held_live_as_long_as_others(
+    scripts: Scripts, keys: Keys
+) -> None:
+    log = keys.updates("s")
+    await append(scripts, log, "a", "b")
+    await scripts.keep_rows(log, least_ms=HOUR, n=0, hold_ms=1000 * HOUR)
+    assert await scripts.clear_log(log) == ok(2)
+    assert 0 < (await lives(scripts, log.ids))[0] <= 1.5 * HOUR
+    assert await append(scripts, log, "c") == ok(1, 3)
+
+
 async def test_rows_without_a_head_go(scripts: Scripts, keys: Keys) -> None:
     log = keys.updates("s")
     await append(scripts, log, "a", topic="last")

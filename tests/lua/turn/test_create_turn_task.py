@@ -83,9 +83,10 @@ async def test_other_tasks_than_those_known_are_read_again(scripts: Scripts, key
 
 
 async def test_what_is_replaced_is_held_for_the_archive(scripts: Scripts, keys: Keys) -> None:
-    await create(scripts, keys, "a", "enqueue")
-    await create(scripts, keys, "b", "replace", "a", hold_ms=30 * HOUR)
     log, held = keys.updates("s"), task_keys(keys, "s", "a")
+    await create(scripts, keys, "a", "enqueue")
+    await ask(scripts, "HSET", held.task, "job", "{}")
+    await create(scripts, keys, "b", "replace", "a", hold_ms=30 * HOUR)
     assert all(left > 29 * HOUR for left in await lives(scripts, held.task, log.rows, log.ids))
 
 

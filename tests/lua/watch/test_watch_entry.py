@@ -28,3 +28,26 @@ async def test_the_later_of_two_times_stands_unless_another_is_wanted(
     assert await put(3 * HOUR, "given") == 3
     assert await put(4 * HOUR) == 4
     assert await ask(scripts, "ZCARD", watch) == 1
+
+
+async def test_a_claim_of_what_is_to_be_due_sooner_ends_and_its_time_stays(
+    scripts: Scripts, keys: Keys
+) -> None:
+    watch = keys.watch(0)
+
+    async def sooner(delay_ms: int) -> int:
+        reply = await scripts.watch_entry(watch, entry=b"e", delay_ms=delay_ms, stands="sooner")
+        return int(reply.facts[0])
+
+    was = await sooner(0)
+    assert await sooner(HOUR) == was
+    reply = await scripts.claim_due(watch, limit=1, hold_ms=HOUR, about=None, indexed=False)
+    mark, entry = reply.facts[:2]
+    assert entry == b"e"
+    # The claimer may have seen what it was before.
+    assert await sooner(2 * HOUR) == int(float(mark))
+    settled = scripts.settle_claim(
+        watch, since=None, dated=False, mark=mark, entries=[(b"e", None)]
+    )
+    assert await settled == ok(0)
+    assert await sooner(2 * HOUR) == int(float(mark))

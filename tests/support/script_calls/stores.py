@@ -93,7 +93,7 @@ CALLS: dict[str, Call] = {
         keys.trajectory(SESSION, "t"), index=keys.traces(SESSION), member="t", stamp="1 w"
     ),
     "keep_rows": lambda scripts, keys: scripts.keep_rows(
-        keys.updates(SESSION), least_ms=HOUR, hold_ms=HOUR
+        keys.updates(SESSION), least_ms=HOUR, n=0, hold_ms=HOUR
     ),
     "watch_since": lambda scripts, keys: scripts.watch_since(
         keys.events_watch(0), since=keys.events_since(0), entry=b"e", delay_ms=HOUR, stands="sooner"
