@@ -137,7 +137,7 @@ class _Lateness:
             )
 
 
-class _Retention:
+class _RetentionRounds:
     """The rounds of retention. One may take an hour: archiving continues beside it."""
 
     def __init__(self, store: RedisStateStore, archive: Archive, stats: WorkerStats | None) -> None:
@@ -189,7 +189,7 @@ async def archive_regularly(
     share = store.settings.archive_share if share is None else share
     pace, lateness = Pace(share or 1.0), _Lateness(store, archives=share > 0)
     archivers = _Archivers(store, archive, pace)
-    retention, counting = _Retention(store, archive, stats), _Part("counting what waits")
+    retention, counting = _RetentionRounds(store, archive, stats), _Part("counting what waits")
     counted_at, done = -_COUNT_EVERY_S, ArchiveRound()
     try:
         while True:
