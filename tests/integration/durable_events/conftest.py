@@ -41,4 +41,6 @@ async def kept(durable: Settings) -> AsyncIterator[RedisStateStore]:
     """Give a store in each mode."""
     async with RedisStateStore(durable) as opened:
         assert isinstance(opened.events, DurableEventStore)
+        # On a busy machine that takes longer than a call may.
+        await opened.events.prepare()
         yield opened
