@@ -20,7 +20,7 @@ def install(url: str) -> None:
         def __init__(self, db_path: str | None = None, /, **fields: Any) -> None:
             file = hashlib.sha256(str(db_path).encode()).hexdigest()[:16]
             options = {"namespace": f"upstream-{os.getpid()}-{file}"}
-            super().__init__(url=SecretStr(url), options=options, **fields)
+            super().__init__(url=SecretStr(url), options=options, **fields)  # pyright: ignore[reportUnknownMemberType]
 
     for module in ("crewai.flow.persistence", "crewai.flow.persistence.sqlite"):
         setattr(import_module(module), "SQLiteFlowPersistence", StandIn)  # noqa: B010

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from datetime import date
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, Field, PrivateAttr, SecretStr
 from pydantic_core import to_jsonable_python
@@ -135,10 +135,9 @@ def _with_times(value: Any) -> Any:
         case date():
             return value.isoformat()
         case dict():
-            items: dict[Any, Any] = value
+            items: Any = cast("Any", value)
             return {key: _with_times(each) for key, each in items.items()}
         case list() | tuple() | set() | frozenset():
-            members: Iterable[Any] = value
-            return [_with_times(each) for each in members]
+            return [_with_times(each) for each in cast("Iterable[Any]", value)]
         case _:
             return value

@@ -52,7 +52,7 @@ class _Claim:
 
     lease: HeldLease
     renewal: Renewal | None = None
-    outer: Mapping[tuple[int, str], _Claim] = field(default_factory=dict)
+    outer: Mapping[tuple[int, str], _Claim] = field(default_factory=dict[tuple[int, str], "_Claim"])
     inside: int = 1
 
 
