@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -27,6 +28,8 @@ from redis_state.postgres.connection import (
     problem,
 )
 from redis_state.postgres.migrations import applied_version, apply_migrations
+
+log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -83,6 +86,7 @@ class PostgresLink:
                 if (making := self._made_now()) is None:
                     raise
                 await asyncio.wait({making})
+                self._raise_refusal(making)
 
     async def run(
         self, work: Callable[[AsyncConnection[Any]], Awaitable[T]], *, writes: bool = False
@@ -204,6 +208,8 @@ class PostgresLink:
         """
         making = self._made_now()
         if making is None:
+            if self._closed:
+                raise TimeoutError
             making = self._making = asyncio.create_task(self._make_tables())
             making.add_done_callback(_look_at)
         await asyncio.wait({making}, timeout=left)
@@ -211,11 +217,19 @@ class PostgresLink:
             raise TimeoutError
         making.result()
 
+    def _raise_refusal(self, making: asyncio.Task[None]) -> None:
+        """Raise why the tables cannot be made, if another try is of no use."""
+        error = None if making.cancelled() else making.exception()
+        if isinstance(error, psycopg.Error):
+            reason = self._judge(error, is_new=False)
+            log.warning("%s: its tables are not made yet: %s", self.address, reason)
+
     async def _make_tables(self) -> None:
         async def make(opened: AsyncConnection[Any]) -> None:
             await apply_migrations(opened, self._schema, self._migrations)
 
-        opened = await connect(self._url, timeout_s=self._timeout_s)
+        async with asyncio.timeout(self._timeout_s):
+            opened = await connect(self._url)
         try:
             await self._bounded(_settled(opened, make), _MAKING_S, opened)
         finally:

@@ -102,8 +102,10 @@ class Leases:
 
         So what came of the work is not replaced by an error of its last call.
         """
-        with suppress(BackendError):
+        try:
             await self.release(held)
+        except BackendError as error:
+            log.warning("a lease could not be given back, and runs out: %s", error)
 
     def keep(
         self,

@@ -91,7 +91,7 @@ def _report(title: str, report: dict[str, Any]) -> int:
             print(f"  {outcome}: {test}")
     for reason, count in report["left_out"].items():
         print(f"  left out, {count}: {reason}")
-    return 0 if passed == len(outcomes) else 1
+    return 0 if outcomes and passed == len(outcomes) else 1
 
 
 if __name__ == "__main__":
