@@ -35,9 +35,13 @@ _MESSAGES = frozenset(
     }
 )
 # What a reader feeds: of a task that runs here; that nobody runs; that has ended.
-ALL = frozenset(SteeringEventType)
-OF_OWNERS = frozenset({SteeringEventType.CANCEL, SteeringEventType.PRIORITIZE})
-APPROVALS = frozenset({SteeringEventType.APPROVE, SteeringEventType.REJECT})
+ALL: frozenset[SteeringEventType] = frozenset(SteeringEventType)
+OF_OWNERS: frozenset[SteeringEventType] = frozenset(
+    {SteeringEventType.CANCEL, SteeringEventType.PRIORITIZE}
+)
+APPROVALS: frozenset[SteeringEventType] = frozenset(
+    {SteeringEventType.APPROVE, SteeringEventType.REJECT}
+)
 
 
 class SteeringReader:
