@@ -60,7 +60,7 @@ async def _begun(over: OverHttp) -> str:
     return await paused(over.served, "s", "t")
 
 
-def _noted_places(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+def _recorded_places(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """Note where clients are after each chunk that they have read."""
     places: list[str | None] = []
 
@@ -201,7 +201,7 @@ async def test_a_watch_at_the_end_misses_nothing_when_it_breaks_before_its_first
     over: OverHttp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _begun(over)
-    places = _noted_places(monkeypatch)
+    places = _recorded_places(monkeypatch)
     async with aclosing(over.http.watch("s", "t", after="$")) as updates:
         first = asyncio.ensure_future(anext(updates))
         await eventually(lambda: any(places), "the client knows where the end is")
@@ -252,7 +252,7 @@ async def test_a_watch_of_a_silent_task_goes_on_though_rows_of_another_were_drop
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "Hub", partial(Hub, heartbeat_s=0.05))
-    places, seen = _noted_places(monkeypatch), list[Entry[StateUpdate]]()
+    places, seen = _recorded_places(monkeypatch), list[Entry[StateUpdate]]()
     few = settings.model_copy(update={"max_updates_per_session": 20})
     token = tokens.mint("root", EVERYTHING)
 

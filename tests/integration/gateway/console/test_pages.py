@@ -354,12 +354,12 @@ async def test_a_live_task_costs_its_own_tasks_and_not_those_of_its_session(
     monkeypatch.setattr(TaskStore, "list", counted)
     renders, render = list[int](), ShownRows.read
 
-    async def noted(self: ShownRows) -> dict[str, Any]:
+    async def recorded(self: ShownRows) -> dict[str, Any]:
         found = await render(self)
         renders.append(len(self.newest))
         return found
 
-    monkeypatch.setattr(ShownRows, "read", noted)
+    monkeypatch.setattr(ShownRows, "read", recorded)
     monkeypatch.setattr(task, "_AT_MOST_EVERY_S", 0)
     stream = asyncio.create_task(_events(ann, "/task/live?session=s&task=a"))
     for number in range(3):

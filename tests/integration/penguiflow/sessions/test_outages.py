@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -16,38 +16,18 @@ from penguiflow.state import SteeringEvent, SteeringEventType, TaskStatus
 
 from redis_state import Settings
 from redis_state.errors import ConfigError
-from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
 from redis_state.integrations.penguiflow.durable.registry import LEFT
 from redis_state.integrations.penguiflow.sessions import open_session
 from redis_state.testing import eventually
+from tests.support.penguiflow.sessions import make_store
 from tests.support.servers.command_proxy import OOM, CommandProxy
 
 LEASE_S = 0.6
 
 
-def make_store(settings: Settings, **options: Any) -> PenguiflowStateStore:
-    options = {"url": settings.url.get_secret_value(), **options}
-    lease = timedelta(seconds=LEASE_S)
-    return create_store(namespace=settings.namespace, session_task_lease=lease, **options)
-
-
 @pytest.fixture
-async def proxy(settings: Settings) -> AsyncIterator[CommandProxy]:
-    async with CommandProxy(settings.url.get_secret_value()) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def far(settings: Settings, proxy: CommandProxy) -> AsyncIterator[Any]:
-    async with make_store(settings, url=proxy.url) as made:
-        yield made
-
-
-@pytest.fixture
-async def elsewhere(settings: Settings) -> AsyncIterator[Any]:
-    """Give the store as another process has it."""
-    async with make_store(settings) as made:
-        yield made
+def options() -> Mapping[str, Any]:
+    return {"session_task_lease": timedelta(seconds=LEASE_S)}
 
 
 class Work:
@@ -78,7 +58,7 @@ async def test_what_a_task_returned_while_the_server_was_full_is_saved_afterward
 ) -> None:
     work = Work()
     async with (
-        create_store(namespace=settings.namespace, url=proxy.url) as far,
+        make_store(settings, proxy.url) as far,
         open_session(far, "session") as here,
     ):
         registry: Any = here.registry
@@ -144,9 +124,9 @@ class Done(Work):
 
 
 async def test_a_session_that_closes_while_the_server_is_away_keeps_no_lease(
-    proxy: CommandProxy, settings: Settings, elsewhere: Any
+    proxy: CommandProxy, settings: Settings, elsewhere: Any, options: Mapping[str, Any]
 ) -> None:
-    async with make_store(settings, url=proxy.url, call_timeout_s=0.3) as far:
+    async with make_store(settings, proxy.url, call_timeout_s=0.3, **options) as far:
         async with open_session(far, "session") as here:
             work = Work()
             registry: Any = here.registry

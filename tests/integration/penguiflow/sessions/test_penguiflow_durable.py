@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -20,33 +19,12 @@ from penguiflow.sessions import (
 from penguiflow.state import SteeringEvent, SteeringEventType, TaskState, TaskStatus
 
 from redis_state import BackendUnavailable, InvalidField, Settings
-from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
 from redis_state.integrations.penguiflow.sessions import open_session
 from redis_state.testing import eventually
+from tests.support.penguiflow.sessions import make_store
 from tests.support.servers.faults import Proxy, run_processes
 
 GATED = MergeStrategy.HUMAN_GATED
-
-
-def make_store(settings: Settings, url: str | None = None, **options: Any) -> PenguiflowStateStore:
-    return create_store(
-        url=url or settings.url.get_secret_value(), namespace=settings.namespace, **options
-    )
-
-
-@pytest.fixture
-async def host(settings: Settings) -> AsyncIterator[Any]:
-    made = make_store(settings)
-    yield made
-    await made.aclose()
-
-
-@pytest.fixture
-async def elsewhere(settings: Settings) -> AsyncIterator[Any]:
-    """Give the store as another process has it."""
-    made = make_store(settings)
-    yield made
-    await made.aclose()
 
 
 def patch(task_id: str = "task", **more: Any) -> ContextPatch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -31,47 +30,13 @@ from penguiflow.state import (
 )
 
 from redis_state import InvalidField, OutcomeUnknown, Settings
-from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
 from redis_state.integrations.penguiflow.sessions import WatchedStore, following, open_session
 from redis_state.testing import eventually
+from tests.support.penguiflow.sessions import make_store
 from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import Proxy
 
 NUMBERS = itertools.count()
-
-
-def make_store(settings: Settings, url: str | None = None, **options: Any) -> PenguiflowStateStore:
-    return create_store(
-        url=url or settings.url.get_secret_value(), namespace=settings.namespace, **options
-    )
-
-
-@pytest.fixture
-async def host(settings: Settings) -> AsyncIterator[Any]:
-    made = make_store(settings)
-    yield made
-    await made.aclose()
-
-
-@pytest.fixture
-async def elsewhere(settings: Settings) -> AsyncIterator[Any]:
-    """Give the store as another process has it."""
-    made = make_store(settings)
-    yield made
-    await made.aclose()
-
-
-@pytest.fixture
-async def proxy(settings: Settings) -> AsyncIterator[CommandProxy]:
-    async with CommandProxy(settings.url.get_secret_value()) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def far(settings: Settings, proxy: CommandProxy) -> AsyncIterator[Any]:
-    """Give the store through the proxy."""
-    async with make_store(settings, proxy.url) as made:
-        yield made
 
 
 def stated(text: str, task_id: str = "task", **more: Any) -> SteeringEvent:

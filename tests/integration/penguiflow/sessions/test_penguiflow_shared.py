@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
@@ -31,11 +31,11 @@ from penguiflow.state import (
 )
 
 from redis_state import BackendError, BackendUnavailable, Settings
-from redis_state.integrations.penguiflow import PenguiflowStateStore, create_store
 from redis_state.integrations.penguiflow.durable.registry import LEFT
 from redis_state.integrations.penguiflow.sessions import open_session
 from redis_state.scripts import ReplyCode
 from redis_state.testing import eventually
+from tests.support.penguiflow.sessions import make_store
 from tests.support.processes import children
 from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.servers.command_proxy import CommandProxy
@@ -43,37 +43,6 @@ from tests.support.servers.faults import Proxy, start_process
 
 LEASE_S = 0.6
 CREW = [f"task-{number}" for number in range(8)]
-
-
-def make_store(settings: Settings, **options: Any) -> PenguiflowStateStore:
-    options = {"url": settings.url.get_secret_value(), **options}
-    return create_store(namespace=settings.namespace, **options)
-
-
-@pytest.fixture
-async def host(settings: Settings) -> AsyncIterator[Any]:
-    async with make_store(settings) as made:
-        yield made
-
-
-@pytest.fixture
-async def elsewhere(settings: Settings) -> AsyncIterator[Any]:
-    """Give the store as another process has it."""
-    async with make_store(settings) as made:
-        yield made
-
-
-@pytest.fixture
-async def proxy(settings: Settings) -> AsyncIterator[CommandProxy]:
-    async with CommandProxy(settings.url.get_secret_value()) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def far(settings: Settings, proxy: CommandProxy) -> AsyncIterator[Any]:
-    """Give the store through the proxy."""
-    async with make_store(settings, url=proxy.url) as made:
-        yield made
 
 
 @asynccontextmanager

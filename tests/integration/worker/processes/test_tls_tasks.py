@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from pydantic import SecretStr
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("cryptography", reason="needs the crypto extra")
 
-from redis_state import RedisStateStore, Settings
-from redis_state.worker import TaskClient, TaskContext
+from redis_state import RedisStateStore, Settings, TokenResolved, TokenUnknown
+from redis_state.testing import eventually
+from redis_state.worker import OpenPause, Rate, TaskClient, TaskContext
 from tests.support.payloads import KEYS
 from tests.support.processes.pools import pool
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
@@ -43,8 +45,40 @@ async def call(client: TaskClient, number: int) -> None:
     assert sorted(items) == [[number, 0], [number, 1]]
 
 
+async def family(ctx: TaskContext) -> Any:
+    """Take from a rate, ask a person, and hand the answer to a child with a limit of its own."""
+    name = ctx.input["name"]
+    await ctx.take(name, Rate(1, timedelta(days=1)), cost=1)
+    answer = (await ctx.pause("ask", name=name)).value
+    child = await ctx.spawn("echo", answer, key=name)
+    return await ctx.join(child)
+
+
+async def ask(client: TaskClient, number: int) -> None:
+    odd = f"k {number} {{}}*:%\u00e9\n\0{'x' * 300}"
+    session, task = f"s {odd}", f"t {odd}"
+    await client.rates.set(odd, Rate(7, timedelta(minutes=1)))
+    await client.submit("family", {"name": odd}, session_id=session, task_id=task, key=odd)
+    found: list[OpenPause] = await eventually(
+        lambda: client.pauses(session), "it asks", timeout_s=60
+    )
+    token = str(found[0].token)
+    with pytest.raises(TokenUnknown):
+        await client.approve(token, "another's", session_id=f"{session} ", task_id=task)
+    for _ in range(2):  # the same call, repeated
+        await client.approve(
+            token, number, session_id=session, task_id=task, idempotency_key="once", actor=odd
+        )
+    with pytest.raises(TokenResolved) as lost:
+        await client.approve(token, "late", session_id=session)
+    assert lost.value.actor == odd
+    assert await client.result(session, task, timeout_s=60) == number
+    assert Rate(7, timedelta(minutes=1)) in (await client.rates.list()).values()
+
+
+@pytest.mark.parametrize("do", [call, ask])
 async def test_40_callers_get_their_own_values_though_their_links_die(
-    settings: Settings, tmp_path: Path
+    settings: Settings, tmp_path: Path, do: Callable[[TaskClient, int], Awaitable[None]]
 ) -> None:
     cert, key = certificate(tmp_path, "IP:127.0.0.1")
     tls = tls_server_context(cert, key)
@@ -56,11 +90,11 @@ async def test_40_callers_get_their_own_values_though_their_links_die(
         changed["call_timeout_s"] = 20.0
         async with (
             RedisStateStore(settings.model_copy(update=changed)) as store,
-            pool(store, {"echo": echo}, max_tasks=20) as client,
+            pool(store, {"echo": echo, "family": family}, max_tasks=20) as client,
         ):
             # Before it is connected, calls have the shorter deadline of connecting.
             assert await store.load_memory_state("first") is None
-            callers = [asyncio.create_task(call(client, number)) for number in range(CALLERS)]
+            callers = [asyncio.ensure_future(do(client, number)) for number in range(CALLERS)]
             cut = 0
             while cut < 4 and not all(each.done() for each in callers):
                 await asyncio.wait(callers, timeout=0.1)

@@ -17,12 +17,15 @@ from redis_state.errors import InvalidField
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Rate, TaskClient, TaskContext
+from redis_state.worker.queue.queue import Queue
+from redis_state.worker.queue.rates import take
 from tests.processes.callers.take_rates import note
 from tests.support.processes import children
 from tests.support.processes.pools import SESSION, becomes, pool
 from tests.support.processes.worker_processes import stop
 from tests.support.scripts.replies import HOUR
 from tests.support.servers.faults import start_process
+from tests.support.servers.rollback import rolling_back
 
 pytestmark = pytest.mark.worker
 
@@ -70,11 +73,11 @@ async def test_a_rate_is_changed_while_processes_take_and_one_is_killed(
     notes = tmp_path / "notes"
     notes.touch()
 
-    def noted() -> list[str]:
+    def taken() -> list[str]:
         return notes.read_text(encoding="utf-8").splitlines()
 
     def all_have(what: str, names: list[str], since: str = "") -> bool:
-        lines = noted()
+        lines = taken()
         start = lines.index(since) if since else 0
         return {f"{name} {what}" for name in names} <= set(lines[start:])
 
@@ -100,7 +103,27 @@ async def test_a_rate_is_changed_while_processes_take_and_one_is_killed(
         await eventually(
             lambda: all_have("took", left, since="taken away"), "they take again", timeout_s=60
         )
-    lines = noted()
+    lines = taken()
     meanwhile = lines[lines.index("set") : lines.index("taken away")]
-    # One takes what the rate has, and each may have noted late what it took before.
+    # One takes what the rate has, and each may have written late what it took before.
     assert sum(line.endswith("took") for line in meanwhile) <= 1 + len(names)
+
+
+@pytest.mark.role("any", why="restores a server of its own")
+async def test_after_a_restored_backup_the_rates_of_its_time_hold() -> None:
+    async with (
+        rolling_back() as server,
+        RedisStateStore.from_url(server.url) as store,
+        TaskClient(store) as client,
+    ):
+        queue, day = Queue(store), timedelta(days=1)
+        before, code = Rate(2, day), Rate(3, day)
+        await client.rates.set("model", before)
+        await server.mark()
+        await client.rates.set("model", Rate(1, day))
+        await client.rates.set("later", before)
+        assert [await take(queue, "model", code, 1) > 0 for _ in range(2)] == [False, True]
+        await server.go_back()
+        assert await client.rates.list() == {"model": before}
+        # What was taken since the backup is forgotten, too.
+        assert [await take(queue, "model", code, 1) > 0 for _ in range(3)] == [False, False, True]
