@@ -245,9 +245,15 @@ async def test_a_pause_is_decided_once_and_the_loser_learns_all_about_it(over: O
     assert direct.schema is not None
     value = {"limit": 5000}
     await _refused(over, lambda c: c.approve(pause_id, value), errors.InvalidDecision)
+    unknown = errors.TokenUnknown
+    await _refused(over, lambda c: c.approve(pause_id, {"limit": 7}, session_id="other"), unknown)
+    await _refused(over, lambda c: c.reject(pause_id, session_id="s", task_id="other"), unknown)
     async with over.caller("ann", "resolve:tag:limits") as ann:
         assert await ann.approve(pause_id, {"limit": 7}, idempotency_key="k") is None
-        assert await ann.approve(pause_id, {"limit": 7}, idempotency_key="k") is None
+        again = await ann.approve(
+            pause_id, {"limit": 7}, session_id="s", task_id="t", idempotency_key="k"
+        )
+        assert again is None
     lost = await _refused(over, lambda client: client.reject(pause_id), errors.TokenResolved)
     assert isinstance(lost, errors.TokenResolved)
     assert (lost.actor, lost.decision["value"]) == ("ann", {"limit": 7})
