@@ -20,7 +20,7 @@ from redis_state.worker.tasks.transitions import MAX_CRASHES
 log: logging.Logger = logging.getLogger(__name__)
 
 # Delay before the next sweep when the last batch was full.
-_NEXT_S = 0.05
+_NEXT_S = 0.03
 
 
 async def sweep_regularly(

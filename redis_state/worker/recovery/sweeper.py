@@ -89,12 +89,14 @@ class Sweeper:
 
     ``lease_ms`` is that of the workers: what a dead one had picked or run is given to another
     within its length and two seconds. ``limit`` bounds a round: so many entries of each of 16
-    shards. A task goes to the queue that it was submitted to; ``queue`` names that of a task which
-    does not say. The claims of ``queues`` are inspected. With ``often``, each task that waits is
-    inspected as often as that: for workers whose claims are not listed, arq's own. ``archiving``
-    puts tasks that have ended on the archive's list, and the sessions of others. ``claiming`` is
-    the queue of the process's claims, which knows where jobs were parked. ``history`` notices when
-    the queues' server has lost jobs: so tasks that wait for long are inspected seldom.
+    shards. A round ends with calls for all its entries at once, so it is short: a pool that was
+    away has much to inspect, and runs tasks at the same time. A task goes to the queue that it was
+    submitted to; ``queue`` names that of a task which does not say. The claims of ``queues`` are
+    inspected. With ``often``, each task that waits is inspected as often as that: for workers whose
+    claims are not listed, arq's own. ``archiving`` puts tasks that have ended on the archive's
+    list, and the sessions of others. ``claiming`` is the queue of the process's claims, which knows
+    where jobs were parked. ``history`` notices when the queues' server has lost jobs: so tasks that
+    wait for long are inspected seldom.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class Sweeper:
         *,
         lease_ms: int = 10_000,
         max_crashes: int = MAX_CRASHES,
-        limit: int = 32,
+        limit: int = 8,
         queues: Sequence[str] | None = None,
         often: bool = False,
         claiming: Queue | None = None,

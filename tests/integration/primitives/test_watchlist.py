@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections import Counter
 
@@ -155,6 +156,67 @@ async def test_trouble_with_the_server_leaves_all_entries_to_their_claim(
         await watch.put(entry, delay_ms=0)
     with pytest.raises(type(error)):
         await judged(watch, {b"a": error, b"b": 0})
+    assert await watch.claim_due() == []
+
+
+async def test_what_else_runs_goes_on_while_many_entries_are_judged(
+    scripts: Scripts, keys: Keys
+) -> None:
+    watch = WatchList(scripts, keys)
+    for number in range(100):
+        await watch.put(b"%d" % number, delay_ms=0)
+    claims = await watch.claim_due(hold_ms=HOUR)
+    turns: Counter[int] = Counter()
+    turn = 0
+    all_begun = asyncio.Event()
+
+    async def judge(claim: WatchClaim) -> int:
+        del claim
+        turns[turn] += 1
+        if turns.total() == len(claims):
+            all_begun.set()
+        # None waits for one before it: the first one ends when the last one has begun.
+        await all_begun.wait()
+        return HOUR
+
+    async def run_beside() -> None:
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    beside = asyncio.create_task(run_beside())
+    assert await watch.inspect(claims, judge, trouble_ms=HOUR) == 0
+    beside.cancel()
+    assert turns.total() == 100
+    assert max(turns.values()) <= 8
+    assert await watch.claim_due() == []
+
+
+async def test_an_inspection_that_is_cancelled_leaves_none_of_its_calls_behind(
+    scripts: Scripts, keys: Keys
+) -> None:
+    watch = WatchList(scripts, keys)
+    for number in range(40):
+        await watch.put(b"%d" % number, delay_ms=0)
+    claims = await watch.claim_due(hold_ms=HOUR)
+    begun, ended = asyncio.Event(), list[bytes]()
+
+    async def judge(claim: WatchClaim) -> int:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(claim.entry)
+        return 0
+
+    before = asyncio.all_tasks()
+    inspecting = asyncio.create_task(watch.inspect(claims, judge, trouble_ms=HOUR))
+    await begun.wait()
+    inspecting.cancel()
+    await asyncio.wait({inspecting, *(asyncio.all_tasks() - before)})
+    assert inspecting.cancelled()
+    assert 0 < len(ended) < 40
     assert await watch.claim_due() == []
 
 
