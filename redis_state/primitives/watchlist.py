@@ -36,7 +36,7 @@ T = TypeVar("T")
 _SECOND_LOOK_MS = 1000.25
 _FOUND_OVER = b".25"
 # So many entries begin to be judged at once, then there is a pause: the tasks of a worker that
-# inspects thousands go on meanwhile.
+# inspects thousands are not held up.
 _TOGETHER = 8
 _PAUSE_S = 0.002
 
@@ -195,10 +195,10 @@ class WatchList:
     async def inspect(self, claims: Sequence[WatchClaim], judge: Judge, *, trouble_ms: int) -> int:
         """Judge claimed entries, and settle them; return how many were removed.
 
-        A few begin together every two milliseconds, and none waits for one before it: what else
-        runs on this loop goes on meanwhile, and a round trip is shared. An entry that cannot be
-        judged is postponed by ``trouble_ms``. What concerns all entries is raised: NoConnection,
-        StoreFull. Then they are due again when the claim runs out.
+        A few begin together every two milliseconds, and share their round trips. None waits for one
+        before it. So thousands of entries do not hold up what else runs on this loop. An entry that
+        cannot be judged is postponed by ``trouble_ms``. What concerns all entries is raised:
+        NoConnection, StoreFull. Then they are due again when the claim runs out.
         """
         verdicts = await _few_at_a_time([partial(judge, claim) for claim in claims])
         settled: list[tuple[WatchClaim, int | None]] = []
