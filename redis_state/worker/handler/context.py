@@ -29,7 +29,6 @@ from redis_state.worker.tasks.execution.patches import VERSION
 from redis_state.worker.tasks.execution.steps import StepPolicy, Steps
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.waitpoints.forms import PauseForm
-from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -58,10 +57,8 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         self.store: RedisStateStore = store
         self.inbox: Inbox = inbox
         self.worker = worker
-        self._changes = TaskChanges(store)
         self._started = started
         self._steps = Steps(store, started, inbox, steps or StepPolicy())
-        self._pausing = TaskPauses(store)
         self._emitter = Emitter(store, started)
         inbox.lane = self._steps.lane
         self._children = child_tasks or ChildTasks(store)
@@ -348,4 +345,4 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         kept = {name: value for name, value in self.attributes.items() if name not in gone}
         attributes = check_attributes("attributes", kept | dict(changes))
         lane = self._steps.lane()
-        await self._changes.set_attributes(self._started, entry, attributes, lane)
+        await TaskChanges(self.store).set_attributes(self._started, entry, attributes, lane)

@@ -30,7 +30,6 @@ SHORT_SLEEP = timedelta(seconds=1)
 class ContextPauses(ContextCalls):
     """The part of a handler's context that waits for decisions, and for time."""
 
-    _pausing: TaskPauses
     _pauses: dict[str, dict[str, Any]]
     _decided_before: set[str]
     _tokens: dict[str, str]
@@ -87,7 +86,7 @@ class ContextPauses(ContextCalls):
         if self._pauses[entry]["state"] != "decided":
             await self._steps.rehearsed(f"the decision of {entry}")
             with self._ending_if_paused():
-                note = await self._pausing.wait(self._started, entry)
+                note = await TaskPauses(self.store).wait(self._started, entry)
             if note is None:
                 raise self._end_paused()
             self._pauses[entry] |= note
@@ -168,7 +167,7 @@ class ContextPauses(ContextCalls):
                 await self._steps.rehearsed(entry)
             if (note is None or note["state"] != "decided") and not self._rehearses:
                 with self._ending_if_paused():
-                    self._pauses[entry] = await self._pausing.open(
+                    self._pauses[entry] = await TaskPauses(self.store).open(
                         self._started,
                         entry,
                         requested,

@@ -62,17 +62,20 @@ _CLEAN_UP_S = 5.0
 class TaskRun:
     """A run of a task that was started."""
 
-    def __init__(self, store: RedisStateStore, config: RunConfig, started: StartedRun) -> None:
+    def __init__(
+        self,
+        store: RedisStateStore,
+        config: RunConfig,
+        started: StartedRun,
+        transitions: TaskTransitions,
+    ) -> None:
         self._store = store
         self._config = config
         self._started = started
         self._task_id = started.state.task_id
         self._payloads = store.base.payloads
-        self._transitions = TaskTransitions(store)
-        self._bookkeeping = TaskBookkeeping(store)
-        self._changes = TaskChanges(store)
+        self._transitions = transitions
         self._children = ChildTasks(store, config.queue)
-        self._cancels = CancelCascade(store, self._children)
         self._inbox = Inbox(
             store,
             started.state.session_id,
@@ -122,6 +125,9 @@ class TaskRun:
                 await shielded(self._hand_over())
                 raise
             await shielded(self._leave())
+
+    def _cancels(self) -> CancelCascade:
+        return CancelCascade(self._store, self._children)
 
     @property
     def lacks_code(self) -> bool:
@@ -327,7 +333,7 @@ class TaskRun:
         async def finish() -> None:
             if parent is not None:
                 # If this process dies, a sweeper inspects the parent soon.
-                await self._bookkeeping.inspect_soon(session_id, parent)
+                await TaskBookkeeping(self._store).inspect_soon(session_id, parent)
             await self._transitions.finish_run(self._started, status, result=result, error=error)
 
         await until_written(finish, status, retry_s=self._config.lease_s)
@@ -338,7 +344,7 @@ class TaskRun:
     async def _cancel_children(self) -> None:
         # What this does not reach is seen by a sweeper.
         with suppress(BackendError):
-            await self._cancels.cancel_children(
+            await self._cancels().cancel_children(
                 self._started.state.session_id,
                 self._task_id,
                 self._inbox.cancel_reason,
@@ -399,7 +405,7 @@ class TaskRun:
             await self._inbox.catch_up()
             if self._inbox.cancelled:
                 state = self._started.state
-                await self._cancels.cancel_waiting(
+                await self._cancels().cancel_waiting(
                     state.session_id, self._task_id, self._inbox.cancel_reason
                 )
 
@@ -422,7 +428,7 @@ class TaskRun:
     def _set_priority(self, priority: int) -> None:
         async def save() -> None:
             try:
-                await self._changes.set_priority(self._started, priority)
+                await TaskChanges(self._store).set_priority(self._started, priority)
             except (BackendError, LeaseLost, InvalidTransition):
                 pass
             except RedisStateError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from functools import partial
 
 from redis_state.errors import (
     BackendError,
@@ -46,13 +47,15 @@ async def run_task(
     whose lease had run out lost its own, and may have renewed its lease since: the claim is kept
     for it.
     """
+    transitions = TaskTransitions(store)
+    start = partial(_start, store, transitions, config, job, permit)
     try:
-        started = await _start(store, config, job, permit)
+        started = await start()
         while permit and isinstance(started, NotStarted) and started.reason == "held":
             await asyncio.sleep(min(started.left_ms / 1000, AGAIN_S))
-            started = await _start(store, config, job, permit)
+            started = await start()
         if isinstance(started, StartedRun):
-            run = TaskRun(store, config, started)
+            run = TaskRun(store, config, started, transitions)
             if not (run.lacks_code and await run.left_to_others(queue)):
                 await _counted(run, config, started, job, queue=queue)
         else:
@@ -74,7 +77,11 @@ async def run_task(
 
 
 async def _start(
-    store: RedisStateStore, config: RunConfig, job: JobPayload, permit: bytes | None
+    store: RedisStateStore,
+    transitions: TaskTransitions,
+    config: RunConfig,
+    job: JobPayload,
+    permit: bytes | None,
 ) -> StartedRun | NotStarted:
     """Start a task. While the server is unreachable, retry for the length of a lease.
 
@@ -85,7 +92,7 @@ async def _start(
     end = clock() + config.lease_s
 
     async def start() -> StartedRun | NotStarted:
-        return await TaskTransitions(store).start(
+        return await transitions.start(
             job.session_id,
             job.task_id,
             owner=owner,
@@ -102,7 +109,7 @@ async def _start(
             started = await start() if held == owner.encode() else None
             if isinstance(started, StartedRun):
                 # As if it had not been started: earlier deaths count on.
-                await TaskTransitions(store).give_back(started, None)
+                await transitions.give_back(started, None)
 
     try:
         while True:
