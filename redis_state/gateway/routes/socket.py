@@ -3,7 +3,9 @@
     {"id": "1", "type": "steer", "task": "t", "body": {"type": "USER_MESSAGE", "payload": {}}}
     {"id": "2", "type": "decide", "pause": "…", "body": {"approved": true}}
 
-A command is checked as the POST of its name is: the caller's rights, expiry and rate, and the body.
+A command is checked as the POST of its name is: its caller is authenticated again, with the request
+that opened the socket, then come rights, rate and body. So a key that was removed, or lost a scope,
+does nothing any more. What refuses the caller ends the socket.
 Its ``id`` is its Idempotency-Key, so a client that connects again may send it again.
 """
 
@@ -19,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from redis_state.errors import InvalidField
 from redis_state.gateway.answers import HttpProblem, refuse
+from redis_state.gateway.auth.principal import Principal
 from redis_state.gateway.calls import (
     ApiCall,
     Desk,
@@ -96,9 +99,9 @@ class SocketRoute(BaseRoute):
         place, endpoint = _COMMANDS[name]
         operation = _OPERATIONS[endpoint]
         try:
-            self._desk.take(stream.principal)
-            call = _command(stream, operation, place, message)
-            authorise(operation, stream.principal, call.path)
+            principal = await self._desk.admit(stream.request, operation)
+            call = _command(stream, operation, principal, place, message)
+            authorise(operation, principal, call.path)
             answered = await operation.endpoint(call)
         except Exception as error:  # noqa: BLE001 - each has its answer
             problem = problem_for(operation, error)
@@ -108,7 +111,13 @@ class SocketRoute(BaseRoute):
         return codec.decode(bytes(answered.body))
 
 
-def _command(stream: ApiCall, operation: Operation, place: str, message: dict[str, Any]) -> ApiCall:
+def _command(
+    stream: ApiCall,
+    operation: Operation,
+    principal: Principal,
+    place: str,
+    message: dict[str, Any],
+) -> ApiCall:
     """Read a message as the call of an operation. Errors: HttpProblem, InvalidField."""
     unknown = sorted(message.keys() - {"id", place, "body"})
     if unknown:
@@ -118,6 +127,4 @@ def _command(stream: ApiCall, operation: Operation, place: str, message: dict[st
         raise InvalidField(place, "is needed, as text")
     body = None if operation.body is None else validated(operation.body, message.get("body", {}))
     path = {**stream.path, place: target}
-    return ApiCall(
-        stream.request, stream.services, stream.principal, path, body=body, key=message["id"]
-    )
+    return ApiCall(stream.request, stream.services, principal, path, body=body, key=message["id"])

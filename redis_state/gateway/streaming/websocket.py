@@ -22,7 +22,8 @@ Command: TypeAlias = Callable[[dict[str, Any]], Awaitable[Any]]
 
 MOST_COMMAND_BYTES: Final = 64 << 10
 _LONGEST_ID = 200
-_GOING_AWAY, _TOO_BIG = 1001, 1009
+_GOING_AWAY, _REFUSED, _TOO_BIG = 1001, 1008, 1009
+_UNAUTHENTICATED = 401
 
 
 class EventSocket:
@@ -30,8 +31,9 @@ class EventSocket:
 
     ``commands`` names what the client may send: each gets the message without its ``type``, and
     what it returns is the acknowledgement's ``result``. The application gives them, with the rights
-    of the caller. A RedisStateError or HttpProblem refuses a command. Any other error closes the
-    connection. ``chunks`` is closed in every case, if it can be.
+    of the caller. A RedisStateError or HttpProblem refuses a command. One that refuses the caller
+    (401) closes the connection after that, and so does any other error. ``chunks`` is closed in
+    every case, if it can be.
     """
 
     def __init__(self, chunks: AsyncIterator[bytes], commands: Mapping[str, Command]) -> None:
@@ -88,12 +90,16 @@ class EventSocket:
             if len(given) > MOST_COMMAND_BYTES:
                 await self._close(_TOO_BIG, send)
                 return
-            answer = await self._answer(given)
+            answer, known = await self._answer(given)
             if self._closed:
                 return
             await _send_text(event("ack", codec.encode(answer)), send)
+            if not known:
+                await self._close(_REFUSED, send)
+                return
 
-    async def _answer(self, given: bytes) -> dict[str, Any]:
+    async def _answer(self, given: bytes) -> tuple[dict[str, Any], bool]:
+        """Return the acknowledgement of a command, and whether its caller is known."""
         command_id: str | None = None
         try:
             message = _read(given)
@@ -103,10 +109,11 @@ class EventSocket:
                 raise InvalidField("type", f"must be one of {', '.join(sorted(self._commands))}")
             result = await command(message)
         except HttpProblem as problem:
-            return {"id": command_id, "ok": False, "error": problem.document()}
+            refused = {"id": command_id, "ok": False, "error": problem.document()}
+            return refused, problem.status != _UNAUTHENTICATED
         except RedisStateError as error:
-            return {"id": command_id, "ok": False, "error": problem_of(error).document()}
-        return {"id": command_id, "ok": True, "result": result}
+            return {"id": command_id, "ok": False, "error": problem_of(error).document()}, True
+        return {"id": command_id, "ok": True, "result": result}, True
 
 
 def _read(given: bytes) -> dict[str, Any]:

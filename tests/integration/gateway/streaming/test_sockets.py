@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +19,13 @@ import websockets
 from websockets.asyncio.client import connect
 
 from redis_state import RedisStateStore
-from redis_state.gateway import GatewayLimits
+from redis_state.gateway import ApiKeys, GatewayLimits, create_gateway, make_api_key
+from redis_state.gateway.auth import files
 from redis_state.testing import eventually
 from tests.support.http.asgi_servers import serving_asgi
 from tests.support.http.event_streams import EventParser
 from tests.support.http.gateway import Served, at, ends, gateway_of, paused, tokens
+from tests.support.processes.pools import queue_of
 
 PATIENCE_S = 10.0
 
@@ -108,6 +111,35 @@ async def test_a_socket_steers_and_decides_once_for_each_id(served: Served) -> N
     assert state.result == {"approved": True, "value": 1, "by": "ann"}
     events = await served.store.list_steering("s")
     assert len([each for each in events if each.event_type.value == "USER_MESSAGE"]) == 1
+
+
+async def test_a_key_that_was_removed_commands_nothing_over_an_open_socket(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_LOOK_S", 0.0)
+    key, kept = make_api_key("ann", ["read:*", "steer:*"])
+    _, fewer = make_api_key("ann", ["read:*"])
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps([kept.document()]))
+    keys, queue = ApiKeys.from_file(file), queue_of(served.store.settings)
+    app = create_gateway(served.store, auth=keys, queue=queue)
+    await served.client.submit("ask", session_id="s", task_id="t")
+    await paused(served, "s", "t")
+    async with serving_asgi(app, stop=app.end_streams) as port:
+        url = f"ws://127.0.0.1:{port}/v1/sessions/s/socket"
+        async with connect(url, additional_headers={"authorization": f"Bearer {key}"}) as socket:
+            ann = Socket(socket)
+            assert (await ann.command("steer", task="t", body=MESSAGE))["ok"]
+            # The same key, with a scope less.
+            file.write_text(json.dumps([kept.document() | {"scopes": fewer.document()["scopes"]}]))
+            assert await ann.refusal("cancel", task="t") == "forbidden"
+            file.write_text("[]")
+            assert await ann.refusal("cancel", task="t") == "unauthenticated"
+            await socket.wait_closed()
+            assert socket.close_code == 1008
+    state = await served.client.get("s", "t")
+    assert state is not None
+    assert state.status.value == "PAUSED"
 
 
 async def test_each_command_needs_its_own_right_and_form(served: Served) -> None:
