@@ -73,7 +73,7 @@ async def test_a_task_that_failed_again_is_not_reported_as_retried(store: RedisS
             await client.wait("s", task)
             items += (await client.bulk("retry", idempotency_key="k")).items
         assert [item.outcome for item in items] == [BulkOutcome.DONE, BulkOutcome.REFUSED]
-        assert "FAILED again: use another key" in str(items[1].reason)
+        assert "FAILED again: use another idempotency_key" in str(items[1].reason)
         work.bad = ""
         assert (await client.bulk("retry", idempotency_key="l")).counts[BulkOutcome.DONE] == 1
         assert await client.result("s", task) == ["a1", "b3", "c1"]
