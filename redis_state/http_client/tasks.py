@@ -194,7 +194,7 @@ class HttpTasks:
         """Cancel a task. See `TaskClient.cancel`."""
         body: dict[str, Any] = {"hard": hard} | ({"reason": reason} if reason else {})
         try:
-            key = key_of("idempotency_key", idempotency_key)
+            key = limits.own_id("idempotency_key", idempotency_key) or new_id()
             await self._change(session_id, task_id, "cancel", body, key)
         except (TaskUnknown, InvalidTransition):
             return False

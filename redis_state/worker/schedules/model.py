@@ -181,12 +181,12 @@ class Schedule:
         """Return the id of an occurrence's task: every worker submits it under this id."""
         return f"{self.schedule_id}@{stamp(at_ms)}"
 
-    def triggered_task(self, key: str) -> str:
+    def triggered_task(self, idempotency_key: str) -> str:
         """Return the id of the task that a call of `Schedules.trigger` submits.
 
         The last sign @ stands before ``now:``, whatever ids and keys hold: no two have one id.
         """
-        escaped = key.replace("%", "%25").replace("@", "%40")
+        escaped = idempotency_key.replace("%", "%25").replace("@", "%40")
         return f"{self.schedule_id}@now:{escaped}"
 
     def job(self) -> dict[str, Any]:

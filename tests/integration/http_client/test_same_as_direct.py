@@ -143,6 +143,10 @@ async def test_what_cannot_be_changed_is_refused_with_the_same_facts(over: OverH
         await _refused(
             over, methodcaller("retry", "s", "done", idempotency_key=key), errors.InvalidField
         )
+    for key in ("", 7):
+        await _refused(
+            over, methodcaller("cancel", "s", "none", idempotency_key=key), errors.InvalidField
+        )
     await _refused(over, lambda client: client.rerun("s", "none"), unknown)
     await _refused(over, lambda client: client.fork("s", "none"), unknown)
     await _refused(over, lambda c: c.fork("s", "done", before="odd"), errors.InvalidField)
