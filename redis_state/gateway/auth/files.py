@@ -72,6 +72,10 @@ def read_secrets(file: Path) -> dict[str, str] | str:
         raise ConfigError("the file of secrets is no JSON") from None
     if not all(isinstance(each, str) for each in named.values()):
         raise ConfigError("the file of secrets needs a text for each kid")
+    try:
+        "".join((*named, *named.values())).encode()
+    except UnicodeEncodeError:
+        raise ConfigError("the file of secrets has half of a character") from None
     return named
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -126,6 +126,10 @@ class PausesQuery(PageQuery):
     session_id: str | None = None
     older_than: Seconds | None = Field(default=None, description="Only those open so long, in s.")
     mine: bool = Field(default=False, description="Only those that the caller may decide now.")
+
+
+# Policies for a busy session that cancel its other tasks: their caller needs the right to steer.
+CANCELS: Final = ("interrupt", "replace")
 
 
 class SubmitBody(_Given):

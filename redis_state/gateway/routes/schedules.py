@@ -8,10 +8,10 @@ from typing import Any
 from starlette.responses import Response
 
 from redis_state.documents import schedule_document
-from redis_state.gateway.answers import answer
+from redis_state.gateway.answers import answer, forbidden
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
-from redis_state.gateway.requests.bodies import NoBody, ScheduleBody, seconds, utc
+from redis_state.gateway.requests.bodies import CANCELS, NoBody, ScheduleBody, seconds, utc
 from redis_state.gateway.results import (
     DeletedResult,
     OccurrenceResult,
@@ -81,6 +81,10 @@ async def resume_schedule(call: ApiCall) -> Response:
 
 async def trigger_schedule(call: ApiCall) -> Response:
     """Submit a task of a schedule now."""
+    found = await call.client.schedules.get(_id(call))
+    # The session may differ from occurrence to occurrence.
+    if found.schedule.on_busy in CANCELS and not call.principal.everywhere(Right.STEER):
+        raise forbidden("the caller may not cancel other tasks, as this schedule's do")
     made = await call.client.schedules.trigger(_id(call), idempotency_key=call.own_key())
     return answer({"at": None, "session_id": made.session_id, "task_id": made.task_id}, 201)
 

@@ -24,6 +24,7 @@ from redis_state.gateway.documents import (
     view_document,
 )
 from redis_state.gateway.requests.bodies import (
+    CANCELS,
     FindQuery,
     SubmitBody,
     TimelineQuery,
@@ -50,7 +51,6 @@ _LARGEST_VERSION = 2**53
 # So many rows of an archived session are read at a time, and so often for one page.
 _PART, _MOST_PARTS = 1_000, 10
 # What a new task may do to others of its session.
-_CANCELS = ("interrupt", "replace")
 
 
 async def find_tasks(call: ApiCall) -> Response:
@@ -83,7 +83,7 @@ async def submit_task(call: ApiCall) -> Response:
     body = call.given(SubmitBody)
     if not call.principal.may(Right.SUBMIT, body.session_id):
         raise forbidden()
-    if body.on_busy in _CANCELS and not call.principal.may(Right.STEER, body.session_id):
+    if body.on_busy in CANCELS and not call.principal.may(Right.STEER, body.session_id):
         raise forbidden("the caller may not cancel the session's other tasks")
     task_id = new_id_of(call, body.task_id, "task_id")
     there = task_id is not None and await call.client.get(body.session_id, task_id) is not None

@@ -46,7 +46,12 @@ class Submitter:
         """
         until_ms = None if held_from_ms is None else held_from_ms + HOLD_MS - SKEW_MS
         if turn_of(job) is not None:
-            return [await self._submit(task, job, until_ms) for task in tasks]
+            # Read together. One by one, those that are there could take all the time of a claim.
+            there = await asyncio.gather(*map(self.is_there, tasks))
+            return [
+                not found and await self._submit(task, job, until_ms)
+                for task, found in zip(tasks, there, strict=True)
+            ]
         return await asyncio.gather(*(self._submit(task, job, until_ms) for task in tasks))
 
     async def is_unfinished(self, task: PlannedTask) -> bool:

@@ -289,6 +289,19 @@ async def test_queues_workers_and_schedules(served: Served) -> None:
         made = [await http.post(f"{one}/trigger", json={}, headers=key) for _ in range(2)]
         assert [each.status_code for each in made] == [201, 201]
         assert made[0].json() == made[1].json()
+        # What cancels other tasks needs the right to.
+        replacing = body | {"schedule_id": "r", "on_busy": "replace"}
+        assert (await http.post("/v1/schedules", json=replacing)).status_code == 200
+        async with (
+            served.caller("bob", "submit:*") as bob,
+            served.caller("eve", "submit:*", "steer:*") as eve,
+        ):
+            codes = [
+                (await each.post(f"/v1/schedules/{name}/trigger", json={})).status_code
+                for each, name in ((bob, "a%2Fb"), (bob, "r"), (eve, "r"))
+            ]
+        assert codes == [201, 403, 201]
+        assert (await http.delete("/v1/schedules/r")).json() == {"deleted": True}
         assert (await http.get(one)).json()["schedule_id"] == "a/b"
         listed = (await http.get("/v1/schedules")).json()["schedules"]
         assert [each["schedule_id"] for each in listed] == ["a/b"]

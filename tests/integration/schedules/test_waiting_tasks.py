@@ -13,11 +13,14 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField
 from redis_state.models import TaskStatus
+from redis_state.stores.schedules import PlannedTask
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.schedules.runner import ScheduleRunner
+from redis_state.worker.schedules.submit import Submitter
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of
 from tests.support.scripts.replies import clock_ms, clock_passes
+from tests.support.servers.nodes import primaries
 from tests.support.tasks.schedules import hourly, running, settled_before
 
 HOUR = timedelta(hours=1)
@@ -151,3 +154,19 @@ async def test_what_was_decided_is_submitted_as_it_was_though_the_schedule_has_a
     monkeypatch.setattr(runner._submitter, "submit", edited)
     await runner.run_once()
     assert await keys_of(store) == {"k:before"}
+
+
+async def test_tasks_in_turn_that_are_there_cost_a_repetition_one_turn(
+    store: RedisStateStore,
+) -> None:
+    # With long round trips they took all the time of a claim, so the last were never submitted.
+    queue = Queue(store, name=queue_of(store.settings))
+    submitter = Submitter(store, queue)
+    job = hourly(in_turn=True).job()
+    tasks = [PlannedTask(SESSION, f"at-{number}") for number in range(20)]
+    assert await submitter.submit(tasks[:-1], job) == [True] * 19
+    nodes, before = await primaries(store.transport), store.transport.sender.batches
+    assert await submitter.submit(tasks, job) == [False] * 19 + [True]
+    # One to find them, and some for the new one.
+    assert store.transport.sender.batches - before <= 8 * nodes
+    await queue.aclose()

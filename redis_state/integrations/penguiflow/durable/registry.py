@@ -121,7 +121,9 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
         self.leases: TaskLeases = TaskLeases(store.store, session_id, on_lost=self._lose)
         self._taking = asyncio.Lock()
         self._ending: set[str] = set()
-        # What saves that a task runs.
+        # Runs that have not begun, and those of them that save that they begin. A task that a
+        # planner resumes, or somebody steers, is set RUNNING too: that begins no run.
+        self.expected: set[tuple[str, asyncio.Task[Any] | None]] = set()
         self.starting: set[tuple[str, asyncio.Task[Any] | None]] = set()
 
     async def create_task(
@@ -177,8 +179,10 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
 
     async def update_status(self, task_id: str, status: TaskStatus) -> TaskState | None:
         """Change a task's status; None if it may not be changed here."""
-        if status is TaskStatus.RUNNING:
-            self.starting.add((task_id, asyncio.current_task()))
+        start = task_id, asyncio.current_task()
+        if status is TaskStatus.RUNNING and start in self.expected:
+            self.expected.remove(start)
+            self.starting.add(start)
         async with self._changing(task_id, status) as may_change:
             if not may_change:
                 return None

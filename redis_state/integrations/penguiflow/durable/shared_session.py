@@ -147,6 +147,7 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
         self._entered(state.task_id)
         self._taken_over.discard(state.task_id)
         starting, start = self._registry.starting, (state.task_id, asyncio.current_task())
+        self._registry.expected.add(start)
 
         async def run(runtime: Any) -> Any:
             starting.discard(start)
@@ -163,6 +164,7 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
                 self._registry.leases.drop(state.task_id)
             raise
         finally:
+            self._registry.expected.discard(start)
             starting.discard(start)
 
     async def _cancel_left(self, task_id: str) -> None:

@@ -115,6 +115,40 @@ async def test_a_task_that_is_cancelled_while_its_start_is_saved_gives_its_place
         assert (await here.run_task(Done(), task_id="two")).payload == "done"
 
 
+async def test_a_task_that_fails_after_it_was_resumed_gives_back_one_place(far: Any) -> None:
+    async def resumed(runtime: TaskRuntime) -> TaskResult:
+        # As PenguiFlow's planner does with a pause that is approved.
+        for status in (TaskStatus.PAUSED, TaskStatus.RUNNING):
+            await runtime.session.registry.update_status(runtime.state.task_id, status)
+        raise RuntimeError("rejected")
+
+    # Without a limit of time the pipeline runs in the asyncio task that began it, on each Python.
+    limits = SessionLimits(max_concurrent_tasks=1, max_task_runtime_s=None)
+    async with open_session(far, "session", limits=limits) as here:
+        registry: Any = here.registry
+        for number in range(3):
+            with pytest.raises(RuntimeError, match="rejected"):
+                await here.run_task(resumed, task_id=f"resumed-{number}")
+        first, second = Work(), Work()
+        await here.spawn_task(first, task_id="first")
+        await first.begun.wait()
+        await here.spawn_task(second, task_id="second")
+        resume = SteeringEvent(
+            session_id="session",
+            task_id="first",
+            event_type=SteeringEventType.RESUME,
+            payload={},
+            source="ann",
+        )
+        assert await asyncio.create_task(here.steer(resume))
+        assert not second.begun.is_set()
+        first.go_on.set()
+        await second.begun.wait()
+        second.go_on.set()
+        await eventually(lambda: not registry.leases.names(), "both have ended")
+        assert not registry.starting | registry.expected
+
+
 class Done(Work):
     """A pipeline that ends at once."""
 
