@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from redis_state.cli.arguments import json_of
+from redis_state.cli.arguments import json_of, length_of, moment_of
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import run
 from redis_state.cli.output import age, harmless, print_json, print_line, print_table
 from redis_state.cli.tasks.filters import read_attributes
 from redis_state.cli.tasks.reading import client_of
 from redis_state.documents import occurrence_document, schedule_document
-from redis_state.errors import InvalidField, ScheduleUnknown
+from redis_state.errors import ScheduleUnknown
 
 if TYPE_CHECKING:
     from redis_state.worker import Schedules, ScheduleView
@@ -25,7 +24,6 @@ T = TypeVar("T")
 
 # Workers look once a second.
 _SOON = timedelta(seconds=10)
-_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 schedules: typer.Typer = typer.Typer(
     name="schedules",
@@ -161,7 +159,7 @@ def create(
             session_id=session,
             cron=cron,
             timezone=timezone,
-            every=None if every is None else _length("--every", every),
+            every=None if every is None else length_of("--every", every),
             anchor=_moment_or_none("--anchor", anchor),
             start=_moment_or_none("--start", start),
             end=_moment_or_none("--end", end),
@@ -170,7 +168,7 @@ def create(
             priority=priority,
             description=description,
             max_missed=max_missed,
-            grace=_length("--grace", grace),
+            grace=length_of("--grace", grace),
             attributes=read_attributes(attribute),
             limit_key=limit_key,
             in_turn=in_turn,
@@ -241,7 +239,7 @@ def backfill(
     """
 
     def fill(known: Schedules) -> Awaitable[Any]:
-        first, behind = _moment("FROM", since), _moment("TO", until)
+        first, behind = moment_of("FROM", since), moment_of("TO", until)
         return known.backfill(
             schedule_id, first, behind, dry_run=dry_run, limit=limit, limit_key=limit_key
         )
@@ -316,20 +314,5 @@ def _due(moment: datetime) -> str:
     return "now" if late < _SOON else f"overdue for {age(moment)}"
 
 
-def _length(option: str, text: str) -> timedelta:
-    found = re.fullmatch(r"(\d{1,9})([smhd])", text)
-    if found is None:
-        raise InvalidField(option, "a length is needed, such as 90s, 15m, 6h or 1d")
-    return timedelta(seconds=int(found[1]) * _UNITS[found[2]])
-
-
 def _moment_or_none(option: str, text: str | None) -> datetime | None:
-    return None if text is None else _moment(option, text)
-
-
-def _moment(option: str, text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidField(option, "a time is needed, such as 2026-11-24T09:00+01:00") from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return None if text is None else moment_of(option, text)

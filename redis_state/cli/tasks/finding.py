@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from redis_state.cli.arguments import json_of
+from redis_state.cli.arguments import json_of, length_of, moment_of
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import complain, run
 from redis_state.cli.output import age, brief, coloured, print_json, print_line, print_table
@@ -58,6 +58,15 @@ def submit(
         ),
     ] = None,
     queue: Annotated[str | None, typer.Option(help="The queue that it waits in.")] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="Begin after it: 90s, 15m, 6h or 1d.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Begin at an ISO time, in UTC by default.")
+    ] = None,
+    limit_key: Annotated[
+        str | None, typer.Option("--limit-key", help="Whose limits hold for it, see queues limit.")
+    ] = None,
     in_turn: Annotated[
         bool, typer.Option("--in-turn", help="Tasks of the session that have it run one at a time.")
     ] = False,
@@ -92,6 +101,9 @@ def submit(
                 priority=priority,
                 description=description,
                 queue=queue,
+                delay=None if delay is None else length_of("--delay", delay),
+                at=None if at is None else moment_of("--at", at),
+                limit_key=limit_key,
                 in_turn=in_turn,
                 on_busy=on_busy,
                 attributes=read_attributes(attribute),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -17,6 +18,7 @@ from redis_state.worker import TaskClient
 from tests.support.commands import begin, cli, end
 from tests.support.processes.pools import SESSION, becomes, client_of, queue_of
 from tests.support.processes.worker_processes import worker_process
+from tests.support.scripts.replies import clock_ms
 
 
 @pytest.fixture
@@ -43,6 +45,25 @@ async def test_a_task_of_a_busy_session_is_refused_and_replaced(settings: Settin
     assert (await cli(settings, *busy, "--on-busy", "replace", "--id", "c")).out == "c\n"
     assert await ids(settings, "--status", "cancelled") == ["a"]
     assert (await cli(settings, *busy, "--on-busy", "wait")).status == 2
+
+
+async def test_a_task_is_submitted_for_later_and_under_a_limits_key(
+    settings: Settings, store: RedisStateStore
+) -> None:
+    later = ("submit", "h", "-s", SESSION, "--queue", "nobodys")
+    assert (await cli(settings, *later, "--delay", "6h", "--id", "a")).out == "a\n"
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).replace(second=0, microsecond=0)
+    at = ("--at", f"{tomorrow:%Y-%m-%dT%H:%M}", "--limit-key", "acme", "--id", "b")
+    assert (await cli(settings, *later, *at)).out == "b\n"
+    waits = [await store.tasks.look(SESSION, name) for name in ("a", "b")]
+    due_ms = [0 if view is None else view.due_ms for view in waits]
+    assert due_ms[1] == tomorrow.timestamp() * 1000
+    six_hours = timedelta(hours=6) / timedelta(milliseconds=1)
+    assert abs(due_ms[0] - await clock_ms(store.base.scripts) - six_hours) < 60_000
+    assert waits[1] is not None
+    assert waits[1].key == "k:acme"
+    for wrong in (("--delay", "soon"), ("--at", "noon"), ("--delay", "6h", *at[:2])):
+        assert (await cli(settings, *later, *wrong)).status == 2
 
 
 async def test_a_task_is_submitted_found_and_run_again(
