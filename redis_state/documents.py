@@ -6,6 +6,7 @@ ISO 8601. Nothing here holds what decides a pause.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         OpenPause,
         PublishedValue,
         QueueInfo,
+        QueueKeyInfo,
         Rate,
         ScheduleView,
         TaskLink,
@@ -262,6 +264,25 @@ def time_text(moment: datetime | None) -> str | None:
 
 def _ms_text(at_ms: int | None) -> str | None:
     return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
+
+
+def queue_key_document(each: QueueKeyInfo) -> dict[str, Any]:
+    """Write a key of a queue."""
+    return {
+        "limit_key": each.limit_key,
+        "in_turn": each.in_turn,
+        "waiting": each.waiting,
+        "running": each.running,
+        "oldest_s": round(each.oldest_s, 3),
+    }
+
+
+def rates_document(rates: Mapping[str, Rate]) -> list[dict[str, Any]]:
+    """Write rates that were set, by their names."""
+    return [
+        {"name": name, "limit": rate.limit, "per_s": rate.per.total_seconds()}
+        for name, rate in rates.items()
+    ]
 
 
 def _rate_document(rate: Rate | None) -> dict[str, Any] | None:

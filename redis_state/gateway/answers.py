@@ -32,6 +32,7 @@ from redis_state.errors import (
     PayloadTooLarge,
     PayloadUnreadable,
     RedisStateError,
+    RequestFailed,
     SteeringValidationError,
     TokenResolved,
 )
@@ -181,6 +182,9 @@ def _facts(error: RedisStateError) -> dict[str, Any]:
             facts |= {name: getattr(error, name) for name in _NAMED if hasattr(error, name)}
             if isinstance(error, AlreadyVoted):
                 facts["at"] = _time(error.at_ms)
+        case RequestFailed():
+            names = ("task_id", "name", "status", "reason")
+            facts |= {name: getattr(error, name) for name in names if hasattr(error, name)}
         case SteeringValidationError():
             facts["errors"] = error.errors
         case _:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from redis_state import limits
 from redis_state.errors import InvalidField, TaskUnknown
-from redis_state.http_client.collections import HttpQueues, HttpSchedules
+from redis_state.http_client.collections import HttpQueues, HttpRates, HttpSchedules
 from redis_state.http_client.decisions import HttpDecisions
+from redis_state.http_client.gathering import HttpGathering
 from redis_state.http_client.messages import HttpMessaging
 from redis_state.http_client.requests import Ask, Credentials, GatewayCaller
 from redis_state.http_client.streams import UpdateStreams
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _PATIENCE_S = 300.0
 
 
-class HttpTaskClient(HttpTasks, HttpDecisions, HttpMessaging):
+class HttpTaskClient(HttpTasks, HttpGathering, HttpDecisions, HttpMessaging):
     """`TaskClient` over HTTP: the same methods, models and errors, for what a gateway offers.
 
     ``base_url`` is where the gateway is mounted. ``token`` is a key or a token of the caller, or a
@@ -134,6 +135,11 @@ class HttpTaskClient(HttpTasks, HttpDecisions, HttpMessaging):
     def queues(self) -> HttpQueues:
         """The queues: what waits and runs in them; pause, resume and limit."""
         return HttpQueues(self._caller)
+
+    @property
+    def rates(self) -> HttpRates:
+        """The rates that were set in place of those that handlers give to `TaskContext.take`."""
+        return HttpRates(self._caller)
 
     async def wait(
         self, session_id: str, task_id: str, *, timeout_s: float | None = None

@@ -1,16 +1,26 @@
-"""Queues and schedules over HTTP."""
+"""Queues, rates and schedules over HTTP."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
+from redis_state import limits
 from redis_state.errors import CommandRefused, InvalidField, ScheduleUnknown
 from redis_state.http_client.documents import read_occurrence, read_queue, read_schedule
 from redis_state.http_client.requests import Ask, GatewayCaller, key_of
-from redis_state.worker import Occurrence, QueueInfo, Rate, Schedule, ScheduleView
+from redis_state.worker import (
+    Occurrence,
+    QueueInfo,
+    QueueKeyInfo,
+    Rate,
+    Schedule,
+    ScheduleView,
+)
 from redis_state.worker.queue.limits import KEEP, Keep, named_key, settings_of
-from redis_state.worker.schedules.model import check_id
+from redis_state.worker.queue.rates import checked_rate
+from redis_state.worker.schedules.model import check_id, check_moment
 
 
 class HttpQueues:
@@ -27,6 +37,12 @@ class HttpQueues:
         """List the queues that live workers serve, the default one, and those that have tasks."""
         found = await self._caller.call(Ask("GET", ("queues",)))
         return [read_queue(each) for each in found["queues"]]
+
+    async def keys(self, name: str, *, limit: int = 100) -> Sequence[QueueKeyInfo]:
+        """List who waits in a queue and who runs, by key. See `Queues.keys`."""
+        query = [("limit", str(limits.count("limit", limit)))]
+        found = await self._caller.call(Ask("GET", (*_queue(name), "keys"), query))
+        return [] if found is None else [QueueKeyInfo(**each) for each in found["keys"]]
 
     async def pause(self, name: str) -> None:
         """Begin no more tasks of a queue, until `resume`."""
@@ -70,6 +86,27 @@ class HttpQueues:
         """Change a queue, which is always there. So what is missing is the route."""
         ask = Ask("POST", (*_queue(name), *parts), body=body or {}, missing=_no_route)
         await self._caller.call(ask)
+
+
+class HttpRates:
+    """The rates that were set in a gateway's namespace. See `Rates`. A change needs ``admin``."""
+
+    def __init__(self, caller: GatewayCaller) -> None:
+        self._caller = caller
+
+    async def set(self, name: str, rate: Rate | None) -> None:
+        """Set a rate; None takes it away. See `Rates.set`."""
+        named_key(name, field="name")
+        body = {"rate": _limit(checked_rate(rate))}
+        await self._caller.call(Ask("POST", ("rates", name), body=body, missing=_no_route))
+
+    async def list(self) -> Mapping[str, Rate]:
+        """List the rates that were set, by their names."""
+        found = await self._caller.call(Ask("GET", ("rates",), missing=_no_route))
+        return {
+            each["name"]: Rate(each["limit"], timedelta(seconds=each["per_s"]))
+            for each in found["rates"]
+        }
 
 
 class HttpSchedules:
@@ -141,12 +178,43 @@ class HttpSchedules:
         key = key_of("idempotency_key", idempotency_key)
         return read_occurrence(await self._do(schedule_id, "trigger", key))
 
+    async def backfill(
+        self,
+        schedule_id: str,
+        since: datetime,
+        until: datetime,
+        *,
+        dry_run: bool = False,
+        limit: int = 1_000,
+        limit_key: str | None = None,
+    ) -> Sequence[Occurrence]:
+        """Submit occurrences of a time that have no task. See `Schedules.backfill`.
+
+        1,000 of them at most. One call has the client's ``timeout_s``: repeat it if that is over.
+        """
+        body: dict[str, Any] = {
+            "since": check_moment("since", since).isoformat(),
+            "until": check_moment("until", until).isoformat(),
+            "dry_run": dry_run,
+            "limit": limits.count("limit", limit),
+        }
+        if limit_key is not None:
+            named_key(limit_key)
+            body["limit_key"] = limit_key
+        found = await self._call(schedule_id, "backfill", body)
+        return [read_occurrence(each) for each in found["occurrences"]]
+
     async def _do(self, schedule_id: str, name: str, key: str | None = None) -> Any:
+        return await self._call(schedule_id, name, {}, key)
+
+    async def _call(
+        self, schedule_id: str, name: str, body: Mapping[str, Any], key: str | None = None
+    ) -> Any:
         return await self._caller.call(
             Ask(
                 "POST",
                 (*_schedule(schedule_id), name),
-                body={},
+                body=body,
                 key=key,
                 missing=lambda: ScheduleUnknown(schedule_id),
             )
@@ -164,13 +232,13 @@ def _queue(name: str) -> tuple[str, str]:
 
 
 def _limits(**given: int | Rate | Keep | None) -> dict[str, Any]:
-    return {
-        name: {"limit": value.limit, "per_s": value.per.total_seconds()}
-        if isinstance(value, Rate)
-        else value
-        for name, value in given.items()
-        if value is not KEEP
-    }
+    return {name: _limit(value) for name, value in given.items() if value is not KEEP}
+
+
+def _limit(value: int | Rate | Keep | None) -> Any:
+    if isinstance(value, Rate):
+        return {"limit": value.limit, "per_s": value.per.total_seconds()}
+    return value
 
 
 def _schedule(schedule_id: str) -> tuple[str, str]:

@@ -7,7 +7,13 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 from redis_state import limits
-from redis_state.errors import TaskUnknown
+from redis_state.errors import (
+    NoReceiver,
+    RequestRefused,
+    RequestTimeout,
+    RequestUnanswered,
+    TaskUnknown,
+)
 from redis_state.http_client.documents import read_value
 from redis_state.http_client.requests import Ask, GatewayCaller, key_of
 from redis_state.http_client.server_events import ServerEvent
@@ -16,6 +22,7 @@ from redis_state.models import UpdateType
 from redis_state.serialization import codec
 from redis_state.worker import PublishedValue
 from redis_state.worker.client.operations import check_id
+from redis_state.worker.tasks.messaging.messages import REQUEST_TIMEOUT_S
 from redis_state.worker.tasks.messaging.payloads import (
     check_name,
     check_type,
@@ -55,6 +62,50 @@ class HttpMessaging:
             missing=lambda: TaskUnknown(task_id),
         )
         return str((await self._caller.call(ask))["message_id"])
+
+    async def request(
+        self,
+        session_id: str,
+        task_id: str,
+        name: str,
+        payload: Any = None,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        type: Any = None,  # noqa: A002 - the word for it
+        idempotency_key: str | None = None,
+    ) -> Any:
+        """Send a request to a task, and return the handler's reply. See `TaskClient.request`.
+
+        The same ``idempotency_key`` of the same caller is the same request. The call is repeated
+        under it until the reply is there: a lost connection, or another gateway, changes nothing.
+        """
+        check_type(type)
+        limits.patience("timeout_s", timeout_s)
+        data = codec.decode(write_payload("payload", payload))
+        key = key_of("idempotency_key", idempotency_key)
+        clock = asyncio.get_running_loop().time
+        until = clock() + timeout_s
+        while True:
+            wait_s = min(max(until - clock(), 0.0), self._caller.longest_wait_s)
+            ask = Ask(
+                "POST",
+                (*_path(session_id, task_id), "request"),
+                body={"name": check_name("name", name), "payload": data, "wait_s": wait_s},
+                key=key,
+                missing=lambda: TaskUnknown(task_id),
+            )
+            try:
+                found = await self._caller.call(ask)
+            except RequestRefused as error:
+                reason = error.reason
+                raise RequestRefused(task_id, name, reason, request_id=key) from None
+            except RequestUnanswered as error:
+                status = error.status
+                raise RequestUnanswered(task_id, name, status, request_id=key) from None
+            if found["answered"]:
+                return read_payload(name, found["reply"], type)
+            if clock() >= until:
+                raise _late(task_id, name, key, received=bool(found["received"]))
 
     async def value(
         self,
@@ -105,6 +156,14 @@ class HttpMessaging:
                         if found is not None:
                             return found
         return None
+
+
+def _late(task_id: str, name: str, key: str, *, received: bool) -> RequestTimeout:
+    problem = "no reply came in time"
+    if received:
+        return RequestTimeout(task_id, name, problem, request_id=key)
+    problem += ", and the handler has not called for a request of this name"
+    return NoReceiver(task_id, name, problem, request_id=key)
 
 
 def _may_announce(event: ServerEvent, key: str) -> bool:

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-_NO_ROUTE = "The gateway has no route for it."
 _CALLER = "Who calls is who the credentials name."
 
 # A method, or an argument of one as ``method(argument)``.
 NOT_OFFERED: Final[Mapping[str, str]] = {
-    "batch": _NO_ROUTE,
-    "debounce": _NO_ROUTE,
-    "request": _NO_ROUTE,
     "dead": "`find(status='FAILED')` has them among others.",
     "unfinished": "`find(status=['PENDING', 'RUNNING', 'PAUSED'])` has them, in another order.",
     "unserved": "It is for who operates the workers, beside the server.",
@@ -34,7 +30,5 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
     "count(attributes)": "The gateway counts by session. `sessions` lists all of them.",
     "bulk(concurrency)": "The gateway decides it.",
     "bulk(progress)": "The report comes in one answer, of 500 tasks at most.",
-    "rates": _NO_ROUTE,
-    "queues.keys": _NO_ROUTE,
-    "schedules.backfill": _NO_ROUTE,
+    "request(sender)": _CALLER,
 }

@@ -30,6 +30,8 @@ from redis_state.errors import (
     PayloadTooLarge,
     PayloadUnreadable,
     RedisStateError,
+    RequestRefused,
+    RequestUnanswered,
     RetryRefused,
     SteeringValidationError,
     TaskInProgress,
@@ -53,6 +55,9 @@ _NAMES = {
     "delay_s": "delay",
     "every_s": "every",
     "grace_s": "grace",
+    "wait_s": "wait",
+    "at_most_s": "at_most",
+    "after_s": "after",
     "type": "event_type",
     "attribute": "attributes",
 }
@@ -228,6 +233,10 @@ _ERRORS: Final[Mapping[str, Callable[[Problem], RedisStateError]]] = {
     "payload_lost": _lost,
     "payload_too_large": _too_large,
     "payload_unreadable": _unreadable,
+    "request_refused": _picked(RequestRefused, "task_id", "name", "reason", request_id="name"),
+    "request_unanswered": _picked(
+        RequestUnanswered, "task_id", "name", "status", request_id="name"
+    ),
     "retry_refused": _picked(RetryRefused, "task_id", "reason"),
     "steering_validation_error": lambda problem: SteeringValidationError(problem.facts["errors"]),
     "task_in_progress": _picked(TaskInProgress, "session_id", "task_id", status="status"),

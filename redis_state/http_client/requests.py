@@ -39,6 +39,7 @@ from redis_state.serialization import codec
 Credentials: TypeAlias = str | Callable[[], str | Awaitable[str]] | None
 Query: TypeAlias = Sequence[tuple[str, str]]
 
+_LONGEST_WAIT_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 # A connection that is idle for longer may be closed by the server while we use it.
 _IDLE_S = 3.0
@@ -106,6 +107,11 @@ class GatewayCaller:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._http.aclose()
+
+    @property
+    def longest_wait_s(self) -> float:
+        """How long a gateway may keep one call, so that its answer comes within the time for it."""
+        return min(_LONGEST_WAIT_S, self._timeout_s / _PART_FOR_ONE / 2)
 
     async def call(self, ask: Ask) -> Any:
         """Return what the answer says; None if there is no such thing."""

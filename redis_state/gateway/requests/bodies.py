@@ -25,6 +25,8 @@ ScheduledOnBusy = Literal["enqueue", "interrupt", "replace"]
 
 LARGEST_PAGE = 1_000
 MOST_IN_BULK = 500
+MOST_IN_BACKFILL = 1_000
+LONGEST_REQUEST_S = 30.0
 _LONGEST_ID = 1_000
 _MOST_TASKS = 1_000_000_000
 
@@ -63,6 +65,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_unico
 Attribute = Annotated[str, Field(strict=True)] | Annotated[int, Field(strict=True)] | bool
 Limit = Annotated[int, Field(ge=1, le=LARGEST_PAGE)]
 Seconds = Annotated[float, Field(ge=0, le=3650 * 86_400, allow_inf_nan=False)]
+UpToADay = Annotated[float, Field(ge=0.001, le=86_400, allow_inf_nan=False)]
 TaskCount = Annotated[int, Field(ge=1, le=_MOST_TASKS)]
 Priority = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
 
@@ -111,6 +114,12 @@ class TimelineQuery(PageQuery):
     """Which page of a task's updates."""
 
 
+class QueueKeysQuery(_Given):
+    """How many keys of a queue."""
+
+    limit: Limit = 100
+
+
 class EventsQuery(_Given):
     """Which updates of a session."""
 
@@ -153,6 +162,40 @@ class SubmitBody(_Given):
     attributes: dict[str, Attribute] = Field(default_factory=dict, max_length=16)
 
 
+class _GatherBody(_Given):
+    handler: Name
+    session_id: Id
+    group: Annotated[str, Field(max_length=200)] = Field(
+        default="", description="Calls of one session, handler and group share a task."
+    )
+    queue: Name | None = None
+    priority: Priority = 0
+    description: str | None = None
+    limit_key: Name | None = Field(
+        default=None, description="Limits of this key hold for the task."
+    )
+    in_turn: bool = False
+    attributes: dict[str, Attribute] = Field(default_factory=dict, max_length=16)
+
+
+class DebounceBody(_GatherBody):
+    """An input of which the last counts: the task begins once none has come for ``wait_s``."""
+
+    input: Any = None
+    wait_s: UpToADay
+    at_most_s: UpToADay | None = Field(
+        default=None, description="The latest begin, from the first input; else ten times wait_s."
+    )
+
+
+class BatchBody(_GatherBody):
+    """An item of a task's list. Its id is the header Idempotency-Key."""
+
+    item: Any = None
+    after_s: UpToADay
+    most: Annotated[int, Field(ge=1, le=1_000)] = 100
+
+
 class SteerBody(_Given):
     """A steering event. A pause is decided by its own id."""
 
@@ -165,6 +208,14 @@ class SignalBody(_Given):
 
     name: str
     payload: Any = None
+
+
+class RequestBody(_Given):
+    """A request: its name, what the handler gets with it, and how long this call waits."""
+
+    name: str
+    payload: Any = None
+    wait_s: Annotated[float, Field(ge=0, le=LONGEST_REQUEST_S)] = 10.0
 
 
 class RateBody(_Given):
@@ -185,6 +236,12 @@ class QueueLimitsBody(KeyLimitsBody):
     """What holds for a queue. Null takes a limit away; what is not given stays."""
 
     per_key: TaskCount | None = None
+
+
+class SetRateBody(_Given):
+    """What holds in place of what handlers give. Null takes it away."""
+
+    rate: RateBody | None
 
 
 class CancelBody(_Given):
@@ -279,6 +336,18 @@ class ScheduleBody(_Given):
     on_busy: ScheduledOnBusy | None = None
     paused: bool | None = None
     expected: str | None = Field(default=None, description="The revision that it has to have.")
+
+
+class BackfillBody(_Given):
+    """Which occurrences of a schedule: from ``since`` on and before ``until``."""
+
+    since: AwareDatetime
+    until: AwareDatetime
+    dry_run: bool = False
+    limit: Annotated[int, Field(ge=1, le=MOST_IN_BACKFILL)] = MOST_IN_BACKFILL
+    limit_key: Name | None = Field(
+        default=None, description="Limits of this key hold, in place of the schedule's own."
+    )
 
 
 def read_attributes(given: list[str] | None) -> dict[str, Any] | None:

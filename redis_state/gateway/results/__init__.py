@@ -13,6 +13,7 @@ from redis_state.gateway.results.base import (
 from redis_state.gateway.results.changes import (
     BulkItemResult,
     BulkResult,
+    GatheredResult,
     MadeResult,
     MovedResult,
     SteeredResult,
@@ -20,6 +21,7 @@ from redis_state.gateway.results.changes import (
 )
 from redis_state.gateway.results.messages import (
     FoundValueResult,
+    RepliedResult,
     SignalledResult,
     ValueResult,
     ValuesResult,
@@ -34,11 +36,20 @@ from redis_state.gateway.results.pauses import (
 )
 from redis_state.gateway.results.queues import (
     KeyLimitsResult,
+    NamedRateResult,
+    QueueKeyResult,
+    QueueKeysResult,
     QueueResult,
     QueuesResult,
     RateResult,
+    RatesResult,
 )
-from redis_state.gateway.results.schedules import OccurrenceResult, ScheduleResult, SchedulesResult
+from redis_state.gateway.results.schedules import (
+    OccurrenceResult,
+    OccurrencesResult,
+    ScheduleResult,
+    SchedulesResult,
+)
 from redis_state.gateway.results.sessions import ErasureResult, SessionResult, SessionsResult
 from redis_state.gateway.results.tasks import (
     BranchResult,
@@ -73,17 +84,24 @@ __all__ = [
     "EscalationResult",
     "FoundValueResult",
     "FullStepResult",
+    "GatheredResult",
     "HealthResult",
     "KeyLimitsResult",
     "LinkResult",
     "MadeResult",
     "MovedResult",
+    "NamedRateResult",
     "OccurrenceResult",
+    "OccurrencesResult",
     "PauseResult",
     "PausesResult",
+    "QueueKeyResult",
+    "QueueKeysResult",
     "QueueResult",
     "QueuesResult",
     "RateResult",
+    "RatesResult",
+    "RepliedResult",
     "ResultShape",
     "RowResult",
     "RunningResult",

@@ -8,6 +8,13 @@ from redis_state.gateway.results.base import ResultShape
 from redis_state.models import TaskStatus
 
 
+class GatheredResult(ResultShape):
+    """The task that gets an input or an item."""
+
+    session_id: str
+    task_id: str
+
+
 class SubmittedResult(ResultShape):
     """A task that was submitted, or was there already under its id."""
 

@@ -17,6 +17,17 @@ class SignalledResult(ResultShape):
     message_id: str
 
 
+class RepliedResult(ResultShape):
+    """The reply to a request, or none yet.
+
+    ``received`` if the handler has called for requests of the name.
+    """
+
+    answered: bool
+    received: bool
+    reply: Any = None
+
+
 class ValueResult(ResultShape):
     """A value that a task has published. ``run`` is the epoch of the run.
 

@@ -35,6 +35,37 @@ class QueueResult(ResultShape):
     keys: dict[str, KeyLimitsResult]
 
 
+class QueueKeyResult(ResultShape):
+    """A key of a queue: how many of its tasks wait and run.
+
+    ``limit_key`` or ``in_turn``, the session of tasks that run in turn; the other is null.
+    """
+
+    limit_key: str | None
+    in_turn: str | None
+    waiting: int
+    running: int
+    oldest_s: float
+
+
+class QueueKeysResult(ResultShape):
+    """Who waits in a queue and who runs."""
+
+    keys: list[QueueKeyResult]
+
+
+class NamedRateResult(RateResult):
+    """A rate that was set."""
+
+    name: str
+
+
+class RatesResult(ResultShape):
+    """The rates that were set in place of those that handlers give."""
+
+    rates: list[NamedRateResult]
+
+
 class QueuesResult(ResultShape):
     """The queues that workers serve, and those that have tasks."""
 

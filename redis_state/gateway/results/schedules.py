@@ -51,6 +51,12 @@ class ScheduleResult(ResultShape):
     created_at: datetime
 
 
+class OccurrencesResult(ResultShape):
+    """Moments of a schedule, and their tasks."""
+
+    occurrences: list[OccurrenceResult]
+
+
 class SchedulesResult(ResultShape):
     """All schedules."""
 

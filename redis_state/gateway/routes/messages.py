@@ -1,4 +1,4 @@
-"""Talk to a running task: send it a signal, and read the values that it has published."""
+"""Talk to a running task: send it signals and requests, and read the values that it published."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from typing import Any
 from starlette.responses import Response
 
 from redis_state.documents import value_document
+from redis_state.errors import NoReceiver, RequestTimeout
 from redis_state.gateway.answers import answer, not_found
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation
 from redis_state.gateway.cutting import cut_tokens
-from redis_state.gateway.requests.bodies import SignalBody
-from redis_state.gateway.results import FoundValueResult, SignalledResult, ValuesResult
+from redis_state.gateway.requests.bodies import RequestBody, SignalBody
+from redis_state.gateway.results import (
+    FoundValueResult,
+    RepliedResult,
+    SignalledResult,
+    ValuesResult,
+)
 from redis_state.models import StateUpdate, UpdateType
 
 _TASK = "/v1/sessions/{session}/tasks/{task}"
@@ -32,6 +38,28 @@ async def signal_task(call: ApiCall) -> Response:
     )
     document = {"session_id": session_id, "task_id": task_id, "name": body.name}
     return answer({**document, "message_id": sent}, 202)
+
+
+async def request_task(call: ApiCall) -> Response:
+    """Send a request to a task, and wait for its reply: one request for each key of a caller.
+
+    Without a reply in time, the status is 202. Repeat the call under its key to wait on.
+    """
+    body, (session_id, task_id) = call.given(RequestBody), call.task
+    try:
+        reply = await call.client.request(
+            session_id,
+            task_id,
+            body.name,
+            body.payload,
+            timeout_s=body.wait_s,
+            idempotency_key=call.own_key("request", session_id, task_id, body.name),
+            sender=call.principal.subject,
+        )
+    except RequestTimeout as late:
+        return answer({"answered": False, "received": not isinstance(late, NoReceiver)}, 202)
+    replied = {"answered": True, "received": True, "reply": reply}
+    return answer(cut_tokens(session_id, replied))
 
 
 async def list_values(call: ApiCall) -> Response:
@@ -88,6 +116,17 @@ OPERATIONS = (
         status=202,
         answers=(403, 404, 409, 413),
         key="A repeated call of this caller sends one signal.",
+    ),
+    Operation(
+        "POST",
+        f"{_TASK}/request",
+        request_task,
+        "Send a request to a task",
+        right=Right.STEER,
+        body=RequestBody,
+        result=RepliedResult,
+        answers=(202, 403, 404, 409, 413),
+        key="A repeated call of this caller waits for the same reply.",
     ),
     Operation(
         "GET",

@@ -7,12 +7,17 @@ from typing import Any
 
 from starlette.responses import Response
 
-from redis_state.documents import queue_document
+from redis_state.documents import queue_document, queue_key_document
 from redis_state.gateway.answers import answer
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
-from redis_state.gateway.requests.bodies import KeyLimitsBody, NoBody, QueueLimitsBody
-from redis_state.gateway.results import QueueResult, QueuesResult
+from redis_state.gateway.requests.bodies import (
+    KeyLimitsBody,
+    NoBody,
+    QueueKeysQuery,
+    QueueLimitsBody,
+)
+from redis_state.gateway.results import QueueKeysResult, QueueResult, QueuesResult
 from redis_state.worker import Rate
 
 
@@ -24,6 +29,13 @@ async def list_queues(call: ApiCall) -> Response:
 async def read_queue(call: ApiCall) -> Response:
     """Read a queue. An unknown one is empty."""
     return answer(queue_document(await call.client.queues.get(call.path["queue"])))
+
+
+async def list_keys(call: ApiCall) -> Response:
+    """List who waits in a queue and who runs, by key: those with the most waiting tasks first."""
+    limit = call.asked(QueueKeysQuery).limit
+    found = await call.client.queues.keys(call.path["queue"], limit=limit)
+    return answer({"keys": [queue_key_document(each) for each in found]})
 
 
 async def pause_queue(call: ApiCall) -> Response:
@@ -91,6 +103,16 @@ OPERATIONS = (
         over=Over.EVERYTHING,
         result=QueueResult,
         answers=(404,),
+    ),
+    Operation(
+        "GET",
+        "/v1/queues/{queue}/keys",
+        list_keys,
+        "List the keys of a queue",
+        over=Over.EVERYTHING,
+        query=QueueKeysQuery,
+        result=QueueKeysResult,
+        answers=(403,),
     ),
     _change("pause", pause_queue, "Pause a queue"),
     _change("resume", resume_queue, "Resume a queue"),

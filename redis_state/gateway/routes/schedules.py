@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from starlette.responses import Response
 
-from redis_state.documents import schedule_document
+from redis_state.documents import occurrence_document, schedule_document
+from redis_state.errors import InvalidField
 from redis_state.gateway.answers import answer, forbidden
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
-from redis_state.gateway.requests.bodies import CANCELS, NoBody, ScheduleBody, seconds, utc
+from redis_state.gateway.requests.bodies import (
+    CANCELS,
+    BackfillBody,
+    NoBody,
+    ScheduleBody,
+    seconds,
+    utc,
+)
 from redis_state.gateway.results import (
     DeletedResult,
     OccurrenceResult,
+    OccurrencesResult,
     ScheduleResult,
     SchedulesResult,
 )
@@ -89,6 +98,27 @@ async def trigger_schedule(call: ApiCall) -> Response:
     return answer({"at": None, "session_id": made.session_id, "task_id": made.task_id}, 201)
 
 
+async def backfill_schedule(call: ApiCall) -> Response:
+    """Submit the occurrences of a time that have no task. A repeated call changes nothing more."""
+    body = call.given(BackfillBody)
+    found = await call.client.schedules.backfill(
+        _id(call),
+        _moment("since", body.since),
+        _moment("until", body.until),
+        dry_run=body.dry_run,
+        limit=body.limit,
+        limit_key=body.limit_key,
+    )
+    return answer({"occurrences": [occurrence_document(each) for each in found]})
+
+
+def _moment(field: str, moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except (OverflowError, ValueError):
+        raise InvalidField(field, "is out of range") from None
+
+
 def _id(call: ApiCall) -> str:
     return call.path["schedule"]
 
@@ -100,10 +130,9 @@ def _change(name: str, endpoint: Any, summary: str, result: Any, **more: Any) ->
         endpoint,
         summary,
         over=Over.EVERYTHING,
-        body=NoBody,
         result=result,
         answers=(403, 404, 409, 413),
-        **more,
+        **{"body": NoBody} | more,
     )
 
 
@@ -157,5 +186,13 @@ OPERATIONS = (
         right=Right.SUBMIT,
         status=201,
         key="A repeated call of this caller is the same task.",
+    ),
+    _change(
+        "backfill",
+        backfill_schedule,
+        "Submit missed occurrences of a schedule",
+        OccurrencesResult,
+        right=Right.SUBMIT,
+        body=BackfillBody,
     ),
 )

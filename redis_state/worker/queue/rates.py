@@ -28,8 +28,7 @@ class Rates:
 
         Errors: InvalidField.
         """
-        if rate is not None and not isinstance(rate, Rate):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidField("rate", "needs a Rate, or None")
+        rate = checked_rate(rate)
         await self._queue.scripts.set_rate(
             self._queue.rate_settings,
             name=named_key(name, field="name"),
@@ -44,6 +43,13 @@ class Rates:
             unescape(name.decode().removeprefix(OTHER_KEY)): Rate.read(rate.decode())
             for name, rate in sorted(named)
         }
+
+
+def checked_rate(rate: Rate | None) -> Rate | None:
+    """Return what a rate is set to. Errors: InvalidField."""
+    if rate is not None and not isinstance(rate, Rate):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidField("rate", "needs a Rate, or None")
+    return rate
 
 
 async def take(queue: Queue, name: str, rate: Rate, cost: int) -> int:

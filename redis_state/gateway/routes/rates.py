@@ -1,0 +1,52 @@
+"""Rates that were set in place of those that handlers give."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from starlette.responses import Response
+
+from redis_state.documents import rates_document
+from redis_state.gateway.answers import answer
+from redis_state.gateway.auth.principal import Right
+from redis_state.gateway.calls import ApiCall, Operation, Over
+from redis_state.gateway.requests.bodies import SetRateBody
+from redis_state.gateway.results import RatesResult
+from redis_state.worker import Rate
+
+
+async def list_rates(call: ApiCall) -> Response:
+    """List the rates that were set, by name."""
+    return answer({"rates": rates_document(await call.client.rates.list())})
+
+
+async def set_rate(call: ApiCall) -> Response:
+    """Set a rate, or take away what was set. It holds for the next take of every process."""
+    given = call.given(SetRateBody).rate
+    rate = None if given is None else Rate(given.limit, timedelta(seconds=given.per_s))
+    await call.client.rates.set(call.path["rate"], rate)
+    return await list_rates(call)
+
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/v1/rates",
+        list_rates,
+        "List rates",
+        over=Over.EVERYTHING,
+        result=RatesResult,
+        answers=(403,),
+    ),
+    Operation(
+        "POST",
+        "/v1/rates/{rate}",
+        set_rate,
+        "Set a rate",
+        right=Right.ADMIN,
+        over=Over.EVERYTHING,
+        body=SetRateBody,
+        result=RatesResult,
+        answers=(403, 413),
+    ),
+)
