@@ -190,7 +190,7 @@ class HttpSchedules:
     ) -> Sequence[Occurrence]:
         """Submit occurrences of a time that have no task. See `Schedules.backfill`.
 
-        1,000 of them at most. One call has the client's ``timeout_s``: repeat it if that is over.
+        1,000 of them at most. One call has the client's ``timeout_s``: repeat it after that.
         """
         body: dict[str, Any] = {
             "since": check_moment("since", since).isoformat(),
