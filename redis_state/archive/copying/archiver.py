@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 from redis_state.archive.copying.ended import EndedTask, divided
@@ -318,9 +318,10 @@ class Archiver:
         ]
         if not same:
             return []
-        batch = ArchiveBatch(tasks=[each.task for each in same])
-        named = {each.task.key: other[each.task.key] or "" for each in same}
-        await self._archive.write(batch, replaces=named)
+        batch = ArchiveBatch(
+            tasks=[replace(each.task, replaces=other[each.task.key]) for each in same]
+        )
+        await self._archive.write(batch)
         left = (await self._archive.verify(batch)).tasks
         for session_id, task_id, _ in left:
             # Another archiver may have written meanwhile. Else the archive changes what it gets.
