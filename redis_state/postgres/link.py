@@ -11,6 +11,7 @@ import psycopg
 from psycopg import AsyncConnection
 from pydantic import SecretStr
 
+from redis_state.backoff import Backoff
 from redis_state.errors import (
     AuthenticationFailed,
     BackendUnavailable,
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 # So long a call waits for a connection that says nothing, as a part of its deadline.
 _SILENT_PART = 2
-_AGAIN_S, _LONGEST_S = 0.05, 1.0
+_AGAIN_S = Backoff(0.05, 1.0)
 # An index of a large table takes its time.
 _MAKING_S = 3600.0
 # Classes of errors after which the same call may succeed: lost connections, deadlocks, servers that
@@ -112,10 +113,10 @@ class PostgresLink:
         self, work: Callable[[AsyncConnection[Any]], Awaitable[T]], ends: float, *, writes: bool
     ) -> T:
         loop = asyncio.get_running_loop()
-        reason, sent, pause = f"no answer in {self._timeout_s:g} s", False, _AGAIN_S
-        while not self._closed:
+        reason, sent = f"no answer in {self._timeout_s:g} s", False
+        for pause_s in _AGAIN_S.delays():
             left = ends - loop.time()
-            if left <= 0:
+            if self._closed or left <= 0:
                 break
             opened, earlier = None, sent and writes
             try:
@@ -138,8 +139,7 @@ class PostgresLink:
                 # In the middle of a call: nobody knows what the connection would say next.
                 await self._drop()
                 raise
-            await asyncio.sleep(min(pause, max(ends - loop.time(), 0)))
-            pause = min(pause * 2, _LONGEST_S)
+            await asyncio.sleep(min(pause_s, max(ends - loop.time(), 0)))
         if self._closed:
             reason = "the store is closed"
         kind = OutcomeUnknown if sent and writes else BackendUnavailable

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from redis_state.archive.copying.pace import Pace
-from redis_state.archive.copying.sizes import backoff_ms
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRecord,
@@ -23,6 +22,7 @@ from redis_state.archive.model import (
     ArchiveVerdict,
 )
 from redis_state.archive.protocol import Archive
+from redis_state.backoff import Backoff
 from redis_state.errors import ArchiveUnavailable
 from redis_state.primitives.watchlist import WatchClaim, WatchList
 from redis_state.scripts import ReplyCode
@@ -32,6 +32,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 HOLD_MS = 120_000
 AGAIN_MS, TROUBLE_MS = 1_000, 3_600_000
+_AWAY_MS = Backoff(4_000, 600_000)
 
 CopyT = TypeVar("CopyT", ArchivedTask, ArchivedRecord)
 ReportT = TypeVar("ReportT", bound="RoundReport")
@@ -72,7 +73,7 @@ class CopyRound(Generic[ReportT]):
     def postpone(self, claim: WatchClaim, *, failures: int) -> None:
         """Leave what waits for an archive that has failed so often."""
         self.report.postponed += 1
-        self.settled[claim.entry] = backoff_ms(failures)
+        self.settled[claim.entry] = round(_AWAY_MS.after(failures))
 
 
 @dataclass(frozen=True, slots=True)
