@@ -26,7 +26,7 @@ class CallBreaker:
     """
 
     def __init__(self) -> None:
-        self._failures, self._failed_s, self._is_asked = 0, 0.0, False
+        self._failures, self._failed_s, self._is_probed = 0, 0.0, False
         self._turns = CallTurns()
 
     async def call(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -47,19 +47,19 @@ class CallBreaker:
     def _refuse_if_left_alone(self) -> None:
         if self._failures < _FAILURES:
             return
-        if self._is_asked or monotonic() < self._failed_s + _LEFT_ALONE_S:
+        if self._is_probed or monotonic() < self._failed_s + _LEFT_ALONE_S:
             raise ArchiveUnavailable("read", "it could not be read some seconds ago")
 
     async def _tried(self, call: Callable[[], Awaitable[T]]) -> T:
         if self._failures < _FAILURES:
-            return await self._asked(call)
-        self._is_asked = True
+            return await self._within_patience(call)
+        self._is_probed = True
         try:
-            return await self._asked(call)
+            return await self._within_patience(call)
         finally:
-            self._is_asked = False
+            self._is_probed = False
 
-    async def _asked(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _within_patience(self, call: Callable[[], Awaitable[T]]) -> T:
         began = monotonic()
         token = patience.set(asyncio.get_running_loop().time() + _PATIENCE_S)
         try:

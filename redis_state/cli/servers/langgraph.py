@@ -88,8 +88,8 @@ def import_(
     is 2 for a wrong --from, 5 if the target cannot be reached. A dry run is 0 unless something
     differs.
     """
-    asked = _Asked(source, url, thread or [], threads_file, write=not dry_run)
-    _finish(asked, as_json=as_json, missing_is_fine=dry_run)
+    options = _ImportOptions(source, url, thread or [], threads_file, write=not dry_run)
+    _finish(options, as_json=as_json, missing_is_fine=dry_run)
 
 
 @langgraph.command()
@@ -106,12 +106,12 @@ def check(
 
     Status 0 if the target has all that the source has, 1 if not, 5 if it cannot be reached.
     """
-    asked = _Asked(source, url, thread or [], threads_file, write=False)
-    _finish(asked, as_json=as_json, missing_is_fine=False)
+    options = _ImportOptions(source, url, thread or [], threads_file, write=False)
+    _finish(options, as_json=as_json, missing_is_fine=False)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ImportOptions:
     source: str = field(repr=False)
     url: str | None = field(repr=False)
     threads: list[str]
@@ -165,18 +165,18 @@ class _Total:
         }
 
 
-def _finish(asked: _Asked, *, as_json: bool, missing_is_fine: bool) -> None:
-    total = run(_import(asked))
+def _finish(options: _ImportOptions, *, as_json: bool, missing_is_fine: bool) -> None:
+    total = run(_import(options))
     if as_json:
         print_json(total.document())
     else:
-        _print(total, write=asked.write)
+        _print(total, write=options.write)
     waits = missing_is_fine and not total.different and not total.failed and not total.claimed
     if not total.equal and not waits:
         raise typer.Exit(ExitCode.FAILED)
 
 
-async def _import(asked: _Asked) -> _Total:
+async def _import(options: _ImportOptions) -> _Total:
     try:
         from redis_state.integrations.langgraph import (  # noqa: PLC0415 - needs the extra
             RedisSaver,
@@ -185,22 +185,22 @@ async def _import(asked: _Asked) -> _Total:
     except ImportError as error:
         raise ConfigError(str(error)) from None
     total, progress = _Total(), _Progress()
-    async with _opened(asked.source) as other, RedisSaver.from_url(asked.url) as saver:
+    async with _opened(options.source) as other, RedisSaver.from_url(options.url) as saver:
         await saver.store.health()
         source = _Counted(source_of(other), progress)
         try:
-            await _all(saver, source, asked, total, progress)
+            await _all(saver, source, options, total, progress)
         finally:
             progress.end()
     return total
 
 
 async def _all(
-    saver: RedisSaver, source: _Counted, asked: _Asked, total: _Total, progress: _Progress
+    saver: RedisSaver, source: _Counted, options: _ImportOptions, total: _Total, progress: _Progress
 ) -> None:
     claimed: dict[str, int] = {}
-    async for thread_id in _chosen(source, asked):
-        left_ms = await _one(saver, source, thread_id, asked, total)
+    async for thread_id in _chosen(source, options):
+        left_ms = await _one(saver, source, thread_id, options, total)
         if left_ms:
             claimed[thread_id] = left_ms
         progress.threads = total.threads
@@ -209,16 +209,16 @@ async def _all(
         # One that is in use is renewed meanwhile.
         await asyncio.sleep(min(max(claimed.values()), _WAIT_MS) / 1000)
     for thread_id in claimed:
-        if await _one(saver, source, thread_id, asked, total):
+        if await _one(saver, source, thread_id, options, total):
             total.claimed.append(thread_id)
 
 
 async def _one(
-    saver: RedisSaver, source: _Counted, thread_id: str, asked: _Asked, total: _Total
+    saver: RedisSaver, source: _Counted, thread_id: str, options: _ImportOptions, total: _Total
 ) -> int:
     """Import a thread; return for how long it is claimed by another process."""
     try:
-        total.add(await saver.aimport_thread(source, thread_id, check=not asked.write))
+        total.add(await saver.aimport_thread(source, thread_id, check=not options.write))
     except ThreadClaimed as error:
         return max(error.left_ms, 1)
     except NoConnection:
@@ -231,12 +231,12 @@ async def _one(
     return 0
 
 
-async def _chosen(source: ThreadSource, asked: _Asked) -> AsyncIterator[str]:
-    if asked.threads or asked.file:
-        for thread_id in asked.threads:
+async def _chosen(source: ThreadSource, options: _ImportOptions) -> AsyncIterator[str]:
+    if options.threads or options.file:
+        for thread_id in options.threads:
             yield thread_id
-        if asked.file:
-            for line in asked.file.read_text(encoding="utf-8").splitlines():
+        if options.file:
+            for line in options.file.read_text(encoding="utf-8").splitlines():
                 yield line
         return
     try:

@@ -9,7 +9,7 @@ from typing import Final
 
 from redis_state.errors import RedisStateError
 from redis_state.gateway.chat.ai_sdk.chunks import Chunk, JoinedChunks, MessageChunks, notice
-from redis_state.gateway.chat.parts import Halted, Part, PauseAsked, PauseDecided, TextDropped
+from redis_state.gateway.chat.parts import Halted, Part, PauseDecided, PauseOpened, TextDropped
 from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
 from redis_state.gateway.chat.shown import ShownCall
@@ -89,7 +89,7 @@ class MessageStream:
                         if "data" in each and "id" in each
                     }
                     for part in read:
-                        if isinstance(part, PauseAsked):
+                        if isinstance(part, PauseOpened):
                             tool = [each for each in message.write([part]) if "data" not in each]
                             asked[part.pause_id] = tool
                         elif isinstance(part, PauseDecided):
