@@ -21,6 +21,7 @@ from redis_state.errors import (
     OutcomeUnknown,
     StoreFull,
 )
+from redis_state.futures import unawaited
 from redis_state.postgres.connection import (
     PostgresConnection,
     close,
@@ -211,7 +212,7 @@ class PostgresLink:
             if self._closed:
                 raise TimeoutError
             making = self._making = asyncio.create_task(self._make_tables())
-            making.add_done_callback(_look_at)
+            unawaited(making)
         await asyncio.wait({making}, timeout=left)
         if not making.done() or making.cancelled():
             raise TimeoutError
@@ -251,7 +252,7 @@ class PostgresLink:
                 cut(opened)
                 await asyncio.wait({doing}, timeout=1.0)
                 doing.cancel()
-                doing.add_done_callback(_look_at)
+                unawaited(doing)
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -283,8 +284,3 @@ async def _nothing(connection: AsyncConnection[Any]) -> None:
 
 def _is_deadlock(error: psycopg.Error) -> bool:
     return (error.sqlstate or "").startswith("40")
-
-
-def _look_at(done: asyncio.Future[Any]) -> None:
-    if not done.cancelled():
-        done.exception()

@@ -35,13 +35,13 @@ from redis_state.archive.waiting import (
     many_updates,
     session_look_ms,
     session_of_entry,
-    task_of_entry,
 )
 from redis_state.errors import ArchiveUnavailable, NoConnection, RedisStateError, StoreFull
 from redis_state.primitives.watchlist import WatchClaim
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ARCHIVE_HOLD_MS
+from redis_state.stores.sessions.task_status import task_of_entry
 
 log: logging.Logger = logging.getLogger(__name__)
 

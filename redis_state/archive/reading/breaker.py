@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from redis_state.archive.protocol import CallTurns, patience
 from redis_state.errors import ArchiveUnavailable
+from redis_state.futures import unawaited
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ class CallBreaker:
             if not doing.done():
                 # What is cancelled may wait for a server that says nothing. Nobody waits for that.
                 doing.cancel()
-                doing.add_done_callback(_look_at)
+                unawaited(doing)
         if not done:
             self._fail(began)
             raise ArchiveUnavailable("read", f"no answer in {_PATIENCE_S:g} s")
@@ -90,8 +91,3 @@ class CallBreaker:
         if began > self._failed_s:
             self._failures += 1
             self._failed_s = monotonic()
-
-
-def _look_at(done: asyncio.Future[Any]) -> None:
-    if not done.cancelled():
-        done.exception()

@@ -19,7 +19,7 @@ from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.session_log import Entry
-from redis_state.stores.sessions.task_status import TaskStatusView
+from redis_state.stores.sessions.task_status import TaskStatusView, task_of_entry
 from redis_state.stores.task_index import attributes_of
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.children.children import recorded_end, result_of
@@ -236,13 +236,7 @@ async def list_unfinished(store: RedisStateStore, limit: int) -> list[TaskState]
 
 
 async def _load(store: RedisStateStore, entry: bytes) -> TaskState | None:
-    try:
-        named = codec.decode(entry)
-    except codec.DecodeError:
+    if (task := task_of_entry(entry)) is None:
         return None
-    match named:
-        case ["task", str(session_id), str(task_id)]:
-            state = await store.tasks.load(session_id, task_id)
-            return None if state is None or state.status.is_terminal else state
-        case _:
-            return None
+    state = await store.tasks.load(*task)
+    return None if state is None or state.status.is_terminal else state
