@@ -23,10 +23,12 @@ from redis_state.errors import (
 )
 from redis_state.futures import unawaited
 from redis_state.postgres.connection import (
+    NO_TABLES,
     PostgresConnection,
     close,
     connect,
     cut,
+    is_deadlock,
     problem,
 )
 from redis_state.postgres.migrations import applied_version, apply_migrations
@@ -44,7 +46,6 @@ _MAKING_S = 3600.0
 # start, end, or are replicas.
 _PASSING = ("08", "40", "57", "53", "25006", "55P03", "XX")
 _FULL = "53100"
-_NO_TABLES = ("42P01", "3F000")
 _NO_RIGHT = "42501"
 # What a server says of a login, and what else is final. The rest of its text may quote the URL.
 _LOGIN = ("password authentication failed", "no password supplied", "no pg_hba.conf entry")
@@ -130,7 +131,7 @@ class PostgresLink:
                 await self._drop()
             except psycopg.Error as error:
                 reason = self._judge_after(error, is_new=opened is None, earlier=earlier)
-                if not _is_deadlock(error):
+                if not is_deadlock(error):
                     await self._drop()
             except (OSError, ValueError) as error:
                 # A host that is none, for one. Its text and its parts may quote the URL.
@@ -177,7 +178,7 @@ class PostgresLink:
             return problem(error)
         if state == _FULL:
             raise StoreFull(f"{self.address}: the disk is full") from None
-        if state in _NO_TABLES or state.startswith(_PASSING):
+        if state in NO_TABLES or state.startswith(_PASSING):
             return problem(error)
         # Its text may quote what was to be written.
         raise CommandRefused(f"{self.address}: {problem(error)}") from None
@@ -280,7 +281,3 @@ async def _settled(
 
 async def _nothing(connection: AsyncConnection[Any]) -> None:
     del connection
-
-
-def _is_deadlock(error: psycopg.Error) -> bool:
-    return (error.sqlstate or "").startswith("40")

@@ -8,7 +8,6 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _SLICE_BYTES = 4 << 20
-_PAGE, _PAGE_BYTES = 500, 1 << 20
 
 
 def in_slices(found: Iterable[T], size_of: Callable[[T], int]) -> Iterable[Sequence[T]]:
@@ -23,8 +22,3 @@ def in_slices(found: Iterable[T], size_of: Callable[[T], int]) -> Iterable[Seque
             some, size = [], 0
     if some:
         yield some
-
-
-def next_count(sizes: Sequence[int]) -> int:
-    """Return how many rows of each log are read next, as many as make 1 MB of those read last."""
-    return max(1, min(_PAGE, _PAGE_BYTES * len(sizes) // max(sum(sizes), 1)))

@@ -25,6 +25,7 @@ from redis_state.backoff import Backoff
 from redis_state.errors import BackendError, CommandRefused, CursorGap
 from redis_state.postgres.link import PostgresLink
 from redis_state.primitives.log import Log, Page
+from redis_state.primitives.pages import next_count
 from redis_state.primitives.watchlist import WatchClaim
 from redis_state.scripts import ReplyCode
 from redis_state.stores.base import Base, ms
@@ -40,8 +41,7 @@ _LIMIT = 8
 _AGAIN_MS, _TROUBLE_MS = 500, 3_600_000
 _AWAY_MS = Backoff(1_000, 30_000)
 # So many traces are read at once, and of each so many rows at first.
-_TOGETHER, _FIRST, _PAGE = 16, 16, 500
-_PAGE_BYTES = 1 << 20
+_TOGETHER, _FIRST = 16, 16
 
 
 class _PostgresAwayError(Exception):
@@ -178,7 +178,7 @@ class Forwarder:
                     turn.finished[trace] = places[trace]
                 else:
                     left.append(trace)
-            count = _next_count(list(rows.values()))
+            count = next_count([len(row.data) for each in rows.values() for row in each.rows])
         finished = [trace for trace in traces if trace in turn.finished]
         await self._list.strike(turn.claims[trace].entry for trace in finished)
         looks = await asyncio.gather(*(self._release(each, turn) for each in finished))
@@ -229,9 +229,3 @@ class Forwarder:
             return await self._link.run(work, writes=writes)
         except BackendError as error:
             raise _PostgresAwayError(error) from None
-
-
-def _next_count(read: Sequence[TraceRows]) -> int:
-    """Return how many rows of each trace are read next, by the size of those read last."""
-    sizes = [len(row.data) for each in read for row in each.rows]
-    return max(1, min(_PAGE, _PAGE_BYTES * len(sizes) // max(sum(sizes), 1)))
