@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import ssl
 import time
 from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
-from redis_state.doctor.finding import ExamineProgress, Finding, Found, Verdict
+from redis_state.doctor.certificate import days_left
+from redis_state.doctor.finding import ExamineProgress, Finding, Found, NotReported, Verdict
 from redis_state.doctor.lifetimes import KeySample
 from redis_state.errors import BackendError, CommandRefused, NoConnection
 from redis_state.rights import Role, commands_of, keys_of
@@ -89,7 +86,7 @@ class Examination:
                 found += [answer async for answer in question()]
             except NoConnection:
                 raise
-            except (BackendError, _NotReported) as error:
+            except (BackendError, NotReported) as error:
                 found.append(self._unknown(name, str(error)))
         return found
 
@@ -103,16 +100,16 @@ class Examination:
         return Finding(self._server, question, Verdict.FINDING, says, means, do)
 
     def _field(self, name: str) -> str:
-        """Return a field of INFO. Errors: _NotReported."""
+        """Return a field of INFO. Errors: NotReported."""
         if name not in self._info:
-            raise _NotReported(f"the server does not say its {name}")
+            raise NotReported(f"the server does not say its {name}")
         return self._info[name]
 
     async def _setting(self, name: str) -> str:
-        """Return a setting. Errors: _NotReported, CommandRefused."""
+        """Return a setting. Errors: NotReported, CommandRefused."""
         pair: list[bytes] = await self._ask.setting(name)
         if len(pair) < 2:  # noqa: PLR2004 - a name and a value
-            raise _NotReported(f"the server has no setting {name}")
+            raise NotReported(f"the server has no setting {name}")
         return pair[1].decode()
 
     async def _version(self) -> Found:
@@ -311,9 +308,9 @@ class Examination:
     async def _certificate(self) -> Found:
         if self._address.scheme != "rediss":
             return
-        days = await _days_left(self._address, timeout_s=self._settings.connect_timeout_s)
+        days = await days_left(self._address, timeout_s=self._settings.connect_timeout_s)
         if days is None:
-            raise _NotReported("the certificate is not checked, or cannot be read")
+            raise NotReported("the certificate is not checked, or cannot be read")
         if days < _CERTIFICATE_DAYS:
             yield self._finding(
                 "certificate",
@@ -397,13 +394,9 @@ class Examination:
         refused = [name for name, may in rights.items() if may == 0]
         strange = [name for name, may in rights.items() if may < 0]
         if strange and not refused:
-            raise _NotReported(f"the server does not know {', '.join(strange)}")
+            raise NotReported(f"the server does not know {', '.join(strange)}")
         # Without the namespace's keys no command that takes one may be run.
         return patterns[:1] if patterns[0] in refused else refused
-
-
-class _NotReported(Exception):
-    """A question without an answer."""
 
 
 def _pairs(text: bytes) -> dict[str, str]:
@@ -413,37 +406,3 @@ def _pairs(text: bytes) -> dict[str, str]:
 def _split(parts: list[str], sign: str) -> dict[str, str]:
     split = [part.partition(sign) for part in parts]
     return {name: value for name, found, value in split if found}
-
-
-async def _days_left(address: Address, *, timeout_s: float) -> float | None:
-    """Connect once more, and read when the certificate expires. Errors: _NotReported."""
-    options = address.options
-    if options.get("ssl_cert_reqs") == "none":
-        return None
-    name = options.get("ssl_server_name", options["host"])
-    try:
-        async with asyncio.timeout(timeout_s):
-            _, writer = await asyncio.open_connection(
-                options["host"], options["port"], ssl=_context(options), server_hostname=name
-            )
-    except OSError as error:  # also of TLS, and of the deadline
-        raise _NotReported(f"the certificate cannot be read: {str(error) or 'no answer'}") from None
-    try:
-        certificate: Any = writer.get_extra_info("peercert")
-    finally:
-        writer.transport.abort()
-    if not certificate:
-        return None
-    ends = ssl.cert_time_to_seconds(certificate["notAfter"])
-    return (datetime.fromtimestamp(ends, UTC) - datetime.now(UTC)).total_seconds() / 86_400
-
-
-def _context(options: Mapping[str, Any]) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    authorities = options.get("ssl_ca_certs"), options.get("ssl_ca_data")
-    if any(authorities):
-        context.load_verify_locations(cafile=authorities[0], cadata=authorities[1])
-    if "ssl_certfile" in options:
-        context.load_cert_chain(options["ssl_certfile"], options["ssl_keyfile"])
-    context.check_hostname = bool(options.get("ssl_check_hostname", True))
-    return context
