@@ -109,7 +109,7 @@ class ArchivedTask:
     """A terminal task. ``born_us`` distinguishes it from a later task of its id.
 
     ``version`` and ``write`` say which end it is: a task that was retried ends more than once.
-    ``record`` and ``journal`` are the fields as they were stored.
+    ``record`` and ``journal`` are the fields as they were stored. ``replaces`` is as a record's.
     """
 
     session_id: str
@@ -127,6 +127,7 @@ class ArchivedTask:
     attributes: Mapping[str, Any]
     record: Mapping[bytes, bytes] = field(repr=False)
     journal: Mapping[bytes, bytes] = field(repr=False)
+    replaces: str | None = field(default=None, compare=False)
 
     @classmethod
     def of(

@@ -69,15 +69,12 @@ class Archive(Protocol):
         """Make what the archive needs, unless it is there. Several processes may call it."""
         ...
 
-    async def write(
-        self, batch: ArchiveBatch, *, replaces: Mapping[tuple[str, str, int], str] | None = None
-    ) -> None:
+    async def write(self, batch: ArchiveBatch) -> None:
         """Write a batch: all of it, or nothing. What is there already is not written again.
 
         What began before its session was erased (see `forget`) is left out, in the same step. A
-        later version of a task replaces an earlier one; never the other way round, except for one
-        that ``replaces`` names by its stamp. A record is replaced by a later version, and by one
-        whose own ``replaces`` is the stamp of what is there.
+        later version of a task or a record replaces an earlier one; never the other way round,
+        except for one whose ``replaces`` is the stamp of what is there.
         """
         ...
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import inf
 
 from redis_state.primitives.waiting_since import WaitingSince
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist import WatchList, read_entry
 from redis_state.scripts import topic_text
 from redis_state.serialization import codec
 from redis_state.settings import Settings
@@ -99,26 +99,10 @@ def session_entry(session_id: str) -> bytes:
     return codec.encode(["session", session_id])
 
 
-def task_of_entry(entry: bytes) -> tuple[str, str] | None:
-    """Return the task of an entry; None if it is none."""
-    match _decoded(entry):
-        case ["task", str(session_id), str(task_id)]:
-            return session_id, task_id
-        case _:
-            return None
-
-
 def session_of_entry(entry: bytes) -> str | None:
     """Return the session of an entry; None if it is none."""
-    match _decoded(entry):
+    match read_entry(entry):
         case ["session", str(session_id)]:
             return session_id
         case _:
             return None
-
-
-def _decoded(entry: bytes) -> object:
-    try:
-        return codec.decode(entry)
-    except codec.DecodeError:
-        return None

@@ -38,3 +38,7 @@ class Finding:
 Found = AsyncGenerator[Finding]
 # Called with a server, how many of its keys were examined, and how many it has, if it says so.
 ExamineProgress: TypeAlias = Callable[[str, int, int | None], None]
+
+
+class NotReported(Exception):
+    """A question without an answer."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import ssl
 import time
 from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
-from redis_state.doctor.finding import ExamineProgress, Finding, Found, Verdict
+from redis_state.doctor.certificate import days_left
+from redis_state.doctor.finding import ExamineProgress, Finding, Found, NotReported, Verdict
 from redis_state.doctor.lifetimes import KeySample
 from redis_state.errors import BackendError, CommandRefused, NoConnection
 from redis_state.rights import Role, commands_of, keys_of
@@ -89,7 +86,7 @@ class Examination:
                 found += [answer async for answer in question()]
             except NoConnection:
                 raise
-            except (BackendError, _NotSaid) as error:
+            except (BackendError, NotReported) as error:
                 found.append(self._unknown(name, str(error)))
         return found
 
@@ -102,26 +99,26 @@ class Examination:
     def _finding(self, question: str, says: str, means: str, do: str) -> Finding:
         return Finding(self._server, question, Verdict.FINDING, says, means, do)
 
-    def _said(self, name: str) -> str:
-        """Return a field of INFO. Errors: _NotSaid."""
+    def _field(self, name: str) -> str:
+        """Return a field of INFO. Errors: NotReported."""
         if name not in self._info:
-            raise _NotSaid(f"the server does not say its {name}")
+            raise NotReported(f"the server does not say its {name}")
         return self._info[name]
 
     async def _setting(self, name: str) -> str:
-        """Return a setting. Errors: _NotSaid, CommandRefused."""
+        """Return a setting. Errors: NotReported, CommandRefused."""
         pair: list[bytes] = await self._ask.setting(name)
         if len(pair) < 2:  # noqa: PLR2004 - a name and a value
-            raise _NotSaid(f"the server has no setting {name}")
+            raise NotReported(f"the server has no setting {name}")
         return pair[1].decode()
 
     async def _version(self) -> Found:
         name = "Valkey" if "valkey_version" in self._info else "Redis"
-        version = self._info.get("valkey_version") or self._said("redis_version")
+        version = self._info.get("valkey_version") or self._field("redis_version")
         yield self._sound("version", f"{name} {version}")
 
     async def _role(self) -> Found:
-        if self._said("role") == "master":
+        if self._field("role") == "master":
             yield self._sound("role", "it is a primary")
         else:
             yield self._finding(
@@ -132,7 +129,7 @@ class Examination:
             )
 
     async def _memory(self) -> Found:
-        policy, most = self._said("maxmemory_policy"), int(self._said("maxmemory"))
+        policy, most = self._field("maxmemory_policy"), int(self._field("maxmemory"))
         if policy != "noeviction":
             yield self._finding(
                 "memory",
@@ -140,7 +137,7 @@ class Examination:
                 "once memory is full, the server evicts tasks and state without an error",
                 "CONFIG SET maxmemory-policy noeviction",
             )
-        used = int(self._said("used_memory"))
+        used = int(self._field("used_memory"))
         if most and used > most * _FULL_PART:
             yield self._finding(
                 "memory",
@@ -153,7 +150,7 @@ class Examination:
             yield self._sound("memory", f"noeviction, {limit}")
 
     async def _clients(self) -> Found:
-        now, most = int(self._said("connected_clients")), int(self._said("maxclients"))
+        now, most = int(self._field("connected_clients")), int(self._field("maxclients"))
         if now > most * _FULL_PART:
             yield self._finding(
                 "clients",
@@ -188,7 +185,7 @@ class Examination:
                     "the disk has refused what the server wrote: writes may be lost or refused",
                     "make room on its disk, and read its log",
                 )
-        if self._said("aof_enabled") != "1":
+        if self._field("aof_enabled") != "1":
             yield self._finding(
                 "persistence",
                 "appendonly is no",
@@ -215,11 +212,11 @@ class Examination:
         key = f"{self._settings.namespace}:v1:doctor"
         writes = (("SET", key, "1"), ("PEXPIREAT", key, "1"), ("XADD", key, "*", "f", "1"))
         try:
-            said = [await self._ask.dry_run("default", *command) for command in writes]
+            replies = [await self._ask.dry_run("default", *command) for command in writes]
         except CommandRefused as error:
             yield self._unknown("persistence", f"what the user default may do: {error}")
             return
-        if any(answer != b"OK" for answer in said):
+        if any(answer != b"OK" for answer in replies):
             yield self._finding(
                 "persistence",
                 "the user default may not write",
@@ -229,14 +226,14 @@ class Examination:
             )
 
     async def _replicas(self) -> Found:
-        count = int(self._said("connected_slaves"))
+        count = int(self._field("connected_slaves"))
         if count == 0:
             yield self._sound("replicas", "it has none: its data is as safe as its disk")
             return
-        at = int(self._said("master_repl_offset"))
+        at = int(self._field("master_repl_offset"))
         late: list[str] = []
         for number in range(count):
-            replica = _split(self._said(f"slave{number}").split(","), "=")
+            replica = _split(self._field(f"slave{number}").split(","), "=")
             behind = at - int(replica.get("offset", 0))
             if replica.get("state") != "online" or behind > _LAG_BYTES:
                 late.append(f"{replica.get('ip')}:{replica.get('port')}")
@@ -273,11 +270,11 @@ class Examination:
                         f"every call of a store with guarantee={name!r} is refused",
                         f"CONFIG SET {setting} {value}, and write it to the configuration file",
                     )
-        if int(self._said("connected_slaves")) < guarantee.replicas:
+        if int(self._field("connected_slaves")) < guarantee.replicas:
             sound = False
             yield self._finding(
                 "guarantee",
-                f"{self._said('connected_slaves')} of {guarantee.replicas} replicas are connected",
+                f"{self._field('connected_slaves')} of {guarantee.replicas} replicas are connected",
                 f"every write of a store with guarantee={name!r} ends as OutcomeUnknown",
                 "connect more replicas, or lower guarantee_replicas",
             )
@@ -311,9 +308,9 @@ class Examination:
     async def _certificate(self) -> Found:
         if self._address.scheme != "rediss":
             return
-        days = await _days_left(self._address, timeout_s=self._settings.connect_timeout_s)
+        days = await days_left(self._address, timeout_s=self._settings.connect_timeout_s)
         if days is None:
-            raise _NotSaid("the certificate is not checked, or cannot be read")
+            raise NotReported("the certificate is not checked, or cannot be read")
         if days < _CERTIFICATE_DAYS:
             yield self._finding(
                 "certificate",
@@ -397,13 +394,9 @@ class Examination:
         refused = [name for name, may in rights.items() if may == 0]
         strange = [name for name, may in rights.items() if may < 0]
         if strange and not refused:
-            raise _NotSaid(f"the server does not know {', '.join(strange)}")
+            raise NotReported(f"the server does not know {', '.join(strange)}")
         # Without the namespace's keys no command that takes one may be run.
         return patterns[:1] if patterns[0] in refused else refused
-
-
-class _NotSaid(Exception):
-    """A question without an answer."""
 
 
 def _pairs(text: bytes) -> dict[str, str]:
@@ -413,37 +406,3 @@ def _pairs(text: bytes) -> dict[str, str]:
 def _split(parts: list[str], sign: str) -> dict[str, str]:
     split = [part.partition(sign) for part in parts]
     return {name: value for name, found, value in split if found}
-
-
-async def _days_left(address: Address, *, timeout_s: float) -> float | None:
-    """Connect once more, and read when the certificate expires. Errors: _NotSaid."""
-    options = address.options
-    if options.get("ssl_cert_reqs") == "none":
-        return None
-    name = options.get("ssl_server_name", options["host"])
-    try:
-        async with asyncio.timeout(timeout_s):
-            _, writer = await asyncio.open_connection(
-                options["host"], options["port"], ssl=_context(options), server_hostname=name
-            )
-    except OSError as error:  # also of TLS, and of the deadline
-        raise _NotSaid(f"the certificate cannot be read: {str(error) or 'no answer'}") from None
-    try:
-        certificate: Any = writer.get_extra_info("peercert")
-    finally:
-        writer.transport.abort()
-    if not certificate:
-        return None
-    ends = ssl.cert_time_to_seconds(certificate["notAfter"])
-    return (datetime.fromtimestamp(ends, UTC) - datetime.now(UTC)).total_seconds() / 86_400
-
-
-def _context(options: Mapping[str, Any]) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    authorities = options.get("ssl_ca_certs"), options.get("ssl_ca_data")
-    if any(authorities):
-        context.load_verify_locations(cafile=authorities[0], cadata=authorities[1])
-    if "ssl_certfile" in options:
-        context.load_cert_chain(options["ssl_certfile"], options["ssl_keyfile"])
-    context.check_hostname = bool(options.get("ssl_check_hostname", True))
-    return context

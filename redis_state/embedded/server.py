@@ -28,17 +28,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, cast
 from urllib.parse import quote
 
 from redis_state.embedded import supervisor as keeper
+from redis_state.embedded.locks import POLL_S, LockFiles, exclusive, lock_by
 from redis_state.errors import ConfigError
 
 BINARY_VARIABLE = "REDIS_STATE_SERVER_BIN"
-_POLL_S = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +73,7 @@ class EmbeddedServer:
         with (
             contextlib.closing(locks),
             contextlib.suppress(OSError),
-            _exclusive(locks.start, deadline),
+            exclusive(locks.start, deadline),
         ):
             if locks.deserted() and _wait_until_gone(locks, self.socket_path, deadline):
                 _reap(self.directory)
@@ -134,45 +133,7 @@ def start_embedded(
         raise ConfigError(f"no embedded server in {given or 'a new directory'}: {error}") from error
 
 
-@dataclass(eq=False)
-class _Locks:
-    """The open lock files. They stay open, so leaving works in a directory that was deleted."""
-
-    users: int
-    start: int
-    keeper: int
-    server: int
-
-    @classmethod
-    def open(cls, home: Path) -> _Locks:
-        names = (keeper.USERS_LOCK, keeper.START_LOCK, keeper.KEEPER_LOCK, keeper.SERVER_LOCK)
-        opened: list[int] = []
-        with contextlib.ExitStack() as undo:
-            for name in names:
-                opened.append(keeper.open_lock(home / name))
-                undo.callback(os.close, opened[-1])
-            undo.pop_all()
-        return cls(*opened)
-
-    def close(self) -> None:
-        for descriptor in (self.users, self.start, self.keeper, self.server):
-            os.close(descriptor)
-
-    def server_lives(self) -> bool:
-        return not _is_free(self.server)
-
-    def keeper_lives(self) -> bool:
-        return not _is_free(self.keeper)
-
-    def deserted(self) -> bool:
-        """Return, after releasing it and under the start lock, whether no user is left."""
-        if _is_free(self.users, fcntl.LOCK_EX):
-            return True
-        # In the way is another user's shared lock, or the exclusive one of a keeper at its end.
-        return not _is_free(self.users)
-
-
-_held: dict[EmbeddedServer, _Locks] = {}
+_held: dict[EmbeddedServer, LockFiles] = {}
 _keepers: dict[Path, int] = {}
 
 
@@ -180,7 +141,7 @@ def _hold_in_child() -> None:
     # A lock is shared across fork: the parent's stop() would let go for the child as well.
     for server, inherited in list(_held.items()):
         with contextlib.suppress(OSError):
-            own = _Locks.open(server.directory)
+            own = LockFiles.open(server.directory)
             if keeper.try_lock(own.users, fcntl.LOCK_SH):
                 _held[server] = own
                 inherited.close()
@@ -189,30 +150,6 @@ def _hold_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_hold_in_child)
-
-
-def _is_free(descriptor: int, operation: int = fcntl.LOCK_SH) -> bool:
-    free = keeper.try_lock(descriptor, operation)
-    if free:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    return free
-
-
-def _lock(descriptor: int, operation: int, deadline: float) -> None:
-    while not keeper.try_lock(descriptor, operation):
-        if time.monotonic() > deadline:
-            raise TimeoutError("another process is busy starting or ending it")
-        time.sleep(_POLL_S)
-
-
-@contextlib.contextmanager
-def _exclusive(descriptor: int, deadline: float) -> Generator[None, None, None]:
-    _lock(descriptor, fcntl.LOCK_EX, deadline)
-    try:
-        yield
-    finally:
-        # Closing would not do: a child forked meanwhile by another thread has a copy.
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def _checked(directory: str | os.PathLike[str]) -> Path:
@@ -248,10 +185,10 @@ def _enter(home: Path, binary: Path | None, *, private: bool, deadline: float) -
     with contextlib.ExitStack() as undo:
         if private:
             undo.callback(keeper.remove_tree, home)
-        locks = _Locks.open(home)
+        locks = LockFiles.open(home)
         undo.callback(locks.close)
-        with _exclusive(locks.start, deadline):
-            _lock(locks.users, fcntl.LOCK_SH, deadline)
+        with exclusive(locks.start, deadline):
+            lock_by(locks.users, fcntl.LOCK_SH, deadline)
             undo.callback(fcntl.flock, locks.users, fcntl.LOCK_UN)
             socket_path, facts = _join_or_start(
                 locks, home, binary, private=private, deadline=deadline
@@ -269,7 +206,7 @@ def _enter(home: Path, binary: Path | None, *, private: bool, deadline: float) -
 
 
 def _join_or_start(
-    locks: _Locks, home: Path, binary: Path | None, *, private: bool, deadline: float
+    locks: LockFiles, home: Path, binary: Path | None, *, private: bool, deadline: float
 ) -> tuple[Path, dict[str, str]]:
     while time.monotonic() < deadline:
         if not locks.server_lives():
@@ -281,7 +218,7 @@ def _join_or_start(
         facts = keeper.ask_server(socket_path)
         if facts is not None:
             return socket_path, facts
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
     raise ConfigError(_explain(home, "the embedded server does not answer"))
 
 
@@ -357,14 +294,14 @@ def _read_line(descriptor: int, deadline: float) -> bytes | None:
     return None
 
 
-def _wait_until_gone(locks: _Locks, socket_path: Path, deadline: float) -> bool:
+def _wait_until_gone(locks: LockFiles, socket_path: Path, deadline: float) -> bool:
     """Wait for the end of the server and its keeper. Needs the start lock."""
     while locks.server_lives():
         if time.monotonic() > deadline:
             return False
         if not locks.keeper_lives():
             _shut_down(socket_path)
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
     return True
 
 
@@ -384,7 +321,7 @@ def _reap(home: Path) -> None:
     with contextlib.suppress(ChildProcessError):
         # Its locks are dropped a moment before it can be waited for.
         while child and os.waitpid(child, os.WNOHANG)[0] == 0 and time.monotonic() < patience:
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
 
 
 def _explain(home: Path, problem: str) -> str:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
+from redis_state.backoff import Backoff
 from redis_state.errors import InvalidField, RedisStateError, VersionConflict
 from redis_state.memory.document import memory_store_of, open_document
 from redis_state.memory.keys import CompositeKey, MemoryKey, read_composite
@@ -35,7 +35,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 _MOST_CONFLICTS = 200
 _MOST_UNSAVED = 1000
-_LONGEST_PAUSE_S = 0.25
+_PAUSE_S = Backoff(0.002, 0.25, jitter=1.0)
 
 
 class SessionMemory:
@@ -269,8 +269,7 @@ class SessionMemory:
                 conflicts += 1
                 if conflicts == _MOST_CONFLICTS:
                     raise VersionConflict(self.key, expected=0, actual=self._conflicting)
-                longest_s = min(_LONGEST_PAUSE_S, 0.001 * 2.0 ** min(conflicts, 10))
-                await asyncio.sleep(random.uniform(0, longest_s))
+                await asyncio.sleep(_PAUSE_S.after(conflicts))
 
     async def _save_as_is(self, batch: list[MemoryChange]) -> bool:
         """Save the state with these changes in it; False if another process was first."""

@@ -7,8 +7,10 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from typing import Any, Protocol, cast
 
+from redis_state.backoff import Backoff
 from redis_state.memory.state import Degraded, Folded, MemoryChange, Recovered, Rules, State, Turn
 from redis_state.memory.types import MemoryHealth, ShortTermMemoryConfig, Summarizer
 
@@ -204,7 +206,8 @@ class Summarising:
         self._failures += 1
         if attempt is Attempt.PENDING and self._failures <= self._config.retry_attempts:
             self._memory.mark(MemoryHealth.RETRY)
-            return self._config.retry_backoff_base_s * 2.0 ** (self._failures - 1)
+            backoff_s = Backoff(self._config.retry_backoff_base_s, inf, jitter=0.0)
+            return backoff_s.after(self._failures)
         self.attempt = None
         self._memory.change(Degraded(request.ids))
         await self._memory.save_quietly()

@@ -91,7 +91,7 @@ class FolderClaims:
             coming.replace(path)
         finally:
             coming.unlink(missing_ok=True)
-        _sync(path.parent)
+        sync_folder(path.parent)
 
     def _prune(self, before: date) -> int:
         count = 0
@@ -183,7 +183,7 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Write the folder's list of names to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -30,6 +30,8 @@ SELECT set_config('TimeZone', 'UTC', {local}), set_config('client_encoding', 'UT
 _PATIENT: Final[LiteralString] = "SELECT set_config('statement_timeout', %s, true)"
 # A server whose machine has gone is found by these, whatever the deadline of a call is.
 _ALIVE: Final = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+# States of errors: the schema or a table is not there.
+NO_TABLES: Final = frozenset({"3F000", "42P01"})
 _OF_A_CONNECTION: Final = _SETTINGS.format(local="false")
 _OF_A_TRANSACTION: Final = _SETTINGS.format(local="true")
 
@@ -109,6 +111,11 @@ def cut(connection: AsyncConnection[Any]) -> None:
     """
     with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as it:
         it.shutdown(socket.SHUT_RDWR)
+
+
+def is_deadlock(error: psycopg.Error) -> bool:
+    """Return whether the server ended a transaction for another's sake: it may be repeated."""
+    return (error.sqlstate or "").startswith("40")
 
 
 def problem(error: psycopg.Error) -> str:

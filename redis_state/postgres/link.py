@@ -11,6 +11,7 @@ import psycopg
 from psycopg import AsyncConnection
 from pydantic import SecretStr
 
+from redis_state.backoff import Backoff
 from redis_state.errors import (
     AuthenticationFailed,
     BackendUnavailable,
@@ -20,11 +21,14 @@ from redis_state.errors import (
     OutcomeUnknown,
     StoreFull,
 )
+from redis_state.futures import unawaited
 from redis_state.postgres.connection import (
+    NO_TABLES,
     PostgresConnection,
     close,
     connect,
     cut,
+    is_deadlock,
     problem,
 )
 from redis_state.postgres.migrations import applied_version, apply_migrations
@@ -35,14 +39,13 @@ T = TypeVar("T")
 
 # So long a call waits for a connection that says nothing, as a part of its deadline.
 _SILENT_PART = 2
-_AGAIN_S, _LONGEST_S = 0.05, 1.0
+_AGAIN_S = Backoff(0.05, 1.0)
 # An index of a large table takes its time.
 _MAKING_S = 3600.0
 # Classes of errors after which the same call may succeed: lost connections, deadlocks, servers that
 # start, end, or are replicas.
 _PASSING = ("08", "40", "57", "53", "25006", "55P03", "XX")
 _FULL = "53100"
-_NO_TABLES = ("42P01", "3F000")
 _NO_RIGHT = "42501"
 # What a server says of a login, and what else is final. The rest of its text may quote the URL.
 _LOGIN = ("password authentication failed", "no password supplied", "no pg_hba.conf entry")
@@ -112,10 +115,10 @@ class PostgresLink:
         self, work: Callable[[AsyncConnection[Any]], Awaitable[T]], ends: float, *, writes: bool
     ) -> T:
         loop = asyncio.get_running_loop()
-        reason, sent, pause = f"no answer in {self._timeout_s:g} s", False, _AGAIN_S
-        while not self._closed:
+        reason, sent = f"no answer in {self._timeout_s:g} s", False
+        for pause_s in _AGAIN_S.delays():
             left = ends - loop.time()
-            if left <= 0:
+            if self._closed or left <= 0:
                 break
             opened, earlier = None, sent and writes
             try:
@@ -128,7 +131,7 @@ class PostgresLink:
                 await self._drop()
             except psycopg.Error as error:
                 reason = self._judge_after(error, is_new=opened is None, earlier=earlier)
-                if not _is_deadlock(error):
+                if not is_deadlock(error):
                     await self._drop()
             except (OSError, ValueError) as error:
                 # A host that is none, for one. Its text and its parts may quote the URL.
@@ -138,8 +141,7 @@ class PostgresLink:
                 # In the middle of a call: nobody knows what the connection would say next.
                 await self._drop()
                 raise
-            await asyncio.sleep(min(pause, max(ends - loop.time(), 0)))
-            pause = min(pause * 2, _LONGEST_S)
+            await asyncio.sleep(min(pause_s, max(ends - loop.time(), 0)))
         if self._closed:
             reason = "the store is closed"
         kind = OutcomeUnknown if sent and writes else BackendUnavailable
@@ -176,7 +178,7 @@ class PostgresLink:
             return problem(error)
         if state == _FULL:
             raise StoreFull(f"{self.address}: the disk is full") from None
-        if state in _NO_TABLES or state.startswith(_PASSING):
+        if state in NO_TABLES or state.startswith(_PASSING):
             return problem(error)
         # Its text may quote what was to be written.
         raise CommandRefused(f"{self.address}: {problem(error)}") from None
@@ -211,7 +213,7 @@ class PostgresLink:
             if self._closed:
                 raise TimeoutError
             making = self._making = asyncio.create_task(self._make_tables())
-            making.add_done_callback(_look_at)
+            unawaited(making)
         await asyncio.wait({making}, timeout=left)
         if not making.done() or making.cancelled():
             raise TimeoutError
@@ -251,7 +253,7 @@ class PostgresLink:
                 cut(opened)
                 await asyncio.wait({doing}, timeout=1.0)
                 doing.cancel()
-                doing.add_done_callback(_look_at)
+                unawaited(doing)
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -279,12 +281,3 @@ async def _settled(
 
 async def _nothing(connection: AsyncConnection[Any]) -> None:
     del connection
-
-
-def _is_deadlock(error: psycopg.Error) -> bool:
-    return (error.sqlstate or "").startswith("40")
-
-
-def _look_at(done: asyncio.Future[Any]) -> None:
-    if not done.cancelled():
-        done.exception()

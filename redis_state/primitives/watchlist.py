@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from redis_state.errors import NoConnection, RedisStateError, StoreFull
 from redis_state.scripts import Scripts
+from redis_state.serialization import codec
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 
@@ -69,6 +70,14 @@ Judge = Callable[[WatchClaim], Coroutine[Any, Any, int | Fate]]
 def found_over(score: bytes) -> bool:
     """Return whether an entry's time says that the last claim has found its thing over."""
     return score.endswith(_FOUND_OVER)
+
+
+def read_entry(entry: bytes) -> object:
+    """Return what an entry names; None for one that cannot be read."""
+    try:
+        return codec.decode(entry)
+    except codec.DecodeError:
+        return None
 
 
 class WatchList:

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any, TypeAlias, TypeVar
 
 from redis_state.errors import BackendError, CommandRefused
+from redis_state.futures import unawaited
 from redis_state.primitives.record import Records, Stored, picked, stored
 from redis_state.primitives.signal import Row
 from redis_state.scripts import Scripts
@@ -86,7 +87,7 @@ class Base:
         """
         recorded = self.scripts.begin_note_member(index, member=member, ttl_ms=ttl_ms)
         # The save may fail first; then nobody awaits this.
-        recorded.add_done_callback(_look_at)
+        unawaited(recorded)
         return recorded
 
     def fetch(self, key: str, names: tuple[str, ...] = ()) -> Flat:
@@ -222,11 +223,6 @@ class Base:
             )
         except BackendError as error:
             log.warning("something unreadable could not be kept aside: %s", error)
-
-
-def _look_at(recorded: asyncio.Future[Any]) -> None:
-    if not recorded.cancelled():
-        recorded.exception()
 
 
 def ms(duration: timedelta) -> int:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from redis_state.backoff import Backoff
 from redis_state.errors import VersionConflict
 
 T = TypeVar("T")
 
-_FIRST_WAIT_S = 0.001
-_LONGEST_WAIT_S = 0.05
+_WAIT_S = Backoff(0.001, 0.05, jitter=1.0)
 
 
 async def retry_on_conflict(attempt: Callable[[], Awaitable[T]], *, timeout_s: float) -> T:
@@ -23,12 +22,11 @@ async def retry_on_conflict(attempt: Callable[[], Awaitable[T]], *, timeout_s: f
     """
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + timeout_s
-    wait_s = _FIRST_WAIT_S
+    delays = _WAIT_S.delays()
     while True:
         try:
             return await attempt()
         except VersionConflict:
             if loop.time() >= give_up_at:
                 raise
-        await asyncio.sleep(random.uniform(0, wait_s))
-        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+        await asyncio.sleep(next(delays))

@@ -14,12 +14,12 @@ replaces instead.
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from redis_state.futures import unawaited
 from redis_state.models import TaskState, TaskStatus
 from redis_state.models.attributes import Attributes
 from redis_state.primitives.record import Stored
@@ -76,23 +76,12 @@ class TaskIndex:
             self.keys(task.entry), task, rule="whole" if stamp is None else f"is {stamp}"
         )
 
-    def started(self, task: IndexedTask, *, delay_ms: int) -> None:
-        """Write that a task runs, and have it inspected after ``delay_ms``. One step.
-
-        Without waiting for it: a sweeper comes by the task's entry anyhow.
-        """
-        forget(
-            self._scripts.begin_index_task(
-                self.keys(task.entry), task, rule="move", delay_ms=delay_ms, stands="given"
-            )
-        )
-
     def moved(self, task: IndexedTask, *, delay_ms: int | None = None) -> None:
-        """Write a task's new status, right behind the move, without waiting for it.
+        """Write a task's new status, or its run, right behind the move, without waiting for it.
 
         With ``delay_ms`` it is inspected by then. What fails here is repaired by a sweeper.
         """
-        forget(
+        unawaited(
             self._scripts.begin_index_task(
                 self.keys(task.entry), task, rule="move", delay_ms=delay_ms, stands="given"
             )
@@ -100,15 +89,15 @@ class TaskIndex:
 
     def changed(self, task: IndexedTask) -> None:
         """Write all that is known of a task, without waiting for it."""
-        forget(self._scripts.begin_index_task(self.keys(task.entry), task, rule="whole"))
+        unawaited(self._scripts.begin_index_task(self.keys(task.entry), task, rule="whole"))
 
     def correct(self, task: IndexedTask, *, stamp: str) -> None:
         """Write all that is known of a task if the index knows ``stamp``; do not wait for it."""
-        forget(self._scripts.begin_index_task(self.keys(task.entry), task, rule=f"is {stamp}"))
+        unawaited(self._scripts.begin_index_task(self.keys(task.entry), task, rule=f"is {stamp}"))
 
     def drop(self, entry: bytes, *, stamp: str) -> None:
         """Take a task out if the index knows ``stamp`` of it, without waiting for it."""
-        forget(self._scripts.begin_unindex_task(self.keys(entry), entry=entry, stamp=stamp))
+        unawaited(self._scripts.begin_unindex_task(self.keys(entry), entry=entry, stamp=stamp))
 
     async def remove(self, entry: bytes, *, stamp: str) -> None:
         """Take a task out if the index knows ``stamp`` of it."""
@@ -203,8 +192,3 @@ def attribute_list(name: str, value: Any) -> bytes:
 
 def _created_us(moment: datetime) -> int:
     return min(max(microseconds(moment), 0), LATEST_US)
-
-
-def forget(sent: asyncio.Future[Any]) -> None:
-    """Take note of an outcome that nobody waits for, so that asyncio does not report it."""
-    sent.add_done_callback(lambda done: done.cancelled() or done.exception())

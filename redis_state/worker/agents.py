@@ -168,19 +168,19 @@ class _AgentRun:
                 scope=Scope(session_id, 0, self._steering),
                 fence=fence,
                 reported=self._report,
-                yields=self._goes_on,
+                yields=self._continues,
             )
         except asyncio.CancelledError:
             if self._ctx.inbox.cancelled:
                 await self._stop(session_id, fence)
             raise
 
-    async def _goes_on(self, execution_id: str) -> bool:
+    async def _continues(self, execution_id: str) -> bool:
         """Step back while the task of an interrupted execution may continue it.
 
         Errors: _Yielding.
         """
-        if await self._is_over(execution_id):
+        if await self._has_ended(execution_id):
             return False
         # Recorded with the task: each of its runs steps back for the rest of the time only.
         since: float = await self._ctx.keyed_step("found interrupted", execution_id, time.time)
@@ -188,7 +188,7 @@ class _AgentRun:
             return False
         raise _Yielding
 
-    async def _is_over(self, execution_id: str) -> bool:
+    async def _has_ended(self, execution_id: str) -> bool:
         """Return whether a task of this session is terminal; tasks of other sessions cannot be
         found.
         """
@@ -224,7 +224,7 @@ class _AgentRun:
         """Write down a hard cancel, which comes in the midst of a step: its tools are not in it."""
         session = await self._runtime.get(session_id)
         execution = session.state.execution
-        if execution is None or execution.status.is_over:
+        if execution is None or execution.status.is_terminal:
             return
         if execution.execution_id != self._execution_id:
             return  # another task's, for which this one waited

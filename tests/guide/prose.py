@@ -1,4 +1,4 @@
-"""Check the project's prose: retired words, long sentences, first words of docstrings.
+"""Check the project's prose and names: retired words, long sentences, docstrings' first words.
 
 ``python -m tests.guide.prose`` lists every finding, ``… docs/guides/steps.md`` those of some files.
 """
@@ -25,11 +25,21 @@ _RETIRED = re.compile(
     r"|(?:is|are|was|were) over(?=[\s]*(?:[,.;:)|]|$|and\b|or\b|when\b|again\b)))\b",
     re.IGNORECASE,
 )
+# Identifiers that still have such a word.
+_UNRENAMED = {
+    ("redis_state/gateway/calls.py", "asked"),
+    ("redis_state/gateway/console/pages.py", "asked"),
+    ("redis_state/http_client/documents.py", "said"),
+    ("redis_state/http_client/sending.py", "tells"),
+    ("redis_state/integrations/langgraph/handler.py", "_is_asked"),
+}
 # Class names that were renamed; as plain words of a sentence they may stay.
 _RETIRED_NAMES = re.compile(r"\b(Ticket|Presence|Tally|Sight)\b")
 _FIRST_WORDS = frozenset(
     ["Tell", "Name", "Have", "It", "This", "Say", "Let", "What", "That", "Whether", "How", "One"]
 )
+
+_WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 _FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2[^\n]*$", re.DOTALL | re.MULTILINE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -127,6 +137,7 @@ def _of_python(name: str, source: str) -> Iterator[Finding]:
     for node in _statements(ast.parse(source)):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
+        yield from _of_identifiers(name, node)
         text = ast.get_docstring(node)
         if text is None:
             continue
@@ -135,6 +146,27 @@ def _of_python(name: str, source: str) -> Iterator[Finding]:
         first = text.split(maxsplit=1)[0].rstrip(",.:;") if text.strip() else ""
         if first in _FIRST_WORDS and _is_function(node):
             yield Finding(name, line, "first word", text.splitlines()[0])
+
+
+def _of_identifiers(name: str, node: ast.AST) -> Iterator[Finding]:
+    """Yield the retired words in the names of a module, a class, or a function with parameters."""
+    match node:
+        case ast.Module():
+            names = {1: [Path(name).stem]}
+        case ast.ClassDef():
+            names = {node.lineno: [node.name]}
+        case ast.FunctionDef(args=given) | ast.AsyncFunctionDef(args=given):
+            names = {node.lineno: [node.name]}
+            for each in (*given.posonlyargs, *given.args, *given.kwonlyargs):
+                names.setdefault(each.lineno, []).append(each.arg)
+        case _:
+            return
+    for line, found in names.items():
+        for each in found:
+            spaced = " ".join(_WORD.findall(each))
+            retired = _RETIRED.search(spaced) or _RETIRED_NAMES.search(spaced)
+            if retired and (name, each) not in _UNRENAMED:
+                yield Finding(name, line, "retired identifier", each)
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:

@@ -47,6 +47,28 @@ def test_code_is_no_prose(text: str) -> None:
     assert _findings(text, "docs/x.md") == []
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def _tell_all(): ...",
+        "async def is_over(): ...",
+        "def put(self, said): ...",
+        "def put(*, asked_us): ...",
+        "class TaskAsked: ...",
+        "class Box:\n    def goes_on(self): ...",
+        "class Ticket: ...",
+    ],
+)
+def test_a_retired_word_in_a_name_is_found(source: str) -> None:
+    assert _findings(source, "redis_state/x.py") == ["retired identifier"]
+    assert _findings("", "redis_state/telling.py") == ["retired identifier"]
+
+
+def test_a_name_may_have_a_retired_word_as_a_part_of_a_longer_one() -> None:
+    kept = "def overtake(*, foretold, unsaid): ..."
+    assert _findings(kept, "redis_state/satellites.py") == []
+
+
 def test_a_long_sentence_is_found_across_lines() -> None:
     words = "word " * prose.MAX_WORDS
     assert _findings(f"{words}.\n", "docs/x.md") == []
@@ -55,7 +77,7 @@ def test_a_long_sentence_is_found_across_lines() -> None:
 
 
 def test_a_docstring_begins_with_a_verb() -> None:
-    bad = 'def told() -> None:\n    """Tell it."""\n'
+    bad = 'def read() -> None:\n    """Tell it."""\n'
     assert set(_findings(bad, "redis_state/x.py")) == {"first word", "retired word"}
-    good = 'def told() -> None:\n    """Return it.\n\n        told whoever\n\n    End.\n    """\n'
+    good = 'def read() -> None:\n    """Return it.\n\n        told whoever\n\n    End.\n    """\n'
     assert _findings(good, "redis_state/x.py") == []

@@ -81,13 +81,13 @@ class AgentLoop:
             tool for tool in self._tools if definition is None or definition.allows(tool.name)
         )
         work = _Work.of(current)
-        current = await _going_on(current, where)
+        current = await _continued(current, where)
         if current.execution is not None and not _is_open(current):
             yield current  # stopped in the midst of a step
         while _is_open(current):
             if current.current_step is None:
                 current = _guarded(await _steered(current, where), budget, work)
-                if not goes_on(current):
+                if not continues(current):
                     yield current.with_execution_completed()
                     return
                 current = await self._requested(current, tools)
@@ -145,7 +145,7 @@ def begin(state: AgentState, execution_id: str | None) -> AgentState | None:
     execution = state.execution
     if execution is not None:
         wanted = execution_id in (None, execution.execution_id)
-        if wanted and not execution.status.is_over:
+        if wanted and not execution.status.is_terminal:
             return state
         if execution_id == execution.execution_id:
             return None
@@ -153,7 +153,7 @@ def begin(state: AgentState, execution_id: str | None) -> AgentState | None:
     return state.for_next_execution().with_new_execution(fresh)
 
 
-def goes_on(state: AgentState) -> bool:
+def continues(state: AgentState) -> bool:
     """Return whether there is another step to do, from what is kept alone."""
     execution = state.execution
     if execution is None or execution.continuation.should_stop:
@@ -215,10 +215,10 @@ def _seconds(done: StepExecution) -> float:
 
 
 def _is_open(state: AgentState) -> bool:
-    return state.status is not None and not state.status.is_over
+    return state.status is not None and not state.status.is_terminal
 
 
-async def _going_on(state: AgentState, scope: Scope) -> AgentState:
+async def _continued(state: AgentState, scope: Scope) -> AgentState:
     """Resume an interrupted step, unless there is a stop signal; drop one without an answer.
 
     The time without a process does not count as the step's: its start moves by as much.
@@ -252,7 +252,7 @@ async def _steered(state: AgentState, scope: Scope) -> AgentState:
 
 def _guarded(state: AgentState, budget: ExecutionBudget, work: _Work) -> AgentState:
     execution = state.execution
-    if budget.is_empty or execution is None or not goes_on(state):
+    if budget.is_empty or execution is None or not continues(state):
         return state
     config = state.llm_config
     spent = BudgetUse(

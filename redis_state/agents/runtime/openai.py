@@ -18,6 +18,7 @@ from redis_state.agents.runtime.chat import Malformed, read_answer, request_of
 from redis_state.agents.runtime.llm import Turn
 from redis_state.agents.state.inference import REDACTED, InferenceResponse, LlmConfig
 from redis_state.agents.storage.protection import is_sealed
+from redis_state.backoff import Backoff
 from redis_state.errors import ConfigError
 from redis_state.serialization import codec
 
@@ -116,8 +117,9 @@ class ChatDriver:
             for name, value in config.query_params.items()
             if value != REDACTED and not is_sealed(str(value))
         }
+        backoff_s = Backoff(self._wait_s, _LONGEST_WAIT_S)
         for attempt in range(1, self._attempts + 1):
-            wait_s = self._wait_s * 2 ** (attempt - 1)
+            wait_s = backoff_s.after(attempt)
             try:
                 with _asking():
                     answer = await self._client.post(

@@ -122,7 +122,7 @@ async def _record(history: ExecutionHistory, state: AgentState) -> None:
 
 
 def _is_open(state: AgentState) -> bool:
-    return state.status is not None and not state.status.is_over
+    return state.status is not None and not state.status.is_terminal
 
 
 def _is_anothers(state: AgentState, execution_id: str | None) -> bool:

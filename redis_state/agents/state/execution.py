@@ -40,7 +40,7 @@ class ExecutionStatus(StrEnum):
     FAILED = "failed"
 
     @property
-    def is_over(self) -> bool:
+    def is_terminal(self) -> bool:
         """Whether nothing more comes of it."""
         return self not in (ExecutionStatus.PENDING, ExecutionStatus.IN_PROGRESS)
 
@@ -157,7 +157,7 @@ class ExecutionState(Wire):
 
     def duration_s(self, *, at: datetime | None = None) -> float:
         """Return for how many seconds it has run, or ran."""
-        end = self.completed_at if self.status.is_over and self.completed_at else at or now()
+        end = self.completed_at if self.status.is_terminal and self.completed_at else at or now()
         return (end - self.started_at).total_seconds()
 
     def with_current_step(self, step: AgentStep) -> ExecutionState:

@@ -22,7 +22,6 @@ from time import monotonic
 from typing import TypeVar
 
 from redis_state.archive.copying.pace import Pace
-from redis_state.archive.copying.sizes import next_count
 from redis_state.archive.encoding import as_bytes, as_text
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKind, RecordPlace
 from redis_state.archive.protocol import Archive
@@ -35,6 +34,7 @@ from redis_state.errors import (
     StoreFull,
 )
 from redis_state.primitives.log import Log, Page
+from redis_state.primitives.pages import next_count
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ARCHIVE_HOLD_MS

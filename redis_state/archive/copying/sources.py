@@ -156,13 +156,13 @@ class RecordReader:
         fields: dict[bytes, Any] = dict(zip(flat[::2], flat[1::2], strict=True))
         return FoundRecord(reply.text(0), int(at_us), fields)
 
-    async def mark(self, record: ArchivedRecord) -> bool:
-        """Mark a record as archived, and let it expire; return whether it is as it was read."""
+    async def mark(self, record: ArchivedRecord) -> ReplyCode:
+        """Mark a record as archived, and let it expire. STALE: it is not as it was read."""
         keys = self.sources[record.kind].keys(record.owner, record.key)
         reply = await self._scripts.mark_record(
             keys.record, index=keys.index, member=keys.member, stamp=record.stamp
         )
-        return reply.word is not ReplyCode.STALE
+        return reply.word
 
 
 def _of_document(kind: RecordKind, owner: str, key: str, found: FoundRecord) -> ArchivedRecord:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from redis_state.archive.copying.pace import Pace
-from redis_state.archive.copying.sizes import next_count
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
 from redis_state.archive.protocol import Archive
 from redis_state.errors import CursorGap
 from redis_state.primitives.log import Log, Page
+from redis_state.primitives.pages import next_count
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ARCHIVE_HOLD_MS
 

@@ -78,16 +78,14 @@ class ParquetArchive:
         """Write the first entry of the log, unless there is one. Several processes may call it."""
         await self._calls.run("prepare", self._calls.prepare)
 
-    async def write(
-        self, batch: ArchiveBatch, *, replaces: Mapping[tuple[str, str, int], str] | None = None
-    ) -> None:
+    async def write(self, batch: ArchiveBatch) -> None:
         """Write a batch in one entry of the log. What is there already is not written again.
 
         Rows of a session are written only if its last row in the archive is the one that they
         follow. What was erased since it was read is left out. Once many small files have come
         together, a write compacts them too.
         """
-        work = partial(changes_of, batch=batch, replaces=replaces or {})
+        work = partial(changes_of, batch=batch)
 
         def once() -> bool:
             self._calls.commit(work)

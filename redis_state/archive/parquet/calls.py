@@ -41,7 +41,7 @@ class ArchiveCall:
         self.over: bool = False
         self._until = monotonic() + limit_s
 
-    def may_go_on(self) -> bool:
+    def may_continue(self) -> bool:
         """Return whether the call may still read and commit."""
         return not self.over and monotonic() < self._until
 
@@ -113,7 +113,7 @@ class FileCalls:
         call = ArchiveCall(limit_s)
         try:
             async with asyncio.timeout(limit_s), self._turns:
-                log = self._log.for_call(call.may_go_on)
+                log = self._log.for_call(call.may_continue)
                 try:
                     return await in_thread(partial(self._attempts, log, action, work))
                 finally:

@@ -109,12 +109,12 @@ class _First:
         ]
         for file, groups in self._reader.groups_of(in_range, self._session, self._columns):
             begin, end = _bounds(file)
-            if self._is_over(end if newest else begin):
+            if self._has_enough(end if newest else begin):
                 self.more = True
                 return
             self._add(file, groups)
 
-    def _is_over(self, us: int) -> bool:
+    def _has_enough(self, us: int) -> bool:
         """Return whether there are enough tasks that come before a time."""
         if self._last_us is None:
             return False
@@ -133,7 +133,7 @@ class _First:
             rows = pc.indices_nonzero(self._mask(table, us))
             times = pc.take(us, rows).to_pylist()
             for at_us, row in zip(times, rows.to_pylist(), strict=True):
-                if self._is_over(at_us):
+                if self._has_enough(at_us):
                     self.more = True
                 else:
                     self.found.append(_At(at_us, file, group, row))
@@ -158,7 +158,7 @@ class _First:
         self.found.sort(key=lambda at: at.us, reverse=newest)
         if len(self.found) >= self._most:
             self._last_us = self.found[self._most - 1].us
-            kept = [at for at in self.found if not self._is_over(at.us)]
+            kept = [at for at in self.found if not self._has_enough(at.us)]
             self.more |= len(kept) < len(self.found)
             self.found = kept
 

@@ -88,9 +88,7 @@ class PostgresArchive:
                 )
             await migrate(connection)
 
-    async def write(
-        self, batch: ArchiveBatch, *, replaces: Mapping[tuple[str, str, int], str] | None = None
-    ) -> None:
+    async def write(self, batch: ArchiveBatch) -> None:
         """Write a batch in one transaction. What is there already is not written again.
 
         Rows of a session are written only if its last row in the archive is the one that they
@@ -107,7 +105,7 @@ class PostgresArchive:
                     connection.cursor() as cursor,
                 ):
                     left = await erasing.without_erased(cursor, self._namespace, batch)
-                    await write_batch(cursor, self._namespace, left, replaces or {})
+                    await write_batch(cursor, self._namespace, left)
 
         # A month that another process has dropped is made again. One that stands apart, or refuses
         # the row, is no other for that.

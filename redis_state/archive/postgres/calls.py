@@ -17,7 +17,15 @@ from pydantic import SecretStr
 
 from redis_state.archive.protocol import CallTurns, patience
 from redis_state.errors import ArchiveUnavailable
-from redis_state.postgres.connection import PostgresConnection, close, connect, cut, problem
+from redis_state.postgres.connection import (
+    NO_TABLES,
+    PostgresConnection,
+    close,
+    connect,
+    cut,
+    is_deadlock,
+    problem,
+)
 
 T = TypeVar("T")
 
@@ -25,13 +33,9 @@ T = TypeVar("T")
 LONG_S: Final = 1800.0
 # Classes of errors: of data, of constraints, of limits of the program.
 _REFUSED = ("22", "23", "54")
-# A deadlock: the transaction has done nothing, and may be repeated at once.
-_ROLLED_BACK = "40"
 _TRIES = 3
 # No partition takes it: another process has dropped one, and the next try makes it again.
 _NO_MONTH = "23514"
-# The schema or a table is not there.
-_NO_TABLES = frozenset({"3F000", "42P01"})
 
 
 class NoMonthError(ArchiveUnavailable):
@@ -126,7 +130,7 @@ class PostgresCalls:
         self._failed()
         state = error.sqlstate or ""
         refused = state.startswith(_REFUSED)
-        rolled_back = state.startswith(_ROLLED_BACK)
+        rolled_back = is_deadlock(error)
         # Another server may be the right one by now: this one may only read, or go away.
         if not (refused or rolled_back) or not _is_idle(connection):
             await self._drop(connection, *self._free)
@@ -177,5 +181,5 @@ async def although_in_a_deadlock(call: Callable[[], Awaitable[T]]) -> T:
 
 
 def _reason(error: psycopg.Error) -> str:
-    known = "no worker has prepared it yet: " if error.sqlstate in _NO_TABLES else ""
+    known = "no worker has prepared it yet: " if error.sqlstate in NO_TABLES else ""
     return f"{known}{problem(error)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from psycopg import AsyncCursor
@@ -48,12 +48,11 @@ async def write_batch(
     cursor: AsyncCursor[Any],
     namespace: str,
     batch: ArchiveBatch,
-    replaces: Mapping[tuple[str, str, int], str],
 ) -> None:
     """Write a batch within a transaction, sessions in the order of their ids."""
     for rows in sorted(batch.sessions, key=lambda each: id_text(each.session_id)):
         await _write_rows(cursor, namespace, rows)
-    await _write_tasks(cursor, namespace, batch.tasks, replaces)
+    await _write_tasks(cursor, namespace, batch.tasks)
     await _write_records(cursor, namespace, batch.records)
 
 
@@ -79,12 +78,11 @@ async def _write_tasks(
     cursor: AsyncCursor[Any],
     namespace: str,
     tasks: Sequence[ArchivedTask],
-    replaces: Mapping[tuple[str, str, int], str],
 ) -> None:
     if not tasks:
         return
     values = [
-        [*task_values(namespace, task), *_replaced(replaces.get(task.key))]
+        [*task_values(namespace, task), *_replaced(task.replaces)]
         for task in sorted(tasks, key=lambda each: each.key)
     ]
     await cursor.executemany(sqls.INSERT_TASK, values)

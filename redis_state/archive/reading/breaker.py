@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from redis_state.archive.protocol import CallTurns, patience
 from redis_state.errors import ArchiveUnavailable
+from redis_state.futures import unawaited
 
 T = TypeVar("T")
 
@@ -26,7 +27,7 @@ class CallBreaker:
     """
 
     def __init__(self) -> None:
-        self._failures, self._failed_s, self._is_asked = 0, 0.0, False
+        self._failures, self._failed_s, self._is_probed = 0, 0.0, False
         self._turns = CallTurns()
 
     async def call(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -47,19 +48,19 @@ class CallBreaker:
     def _refuse_if_left_alone(self) -> None:
         if self._failures < _FAILURES:
             return
-        if self._is_asked or monotonic() < self._failed_s + _LEFT_ALONE_S:
+        if self._is_probed or monotonic() < self._failed_s + _LEFT_ALONE_S:
             raise ArchiveUnavailable("read", "it could not be read some seconds ago")
 
     async def _tried(self, call: Callable[[], Awaitable[T]]) -> T:
         if self._failures < _FAILURES:
-            return await self._asked(call)
-        self._is_asked = True
+            return await self._within_patience(call)
+        self._is_probed = True
         try:
-            return await self._asked(call)
+            return await self._within_patience(call)
         finally:
-            self._is_asked = False
+            self._is_probed = False
 
-    async def _asked(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _within_patience(self, call: Callable[[], Awaitable[T]]) -> T:
         began = monotonic()
         token = patience.set(asyncio.get_running_loop().time() + _PATIENCE_S)
         try:
@@ -72,7 +73,7 @@ class CallBreaker:
             if not doing.done():
                 # What is cancelled may wait for a server that says nothing. Nobody waits for that.
                 doing.cancel()
-                doing.add_done_callback(_look_at)
+                unawaited(doing)
         if not done:
             self._fail(began)
             raise ArchiveUnavailable("read", f"no answer in {_PATIENCE_S:g} s")
@@ -90,8 +91,3 @@ class CallBreaker:
         if began > self._failed_s:
             self._failures += 1
             self._failed_s = monotonic()
-
-
-def _look_at(done: asyncio.Future[Any]) -> None:
-    if not done.cancelled():
-        done.exception()

@@ -54,12 +54,12 @@ def forget(
     Try: `redis-state forget --session S --dry-run`.
     """
     counting = dry_run or not yes
-    said: dict[str, int] = {}
+    shown: dict[str, int] = {}
 
-    def tell(what: str, number: int) -> None:
+    def show(what: str, number: int) -> None:
         # One line for each thousand: a person may wait.
-        if number // 1000 > said.get(what, -1) and not as_json:
-            said[what] = number // 1000
+        if number // 1000 > shown.get(what, -1) and not as_json:
+            shown[what] = number // 1000
             print(f"{what}: {number}", file=sys.stderr)
 
     async def work() -> ErasureReport:
@@ -70,7 +70,7 @@ def forget(
         async with RedisStateStore.from_url(url) as store, TaskClient(store) as client:
             if session is not None:
                 return await client.forget(
-                    session, dry_run=counting, running=running.value, actor=actor, progress=tell
+                    session, dry_run=counting, running=running.value, actor=actor, progress=show
                 )
             return await client.forget_user(
                 user or "",
@@ -79,7 +79,7 @@ def forget(
                 dry_run=counting,
                 running=running.value,
                 actor=actor,
-                progress=tell,
+                progress=show,
             )
 
     report = run(work())

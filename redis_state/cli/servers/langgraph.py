@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import inspect
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +15,7 @@ import typer
 from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import ExitCode, run
 from redis_state.cli.output import harmless, print_json, print_line
+from redis_state.cli.servers.langgraph_source import opened_saver
 from redis_state.errors import (
     CallerError,
     ConfigError,
@@ -88,8 +86,8 @@ def import_(
     is 2 for a wrong --from, 5 if the target cannot be reached. A dry run is 0 unless something
     differs.
     """
-    asked = _Asked(source, url, thread or [], threads_file, write=not dry_run)
-    _finish(asked, as_json=as_json, missing_is_fine=dry_run)
+    options = _ImportOptions(source, url, thread or [], threads_file, write=not dry_run)
+    _finish(options, as_json=as_json, missing_is_fine=dry_run)
 
 
 @langgraph.command()
@@ -106,12 +104,12 @@ def check(
 
     Status 0 if the target has all that the source has, 1 if not, 5 if it cannot be reached.
     """
-    asked = _Asked(source, url, thread or [], threads_file, write=False)
-    _finish(asked, as_json=as_json, missing_is_fine=False)
+    options = _ImportOptions(source, url, thread or [], threads_file, write=False)
+    _finish(options, as_json=as_json, missing_is_fine=False)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ImportOptions:
     source: str = field(repr=False)
     url: str | None = field(repr=False)
     threads: list[str]
@@ -165,18 +163,18 @@ class _Total:
         }
 
 
-def _finish(asked: _Asked, *, as_json: bool, missing_is_fine: bool) -> None:
-    total = run(_import(asked))
+def _finish(options: _ImportOptions, *, as_json: bool, missing_is_fine: bool) -> None:
+    total = run(_import(options))
     if as_json:
         print_json(total.document())
     else:
-        _print(total, write=asked.write)
+        _print(total, write=options.write)
     waits = missing_is_fine and not total.different and not total.failed and not total.claimed
     if not total.equal and not waits:
         raise typer.Exit(ExitCode.FAILED)
 
 
-async def _import(asked: _Asked) -> _Total:
+async def _import(options: _ImportOptions) -> _Total:
     try:
         from redis_state.integrations.langgraph import (  # noqa: PLC0415 - needs the extra
             RedisSaver,
@@ -185,22 +183,22 @@ async def _import(asked: _Asked) -> _Total:
     except ImportError as error:
         raise ConfigError(str(error)) from None
     total, progress = _Total(), _Progress()
-    async with _opened(asked.source) as other, RedisSaver.from_url(asked.url) as saver:
+    async with opened_saver(options.source) as other, RedisSaver.from_url(options.url) as saver:
         await saver.store.health()
         source = _Counted(source_of(other), progress)
         try:
-            await _all(saver, source, asked, total, progress)
+            await _all(saver, source, options, total, progress)
         finally:
             progress.end()
     return total
 
 
 async def _all(
-    saver: RedisSaver, source: _Counted, asked: _Asked, total: _Total, progress: _Progress
+    saver: RedisSaver, source: _Counted, options: _ImportOptions, total: _Total, progress: _Progress
 ) -> None:
     claimed: dict[str, int] = {}
-    async for thread_id in _chosen(source, asked):
-        left_ms = await _one(saver, source, thread_id, asked, total)
+    async for thread_id in _chosen(source, options):
+        left_ms = await _one(saver, source, thread_id, options, total)
         if left_ms:
             claimed[thread_id] = left_ms
         progress.threads = total.threads
@@ -209,16 +207,16 @@ async def _all(
         # One that is in use is renewed meanwhile.
         await asyncio.sleep(min(max(claimed.values()), _WAIT_MS) / 1000)
     for thread_id in claimed:
-        if await _one(saver, source, thread_id, asked, total):
+        if await _one(saver, source, thread_id, options, total):
             total.claimed.append(thread_id)
 
 
 async def _one(
-    saver: RedisSaver, source: _Counted, thread_id: str, asked: _Asked, total: _Total
+    saver: RedisSaver, source: _Counted, thread_id: str, options: _ImportOptions, total: _Total
 ) -> int:
     """Import a thread; return for how long it is claimed by another process."""
     try:
-        total.add(await saver.aimport_thread(source, thread_id, check=not asked.write))
+        total.add(await saver.aimport_thread(source, thread_id, check=not options.write))
     except ThreadClaimed as error:
         return max(error.left_ms, 1)
     except NoConnection:
@@ -231,12 +229,12 @@ async def _one(
     return 0
 
 
-async def _chosen(source: ThreadSource, asked: _Asked) -> AsyncIterator[str]:
-    if asked.threads or asked.file:
-        for thread_id in asked.threads:
+async def _chosen(source: ThreadSource, options: _ImportOptions) -> AsyncIterator[str]:
+    if options.threads or options.file:
+        for thread_id in options.threads:
             yield thread_id
-        if asked.file:
-            for line in asked.file.read_text(encoding="utf-8").splitlines():
+        if options.file:
+            for line in options.file.read_text(encoding="utf-8").splitlines():
                 yield line
         return
     try:
@@ -288,90 +286,6 @@ class _Counted:
             yield each
             self._progress.checkpoints += 1
             self._progress.show()
-
-
-@asynccontextmanager
-async def _opened(source: str) -> AsyncGenerator[Any]:
-    """Open the saver that --from names. Errors: CallerError."""
-    sys.path.append(str(Path.cwd()))
-    async with AsyncExitStack() as stack:
-        try:
-            saver = await _entered(source, stack)
-        except ImportError as error:
-            raise CallerError(f"--from needs a package: {error}") from None
-        except (RedisStateError, asyncio.CancelledError):
-            raise
-        except Exception as error:  # noqa: BLE001 - of the source's package
-            # Without its text: it may have the password.
-            raise CallerError(f"--from cannot be opened: {type(error).__name__}") from None
-        yield saver
-
-
-async def _entered(source: str, stack: AsyncExitStack) -> Any:
-    scheme, separator, rest = source.partition("://")
-    made: Any = _of_url(scheme, source, rest) if separator else _of_factory(source)()
-    if inspect.isawaitable(made):
-        made = await made
-    opened: Any = made
-    if hasattr(made, "__aenter__") and not _is_saver(made):
-        opened = await stack.enter_async_context(made)
-    elif hasattr(made, "__enter__") and not _is_saver(made):
-        opened = stack.enter_context(made)
-    if not _is_saver(opened):
-        raise CallerError(f"--from gives {type(opened).__name__}, not a saver of LangGraph")
-    return opened
-
-
-def _is_saver(made: object) -> bool:
-    from langgraph.checkpoint.base import BaseCheckpointSaver  # noqa: PLC0415 - needs the extra
-
-    return isinstance(made, BaseCheckpointSaver)
-
-
-def _of_url(scheme: str, url: str, rest: str) -> Any:
-    """Make the saver of a known package."""
-    match scheme:
-        case "postgresql" | "postgres":
-            return _class("langgraph.checkpoint.postgres.aio:AsyncPostgresSaver").from_conn_string(
-                url
-            )
-        case "sqlite":
-            path = rest.removeprefix("/")
-            # A file that is not there would be made.
-            if not Path(path).is_file():
-                raise CallerError(f"--from: there is no file {path!r}")
-            return _class("langgraph.checkpoint.sqlite.aio:AsyncSqliteSaver").from_conn_string(path)
-        case "redis" | "rediss" | "redis+sentinel":
-            return _class("langgraph.checkpoint.redis.aio:AsyncRedisSaver").from_conn_string(url)
-        case "valkey" | "valkeys":
-            return _class("langgraph_checkpoint_aws:AsyncValkeySaver").from_conn_string(url)
-        case "dynamodb":
-            from urllib.parse import parse_qsl, urlsplit  # noqa: PLC0415 - for this one only
-
-            parts = urlsplit(url)
-            options = dict(parse_qsl(parts.query))
-            return _class("langgraph_checkpoint_aws:DynamoDBSaver")(
-                parts.netloc,
-                region_name=options.get("region"),
-                endpoint_url=options.get("endpoint"),
-            )
-        case _:
-            raise CallerError(f"--from: {scheme}:// is not known; use MODULE:FACTORY")
-
-
-def _of_factory(target: str) -> Callable[[], Any]:
-    found: Any = _class(target)
-    return found if callable(found) else lambda: found
-
-
-def _class(target: str) -> Any:
-    module, colon, name = target.partition(":")
-    if not (module and colon and name):
-        raise CallerError("--from is neither a URL nor of the form MODULE:FACTORY")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except AttributeError:
-        raise CallerError(f"--from: {module} has no {name}") from None
 
 
 def _print(total: _Total, *, write: bool) -> None:

@@ -37,7 +37,7 @@ class FamilyParts(TaskParts):
         task_id, known = update.task_id, len(self.shown)
         if task_id == self._task_id:
             return super().feed(update)
-        parts = list(self._said_below(task_id, update)) if _is_shown(update) else []
+        parts = list(self._parts_below(task_id, update)) if _is_shown(update) else []
         if len(self.shown) < known - 1:
             # One has forgotten what has ended, of all.
             for each in (self, *self.below.values()):
@@ -56,7 +56,7 @@ class FamilyParts(TaskParts):
         for child in self.below.values():
             child.forget_texts()
 
-    def _said_below(self, task_id: str, update: StateUpdate) -> Iterator[Part]:
+    def _parts_below(self, task_id: str, update: StateUpdate) -> Iterator[Part]:
         child = self.below.get(task_id)
         if child is None:
             # It has the same texts, so what closes or drops one of them does so for both.

@@ -92,7 +92,7 @@ class StateChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class PauseAsked:
+class PauseOpened:
     """A pause was opened that callers may decide."""
 
     pause_id: str
@@ -152,7 +152,7 @@ Part: TypeAlias = (
     | StepEnded
     | StateGiven
     | StateChanged
-    | PauseAsked
+    | PauseOpened
     | PauseDecided
     | ChildNamed
     | Halted

@@ -3,58 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import Final
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from redis_state.gateway.answers import forbidden
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall
-from redis_state.gateway.streaming.response import HEADERS, EventStream, Header
+from redis_state.gateway.streaming.begun import BegunStream, Streamed
+from redis_state.gateway.streaming.response import HEADERS, Header
 
 NOTHING: Final = 204
-
-
-class ChatAnswer(Response):
-    """An answer whose first chunk was read, so that an error has had its own answer."""
-
-    raw_headers: list[Header]
-
-    def __init__(
-        self,
-        first: bytes,
-        rest: AsyncGenerator[bytes],
-        counted: ExitStack,
-        more: Iterable[Header] = (),
-    ) -> None:
-        super().__init__()
-        self._first = first
-        self._rest = rest
-        self._counted = counted
-        self._own = [*HEADERS, *more]
-
-    def __aiter__(self) -> ChatAnswer:
-        return self
-
-    async def __anext__(self) -> bytes:
-        first, self._first = self._first, b""
-        return first or await anext(self._rest)
-
-    async def aclose(self) -> None:
-        """Leave the session, and count the stream out."""
-        self._counted.close()
-        await self._rest.aclose()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
-        if scope["method"] == "HEAD":
-            await self.aclose()
-            self.raw_headers = self._own
-            await super().__call__(scope, receive, send)
-            return
-        await EventStream(self, headers=self._own)(scope, receive, send)
 
 
 async def begin_chat(
@@ -64,15 +24,13 @@ async def begin_chat(
 
     ``counted`` ends with the stream. Errors: those of the stream up to its first chunk.
     """
-    with counted as stack:
-        try:
-            first = await anext(chunks, b"")
-        except BaseException:
-            await chunks.aclose()
-            raise
-        if not first:
-            return Response(status_code=NOTHING, headers={"cache-control": "no-store"})
-        return ChatAnswer(first, chunks, stack.pop_all(), more)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(counted)
+        begun = await BegunStream.begin(chunks, stack)
+    if begun.is_empty:
+        await begun.aclose()
+        return Response(status_code=NOTHING, headers={"cache-control": "no-store"})
+    return Streamed(begun, [*HEADERS, *more])
 
 
 def counted_stream(call: ApiCall) -> ExitStack:

@@ -14,8 +14,8 @@ from redis_state.gateway.chat.parts import (
     Halted,
     OtherUpdate,
     Part,
-    PauseAsked,
     PauseDecided,
+    PauseOpened,
     StateChanged,
     StateGiven,
     StepBegan,
@@ -165,7 +165,7 @@ class TaskParts:
             if not each.is_open:
                 changes.append(TextEnded(each.text_id, each.kind, each.author))
         changes += [
-            PauseAsked(pause_id, about["pause"], about.get("payload"), about)
+            PauseOpened(pause_id, about["pause"], about.get("payload"), about)
             for pause_id, about in kept.asked.items()
             if about and not self.asked.get(pause_id)
         ]
@@ -312,7 +312,7 @@ class TaskParts:
         pause_id, name = content["pause_id"], content["pause"]
         self._asked.append((name, pause_id))
         self.asked[pause_id] = content
-        yield PauseAsked(pause_id, name, content.get("payload"), content)
+        yield PauseOpened(pause_id, name, content.get("payload"), content)
 
     def _other(self, kind: UpdateType, content: Any) -> Iterator[Part]:
         match content:

@@ -27,7 +27,7 @@ from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import pause_document
 from redis_state.gateway.routes.pauses import decidable_pause, decide
 from redis_state.gateway.streaming.family import TaskFamily
-from redis_state.models import StateUpdate, TaskState, UpdateType
+from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.models.tasks import parent_of
 from redis_state.serialization import codec
 from redis_state.worker.tasks.operate.copies import Copies
@@ -174,11 +174,13 @@ class ChatTask:
             and (each.reason != _SLEEP or each.payload is not None)
         ]
 
-    def end_of(self, state: TaskState) -> tuple[Any, str | None]:
-        """Return the result and the error of a terminal task, as this caller may see them.
+    def end_of(self, state: TaskState | None) -> tuple[TaskStatus | None, Any, str | None]:
+        """Return status, result and error of a terminal task, as this caller may see them.
 
         A host's filter gets updates of the types RESULT and STATUS_CHANGE.
         """
+        if state is None:
+            return None, None, None
         result, error = state.result, state.error
         if result is not None:
             result = self._shown(UpdateType.RESULT, result)
@@ -186,7 +188,8 @@ class ChatTask:
             content = {"status": state.status.value, "error": error}
             shown = self._shown(UpdateType.STATUS_CHANGE, content)
             error = cast("dict[str, Any]", shown).get("error") if isinstance(shown, dict) else None
-        return cut_tokens(self.session_id, result), cut_tokens(self.session_id, error)
+        cut = partial(cut_tokens, self.session_id)
+        return state.status, cut(result), cut(error)
 
     def _shown(self, kind: UpdateType, content: Any) -> Any:
         visible = self.call.services.visible

@@ -44,9 +44,10 @@ from redis_state.gateway.durable_streams.requests import (
     stream_path,
     text_of,
 )
-from redis_state.gateway.durable_streams.sending import StreamEvents, while_connected
+from redis_state.gateway.durable_streams.sending import ENCODED, HEADERS, while_connected
 from redis_state.gateway.requests.limits import drop_body, read_body
 from redis_state.gateway.requests.paths import read_parts
+from redis_state.gateway.streaming.begun import BegunStream, Streamed
 from redis_state.models.streams import END, StreamPage
 from redis_state.stores.streams.streams import StreamStore
 
@@ -212,9 +213,8 @@ async def _events(call: ApiCall, path: str, query: ReadQuery) -> Response:
             events_s=services.usage.limits.events_s,
             expires_at=principal.expires_at,
         )
-        stack.push_async_callback(frames.aclose)
-        first = await anext(frames)
-        return StreamEvents(first, frames, stack.pop_all(), encoded=encoded)
+        begun = await BegunStream.begin(frames, stack)
+    return Streamed(begun, (*HEADERS, ENCODED) if encoded else HEADERS)
 
 
 async def _body(call: ApiCall) -> bytes:

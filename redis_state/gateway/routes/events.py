@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from functools import partial
-from typing import Protocol, Self
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from redis_state.gateway.calls import ApiCall, Operation
 from redis_state.gateway.requests.bodies import EventsQuery
-from redis_state.gateway.streaming.client_stream import ClientStream
-from redis_state.gateway.streaming.response import EventStream, read_after
+from redis_state.gateway.streaming.begun import BegunStream, Streamed
+from redis_state.gateway.streaming.response import read_after
 
 
 async def stream_events(call: ApiCall) -> Response:
@@ -35,61 +32,9 @@ async def begin_stream(call: ApiCall) -> BegunStream:
         visible=visible,
         expires_at=call.principal.expires_at,
     )
-    with ExitStack() as stack:
+    async with AsyncExitStack() as stack:
         stack.enter_context(services.usage.stream(call.principal.subject))
-        # A wrong request is refused before the stream begins.
-        first = await anext(chunks, b"")
-        return BegunStream(first, chunks, stack.pop_all())
-
-
-class ClosingChunks(Protocol):
-    """Chunks that are to be closed."""
-
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
-
-    async def __anext__(self) -> bytes: ...
-
-    async def aclose(self) -> None:
-        """Leave the session, and count the stream out."""
-        ...
-
-
-class BegunStream(AsyncIterator[bytes]):
-    """Chunks whose first one was read."""
-
-    def __init__(self, first: bytes, rest: ClientStream, stack: ExitStack) -> None:
-        self._first = first
-        self._rest = rest
-        self._stack = stack
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        first, self._first = self._first, b""
-        return first or await anext(self._rest)
-
-    async def aclose(self) -> None:
-        """Leave the session, and count the stream out."""
-        self._stack.close()
-        await self._rest.aclose()
-
-
-class Streamed(Response):
-    """An answer that is written as it comes."""
-
-    def __init__(self, chunks: ClosingChunks) -> None:
-        super().__init__()
-        self._chunks = chunks
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
-        if scope["method"] == "HEAD":
-            await self._chunks.aclose()
-            self.headers["content-type"] = "text/event-stream; charset=utf-8"
-            await super().__call__(scope, receive, send)
-            return
-        await EventStream(self._chunks)(scope, receive, send)
+        return await BegunStream.begin(chunks, stack)
 
 
 OPERATIONS = (

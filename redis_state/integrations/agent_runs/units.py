@@ -45,14 +45,14 @@ class Units:
         finally:
             _WITHIN.reset(token)
             self._running.discard(number)
-            self._tell()
+            self._wake()
 
     @asynccontextmanager
     async def quiet(self, inbox: Inbox) -> AsyncGenerator[None, None]:
         """Enter the block once no other unit runs. Errors: what ends the run meanwhile."""
         within = _WITHIN.get()
         self._waiting.update(within)
-        self._tell()
+        self._wake()
         try:
             # Looks again behind the last await, which leaving `ended_by` is: a unit may have begun.
             while self._busy():
@@ -65,7 +65,7 @@ class Units:
                 self._pausing -= 1
         finally:
             self._waiting.subtract(within)
-            self._tell()
+            self._wake()
 
     def _busy(self) -> bool:
         return any(not self._waiting[number] for number in self._running)
@@ -73,7 +73,7 @@ class Units:
     async def _change(self) -> None:
         await self._changed.wait()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 

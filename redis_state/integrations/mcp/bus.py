@@ -129,24 +129,24 @@ class RedisSubscriptionBus:
                 async with aclosing(self._log.follow(after=cursor)) as rows:
                     async for row in rows:
                         cursor = row.cursor
-                        self._tell(row)
+                        self._publish(row)
             except CursorGap as gap:
                 cursor = gap.resume_after
-                self._tell_of_lists()
+                self._publish_lists()
             except BackendError as error:
                 if cursor is None and isinstance(error, NoConnection) and error.final:
                     raise
                 log.warning("changes of an MCP server are not heard: %s", error)
                 await asyncio.sleep(_AGAIN_S)
 
-    def _tell(self, row: Row) -> None:
+    def _publish(self, row: Row) -> None:
         event = self._base.read_row("mcp-changes", "change", row, self._read)
         if event is None:
-            self._tell_of_lists()
+            self._publish_lists()
         else:
             self._call(event)
 
-    def _tell_of_lists(self) -> None:
+    def _publish_lists(self) -> None:
         """Call the listeners for all lists: which of them have changed is not known."""
         for kind in _LISTS:
             self._call(kind())  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

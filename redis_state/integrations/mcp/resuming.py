@@ -72,7 +72,7 @@ class ResumableSessions:
             if (
                 found is not None
                 and found[1].owner == principal_of_request(scope)
-                and not await _is_over(*found)
+                and not await _has_ended(*found)
             ):
                 request = Request(scope, receive)
                 refused = await self._security.validate_request(request, is_post=False)
@@ -220,7 +220,7 @@ class _Watch:
         return self._dead_since is not None and now >= self._dead_since + self._events.lease_s / 2
 
 
-async def _is_over(log: MessageLog, last: SentMessage) -> bool:
+async def _has_ended(log: MessageLog, last: SentMessage) -> bool:
     """Return whether a session has ended, and nothing came after an event in its stream."""
     if not await log.has_ended():
         return False

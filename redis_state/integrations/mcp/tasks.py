@@ -210,7 +210,7 @@ class RedisTasks(Extension):
         raise MCPError.from_error_data(_error_of(state))
 
     async def _get(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
-        state = await self._asked(ctx, params)
+        state = await self._task_of(ctx, params)
         status = _ENDS.get(state.status)
         more: dict[str, Any] = {}
         if status == "completed":
@@ -227,7 +227,7 @@ class RedisTasks(Extension):
         self, ctx: ServerRequestContext[Any, Any], params: TaskUpdateParams
     ) -> HandlerResult:
         """Decide the pauses that are answered. Answers to what is not open are left aside."""
-        state = await self._asked(ctx, params)
+        state = await self._task_of(ctx, params)
         opened = await self._open(state)
         answers: list[tuple[str, dict[str, Any]]] = []
         for key, response in params.input_responses.items():
@@ -254,13 +254,13 @@ class RedisTasks(Extension):
     async def _cancel(
         self, ctx: ServerRequestContext[Any, Any], params: TaskParams
     ) -> HandlerResult:
-        state = await self._asked(ctx, params)
+        state = await self._task_of(ctx, params)
         await self.client.cancel(
             state.session_id, state.task_id, reason="cancelled by its client", hard=self._hard
         )
         return _ACK
 
-    async def _asked(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> TaskState:
+    async def _task_of(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> TaskState:
         """Return the task of a request, if it is its caller's. Errors: MCPError."""
         require_client_extension(ctx, TASKS)
         _check_name(ctx, params.task_id)

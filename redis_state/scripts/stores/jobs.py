@@ -40,7 +40,7 @@ class JobScripts(ScriptRunner):
 
     @script
     def claim_job(
-        self, job: str, due: str, *, owner: str, lease_ms: int, job_id: str, asked_us: int
+        self, job: str, due: str, *, owner: str, lease_ms: int, job_id: str, up_to_us: int
     ) -> PendingReply:
         """OK epoch document next attempts | HELD left_ms | DENIED | MISSING."""
 

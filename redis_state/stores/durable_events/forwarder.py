@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,9 +21,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from redis_state.backoff import Backoff
 from redis_state.errors import BackendError, CommandRefused, CursorGap
 from redis_state.postgres.link import PostgresLink
 from redis_state.primitives.log import Log, Page
+from redis_state.primitives.pages import next_count
 from redis_state.primitives.watchlist import WatchClaim
 from redis_state.scripts import ReplyCode
 from redis_state.stores.base import Base, ms
@@ -38,10 +39,9 @@ T = TypeVar("T")
 
 _LIMIT = 8
 _AGAIN_MS, _TROUBLE_MS = 500, 3_600_000
-_FIRST_BACKOFF_MS, _LONGEST_BACKOFF_MS = 500, 30_000
+_AWAY_MS = Backoff(1_000, 30_000)
 # So many traces are read at once, and of each so many rows at first.
-_TOGETHER, _FIRST, _PAGE = 16, 16, 500
-_PAGE_BYTES = 1 << 20
+_TOGETHER, _FIRST = 16, 16
 
 
 class _PostgresAwayError(Exception):
@@ -121,7 +121,7 @@ class Forwarder:
                 log.warning("%s; audit events stay in Redis", away)
             self._failures += 1
             for trace in turn.claims.keys() - turn.settled.keys():
-                turn.settled[trace] = self._backoff_ms()
+                turn.settled[trace] = round(_AWAY_MS.after(self._failures))
                 report.postponed += 1
         finally:
             await self._settle(turn)
@@ -178,7 +178,7 @@ class Forwarder:
                     turn.finished[trace] = places[trace]
                 else:
                     left.append(trace)
-            count = _next_count(list(rows.values()))
+            count = next_count([len(row.data) for each in rows.values() for row in each.rows])
         finished = [trace for trace in traces if trace in turn.finished]
         await self._list.strike(turn.claims[trace].entry for trace in finished)
         looks = await asyncio.gather(*(self._release(each, turn) for each in finished))
@@ -229,13 +229,3 @@ class Forwarder:
             return await self._link.run(work, writes=writes)
         except BackendError as error:
             raise _PostgresAwayError(error) from None
-
-    def _backoff_ms(self) -> int:
-        longest = min(_FIRST_BACKOFF_MS << min(self._failures, 16), _LONGEST_BACKOFF_MS)
-        return round(longest * random.uniform(0.5, 1.0))
-
-
-def _next_count(read: Sequence[TraceRows]) -> int:
-    """Return how many rows of each trace are read next, by the size of those read last."""
-    sizes = [len(row.data) for each in read for row in each.rows]
-    return max(1, min(_PAGE, _PAGE_BYTES * len(sizes) // max(sum(sizes), 1)))

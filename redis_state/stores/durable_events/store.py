@@ -17,6 +17,7 @@ from psycopg import AsyncConnection
 from pydantic import SecretStr
 
 from redis_state.errors import BackendError, BackendUnavailable, OutcomeUnknown
+from redis_state.futures import unawaited
 from redis_state.models import StoredEvent
 from redis_state.postgres.address import shown
 from redis_state.postgres.link import PostgresLink
@@ -301,7 +302,7 @@ class DurableEventStore(EventStore):
         soon_ms = self._list.soon_ms
         listed = self._list.begin(trace_id, delay_ms=soon_ms)
         # The append may fail first; then nobody awaits this.
-        listed.add_done_callback(_look_at)
+        unawaited(listed)
         loop = asyncio.get_running_loop()
         parts.own[trace_id] = loop.time()
         new, appended = 0, False
@@ -365,11 +366,6 @@ class DurableEventStore(EventStore):
 
 def _new(trace_id: str, rows: Iterable[tuple[bytes, bytes]]) -> list[NewEvent]:
     return [NewEvent(trace_id, written, data) for written, data in rows]
-
-
-def _look_at(listed: asyncio.Future[Any]) -> None:
-    if not listed.cancelled():
-        listed.exception()
 
 
 def _until_loop_ends(parts: _Parts) -> AsyncGenerator[None]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis_state.primitives.waiting_since import WaitingSince
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist import WatchList, read_entry
 from redis_state.serialization import codec
 from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import WATCH_SHARDS
@@ -63,11 +63,8 @@ def trace_entry(trace_id: str) -> bytes:
 
 def trace_of_entry(entry: bytes) -> str | None:
     """Return the trace of an entry; None if it is none."""
-    try:
-        match codec.decode(entry):
-            case ["trace", str(trace_id)]:
-                return trace_id
-            case _:
-                return None
-    except codec.DecodeError:
-        return None
+    match read_entry(entry):
+        case ["trace", str(trace_id)]:
+            return trace_id
+        case _:
+            return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from redis_state.errors import BackendError, BackendUnavailable, CommandRefused, NoConnection
+from redis_state.futures import unawaited
 from redis_state.postgres.link import PostgresLink
 from redis_state.stores.durable_events.table import EventTable, NewEvent
 
@@ -45,7 +46,7 @@ class EventWriter:
         """
         loop = asyncio.get_running_loop()
         waiting = _QueuedEvents(events, loop.time(), loop.create_future())
-        waiting.new.add_done_callback(_look_at)
+        unawaited(waiting.new)
         self._waiting.append(waiting)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._write_all(), name="redis_state events")
@@ -111,8 +112,3 @@ class EventWriter:
         for each in some:
             if not each.new.done():
                 each.new.set_exception(error)
-
-
-def _look_at(new: asyncio.Future[int]) -> None:
-    if not new.cancelled():
-        new.exception()

@@ -91,7 +91,7 @@ class JobStore:
         jobs = await self._base.list_ordered("jobs", "job", index, key_of=keys.job, read=_read)
         return [job for job in jobs if session_id in (None, job.document.get("session_id"))]
 
-    async def claim_due(self, asked_us: int) -> Sequence[JobClaim]:
+    async def claim_due(self, up_to_us: int) -> Sequence[JobClaim]:
         """Claim what is due at a moment, 500 at most, the longest due first.
 
         Each claim is one atomic step, and holds for `job_lease`.
@@ -101,12 +101,12 @@ class JobStore:
         commands, due = self._base.scripts.transport.commands, self._base.keys.jobs_due()
         while len(claims) < _MOST_AT_ONCE:
             room = _MOST_AT_ONCE - len(claims)
-            found: list[bytes] = await commands.zrange_up_to(due, asked_us, offset=seen, count=room)
+            found: list[bytes] = await commands.zrange_up_to(due, up_to_us, offset=seen, count=room)
             if not found:
                 break
             seen += len(found)
             names = [name.decode("utf-8", "surrogatepass") for name in found]
-            tried = await asyncio.gather(*(self._claim(name, owner, asked_us) for name in names))
+            tried = await asyncio.gather(*(self._claim(name, owner, up_to_us) for name in names))
             claims += [claim for claim in tried if claim is not None]
         return claims
 
@@ -155,7 +155,7 @@ class JobStore:
         rows = await self._log(job_id).read_all()
         return self._base.read_rows("jobs", "run", rows, lambda row: as_object(row.data))
 
-    async def _claim(self, job_id: str, owner: str, asked_us: int) -> JobClaim | None:
+    async def _claim(self, job_id: str, owner: str, up_to_us: int) -> JobClaim | None:
         key = self._base.keys.job(job_id)
         reply = await self._base.scripts.claim_job(
             key,
@@ -163,7 +163,7 @@ class JobStore:
             owner=owner,
             lease_ms=self._lease_ms,
             job_id=job_id,
-            asked_us=asked_us,
+            up_to_us=up_to_us,
         )
         if reply.word is not ReplyCode.OK:
             return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from redis_state.models import TaskStatus
+from redis_state.primitives.watchlist import read_entry
 from redis_state.serialization import codec
 
 # Tasks under a key of this kind run one at a time, whatever is set. Lua has it too.
@@ -16,6 +17,15 @@ IN_TURN = "1:"
 def watch_entry(session_id: str, task_id: str) -> bytes:
     """Return a task's entry for the watch list."""
     return codec.encode(["task", session_id, task_id])
+
+
+def task_of_entry(entry: bytes) -> tuple[str, str] | None:
+    """Return the task of an entry; None if it is none."""
+    match read_entry(entry):
+        case ["task", str(session_id), str(task_id)]:
+            return session_id, task_id
+        case _:
+            return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ class Forks:
         else:
             part = await self._part(origin, end)
             fork, is_open = await self._put(fork, [], opening=True, part=part, row=row)
-        await self._tell(origin, fork)
+        await self._register(origin, fork)
         return fork, not is_open
 
     async def has_living(self, stored: StoredStream) -> bool:
@@ -215,7 +215,7 @@ class Forks:
             raise StreamUnknown(path)
         return list(source.rows_behind(place, reply.facts[1]).rows)
 
-    async def _tell(self, origin: Any, fork: StoredStream) -> None:
+    async def _register(self, origin: Any, fork: StoredStream) -> None:
         keys = self._base.keys.stream(origin["path"])
         await self._base.scripts.add_fork(
             keys.info,

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from heapq import merge
 from operator import attrgetter
 
+from redis_state.backoff import Backoff
 from redis_state.transport.sending.batch import Call
 
-_FIRST_BACKOFF_S = 0.01
-_LONGEST_BACKOFF_S = 0.2
+_BACKOFF_S = Backoff(0.01, 0.2)
 # So many redirections in a row are followed at once: the last may be out of date, not three.
 _AT_ONCE = 2
 
@@ -48,7 +48,7 @@ class Detour:
         self.add(calls)
         self._redirections += 1
         times = self._redirections - _AT_ONCE
-        return min(_FIRST_BACKOFF_S * 2**times, _LONGEST_BACKOFF_S) if times >= 0 else 0.0
+        return _BACKOFF_S.after(times + 1) if times >= 0 else 0.0
 
     def release(self, calls: Iterable[Call]) -> None:
         """Put back what the node before did not send: also the one that looked for the slot."""

@@ -12,7 +12,6 @@ for their replies. A node that has lost all of its slots is left at once: it may
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -22,6 +21,7 @@ from operator import attrgetter
 from time import monotonic
 from typing import Any
 
+from redis_state.backoff import Backoff
 from redis_state.errors import BackendUnavailable, NoConnection, OutcomeUnknown
 from redis_state.transport.cluster.detour import Detour
 from redis_state.transport.cluster.node import DENSE, NodeSender
@@ -33,8 +33,7 @@ from redis_state.transport.sending.guarantee import Guarantee
 from redis_state.transport.wire.reply_errors import again
 from redis_state.transport.wire.resp import Argument
 
-_FIRST_BACKOFF_S = 0.02
-_LONGEST_BACKOFF_S = 0.25
+_BACKOFF_S = Backoff(0.02, 0.25)
 _GRAIN_S = 0.1
 # For a call whose time is up before a node has executed it.
 _REASONS = {
@@ -322,8 +321,7 @@ class ClusterSender(CallSender):
         return node
 
     async def _read(self) -> None:
-        backoff_s = _FIRST_BACKOFF_S
-        while True:
+        for pause_s in _BACKOFF_S.delays():
             self._read_again = False
             try:
                 found = await read_slot_map(self._address, self._known)
@@ -333,8 +331,7 @@ class ClusterSender(CallSender):
                 self._apply(found)
             if not (self._read_again or self._is_stuck()):
                 return
-            await asyncio.sleep(backoff_s * random.uniform(0.5, 1))
-            backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
+            await asyncio.sleep(pause_s)
 
     def _is_stuck(self) -> bool:
         """Return whether calls wait for a node, for a connection to it, or for its replies."""

@@ -105,11 +105,11 @@ def _failure(error: Exception, address: Address) -> NoConnection:
     return connect_error(error, str(address), changing=address.login is not None)
 
 
-def _read(stated: Iterable[Any], asked: Endpoint) -> SlotMap:
+def _read(stated: Iterable[Any], source: Endpoint) -> SlotMap:
     ranges: list[SlotRange] = []
     nodes: dict[Endpoint, None] = {}
     for first, last, *holders in stated:
-        found = [_endpoint(holder, asked) for holder in holders]
+        found = [_endpoint(holder, source) for holder in holders]
         owner = found[0]
         if owner is not None:
             ranges.append(SlotRange(first, last, owner))
@@ -117,9 +117,9 @@ def _read(stated: Iterable[Any], asked: Endpoint) -> SlotMap:
     return SlotMap(tuple(ranges), tuple(nodes))
 
 
-def _endpoint(holder: list[Any], asked: Endpoint) -> Endpoint | None:
+def _endpoint(holder: list[Any], source: Endpoint) -> Endpoint | None:
     """Read a node's place. Without a host it is that of the node that answers."""
     host: bytes | None = holder[0]
     if host == b"?":
         return None
-    return (host.decode() if host else asked[0], int(holder[1]))
+    return (host.decode() if host else source[0], int(holder[1]))

@@ -122,28 +122,28 @@ class Login:
             if monotonic() >= self._due_at:
                 await asyncio.sleep(_AGAIN_S)
 
-    def _forget(self, asked: asyncio.Task[Any]) -> None:
-        self._stuck.discard(asked)
-        if not asked.cancelled():
+    def _forget(self, providing: asyncio.Task[Any]) -> None:
+        self._stuck.discard(providing)
+        if not providing.cancelled():
             # It was given up: nobody is left to hear of it.
-            asked.exception()
+            providing.exception()
 
     async def _ask(self) -> Credentials:
         if len(self._stuck) >= _MOST_STUCK:
             raise LoginFailed(f"{self._named} does not end")
         # In a task of its own: one that does not end when it is cancelled holds nobody up.
-        asked = asyncio.create_task(_given_by(self._provider), name="redis_state provider")
+        providing = asyncio.create_task(_given_by(self._provider), name="redis_state provider")
         try:
-            await asyncio.wait({asked}, timeout=self._limit_s)
+            await asyncio.wait({providing}, timeout=self._limit_s)
         finally:
-            if not asked.done():
-                asked.cancel()
-                self._stuck.add(asked)
-                asked.add_done_callback(self._forget)
-        if not asked.done():
+            if not providing.done():
+                providing.cancel()
+                self._stuck.add(providing)
+                providing.add_done_callback(self._forget)
+        if not providing.done():
             raise LoginFailed(f"{self._named} gave no credentials within the deadline")
         try:
-            given = asked.result()
+            given = providing.result()
         except LoginFailed:
             raise
         except asyncio.CancelledError:

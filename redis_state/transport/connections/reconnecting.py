@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from time import monotonic
 from typing import Any, Protocol
 
+from redis_state.backoff import Backoff
 from redis_state.errors import BackendUnavailable
 from redis_state.transport.connections.address import Address
 from redis_state.transport.connections.locator import Locator
@@ -53,7 +53,7 @@ class ReconnectingConnection:
         self._locator = locator
         self._name = name
         self._connect_timeout_s = connect_timeout_s
-        self._longest_backoff_s = longest_backoff_s
+        self._backoff_s = Backoff(_FIRST_BACKOFF_S, longest_backoff_s)
         self._check = check
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -84,16 +84,16 @@ class ReconnectingConnection:
             self._start()
 
     async def _keep(self) -> None:
-        backoff_s = _FIRST_BACKOFF_S
+        failures = 0
         while True:
             while not self._listener.wanted():
                 self._wake.clear()
                 await self._wake.wait()
             if await self._connect_and_use():
-                backoff_s = _FIRST_BACKOFF_S
+                failures = 0
             # Also after a connection that broke at once: what broke it may be sent again.
-            await asyncio.sleep(backoff_s * random.uniform(0.5, 1))
-            backoff_s = min(backoff_s * 2, self._longest_backoff_s)
+            failures += 1
+            await asyncio.sleep(self._backoff_s.after(failures))
 
     async def _connect_and_use(self) -> bool:
         """Use a connection until it ends; return whether it was of use."""
@@ -112,7 +112,7 @@ class ReconnectingConnection:
                     await listener.use(protocol)
                 finally:
                     lived_s = monotonic() - protocol.opened_at
-                    soon = protocol.faulty and lived_s < 2 * self._longest_backoff_s
+                    soon = protocol.faulty and lived_s < 2 * self._backoff_s.longest
                     of_use = protocol.heard_at > protocol.opened_at and not soon
                     self.protocol = None
                     protocol.abort("the connection was given up")

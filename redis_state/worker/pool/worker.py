@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state import limits
 from redis_state.archive import open_archive
+from redis_state.backoff import Backoff
 from redis_state.errors import (
     BackendError,
     BackendUnavailable,
@@ -50,9 +51,8 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger(__name__)
 
 _SERVICES = "redis_state.services"
-_RESTART_S = 0.5
-# When the server refuses every client until a person changes something.
-_LONGEST_RESTART_S = 5.0
+# It grows while the server refuses every client, until a person changes something.
+_RESTART_S = Backoff(0.5, 5.0)
 _COMPLAIN_EVERY_S = 30.0
 # arq itself reads no more of a queue, and running jobs stay in it.
 _ARQ_READS = 10_000
@@ -214,16 +214,14 @@ class AgentWorker:
         """Poll through trouble with the server. Errors: NoConnection, if it never accepted this
         worker.
         """
-        wait_s, failed_at, complained_at = _RESTART_S, 0.0, -math.inf
+        failures, failed_at, complained_at = 1, 0.0, -math.inf
         while True:
             failure = await self._poll_until_trouble(process, loop)
             final = isinstance(failure, NoConnection) and failure.final
             if final and not process.polls.ever:
                 raise failure
-            wait_s = min(2 * wait_s, _LONGEST_RESTART_S) if final else _RESTART_S
-            if process.polls.at > failed_at:
-                wait_s = _RESTART_S
-            failed_at = monotonic()
+            failures = failures + 1 if final and process.polls.at <= failed_at else 1
+            wait_s, failed_at = _RESTART_S.after(failures), monotonic()
             if failed_at - complained_at >= _COMPLAIN_EVERY_S:
                 complained_at = failed_at
                 log.warning("no tasks are taken from %s; next try in %.1f s", failure, wait_s)

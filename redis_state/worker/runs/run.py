@@ -122,7 +122,7 @@ class TaskRun:
                 await self._until_done()
                 await self._compensate()
             except asyncio.CancelledError:
-                await shielded(self._hand_over())
+                await shielded(self._hand_off())
                 raise
             await shielded(self._leave())
 
@@ -147,7 +147,7 @@ class TaskRun:
                     return False
             except BackendError as error:
                 log.warning("task %r is handed back: %s", self._task_id, error)
-                await shielded(self._hand_over())
+                await shielded(self._hand_off())
                 raise RunAgain(defer_s=AGAIN_S) from None
             except asyncio.CancelledError:
                 await shielded(self._take_back())
@@ -197,7 +197,7 @@ class TaskRun:
                 await self._follow_parent()
         except BackendError as error:
             log.warning("task %r is handed back: %s", self._task_id, error)
-            await shielded(self._hand_over())
+            await shielded(self._hand_off())
             raise RunAgain(defer_s=AGAIN_S) from None
 
     def _guarding(self) -> GuardChecks:
@@ -351,7 +351,7 @@ class TaskRun:
                 hard=self._hard_cancelled,
             )
 
-    async def _hand_over(self) -> None:
+    async def _hand_off(self) -> None:
         """Set the task pending again, because this process is to stop."""
         if self._handling is not None:
             await self._stop(self._handling)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from redis_state.futures import unawaited
 from redis_state.models import TaskState, TaskStatus
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
@@ -11,7 +12,6 @@ from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.task_index import (
     LETTERS,
     TaskIndex,
-    forget,
     indexed_move,
     indexed_new,
     indexed_start,
@@ -59,7 +59,7 @@ class TaskBookkeeping:
 
         Without waiting for it: what fails costs memory.
         """
-        forget(self._scripts.begin_pack_log(self._store.updates.keys(session_id)))
+        unawaited(self._scripts.begin_pack_log(self._store.updates.keys(session_id)))
 
     def note_status(self, found: TaskStatusView) -> None:
         """Write the status of a task that was read into the index, without waiting for it."""
@@ -95,7 +95,7 @@ class TaskBookkeeping:
     def note_start(self, session_id: str, task_id: str, flat: list[Any], *, lease_ms: int) -> None:
         """Note a start, with the fields of the record, without waiting for it."""
         # The time to look is when this lease runs out; and an entry that was lost is there again.
-        self._index.started(
+        self._index.moved(
             indexed_start(
                 watch_entry(session_id, task_id),
                 flat,

@@ -259,7 +259,7 @@ async def test_a_job_is_claimed_after_the_length_of_a_dead_scheduler_s_claim(
 
     async def claim(owner: str) -> Reply:
         return await scripts.claim_job(
-            job.job, job.due, owner=owner, lease_ms=SHORT_MS, job_id="j", asked_us=1
+            job.job, job.due, owner=owner, lease_ms=SHORT_MS, job_id="j", up_to_us=1
         )
 
     assert (await claim("dead")).word is ReplyCode.OK

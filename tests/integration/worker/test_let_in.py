@@ -13,6 +13,7 @@ from pydantic import SecretStr
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import BackendUnavailable, RedisStateStore, Settings
+from redis_state.backoff import Backoff
 from redis_state.testing import eventually
 from redis_state.transport.sending.sender import Sender
 from redis_state.worker import TaskContext
@@ -100,8 +101,7 @@ async def test_the_command_ends_with_status_5_if_it_was_never_let_in(
 async def test_a_worker_that_was_let_in_waits_and_says_why_once(
     own: Own, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(runner, "_RESTART_S", 0.02)
-    monkeypatch.setattr(runner, "_LONGEST_RESTART_S", 0.1)
+    monkeypatch.setattr(runner, "_RESTART_S", Backoff(0.02, 0.1))
     await own.allow(f"on >{SECRET} {RIGHTS}")
     settings = own.settings()
     async with (
@@ -138,7 +138,7 @@ async def test_a_worker_that_was_let_in_waits_and_says_why_once(
 async def test_a_worker_waits_for_a_server_that_is_not_there_yet(
     own: Own, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(runner, "_RESTART_S", 0.02)
+    monkeypatch.setattr(runner, "_RESTART_S", Backoff(0.02, 0.1))
     await own.allow(f"on >{SECRET} {RIGHTS}")
     own.proxy.refuse()
     settings = own.settings()

@@ -34,7 +34,7 @@ class Job:
             **requested,
         )
 
-    async def claim(self, owner: str, asked_us: int, lease_ms: int = HOUR) -> Reply:
+    async def claim(self, owner: str, up_to_us: int, lease_ms: int = HOUR) -> Reply:
         """Claim the job; keep the epoch, and return the reply without it."""
         reply = await self.scripts.claim_job(
             self.keys.job,
@@ -42,7 +42,7 @@ class Job:
             owner=owner,
             lease_ms=lease_ms,
             job_id="j",
-            asked_us=asked_us,
+            up_to_us=up_to_us,
         )
         if reply.word is not ReplyCode.OK:
             return reply

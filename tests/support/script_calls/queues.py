@@ -50,7 +50,7 @@ CALLS: dict[str, Call] = {
     ),
     "save_job": _save_job,
     "claim_job": lambda scripts, keys: scripts.claim_job(
-        keys.job(SESSION), keys.jobs_due(), owner="o", lease_ms=HOUR, job_id=SESSION, asked_us=1
+        keys.job(SESSION), keys.jobs_due(), owner="o", lease_ms=HOUR, job_id=SESSION, up_to_us=1
     ),
     "start_job": lambda scripts, keys: scripts.start_job(
         keys.job(SESSION), Fence(keys.job(SESSION), 1, "o"), lease_ms=HOUR

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 LAYERS = (
-    ("errors", "models", "serialization", "limits", "settings"),
+    ("errors", "models", "serialization", "limits", "backoff", "futures", "settings"),
     ("transport", "embedded", "payloads", "postgres"),
     ("scripts",),
     ("primitives",),

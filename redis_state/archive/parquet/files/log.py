@@ -185,24 +185,24 @@ class Files:
 class FileLog:
     """The log of one namespace's files, as one call at a time reads and writes it.
 
-    ``may_go_on`` is called before a file is read and before an entry is written.
+    ``may_continue`` is called before a file is read and before an entry is written.
     """
 
     def __init__(
-        self, objects: Objects, folder: str, *, may_go_on: Callable[[], bool] = lambda: True
+        self, objects: Objects, folder: str, *, may_continue: Callable[[], bool] = lambda: True
     ) -> None:
         self.objects = objects
         self.folder = folder
-        self.may_go_on = may_go_on
+        self.may_continue = may_continue
         # The files as they were last read, and whether this process has ever read them.
         self.known: Files | None = None
         self.was_there: bool = False
         # Whether it has dropped what it knew: the store went back, or files are missing.
         self.again: bool = False
 
-    def for_call(self, may_go_on: Callable[[], bool]) -> FileLog:
+    def for_call(self, may_continue: Callable[[], bool]) -> FileLog:
         """Return the log for a call beside others. It knows what this one does."""
-        log = FileLog(self.objects, self.folder, may_go_on=may_go_on)
+        log = FileLog(self.objects, self.folder, may_continue=may_continue)
         log.learn(self)
         return log
 
@@ -271,7 +271,7 @@ class FileLog:
     def commit(self, change: LogChange) -> bool:
         """Write the next entry; return whether it was this one. All of it counts, or nothing."""
         files = self.known
-        if files is None or not self.may_go_on():
+        if files is None or not self.may_continue():
             raise ArchiveUnavailable("write", "its time is over")
         body = _entry(files.n + 1, change)
         name = self._name(files.n + 1)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redis_state.errors import ConfigError
+from redis_state.payloads.claims import sync_folder
 
 _OPTIONS = ("endpoint_url", "region", "virtual_hosted_style_request")
 _RETRIES = 3
@@ -93,7 +94,7 @@ class FolderObjects:
                 return False
         finally:
             coming.unlink(missing_ok=True)
-        _sync(path.parent)
+        sync_folder(path.parent)
         return True
 
     def names(self, folder: str, *, after: str = "") -> list[ListedObject]:
@@ -224,16 +225,8 @@ def _make(folder: Path) -> None:
         return
     _make(folder.parent)
     folder.mkdir(exist_ok=True)
-    _sync(folder.parent)
+    sync_folder(folder.parent)
 
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o640)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -331,7 +331,7 @@ class FileReader:
         found = self._recent.get((file.name,))
         if found is not None:
             return found
-        if not self._log.may_go_on():
+        if not self._log.may_continue():
             raise ArchiveUnavailable("read", "its time is over")
         name = f"{self._log.folder}/{file.name}"
         if file.bytes <= _SMALL:

@@ -92,15 +92,13 @@ class FileChanges:
         self.keys.append(key)
 
 
-def changes_of(
-    reader: FileReader, batch: ArchiveBatch, replaces: Mapping[Task, str]
-) -> FileChanges:
+def changes_of(reader: FileReader, batch: ArchiveBatch) -> FileChanges:
     """Work out what a batch changes, by what is there. What was erased is left out."""
     changes = FileChanges()
     batch = without_erased(batch, erased_in(reader, sessions_in(batch)))
     for rows in batch.sessions:
         _change_rows(reader, rows, changes)
-    _change_tasks(reader, batch.tasks, replaces, changes)
+    _change_tasks(reader, batch.tasks, changes)
     _change_records(reader, batch.records, changes)
     return changes
 
@@ -161,7 +159,6 @@ def key_of(task: ArchivedTask) -> Task:
 def _change_tasks(
     reader: FileReader,
     tasks: Sequence[ArchivedTask],
-    replaces: Mapping[Task, str],
     changes: FileChanges,
 ) -> None:
     latest: dict[Task, ArchivedTask] = {}
@@ -173,7 +170,7 @@ def _change_tasks(
     for key, task in sorted(latest.items(), key=lambda each: each[0]):
         if key in there:
             version, write, file = there[key]
-            if version >= task.version and not _names(replaces.get(task.key), version, write):
+            if version >= task.version and not _names(task.replaces, version, write):
                 continue
             changes.edit(file).tasks.add(key)
         changes.add(TASKS, month_of_us(task.born_us), task_values(task), (key, task.stamp))

@@ -13,8 +13,8 @@ from redis_state.gateway.chat.parts import (
     ChildNamed,
     OtherUpdate,
     Part,
-    PauseAsked,
     PauseDecided,
+    PauseOpened,
     StateChanged,
     StateGiven,
     StepBegan,
@@ -64,26 +64,26 @@ class RunEvents:
     def joined(self) -> list[AgUiEvent]:
         """Open a run for a client that may have nothing, or a part of it."""
         children = [self.custom_event("child", each.about) for each in self._parts.children]
-        opened = [*self.started(), self._messages(self._parts), *children, *self._going_on()]
+        opened = [*self.started(), self._messages(self._parts), *children, *self._unfinished()]
         return [*opened, *self._missed(self._parts)]
 
     def resumed(self) -> list[AgUiEvent]:
         """Open a run for a client that has what came before, without what others wrote since."""
-        return [*self.started(), self._messages(self._parts), *self._going_on()]
+        return [*self.started(), self._messages(self._parts), *self._unfinished()]
 
     def went_back(self, kept: TaskParts) -> list[AgUiEvent]:
         """Replace what the client has by what is kept, after the server has lost rows."""
         closed = self.write(self._parts.close())
         messages = self._messages(kept)
         self._parts.go_back(kept)
-        return [*closed, messages, *self._going_on(), *self._missed(kept)]
+        return [*closed, messages, *self._unfinished(), *self._missed(kept)]
 
     def _missed(self, parts: TaskParts) -> list[AgUiEvent]:
         if not parts.passed:
             return []
         return [self.custom_event("resync", {"missed": parts.passed, "reason": "too_long"})]
 
-    def _going_on(self) -> list[AgUiEvent]:
+    def _unfinished(self) -> list[AgUiEvent]:
         opened: list[AgUiEvent] = []
         if self._parts.has_state or self._has_state:
             opened.append({"type": "STATE_SNAPSHOT", "snapshot": self._parts.state})
@@ -172,7 +172,7 @@ class RunEvents:
 
     def _custom(self, part: Part) -> Iterator[AgUiEvent]:
         match part:
-            case PauseAsked(about=about):
+            case PauseOpened(about=about):
                 yield self.custom_event("pause", about)
             case PauseDecided(pause_id, approved, actor):
                 decided = {"pause_id": pause_id, "approved": approved, "actor": actor}

@@ -19,7 +19,6 @@ from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
 from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.gateway.chat.tasks import ChatTask
 from redis_state.gateway.streaming import events
-from redis_state.models import TaskState
 from redis_state.serialization import codec
 
 
@@ -96,7 +95,7 @@ class RunStream:
             return False
         state = await self.task.state()
         if not parts.halted and (state is None or state.status.is_terminal):
-            rest += _write(self._ended(run, state), cursor, "!", sent)
+            rest += _write(run.ended(*self.task.end_of(state)), cursor, "!", sent)
             return True
         # The run that the client knows is over; the task runs again, or did.
         rest += _write(run.started(), cursor, "^")
@@ -123,7 +122,7 @@ class RunStream:
                     if chunk:
                         yield chunk
                 case StreamNotice(name="end"):
-                    ended = self._ended(run, await self.task.state())
+                    ended = run.ended(*self.task.end_of(await self.task.state()))
                     yield b"".join(_write(ended, cursor, "!"))
                 case StreamNotice(name=name, data=data, kept_until=until):
                     given = [run.custom_event(name, data)]
@@ -147,12 +146,6 @@ class RunStream:
         if any(isinstance(part, TextDropped) for part in read):
             known = await self.task.kept_until(row.cursor, self.state)
         return _row_events(row, run.write(read, known), sent)
-
-    def _ended(self, run: RunEvents, state: TaskState | None) -> list[AgUiEvent]:
-        if state is None:
-            return run.ended(None, None, None)
-        result, error = self.task.end_of(state)
-        return run.ended(state.status, result, error)
 
 
 async def _first(coming: AsyncGenerator[Heard]) -> bytes:

@@ -13,8 +13,8 @@ from redis_state.gateway.chat.parts import (
     ChildNamed,
     OtherUpdate,
     Part,
-    PauseAsked,
     PauseDecided,
+    PauseOpened,
     StateChanged,
     StateGiven,
     TextAdded,
@@ -95,8 +95,8 @@ class MessageChunks:
                 yield _data("state", state, "state")
             case StateChanged(key, value):
                 yield _data("value", {"key": key, "value": value}, f"value:{key}")
-            case PauseAsked():
-                yield from self._asked(part)
+            case PauseOpened():
+                yield from self._approval_request(part)
             case PauseDecided():
                 yield from self._decided(part)
             case ChildNamed(task_id, about=about):
@@ -106,7 +106,7 @@ class MessageChunks:
             case _:
                 pass
 
-    def _asked(self, part: PauseAsked) -> Iterator[Chunk]:
+    def _approval_request(self, part: PauseOpened) -> Iterator[Chunk]:
         yield _data("pause", {**part.about, "state": "open"}, part.pause_id)
         if self._approvals:
             yield from _called(part.pause_id, part.name, part.payload)

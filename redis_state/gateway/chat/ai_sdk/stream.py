@@ -9,13 +9,12 @@ from typing import Final
 
 from redis_state.errors import RedisStateError
 from redis_state.gateway.chat.ai_sdk.chunks import Chunk, JoinedChunks, MessageChunks, notice
-from redis_state.gateway.chat.parts import Halted, Part, PauseAsked, PauseDecided, TextDropped
+from redis_state.gateway.chat.parts import Halted, Part, PauseDecided, PauseOpened, TextDropped
 from redis_state.gateway.chat.places import EventPlace
 from redis_state.gateway.chat.rows import Heard, StreamNotice, TaskRow
 from redis_state.gateway.chat.shown import ShownCall
 from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.gateway.chat.tasks import ChatTask
-from redis_state.models import TaskState
 from redis_state.serialization import codec
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -89,7 +88,7 @@ class MessageStream:
                         if "data" in each and "id" in each
                     }
                     for part in read:
-                        if isinstance(part, PauseAsked):
+                        if isinstance(part, PauseOpened):
                             tool = [each for each in message.write([part]) if "data" not in each]
                             asked[part.pause_id] = tool
                         elif isinstance(part, PauseDecided):
@@ -117,7 +116,7 @@ class MessageStream:
                     if chunk:
                         yield chunk
                 case StreamNotice(name="end"):
-                    yield _write(self._ended(message, await self.task.state())) + DONE
+                    yield _write(message.ended(*self.task.end_of(await self.task.state()))) + DONE
                 case StreamNotice(name=name, data=data, kept_until=cursor):
                     chunks = [notice(name, data)]
                     if cursor is not None:
@@ -136,12 +135,6 @@ class MessageStream:
             if isinstance(kept.shown[name], ShownCall):
                 del kept.shown[name]
         return parts.go_back(kept)
-
-    def _ended(self, message: MessageChunks, state: TaskState | None) -> list[Chunk]:
-        if state is None:
-            return message.ended(None, None, None)
-        result, error = self.task.end_of(state)
-        return message.ended(state.status, result, error)
 
 
 def _write(chunks: Sequence[Chunk]) -> bytes:

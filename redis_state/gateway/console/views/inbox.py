@@ -115,13 +115,13 @@ async def _again(call: PageCall, problem: HttpProblem) -> Response:
     """Show the pause after a form that changed nothing: what is wrong with it, or who decided."""
     try:
         late = problem.code == "already_resolved"
-        message = "Too late: this changed nothing." if late else _said(problem)
+        message = "Too late: this changed nothing." if late else _problem_text(problem)
         return await _pause_page(call, problem.status, message)
     except HttpProblem:
         return problem_page(call, problem)
 
 
-def _said(problem: HttpProblem) -> str:
+def _problem_text(problem: HttpProblem) -> str:
     rules = problem.facts.get("errors")
     if not isinstance(rules, list):
         return problem.message

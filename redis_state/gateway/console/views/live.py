@@ -18,8 +18,9 @@ from redis_state.gateway.calls import ApiCall, authorise, validated
 from redis_state.gateway.console.operations import STREAM_EVENTS
 from redis_state.gateway.console.pages import PageCall
 from redis_state.gateway.requests.bodies import EventsQuery
-from redis_state.gateway.routes.events import BegunStream, Streamed, begin_stream
+from redis_state.gateway.routes.events import begin_stream
 from redis_state.gateway.streaming import events
+from redis_state.gateway.streaming.begun import BegunStream, Streamed
 from redis_state.gateway.streaming.reading import LiveEvent, read_events
 
 _LINES = re.compile(r"\r\n|\r|\n")

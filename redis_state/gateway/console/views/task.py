@@ -121,7 +121,7 @@ async def fork(call: PageCall) -> Response:
 
 
 async def _change(
-    call: PageCall, operation: Any, body: Any, said: str, *, keyed: bool = False
+    call: PageCall, operation: Any, body: Any, notice: str, *, keyed: bool = False
 ) -> Response:
     key = call.given("form_key")
     if keyed and not (0 < len(key) <= 100 and key.isascii() and key.isprintable()):  # noqa: PLR2004
@@ -129,7 +129,7 @@ async def _change(
     # The forms of a page have one key: a rerun and a fork are two tasks nevertheless.
     own = f"{operation.name}-{key}" if keyed else None
     made = await call.perform(operation, path=call.task, body=body, key=own)
-    return call.go("/task", session=made["session_id"], task=made["task_id"], said=said)
+    return call.go("/task", session=made["session_id"], task=made["task_id"], said=notice)
 
 
 def _payload(text: str) -> dict[str, Any]:

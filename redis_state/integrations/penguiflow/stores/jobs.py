@@ -64,7 +64,7 @@ class Batch:
     renewals: list[Renewal] = field(default_factory=list[Renewal], repr=False)
 
     @property
-    def is_over(self) -> bool:
+    def is_done(self) -> bool:
         """Return whether no process can work on it any more."""
         return self.task is None or self.task.done()
 
@@ -148,7 +148,7 @@ class PenguiflowJobStore(StandaloneStore):
         that was not fired expires, and the next call of any process gets the job.
         """
         task = asyncio.current_task()
-        for batch in [old for old in self._batches if old.task is task or old.is_over]:
+        for batch in [old for old in self._batches if old.task is task or old.is_done]:
             self._forget(batch)
         batch = Batch({}, task)
         jobs: list[JobDefinition] = []
@@ -329,7 +329,7 @@ def create_job_store(*, url: str | None = None, **options: Any) -> PenguiflowJob
 
 
 def _waits(held: HeldJob, batch: Batch) -> bool:
-    return held.waits and not batch.is_over
+    return held.waits and not batch.is_done
 
 
 def _moved_on(job: JobDefinition, held: HeldJob) -> bool:

@@ -24,6 +24,7 @@ from functools import partial
 from typing import NoReturn
 
 from redis_state import limits
+from redis_state.backoff import Backoff
 from redis_state.errors import (
     BackendError,
     CursorGap,
@@ -42,7 +43,7 @@ from redis_state.worker.tasks.recorded.replay import Replay
 log: logging.Logger = logging.getLogger(__name__)
 
 _AGAIN_S = 1.0
-_LONGEST_AGAIN_S = 30.0
+_BACKOFF_S = Backoff(_AGAIN_S, 30.0)
 _PATIENCE_S = 300.0
 # A run that ends before, without a checkpoint, need not subscribe.
 _FOLLOW_AFTER_S = 0.05
@@ -309,7 +310,7 @@ class Inbox:
     async def follow(self) -> None:
         """Receive what arrives from now on, until cancelled."""
         # When the run began: see `catch_up`, which is not called if there was nothing.
-        was_read, wait_s = True, _AGAIN_S
+        was_read, failures = True, 0
         while True:
             entries = self._store.steering.watch(
                 self._session_id,
@@ -323,7 +324,7 @@ class Inbox:
                 async with aclosing(entries):
                     async for entry in entries:
                         # Else one that cannot be received would keep all later ones away.
-                        self._after, wait_s = entry.cursor, _AGAIN_S
+                        self._after, failures = entry.cursor, 0
                         if self._is_heard(entry.cursor):
                             self._receive(entry.value)
             except CursorGap as gap:
@@ -338,8 +339,8 @@ class Inbox:
                     type(error).__name__,
                     exc_info=self._store.base.payloads.loggable(error),
                 )
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _LONGEST_AGAIN_S)
+                failures += 1
+                await asyncio.sleep(_BACKOFF_S.after(failures))
 
     def _is_heard(self, cursor: str) -> bool:
         """Return whether a row is of this task, and not of a much earlier one of its id."""

@@ -216,7 +216,7 @@ class Reopening:
         ttl_ms = self._store.tasks.ttl_ms(pending.value)
         reply = await self._store.base.scripts.retry_task(
             self._store.tasks.keys(view.session_id, view.task_id),
-            move_fields(pending, result=None, error=None) | _anew(plan),
+            move_fields(pending, result=None, error=None) | _reopened_fields(plan),
             children=self._store.base.keys.children(view.session_id, view.task_id),
             expected=plan.record.version,
             key=key or "",
@@ -251,7 +251,7 @@ def _check_key(key: Any) -> None:
         raise InvalidField("idempotency_key", f"text of 1 to {_LONGEST_KEY} signs is needed")
 
 
-def _anew(plan: _RetryPlan) -> dict[str, bytes]:
+def _reopened_fields(plan: _RetryPlan) -> dict[str, bytes]:
     """Write what a reopened task begins with: no crash, no wait, a budget of its own."""
     retry = {} if plan.parent_retry is None else {"parent_retry": b"%d" % plan.parent_retry}
     return retry | {

@@ -19,7 +19,7 @@ from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.session_log import Entry
-from redis_state.stores.sessions.task_status import TaskStatusView
+from redis_state.stores.sessions.task_status import TaskStatusView, task_of_entry
 from redis_state.stores.task_index import attributes_of
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.children.children import recorded_end, result_of
@@ -96,7 +96,7 @@ async def watch_task(
     terminal, the log is complete.
     """
     store, cursor = client.store, after
-    over = await _is_over(store, session_id, task_id)
+    over = await _has_ended(store, session_id, task_id)
     if not over:
         live = store.watch_updates(session_id, after=cursor, task_id=task_id)
         async with aclosing(live):
@@ -127,7 +127,7 @@ async def _until_over(
             if found is None:
                 await put_back(store, session_id, task_id)
             # Changes without an update, such as a cleared session, are noticed in time.
-            if (found is None or _tells_of_end(found.value)) and await _is_over(
+            if (found is None or _may_end(found.value)) and await _has_ended(
                 store, session_id, task_id
             ):
                 return
@@ -141,14 +141,14 @@ async def _next(live: Updates) -> Entry[StateUpdate]:
     return await anext(live)
 
 
-async def _is_over(store: RedisStateStore, session_id: str, task_id: str) -> bool:
+async def _has_ended(store: RedisStateStore, session_id: str, task_id: str) -> bool:
     state = await store.tasks.load(session_id, task_id)
     if state is None:
         raise TaskUnknown(task_id)
     return bool(state.status.is_terminal)
 
 
-def _tells_of_end(update: StateUpdate) -> bool:
+def _may_end(update: StateUpdate) -> bool:
     match update.content:
         case {"status": str(status)} if update.update_type is UpdateType.STATUS_CHANGE:
             return status in _ENDS
@@ -236,13 +236,7 @@ async def list_unfinished(store: RedisStateStore, limit: int) -> list[TaskState]
 
 
 async def _load(store: RedisStateStore, entry: bytes) -> TaskState | None:
-    try:
-        named = codec.decode(entry)
-    except codec.DecodeError:
+    if (task := task_of_entry(entry)) is None:
         return None
-    match named:
-        case ["task", str(session_id), str(task_id)]:
-            state = await store.tasks.load(session_id, task_id)
-            return None if state is None or state.status.is_terminal else state
-        case _:
-            return None
+    state = await store.tasks.load(*task)
+    return None if state is None or state.status.is_terminal else state

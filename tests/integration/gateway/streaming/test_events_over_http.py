@@ -113,6 +113,7 @@ async def test_what_is_wrong_with_a_stream_is_told_before_it_begins(served: Serv
         assert (await http.get("/v1/sessions/other/events")).status_code == 404
         head = await http.head("/v1/sessions/s/events")
         assert head.headers["content-type"].startswith("text/event-stream")
+        assert head.headers["cache-control"] == "no-store, no-transform"
 
 
 @pytest.fixture
