@@ -157,8 +157,8 @@ def _of_identifiers(name: str, node: ast.AST) -> Iterator[Finding]:
             names = {node.lineno: [node.name]}
         case ast.FunctionDef(args=given) | ast.AsyncFunctionDef(args=given):
             names = {node.lineno: [node.name]}
-            for each in (*given.posonlyargs, *given.args, *given.kwonlyargs):
-                names.setdefault(each.lineno, []).append(each.arg)
+            for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs):
+                names.setdefault(argument.lineno, []).append(argument.arg)
         case _:
             return
     for line, found in names.items():

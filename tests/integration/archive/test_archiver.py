@@ -225,7 +225,7 @@ async def test_what_is_damaged_in_the_archive_is_not_marked(
     write = archive.write
 
     async def damaging(batch: ArchiveBatch, **options: object) -> None:
-        await write(batch, **options)  # type: ignore[arg-type]
+        await write(batch, **options)
         async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as beside:
             await beside.execute(
                 "UPDATE redis_state.tasks SET record = '{}', version = 0 WHERE namespace = %s",

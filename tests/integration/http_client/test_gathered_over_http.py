@@ -109,8 +109,8 @@ async def test_what_many_callers_gather_is_in_one_task_each_once(store: RedisSta
                 await ann.batch("echo", 1, session_id="other", after=SOON)
             with pytest.raises(errors.CommandRefused):
                 await ann.debounce("echo", 1, session_id="other", wait=SOON)
-        group = {"session_id": "s", "wait": LATER, "group": "g"}
-        about = {"attributes": {"tenant": "acme"}, "limit_key": "acme", "description": "last"}
+        group: dict[str, Any] = {"session_id": "s", "wait": LATER, "group": "g"}
+        about: dict[str, Any] = {"attributes": {"tenant": "acme"}, "limit_key": "acme", "description": "last"}
         put_off = {await over.http.debounce("echo", n, **group, **about) for n in range(3)}
         put_off.add(await over.direct.debounce("echo", 3, **group))
         (task_id,) = put_off
