@@ -26,7 +26,6 @@ from tests.chaos.support.witness import Witness
 from tests.support.processes.pools import client_of, queue_of
 from tests.support.tasks.crash_states import send
 
-_WORKERS, _CALLERS = 4, 3
 _CUT = ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 _CUT_EVERY = 5
 
@@ -116,9 +115,10 @@ class Faults:
 async def test_busy_sessions_and_bursts_while_workers_and_callers_are_killed(
     trial: Trial, store: RedisStateStore, settings: Settings, tmp_path: Path
 ) -> None:
-    kills = trial.size.of(400, least=10)
+    kills = trial.size.of(400, least=6)
+    many, asking = (4, 3) if trial.size.full else (3, 2)
     lease_s = 1.0 if trial.size.full else 0.5
-    trial.parameters = {"kills": kills, "workers": _WORKERS, "callers": _CALLERS}
+    trial.parameters = {"kills": kills, "workers": many, "callers": asking}
     trial.figures |= {"cut": 0, "asked_again": 0}
     async with (
         client_of(store) as client,
@@ -126,9 +126,9 @@ async def test_busy_sessions_and_bursts_while_workers_and_callers_are_killed(
         Crew(settings, tmp_path, program="press_sessions", lease_s=lease_s) as callers,
     ):
         faults = Faults(trial, store, workers, callers, tmp_path)
-        for _ in range(_WORKERS):
+        for _ in range(many):
             await workers.start()
-        for _ in range(_CALLERS):
+        for _ in range(asking):
             await callers.start()
         await eventually(lambda: recorded(tmp_path, "runs"), "a task runs", timeout_s=60)
         await faults.kill_some(kills)
