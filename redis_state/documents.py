@@ -234,7 +234,7 @@ def schedule_document(view: ScheduleView) -> dict[str, Any]:
         "grace_s": schedule.grace.total_seconds(),
         "overlap": schedule.overlap,
         "attributes": dict(schedule.attributes),
-        "key": schedule.key,
+        "limit_key": schedule.limit_key,
         "in_turn": schedule.in_turn,
         "on_busy": schedule.on_busy,
         "paused": view.paused,

@@ -195,7 +195,7 @@ class ReviewDriver:
             session_id=_SESSION,
             task_id=review.task_id,
             description=f"review {review.name}",
-            key=KEY,
+            limit_key=KEY,
             attributes=KIND,
         )
 

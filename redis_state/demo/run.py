@@ -171,7 +171,7 @@ class _Driver:
                 {"pace_s": pace_s},
                 session_id=_SESSION,
                 task_id=name,
-                key=KEY,
+                limit_key=KEY,
                 attributes=KIND,
             )
         problems: list[str] = []

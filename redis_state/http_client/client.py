@@ -92,7 +92,7 @@ class HttpTaskClient(HttpTasks, HttpDecisions, HttpMessaging):
         queue: str | None = None,
         delay: timedelta | None = None,
         at: datetime | None = None,
-        key: str | None = None,
+        limit_key: str | None = None,
         in_turn: bool = False,
         on_busy: OnBusy | Literal["enqueue", "reject", "interrupt", "replace"] | None = None,
         attributes: Attributes | None = None,
@@ -122,7 +122,7 @@ class HttpTaskClient(HttpTasks, HttpDecisions, HttpMessaging):
             "queue": queue,
             "delay_s": _delay_s(delay),
             "at": _moment(at),
-            "key": key,
+            "limit_key": limit_key,
             "on_busy": None if policy is None else policy.value,
             "attributes": _attributes(attributes),
         }

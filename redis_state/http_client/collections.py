@@ -55,16 +55,16 @@ class HttpQueues:
     async def limit_key(
         self,
         name: str,
-        key: str,
+        limit_key: str,
         *,
         running: int | Keep | None = KEEP,
         rate: Rate | Keep | None = KEEP,
     ) -> None:
         """Set what holds for one key in place of the queue's limits. See `Queues.limit_key`."""
-        named_key(key)
+        named_key(limit_key)
         settings_of(running=running, per_key=KEEP, rate=rate)
         body = _limits(running=running, rate=rate)
-        await self._change(name, "keys", key, "limit", body=body)
+        await self._change(name, "keys", limit_key, "limit", body=body)
 
     async def _change(self, name: str, *parts: str, body: Mapping[str, Any] | None = None) -> None:
         """Change a queue, which is always there. So what is missing is the route."""
@@ -94,7 +94,7 @@ class HttpSchedules:
         moments = {name: getattr(schedule, name) for name in ("anchor", "start", "end")}
         body: dict[str, Any] = {name: getattr(schedule, name) for name in (*names, *more)}
         # An older gateway takes none of these, and refuses a name that it does not know.
-        optional = {name: getattr(schedule, name) for name in ("key", "in_turn", "on_busy")}
+        optional = {name: getattr(schedule, name) for name in ("limit_key", "in_turn", "on_busy")}
         optional["attributes"] = dict(schedule.attributes)
         body |= {name: value for name, value in optional.items() if value}
         body |= {name: None if at is None else at.isoformat() for name, at in moments.items()}

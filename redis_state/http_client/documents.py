@@ -267,7 +267,7 @@ def read_schedule(said: Mapping[str, Any]) -> ScheduleView:
     names = ("schedule_id", "handler", "session_id", "cron", "timezone", "queue", "priority")
     more = ("description", "missed", "max_missed", "overlap")
     # An older gateway knows none of these.
-    optional = ("attributes", "key", "in_turn", "on_busy")
+    optional = ("attributes", "limit_key", "in_turn", "on_busy")
     every_s, last, status = said["every_s"], said["last"], said["last_status"]
     schedule = Schedule(
         **{name: said[name] for name in (*names, *more)},

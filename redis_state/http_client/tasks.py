@@ -189,21 +189,25 @@ class HttpTasks:
         *,
         reason: str | None = None,
         hard: bool = False,
-        key: str | None = None,
+        idempotency_key: str | None = None,
     ) -> bool:
         """Cancel a task. See `TaskClient.cancel`."""
         body: dict[str, Any] = {"hard": hard} | ({"reason": reason} if reason else {})
         try:
-            await self._change(session_id, task_id, "cancel", body, key_of("key", key))
+            key = limits.own_id("idempotency_key", idempotency_key) or new_id()
+            await self._change(session_id, task_id, "cancel", body, key)
         except (TaskUnknown, InvalidTransition):
             return False
         return True
 
-    async def retry(self, session_id: str, task_id: str, *, key: str | None = None) -> TaskState:
+    async def retry(
+        self, session_id: str, task_id: str, *, idempotency_key: str | None = None
+    ) -> TaskState:
         """Reopen a task that is FAILED or CANCELLED. See `TaskClient.retry`. It needs ``read``."""
-        if key is not None and len(key_of("key", key)) > LONGEST_KEY:
-            raise InvalidField("key", f"text of 1 to {LONGEST_KEY} signs is needed")
-        await self._change(session_id, task_id, "retry", {}, key_of("key", key))
+        key = key_of("idempotency_key", idempotency_key)
+        if len(key) > LONGEST_KEY:
+            raise InvalidField("idempotency_key", f"text of 1 to {LONGEST_KEY} signs is needed")
+        await self._change(session_id, task_id, "retry", {}, key)
         return await self._must(session_id, task_id)
 
     async def rerun(
@@ -252,15 +256,16 @@ class HttpTasks:
         *,
         dry_run: bool = False,
         limit: int = MOST_IN_BULK,
-        key: str | None = None,
+        idempotency_key: str | None = None,
         before: str | None = None,
         reason: str | None = None,
         **filters: Unpack[TaskFilters],
     ) -> BulkReport:
         """Retry, rerun, fork or cancel all tasks that match, the oldest first: 500 at most.
 
-        See `TaskClient.bulk`. Without a ``key`` it is sent once. With one it is repeated if the
-        connection breaks; then the report may lack what the first attempt has changed.
+        See `TaskClient.bulk`. Without an ``idempotency_key`` it is sent once. With one it is
+        repeated if the connection breaks; then the report may lack what the first attempt has
+        changed.
         """
         try:
             action = BulkAction(action)
@@ -279,8 +284,8 @@ class HttpTasks:
         options = {"dry_run": dry_run, "limit": limits.count("limit", limit)}
         body = {"action": action.value, "filter": chosen, **options}
         body |= _given(before=before, reason=reason)
-        repeatable = dry_run or key is not None
-        ask = Ask("POST", ("bulk",), body=body, key=key, repeatable=repeatable)
+        repeatable = dry_run or idempotency_key is not None
+        ask = Ask("POST", ("bulk",), body=body, key=idempotency_key, repeatable=repeatable)
         return read_report(await self._caller.call(ask))
 
     async def _read(self, session_id: str, task_id: str) -> Any:

@@ -70,7 +70,7 @@ class Load:
             task = f"{handler}-{self._count}"
             with self._trial.history.doing("submit"):
                 await self.client.submit(
-                    handler, group, session_id=session, task_id=task, key=key, in_turn=in_turn
+                    handler, group, session_id=session, task_id=task, limit_key=key, in_turn=in_turn
                 )
             self.tasks[session].append(task)
             if in_turn:

@@ -181,10 +181,10 @@ def test_no_occurrence_is_ever_due_twice_however_the_clock_goes(
         ("overlap", {"overlap": "queue"}),
         ("attributes", {"attributes": ["tenant"]}),
         ("attributes", {"attributes": {"a b": 1}}),
-        ("key", {"key": ""}),
-        ("key", {"key": 5}),
-        ("key", {"key": "k", "in_turn": True}),
-        ("key", {"key": "k", "on_busy": "replace"}),
+        ("limit_key", {"limit_key": ""}),
+        ("limit_key", {"limit_key": 5}),
+        ("limit_key", {"limit_key": "k", "in_turn": True}),
+        ("limit_key", {"limit_key": "k", "on_busy": "replace"}),
         ("in_turn", {"in_turn": 1}),
         ("on_busy", {"on_busy": "reject"}),
         ("max_missed", {"max_missed": 0}),
@@ -287,8 +287,8 @@ def test_what_earlier_versions_did_not_know_leaves_a_definition_and_its_revision
 ):
     hourly = Schedule(schedule_id="s", handler="h", session_id="s", every=timedelta(hours=1))
     assert hourly.revision == "WR6gylQJK3XH5j-0"
-    assert not {"attributes", "key", "in_turn", "on_busy"} & hourly.document().keys()
+    assert not {"attributes", "limit_key", "in_turn", "on_busy"} & hourly.document().keys()
     options: dict[str, Any] = {"attributes": {"tenant": "acme", "n": 1}, "on_busy": "replace"}
-    for schedule in (hourly, make(**options), make(key="k"), make(in_turn=True)):
+    for schedule in (hourly, make(**options), make(limit_key="k"), make(in_turn=True)):
         assert Schedule.read(codec.encode(schedule.document())) == schedule
     assert hash(make(**options)) == hash(make(**options))

@@ -85,7 +85,7 @@ def limit(
     name: Name,
     running: Annotated[
         str | None,
-        typer.Option(help="The most tasks that run; with --key, of that key. none: any."),
+        typer.Option(help="The most tasks that run; with --limit-key, of that key. none: any."),
     ] = None,
     per_key: Annotated[
         str | None, typer.Option(help="The most tasks of each key that run. none: any.")
@@ -94,7 +94,7 @@ def limit(
         str | None,
         typer.Option(help="How often tasks of one key start: 10/s, 100/5m. none: any."),
     ] = None,
-    key: Annotated[
+    limit_key: Annotated[
         str | None, typer.Option(help="Set what holds for this key in place of the queue's limits.")
     ] = None,
     url: Url = None,
@@ -103,18 +103,18 @@ def limit(
     """Limit how many tasks of a queue, or of one key, run and start. What is not given stays.
 
     Try: `redis-state queues limit tasks --running 50 --per-key 2`,
-    `redis-state queues limit tasks --key acme --running 10`
+    `redis-state queues limit tasks --limit-key acme --running 10`
     """
 
     async def do() -> list[QueueInfo]:
         limits = _given(running=running, per_key=per_key, rate=rate)
         async with client_of(url) as client:
-            if key is None:
+            if limit_key is None:
                 await client.queues.limit(name, **limits)
             elif "per_key" in limits:
-                raise InvalidField("per_key", "is of the queue: with --key, give --running")
+                raise InvalidField("per_key", "is of the queue: with --limit-key, give --running")
             else:
-                await client.queues.limit_key(name, key, **limits)
+                await client.queues.limit_key(name, limit_key, **limits)
             return [await client.queues.get(name)]
 
     _report(run(do()), as_json=as_json)
@@ -139,7 +139,7 @@ def keys(
         return
     rows = [
         (
-            f"session {each.in_turn}, in turn" if each.key is None else each.key,
+            f"session {each.in_turn}, in turn" if each.limit_key is None else each.limit_key,
             each.waiting,
             each.running,
             f"{each.oldest_s:.0f} s",

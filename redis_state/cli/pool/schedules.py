@@ -119,7 +119,9 @@ def create(
             help="An attribute that its tasks are found by; may be repeated. As for find.",
         ),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="Limits of this key hold for its tasks.")] = None,
+    limit_key: Annotated[
+        str | None, typer.Option(help="Limits of this key hold for its tasks.")
+    ] = None,
     in_turn: Annotated[
         bool, typer.Option("--in-turn", help="The tasks of a session run one at a time.")
     ] = False,
@@ -170,7 +172,7 @@ def create(
             max_missed=max_missed,
             grace=_length("--grace", grace),
             attributes=read_attributes(attribute),
-            key=key,
+            limit_key=limit_key,
             in_turn=in_turn,
             **wanted,
         )
@@ -222,7 +224,7 @@ def backfill(
         bool, typer.Option("--dry-run", help="Change nothing: list what would be submitted.")
     ] = False,
     limit: Annotated[int, typer.Option(min=1, help="Refuse to submit more.")] = 1_000,
-    key: Annotated[
+    limit_key: Annotated[
         str | None,
         typer.Option(help="Limits of this key hold for them, in place of the schedule's own."),
     ] = None,
@@ -231,16 +233,18 @@ def backfill(
 ) -> None:
     """Submit the occurrences of a time that has passed. Those that have a task are left alone.
 
-    It submits at once: --dry-run lists first. `queues limit QUEUE --key KEY --running 2`, and then
-    --key, let a long one run two at a time. Times without an offset are UTC. Status 3 if there is
-    no such schedule.
+    It submits at once: --dry-run lists first. `queues limit QUEUE --limit-key KEY --running 2`,
+    and then --limit-key, let a long one run two at a time. Times without an offset are UTC. Status
+    3 if there is no such schedule.
 
     Try: `redis-state schedules backfill nightly 2026-11-01 2026-11-08 --dry-run`.
     """
 
     def fill(known: Schedules) -> Awaitable[Any]:
         first, behind = _moment("FROM", since), _moment("TO", until)
-        return known.backfill(schedule_id, first, behind, dry_run=dry_run, limit=limit, key=key)
+        return known.backfill(
+            schedule_id, first, behind, dry_run=dry_run, limit=limit, limit_key=limit_key
+        )
 
     done = _with(url, fill)
     if as_json:

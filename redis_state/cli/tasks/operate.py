@@ -41,7 +41,7 @@ def retry(which: Selection) -> None:
 
         async def do() -> TaskState:
             async with client_of(which.url) as client:
-                return await client.retry(*chosen, key=which.key)
+                return await client.retry(*chosen, idempotency_key=which.idempotency_key)
 
         state = run(do())
         _report(task_document(state), f"reopened; the task is {state.status.value}", which.as_json)
@@ -123,7 +123,7 @@ def _all(action: str, chosen: TaskFilters, which: Selection, *, before: str | No
                 action,
                 dry_run=which.changes_nothing,
                 limit=which.limit,
-                key=which.key,
+                idempotency_key=which.idempotency_key,
                 before=before,
                 progress=show,
                 **chosen,

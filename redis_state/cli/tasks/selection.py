@@ -32,7 +32,7 @@ DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Change nothing: list what would be. So it is without --yes."),
 ]
-Key = Annotated[
+IdempotencyKey = Annotated[
     str | None,
     typer.Option(help="Name of this call. Repeating it under this name changes nothing twice."),
 ]
@@ -53,7 +53,7 @@ class Selection:
     until: Before = None
     yes: Yes = False
     dry_run: DryRun = False
-    key: Key = None
+    idempotency_key: IdempotencyKey = None
     limit: Most = 10_000
     url: Url = None
     as_json: AsJson = False

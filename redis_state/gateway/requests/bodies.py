@@ -141,7 +141,9 @@ class SubmitBody(_Given):
     queue: Name | None = None
     delay_s: Seconds | None = Field(default=None, description="Begin so many seconds from now.")
     at: AwareDatetime | None = Field(default=None, description="Begin at this time.")
-    key: Name | None = Field(default=None, description="Limits of this key hold for the task.")
+    limit_key: Name | None = Field(
+        default=None, description="Limits of this key hold for the task."
+    )
     in_turn: bool = False
     on_busy: Literal["enqueue", "reject", "interrupt", "replace"] | None = None
     attributes: dict[str, Attribute] = Field(default_factory=dict, max_length=16)
@@ -266,7 +268,9 @@ class ScheduleBody(_Given):
     grace_s: Annotated[float, Field(ge=10, le=86_400)] = 60
     overlap: Overlap = "allow"
     attributes: dict[str, Attribute] = Field(default_factory=dict, max_length=16)
-    key: Name | None = Field(default=None, description="Limits of this key hold for the tasks.")
+    limit_key: Name | None = Field(
+        default=None, description="Limits of this key hold for the tasks."
+    )
     in_turn: bool = False
     on_busy: ScheduledOnBusy | None = None
     paused: bool | None = None

@@ -37,7 +37,7 @@ class ScheduleResult(ResultShape):
     grace_s: float
     overlap: str
     attributes: dict[str, str | int | bool]
-    key: str | None
+    limit_key: str | None
     in_turn: bool
     on_busy: str | None
     paused: bool

@@ -25,7 +25,7 @@ async def change_all(call: ApiCall) -> Response:
         body.action,
         dry_run=body.dry_run,
         limit=body.limit,
-        key=call.own_key(),
+        idempotency_key=call.own_key(),
         before=body.before,
         reason=body.reason,
         status=given.status,

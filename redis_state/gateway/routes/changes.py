@@ -51,7 +51,7 @@ async def cancel_task(call: ApiCall) -> Response:
         task_id,
         reason=body.reason,
         hard=body.hard,
-        key=call.own_key("cancel", session_id, task_id),
+        idempotency_key=call.own_key("cancel", session_id, task_id),
     )
     state = await call.client.get(session_id, task_id)
     if state is None:
@@ -64,7 +64,7 @@ async def cancel_task(call: ApiCall) -> Response:
 async def retry_task(call: ApiCall) -> Response:
     """Reopen a FAILED or CANCELLED task with its journal."""
     session_id, task_id = call.task
-    state = await call.client.retry(session_id, task_id, key=call.own_key())
+    state = await call.client.retry(session_id, task_id, idempotency_key=call.own_key())
     return answer({"session_id": session_id, "task_id": task_id, "status": state.status.value})
 
 

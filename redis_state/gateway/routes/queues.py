@@ -46,7 +46,7 @@ async def limit_queue(call: ApiCall) -> Response:
 
 async def limit_key(call: ApiCall) -> Response:
     """Set what holds for one key in place of the queue's limits."""
-    queue, key = call.path["queue"], call.path["key"]
+    queue, key = call.path["queue"], call.path["limit_key"]
     await call.client.queues.limit_key(queue, key, **_limits(call.given(KeyLimitsBody)))
     return await read_queue(call)
 
@@ -95,5 +95,5 @@ OPERATIONS = (
     _change("pause", pause_queue, "Pause a queue"),
     _change("resume", resume_queue, "Resume a queue"),
     _change("limit", limit_queue, "Limit a queue", QueueLimitsBody),
-    _change("keys/{key}/limit", limit_key, "Limit a key of a queue", KeyLimitsBody),
+    _change("keys/{limit_key}/limit", limit_key, "Limit a key of a queue", KeyLimitsBody),
 )

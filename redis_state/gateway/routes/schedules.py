@@ -51,7 +51,7 @@ async def save_schedule(call: ApiCall) -> Response:
         grace=timedelta(seconds=body.grace_s),
         overlap=body.overlap,
         attributes=body.attributes,
-        key=body.key,
+        limit_key=body.limit_key,
         in_turn=body.in_turn,
         on_busy=body.on_busy,
     )

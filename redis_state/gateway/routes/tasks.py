@@ -98,7 +98,7 @@ async def submit_task(call: ApiCall) -> Response:
         queue=body.queue,
         delay=seconds(body.delay_s),
         at=utc(body.at),
-        key=body.key,
+        limit_key=body.limit_key,
         in_turn=body.in_turn,
         on_busy=body.on_busy,
         attributes=body.attributes,

@@ -109,7 +109,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         queue: str | None = None,
         delay: timedelta | None = None,
         at: datetime | None = None,
-        key: str | None = None,
+        limit_key: str | None = None,
         in_turn: bool = False,
         on_busy: OnBusy | Literal["enqueue", "reject", "interrupt", "replace"] | None = None,
         attributes: Attributes | None = None,
@@ -118,8 +118,8 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
 
         The same ``task_id`` is the same task. It is queued again only if it waits and the queue
         lost it. The task waits in ``queue``, else in the client's. It begins after a ``delay``, or
-        ``at`` a time. Limits of its ``key`` hold for it (see `Queues`); with ``in_turn`` the tasks
-        of its session that have it run one at a time. ``attributes`` are small facts by which
+        ``at`` a time. Limits of its ``limit_key`` hold for it (see `Queues`); with ``in_turn`` the
+        tasks of its session that have it run one at a time. ``attributes`` are small facts by which
         `find` finds it: up to 16 names with text, an int or a bool.
 
         ``on_busy`` implies ``in_turn``, and says what happens if another such task of the session
@@ -151,7 +151,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
             handler=handler,
             task_input=task_input,
             queue=queue or self._queue.name,
-            key=key,
+            limit_key=limit_key,
             policy=policy,
             attributes=attributes,
         )
@@ -261,21 +261,24 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         *,
         reason: str | None = None,
         hard: bool = False,
-        key: str | None = None,
+        idempotency_key: str | None = None,
     ) -> bool:
         """Cancel a task: at once if it waits, at its next checkpoint if it runs.
 
         ``hard`` cancels the running coroutine itself. The children of a cancelled task are
         cancelled after it, unless they are isolated. Return False if the task is terminal or
-        unknown. A call that is repeated with the same ``key`` cancels once, and returns what the
-        first has achieved.
+        unknown. A call that is repeated with the same ``idempotency_key`` cancels once,
+        and returns what the first has achieved.
         """
+        limits.own_id("idempotency_key", idempotency_key)
         payload: dict[str, Any] = {"hard": hard} | ({"reason": reason} if reason else {})
         state = await self.get(session_id, task_id)
-        if state is None or (state.status.is_terminal and key is None):
+        if state is None or (state.status.is_terminal and idempotency_key is None):
             return False
         try:
-            await self.steer(session_id, task_id, SteeringEventType.CANCEL, payload, event_id=key)
+            await self.steer(
+                session_id, task_id, SteeringEventType.CANCEL, payload, event_id=idempotency_key
+            )
         except (TaskUnknown, InvalidTransition):
             return False  # it ended meanwhile
         state = await self.get(session_id, task_id)

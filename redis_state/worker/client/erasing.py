@@ -37,7 +37,7 @@ class ClientErasing(ABC):
         *,
         reason: str | None = None,
         hard: bool = False,
-        key: str | None = None,
+        idempotency_key: str | None = None,
     ) -> bool:
         """Cancel a task."""
 

@@ -22,7 +22,7 @@ from redis_state.worker.tasks.recorded.inputs import Gathers
 class GatherOptions(TypedDict, total=False):
     """What the first item gives a task whose input is gathered. See `TaskClient.submit`.
 
-    Limits of its ``limit_key`` hold for the task, as those of a ``key`` of `TaskClient.submit`.
+    Limits of its ``limit_key`` hold for the task, as for `TaskClient.submit`.
     """
 
     queue: str | None
@@ -44,13 +44,13 @@ class ClientGathering(TaskOperations):
         *,
         session_id: str,
         wait: timedelta,
-        key: str = "",
+        group: str = "",
         at_most: timedelta | None = None,
         **options: Unpack[GatherOptions],
     ) -> str:
         """Submit a task that begins once no input has come for ``wait``; return the task's id.
 
-        Calls of one session, handler and ``key`` share a task until it begins. It runs once, with
+        Calls of one session, handler and ``group`` share a task until it begins. It runs once, with
         the last input, ``at_most`` after the first: ten times ``wait`` by default. A call that
         comes when it has begun makes the next task. The first call's options hold.
 
@@ -65,7 +65,7 @@ class ClientGathering(TaskOperations):
             handler,
             task_input,
             session_id=session_id,
-            key=key,
+            group=group,
             wait=wait,
             at_most=at_most,
             priority=options.get("priority", 0),
@@ -81,7 +81,7 @@ class ClientGathering(TaskOperations):
         session_id: str,
         after: timedelta,
         most: int = 100,
-        key: str = "",
+        group: str = "",
         item_id: str | None = None,
         **options: Unpack[GatherOptions],
     ) -> str:
@@ -89,8 +89,8 @@ class ClientGathering(TaskOperations):
 
         The task's input is the list of items, in the order in which they were added. It is due
         ``after`` the first one, or with the ``most``-th, 1,000 at the most. Calls of one session,
-        handler and ``key`` share a batch. Items are added until the task begins; the next one opens
-        the next batch. A batch of 4 MiB is full too. The first call's options hold.
+        handler and ``group`` share a batch. Items are added until the task begins; the next one
+        opens the next batch. A batch of 4 MiB is full too. The first call's options hold.
 
         The same ``item_id`` is the same item, for `active_task_ttl`: the call returns the task that
         has it. Without one a call that is repeated adds another item. One step adds an item: it is
@@ -104,7 +104,7 @@ class ClientGathering(TaskOperations):
             handler,
             item,
             session_id=session_id,
-            key=key,
+            group=group,
             after=after,
             most=most,
             item_id=item_id,
@@ -116,7 +116,7 @@ class ClientGathering(TaskOperations):
     async def _gather(self, gathered: Gathered, options: GatherOptions) -> str:
         attributes = check_attributes("attributes", options.get("attributes", {}))
         session_id = gathered.session_id if gathered.in_turn else None
-        flow = flow_key(options.get("limit_key"), in_turn=session_id, field="limit_key")
+        flow = flow_key(options.get("limit_key"), in_turn=session_id)
         while gathered.task_id is None:
             if await gathered.add():
                 await self._set_due(gathered)

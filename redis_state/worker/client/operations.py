@@ -48,7 +48,7 @@ class TaskOperations:
         *,
         reason: str | None = None,
         hard: bool = False,
-        key: str | None = None,
+        idempotency_key: str | None = None,
     ) -> bool:
         """Cancel a task. See `TaskClient.cancel`."""
         raise NotImplementedError
@@ -121,7 +121,9 @@ class TaskOperations:
             self.store, handler=handler, session_id=session_id, attributes=attributes
         )
 
-    async def retry(self, session_id: str, task_id: str, *, key: str | None = None) -> TaskState:
+    async def retry(
+        self, session_id: str, task_id: str, *, idempotency_key: str | None = None
+    ) -> TaskState:
         """Reopen a task that is FAILED or CANCELLED, also a dead letter, and queue it.
 
         It keeps its journal: recorded steps are not repeated. Its crashes and what it has used of
@@ -132,15 +134,15 @@ class TaskOperations:
         Watchers see the task PENDING, with ``retry`` and the number.
 
         One caller wins, the others get InvalidTransition. A call that is repeated with the same
-        ``key`` does nothing and gets the task. If the caller died before the task was reopened, the
-        repeated call reopens it, with the children that were not reopened yet.
+        ``idempotency_key`` does nothing and gets the task. If the caller died before the task was
+        reopened, the repeated call reopens it, with the children that were not reopened yet.
 
         Errors: TaskUnknown; InvalidTransition in any other status; RetryRefused for a task that a
         host saved, that has a status of its protocol's own, or whose parent was cancelled;
         BackendUnavailable, also if it is reopened and the queue is unreachable. Then a sweeper
         queues it.
         """
-        return (await self._reopening.retry(session_id, task_id, key=key)).state
+        return (await self._reopening.retry(session_id, task_id, key=idempotency_key)).state
 
     async def rerun(
         self,
@@ -212,7 +214,7 @@ class TaskOperations:
         dry_run: bool = False,
         limit: int = 10_000,
         concurrency: int = 16,
-        key: str | None = None,
+        idempotency_key: str | None = None,
         before: str | None = None,
         reason: str | None = None,
         progress: Progress | None = None,
@@ -222,9 +224,10 @@ class TaskOperations:
 
         Without a status all apply that the action can change; others are never touched. With
         ``dry_run`` nothing is changed. ``limit`` bounds how many. ``progress`` is called with each
-        outcome. With a ``key`` a repeated call retries no task twice, and reruns and forks none
-        twice. It leaves out the copies that the calls before it made, and refuses a task that it
-        has retried and that failed again. ``before`` is that of forks, ``reason`` that of cancels.
+        outcome. With an ``idempotency_key`` a repeated call retries no task twice, and reruns and
+        forks none twice. It leaves out the copies that the calls before it made, and refuses a task
+        that it has retried and that failed again. ``before`` is that of forks, ``reason`` that of
+        cancels.
 
         Errors: InvalidField; BackendError if the tasks cannot be listed. What goes wrong with one
         task is its outcome.
@@ -241,8 +244,8 @@ class TaskOperations:
         return await do_to_all(
             self.store,
             replace(wanted, statuses=statuses),
-            partial(self._act, action, key=key, before=before, reason=reason),
-            leave_out=partial(is_made_under, action, key),
+            partial(self._act, action, key=idempotency_key, before=before, reason=reason),
+            leave_out=partial(is_made_under, action, idempotency_key),
             dry_run=dry_run,
             limit=limits.count("limit", limit),
             concurrency=limits.count("concurrency", concurrency),
@@ -267,7 +270,7 @@ class TaskOperations:
                     again = (
                         f"this call has reopened it, and it is {reopened.state.status.value} again"
                     )
-                    raise RetryRefused(task_id, f"{again}: use another key")
+                    raise RetryRefused(task_id, f"{again}: use another idempotency_key")
             case BulkAction.CANCEL:
                 if not await self.cancel(session_id, task_id, reason=reason):
                     raise InvalidTransition(task_id, current="terminal", wanted="CANCELLED")

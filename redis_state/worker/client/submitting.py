@@ -21,14 +21,14 @@ class Submission:
     """What a new task runs, and how it waits.
 
     ``policy`` is what happens to the others of its session's line, None for a task that is in none.
-    It is limited under ``key`` then. It is due at ``due_ms``, which is ``delay_ms`` from now. After
-    ``until_ms``, by the server's clock, nothing is written.
+    It is limited under ``limit_key`` then. It is due at ``due_ms``, which is ``delay_ms`` from now.
+    After ``until_ms``, by the server's clock, nothing is written.
     """
 
     handler: str
     task_input: Any = field(repr=False)
     queue: str
-    key: str | None = None
+    limit_key: str | None = None
     policy: OnBusy | None = None
     attributes: Attributes | None = None
     due_ms: int | None = None
@@ -37,7 +37,7 @@ class Submission:
 
     def flow(self, session_id: str) -> str:
         """Write what it is limited under. Errors: InvalidField."""
-        return flow_key(self.key, in_turn=None if self.policy is None else session_id)
+        return flow_key(self.limit_key, in_turn=None if self.policy is None else session_id)
 
 
 class NewSubmissions:

@@ -30,9 +30,9 @@ class ContextChildren(ContextCalls):
         A child is spawned once per task. A later run gets the same child, found by its ``name``
         (the handler's by default) and its order among those of that name. The name is counted by
         this call, before it is awaited. By default the child waits in this task's queue, with its
-        priority. Limits of its ``key`` hold for it (see `Queues`): it has none by default, also if
-        this task has one. It is cancelled with this task, unless ``isolate`` is given. A task may
-        end before its children, which then continue. A checkpoint.
+        priority. Limits of its ``limit_key`` hold for it (see `Queues`): it has none by default,
+        also if this task has one. It is cancelled with this task, unless ``isolate`` is given. A
+        task may end before its children, which then continue. A checkpoint.
 
         Errors: InvalidField, also for a name that two asyncio tasks use; TaskCancelled, LeaseLost.
         """

@@ -46,12 +46,12 @@ class Backlog:
 class QueueKeyInfo:
     """A key of a queue: how many of its tasks wait and run.
 
-    Tasks that run in turn have their session as ``in_turn``, others their ``key``; the other of
-    both is None. ``oldest_s`` is how long the next of them has been due, 0 if none waits. What is
-    put off, or waits for a version of its handler, is not counted.
+    Tasks that run in turn have their session as ``in_turn``, others their ``limit_key``; the
+    other of both is None. ``oldest_s`` is how long the next of them has been due, 0 if none waits.
+    What is put off, or waits for a version of its handler, is not counted.
     """
 
-    key: str | None
+    limit_key: str | None
     in_turn: str | None
     waiting: int
     running: int
@@ -121,7 +121,7 @@ async def _info(
     waiting, running, *first = facts
     kind, name = key.decode()[: len(OTHER_KEY)], unescape(key.decode()[len(OTHER_KEY) :])
     return QueueKeyInfo(
-        key=name if kind == OTHER_KEY else None,
+        limit_key=name if kind == OTHER_KEY else None,
         in_turn=name if kind == IN_TURN else None,
         waiting=waiting,
         running=running,

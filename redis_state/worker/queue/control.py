@@ -84,13 +84,13 @@ class Queues:
     async def limit_key(
         self,
         name: str,
-        key: str,
+        limit_key: str,
         *,
         running: int | Keep | None = KEEP,
         rate: Rate | Keep | None = KEEP,
     ) -> None:
         """Set what holds for one key in place of the queue's limits. Errors: InvalidField."""
-        its = named_key(key)
+        its = named_key(limit_key)
         names = (f"limit:{its}", "", f"rate:{its}")
         await self._set(name, settings_of(running=running, per_key=KEEP, rate=rate, names=names))
 

@@ -88,20 +88,19 @@ class QueueInfo:
     keys: dict[str, KeyLimits] = field(default_factory=dict[str, KeyLimits])
 
 
-def flow_key(key: str | None, *, in_turn: str | None = None, field: str = "key") -> str:
+def flow_key(limit_key: str | None, *, in_turn: str | None = None) -> str:
     """Write the key under which a task is limited; "" for none.
 
-    ``in_turn`` is the session whose tasks run one at a time. ``field`` is what callers name the
-    key. Errors: InvalidField.
+    ``in_turn`` is the session whose tasks run one at a time. Errors: InvalidField.
     """
-    if key is not None and in_turn is not None:
-        raise InvalidField(field, "cannot be given with in_turn, which is a key by itself")
+    if limit_key is not None and in_turn is not None:
+        raise InvalidField("limit_key", "cannot be given with in_turn, which is a key by itself")
     if in_turn is not None:
         return IN_TURN + escape("session_id", in_turn)
-    return "" if key is None else named_key(key, field=field)
+    return "" if limit_key is None else named_key(limit_key)
 
 
-def named_key(key: str, *, field: str = "key") -> str:
+def named_key(key: str, *, field: str = "limit_key") -> str:
     """Write a key of the users' own. Errors: InvalidField."""
     if key == "":
         raise InvalidField(field, "needs text")

@@ -205,12 +205,13 @@ class Schedules:
         *,
         dry_run: bool = False,
         limit: int = 1_000,
-        key: str | None = None,
+        limit_key: str | None = None,
     ) -> Sequence[Occurrence]:
         """Submit the occurrences from ``since`` on and before ``until``, the oldest first.
 
-        Limits of a ``key`` hold for these tasks, in place of the schedule's own ``key`` and
-        ``in_turn``: so a long backfill leaves room for others. See `Queues.limit_key`.
+        Limits of a ``limit_key`` hold for these tasks, in place of the schedule's own
+        ``limit_key`` and ``in_turn``: so a long backfill leaves room for others. See
+        `Queues.limit_key`.
 
         One that has its task still is left alone, however it ended. So a call that was interrupted
         may be repeated. Moments that are to come do not count. ``overlap`` does not apply, nor does
@@ -222,7 +223,7 @@ class Schedules:
         until_ms = to_ms(check_moment("until", until))
         limits.count("limit", limit)
         definition = self._definition(await self._load(schedule_id))
-        job = definition.backfill_job(key)
+        job = definition.backfill_job(limit_key)
         until_ms = min(until_ms, await self._now_ms() + 1)
         moments = definition.trigger.between(since_ms - 1, until_ms - 1)
         due = list(islice(moments, limit + 1))

@@ -35,7 +35,7 @@ _LONGEST = timedelta(days=3650)
 _SHORTEST_GRACE = timedelta(seconds=10)
 _LONGEST_GRACE = timedelta(days=1)
 # Earlier versions knew none of these. Those that are not given are not written: the revision stays.
-_OPTIONAL = ("attributes", "key", "in_turn", "on_busy")
+_OPTIONAL = ("attributes", "limit_key", "in_turn", "on_busy")
 _PLACES = ("schedule", "date", "time", "at")
 # What decides when it is due. A change of it begins a new count.
 _TIMING = ("cron", "timezone", "every_ms", "anchor_ms", "start_ms", "end_ms")
@@ -56,9 +56,9 @@ class Schedule:
       ``max_missed`` newest, the oldest first.
     - ``overlap``: ``skip`` leaves an occurrence out while the task of the one before is unfinished.
     - ``queue``, else that of the client that saves it.
-    - ``attributes`` are what `TaskClient.find` finds the tasks by. Limits of their ``key`` hold for
-      them. With ``in_turn`` the tasks of a session run one at a time. ``on_busy`` implies that: it
-      is ``enqueue``, ``interrupt`` or ``replace``, see `TaskClient.submit`.
+    - ``attributes`` are what `TaskClient.find` finds the tasks by. Limits of their ``limit_key``
+      hold for them. With ``in_turn`` the tasks of a session run one at a time. ``on_busy`` implies
+      that: it is ``enqueue``, ``interrupt`` or ``replace``, see `TaskClient.submit`.
 
     Errors: InvalidField names the field.
     """
@@ -81,7 +81,7 @@ class Schedule:
     grace: timedelta = timedelta(minutes=1)
     overlap: Overlap = "allow"
     attributes: Attributes = field(default_factory=dict[str, AttributeValue], hash=False)
-    key: str | None = None
+    limit_key: str | None = None
     in_turn: bool = False
     on_busy: ScheduledOnBusy | None = None
 
@@ -117,7 +117,7 @@ class Schedule:
             problem = "is enqueue, interrupt or replace; overlap='skip' leaves an occurrence out"
             raise InvalidField("on_busy", problem)
         is_in_turn = self.in_turn or self.on_busy is not None
-        flow_key(self.key, in_turn=self.session_id if is_in_turn else None)
+        flow_key(self.limit_key, in_turn=self.session_id if is_in_turn else None)
 
     def _check_times(self) -> None:
         if (self.cron is None) == (self.every is None):
@@ -181,12 +181,12 @@ class Schedule:
         """Return the id of an occurrence's task: every worker submits it under this id."""
         return f"{self.schedule_id}@{stamp(at_ms)}"
 
-    def triggered_task(self, key: str) -> str:
+    def triggered_task(self, idempotency_key: str) -> str:
         """Return the id of the task that a call of `Schedules.trigger` submits.
 
         The last sign @ stands before ``now:``, whatever ids and keys hold: no two have one id.
         """
-        escaped = key.replace("%", "%25").replace("@", "%40")
+        escaped = idempotency_key.replace("%", "%25").replace("@", "%40")
         return f"{self.schedule_id}@now:{escaped}"
 
     def job(self) -> dict[str, Any]:
@@ -200,17 +200,17 @@ class Schedule:
             "description": self.description,
         }
 
-    def backfill_job(self, key: str | None = None) -> dict[str, Any]:
+    def backfill_job(self, limit_key: str | None = None) -> dict[str, Any]:
         """Return what a task of a backfill is made of: each waits for its turn, if it has one.
 
-        A ``key`` limits it in place of what the schedule gives. Errors: InvalidField.
+        A ``limit_key`` limits it in place of what the schedule gives. Errors: InvalidField.
         """
         job = self.job()
         was_busy = job.pop("on_busy", None)
-        if key is not None:
-            flow_key(key)
+        if limit_key is not None:
+            flow_key(limit_key)
             job.pop("in_turn", None)
-            return job | {"key": key}
+            return job | {"limit_key": limit_key}
         return job | ({"in_turn": True} if was_busy else {})
 
     def with_queue(self, queue: str) -> Self:

@@ -75,7 +75,7 @@ class Submitter:
             handler=job["handler"],
             task_input=job["input"],
             queue=job["queue"] or self._queue.name,
-            key=job.get("key"),
+            limit_key=job.get("limit_key"),
             policy=turn_of(job),
             attributes=job.get("attributes"),
             until_ms=until_ms,

@@ -50,7 +50,7 @@ class Gathered:
     kind: Gathers
     session_id: str
     handler: str
-    key: str
+    group: str
     item: bytes = field(repr=False)
     item_id: str
     wait_ms: int
@@ -66,7 +66,7 @@ class Gathered:
     @property
     def name(self) -> str:
         """Return the name of what is gathered: items of the same name go into one task."""
-        return self.kind.value + codec.fingerprint(self.handler, self.key)
+        return self.kind.value + codec.fingerprint(self.handler, self.group)
 
     @property
     def keys(self) -> GatheringKeys:
@@ -153,7 +153,7 @@ def batched(
     item: Any,
     *,
     session_id: str,
-    key: str,
+    group: str,
     after: timedelta,
     most: int,
     item_id: str | None,
@@ -168,7 +168,7 @@ def batched(
         Gathers.BATCH,
         session_id,
         _handler(handler),
-        _key(key),
+        _group(group),
         _item(store, "item", item),
         new_id() if item_id is None else _item_id(item_id),
         after_ms,
@@ -184,7 +184,7 @@ def debounced(
     task_input: Any,
     *,
     session_id: str,
-    key: str,
+    group: str,
     wait: timedelta,
     at_most: timedelta | None,
     **options: Any,
@@ -201,7 +201,7 @@ def debounced(
         Gathers.DEBOUNCE,
         session_id,
         _handler(handler),
-        _key(key),
+        _group(group),
         _item(store, "task_input", task_input),
         "",
         wait_ms,
@@ -223,9 +223,9 @@ def _handler(value: Any) -> str:
     return value
 
 
-def _key(value: Any) -> str:
+def _group(value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidField("key", f"text is needed, not {type(value).__name__}")
+        raise InvalidField("group", f"text is needed, not {type(value).__name__}")
     return value
 
 

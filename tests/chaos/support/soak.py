@@ -211,7 +211,7 @@ class Soak:
 
     async def _submit_limited(self, session_id: str) -> None:
         async def one(session_id: str, number: int, group: asyncio.TaskGroup) -> None:
-            task_id = await self._submit(session_id, number, key=f"k{number % _KEYS}")
+            task_id = await self._submit(session_id, number, limit_key=f"k{number % _KEYS}")
             group.create_task(self._result(session_id, task_id))
 
         await self._many(session_id, one)

@@ -116,7 +116,7 @@ async def test_one_task_is_reopened_or_forked_and_all_that_match_after_a_dry_run
     made = [await served.submit("fail", session_id=SESSION) for _ in range(3)]
     for task in made:
         await becomes(served, task, TaskStatus.FAILED)
-    done = await cli(settings, "retry", SESSION, made[0], "--key", "k")
+    done = await cli(settings, "retry", SESSION, made[0], "--idempotency-key", "k")
     assert (done.status, done.out.split(";")[0]) == (0, "reopened")
     await _failed_again(served, made[0], 1)
     dry = await cli(settings, "retry", "--status", "failed")

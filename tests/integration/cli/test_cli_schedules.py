@@ -39,14 +39,14 @@ async def test_a_schedule_is_created_listed_changed_and_deleted(settings: Settin
     assert (late.status, "revision" in late.err or "version" in late.err) == (4, True)
     waiting = ("--attribute", "tenant=acme", "--in-turn", "--on-busy", "replace")
     changed = await schedules(settings, *created, *waiting, "--json")
-    names = ("attributes", "key", "in_turn", "on_busy")
+    names = ("attributes", "limit_key", "in_turn", "on_busy")
     assert [changed.document[name] for name in names] == [
         {"tenant": "acme"},
         None,
         True,
         "replace",
     ]
-    wrong = await schedules(settings, *created, *waiting, "--key", "k")
+    wrong = await schedules(settings, *created, *waiting, "--limit-key", "k")
     assert (wrong.status, "in_turn" in wrong.err) == (2, True)
     paused = await schedules(settings, "pause", "nightly", "--json")
     assert (paused.document["paused"], paused.document["next_at"]) == (True, None)
@@ -74,7 +74,14 @@ async def test_a_schedule_is_triggered_and_backfilled(
     tasks = {task.task_id for task in await store.list_tasks("hourly")}
     assert tasks == {first["task_id"], *(one["task_id"] for one in planned)}
     assert (await schedules(settings, *fill, "--limit", "2")).status == 2
-    earlier = ("backfill", "hourly", "2025-01-01", "2025-01-01T01:00+00:00", "--key", "backfill")
+    earlier = (
+        "backfill",
+        "hourly",
+        "2025-01-01",
+        "2025-01-01T01:00+00:00",
+        "--limit-key",
+        "backfill",
+    )
     (filled,) = (await schedules(settings, *earlier, "--json")).document
     view = await store.tasks.look("hourly", filled["task_id"])
     assert view is not None

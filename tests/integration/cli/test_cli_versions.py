@@ -87,7 +87,7 @@ async def test_a_wrong_call_is_refused(settings: Settings) -> None:
 
 
 async def test_the_terminal_does_not_obey_the_key_of_a_limit(settings: Settings) -> None:
-    limit = ("queues", "limit", "q", "--key", "acme\x1b[31m\n", "--running", "1")
+    limit = ("queues", "limit", "q", "--limit-key", "acme\x1b[31m\n", "--running", "1")
     ran = await cli(settings, *limit)
     assert (ran.status, "key acme\ufffd[31m\ufffd: running 1" in ran.out) == (0, True)
     assert "acme\x1b" not in ran.out

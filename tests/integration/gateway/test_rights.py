@@ -70,6 +70,7 @@ async def _others(served: Served) -> dict[str, str]:
         "pause": pause_id,
         "queue": "tasks",
         "key": "k",
+        "limit_key": "k",
         "schedule": "s",
         "handler": "ask",
         "link": links.mint(pause_id, actor="bob")[:-2] + "xx",

@@ -125,8 +125,8 @@ async def test_what_may_not_be_repeated_ends_with_an_unknown_outcome(over: OverH
     assert len(lost) == 1
     assert len((await over.direct.find()).tasks) == 2
     lost = _losing_answers(over, 1, holding=b'"counts"')
-    report = await over.http.bulk("rerun", key="k", created_before=(await _first(over)))
-    again = await over.http.bulk("rerun", key="k", created_before=(await _first(over)))
+    report = await over.http.bulk("rerun", idempotency_key="k", created_before=(await _first(over)))
+    again = await over.http.bulk("rerun", idempotency_key="k", created_before=(await _first(over)))
     assert len(lost) == 1
     made = [item.new_task_id for item in report.items]
     assert (len(made), made) == (1, [item.new_task_id for item in again.items])

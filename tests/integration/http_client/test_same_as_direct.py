@@ -140,7 +140,13 @@ async def test_what_cannot_be_changed_is_refused_with_the_same_facts(over: OverH
     await _refused(over, lambda client: client.wait("s", "none"), unknown)
     await _refused(over, lambda client: client.result("s", "none"), unknown)
     for key in ("", "x" * 201, 7):
-        await _refused(over, methodcaller("retry", "s", "done", key=key), errors.InvalidField)
+        await _refused(
+            over, methodcaller("retry", "s", "done", idempotency_key=key), errors.InvalidField
+        )
+    for key in ("", 7):
+        await _refused(
+            over, methodcaller("cancel", "s", "none", idempotency_key=key), errors.InvalidField
+        )
     await _refused(over, lambda client: client.rerun("s", "none"), unknown)
     await _refused(over, lambda client: client.fork("s", "none"), unknown)
     await _refused(over, lambda c: c.fork("s", "done", before="odd"), errors.InvalidField)
@@ -153,7 +159,7 @@ async def test_what_cannot_be_changed_is_refused_with_the_same_facts(over: OverH
     await _refused(over, lambda client: client.submit("", session_id="s"), wrong)
     await _refused(over, lambda client: client.submit("echo", session_id=5), wrong)
     await _refused(
-        over, lambda c: c.submit("echo", session_id="s", on_busy="reject", key="k"), wrong
+        over, lambda c: c.submit("echo", session_id="s", on_busy="reject", limit_key="k"), wrong
     )
     for client in (over.direct, over.http):
         assert await client.cancel("s", "done") is False
@@ -174,10 +180,10 @@ async def test_tasks_are_operated_as_by_the_direct_client(over: OverHttp) -> Non
     http = over.http
     await http.submit("fail", session_id="s", task_id="t", attributes={"a": 1})
     await http.wait("s", "t")
-    reopened = await http.retry("s", "t", key="once")
+    reopened = await http.retry("s", "t", idempotency_key="once")
     assert reopened.task_id == "t"
     await http.wait("s", "t", timeout_s=30)
-    await http.retry("s", "t", key="once")
+    await http.retry("s", "t", idempotency_key="once")
     view = await http.inspect("s", "t")
     assert view is not None
     assert view.retries == 1
@@ -196,7 +202,7 @@ async def test_tasks_are_operated_as_by_the_direct_client(over: OverHttp) -> Non
 
     items, _ = await _both(over, planned)
     assert [item.task_id for item in items] == ["forked", "t"]
-    report = await http.bulk("retry", session_id="s", status="FAILED", key="k", limit=1)
+    report = await http.bulk("retry", session_id="s", status="FAILED", idempotency_key="k", limit=1)
     assert ([item.outcome.value for item in report.items], report.more) == (["done"], True)
     with pytest.raises(errors.InvalidField, match="action"):
         await http.bulk("odd")
@@ -222,7 +228,7 @@ async def test_a_task_is_submitted_once_under_its_id_and_steered_once_under_a_ke
     events = await over.served.store.list_steering("s", task_id=odd)
     assert [event.source for event in events] == ["root"]
     made = await over.http.submit(
-        "echo", session_id="s", delay=timedelta(hours=1), key="tenant", priority=1
+        "echo", session_id="s", delay=timedelta(hours=1), limit_key="tenant", priority=1
     )
     assert (await over.direct.get("s", made)) == (await over.http.get("s", made))
     await over.http.submit("ask", session_id="busy", in_turn=True, task_id="first")

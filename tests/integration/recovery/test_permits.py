@@ -76,9 +76,9 @@ async def _first_and_more_urgent(client: TaskClient, key: str | None) -> tuple[C
     store = client.store
     await client.queues.limit(queue_of(store.settings), running=1 if key is None else None)
     await client.queues.limit(queue_of(store.settings), per_key=None if key is None else 1)
-    task = await client.submit("work", session_id=SESSION, key=key)
+    task = await client.submit("work", session_id=SESSION, limit_key=key)
     [job] = await _claim(store)
-    urgent = await client.submit("work", session_id=SESSION, key=key, priority=1)
+    urgent = await client.submit("work", session_id=SESSION, limit_key=key, priority=1)
     assert _names([job]) == [task]
     assert await _claim(store) == []
     return job, urgent
@@ -209,7 +209,7 @@ async def test_a_slow_sweeper_leaves_a_newer_claim_its_right(
 ) -> None:
     await client.queues.limit(queue_of(store.settings), running=1 if key is None else None)
     await client.queues.limit(queue_of(store.settings), per_key=None if key is None else 1)
-    await client.submit("work", session_id=SESSION, key=key)
+    await client.submit("work", session_id=SESSION, limit_key=key)
     [job] = await _claim(store)
     newer: list[ClaimedJob] = []
 

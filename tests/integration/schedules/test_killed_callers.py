@@ -90,7 +90,7 @@ async def test_two_backfills_of_which_one_is_killed_submit_each_occurrence_once(
 _KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "urgent": {"priority": 5},
-    "keyed": {"key": "k"},
+    "keyed": {"limit_key": "k"},
     "in turn": {"in_turn": True},
 }
 

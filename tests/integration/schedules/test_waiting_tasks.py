@@ -57,8 +57,8 @@ async def test_the_tasks_have_the_schedules_key_and_are_found_by_its_attributes(
 ) -> None:
     await client.queues.limit(queue_of(store.settings), per_key=2)
     tenant = {"tenant": "acme"}
-    saved = await client.schedules.save(hourly(key="acme", attributes=tenant, missed="all"))
-    assert (saved.schedule.key, saved.schedule.attributes) == ("acme", tenant)
+    saved = await client.schedules.save(hourly(limit_key="acme", attributes=tenant, missed="all"))
+    assert (saved.schedule.limit_key, saved.schedule.attributes) == ("acme", tenant)
     await settled_before(store, hours=3)
     await runner.run_once()
     triggered = await client.schedules.trigger("s")
@@ -119,8 +119,8 @@ async def test_a_backfill_cancels_nothing_and_may_have_a_key_of_its_own(
     await client.queues.limit_key(queue_of(store.settings), "backfill", running=1)
     await client.schedules.save(hourly(on_busy="replace", attributes={"of": "s"}))
     since = UNTIL - 3 * HOUR
-    await client.schedules.backfill("s", since, UNTIL, key="backfill")
-    done = await client.schedules.backfill("s", since, UNTIL, key="backfill")
+    await client.schedules.backfill("s", since, UNTIL, limit_key="backfill")
+    done = await client.schedules.backfill("s", since, UNTIL, limit_key="backfill")
     assert {one.state for one in done} == {"exists"}
     assert await keys_of(store) == {"k:backfill"}
     (first,) = await claimed(store)
@@ -133,19 +133,19 @@ async def test_a_backfill_cancels_nothing_and_may_have_a_key_of_its_own(
     assert second in {one.task_id for one in more}
     assert len((await client.find(attributes={"of": "s"})).tasks) == 6
     with pytest.raises(InvalidField) as wrong:
-        await client.schedules.backfill("s", UNTIL - HOUR, UNTIL, key="")
-    assert wrong.value.field == "key"
+        await client.schedules.backfill("s", UNTIL - HOUR, UNTIL, limit_key="")
+    assert wrong.value.field == "limit_key"
 
 
 async def test_what_was_decided_is_submitted_as_it_was_though_the_schedule_has_another_key(
     store: RedisStateStore, client: TaskClient, runner: ScheduleRunner, monkeypatch: Any
 ) -> None:
-    await client.schedules.save(hourly(key="before", missed="all"))
+    await client.schedules.save(hourly(limit_key="before", missed="all"))
     await settled_before(store)
     submit = runner._submitter.submit
 
     async def edited(*arguments: Any, **options: Any) -> list[bool]:
-        await client.schedules.save(hourly(key="after", missed="all"))
+        await client.schedules.save(hourly(limit_key="after", missed="all"))
         return await submit(*arguments, **options)
 
     monkeypatch.setattr(runner._submitter, "submit", edited)

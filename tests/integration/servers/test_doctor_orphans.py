@@ -46,7 +46,7 @@ async def test_jobs_and_old_claims_of_tasks_that_are_gone_are_found(own_url: str
     async with RedisStateStore(settings_of(own_url)) as store, TaskClient(store) as client:
         send, queue = store.transport.sender.send, Queue(store)
         for task, key in (("kept", None), ("gone", None), ("keyed", "k"), ("claimed", None)):
-            await client.submit("work", session_id=ODD, task_id=task, key=key)
+            await client.submit("work", session_id=ODD, task_id=task, limit_key=key)
         await client.submit("work", session_id="x" * 500, task_id="its id is a digest")
         (sound,) = await asked(own_url, "jobs")
         assert (sound.state, sound.says) == (Verdict.SOUND, "each of 4 that were read has its task")

@@ -118,7 +118,9 @@ async def test_ids_and_names_may_be_odd(open_pool: OpenPool) -> None:
         return "slept"
 
     pool = await open_pool({"work": work})
-    task = await pool.client.submit("work", None, session_id=session, task_id=name, key="k:*{}")
+    task = await pool.client.submit(
+        "work", None, session_id=session, task_id=name, limit_key="k:*{}"
+    )
     await pool.skip(DAY)
     assert await pool.client.result(session, task) == "slept"
 
@@ -215,7 +217,7 @@ async def test_delayed_tasks_begin_at_their_times(open_pool: OpenPool) -> None:
     submit = partial(pool.client.submit, "work", session_id="s")
     await submit("late", delay=timedelta(days=30))
     await submit("soon", at=start + 5 * HOUR + timedelta(minutes=1))
-    await submit("keyed", delay=8 * HOUR + timedelta(minutes=1), key="k")
+    await submit("keyed", delay=8 * HOUR + timedelta(minutes=1), limit_key="k")
     await pool.skip(DAY)
     assert recorder.after(start) == [("soon", 5), ("keyed", 8)]
     await pool.skip(timedelta(days=30))
@@ -314,7 +316,7 @@ async def test_the_rate_of_a_key_lets_as_many_begin_as_it_says(open_pool: OpenPo
     await pool.client.queues.limit("tasks", rate=Rate(1, HOUR))
     start = await pool.now()
     for n in range(4):
-        await pool.client.submit("work", str(n), session_id="s", key="k")
+        await pool.client.submit("work", str(n), session_id="s", limit_key="k")
     await pool.skip(timedelta(hours=3, minutes=1))
     assert recorder.after(start) == [(str(n), n) for n in range(4)]
 

@@ -153,7 +153,7 @@ class Case:
         return [] if names == [(TASK, "ship")] else [f"found {names}"]
 
     async def _retry(self, client: TaskClient) -> None:
-        await client.retry(SESSION, TASK, key="first")
+        await client.retry(SESSION, TASK, idempotency_key="first")
 
     async def _submit(self, client: TaskClient) -> None:
         await client.submit("ship", session_id=SESSION, task_id=TASK)

@@ -18,7 +18,7 @@ async def total(ctx: TaskContext) -> int:
     """Have a child for each number, limited under the tenant's key; add up what they return."""
     tenant = ctx.attributes.get("tenant")
     key = tenant if isinstance(tenant, str) else None
-    children = [await ctx.spawn("square", number, key=key) for number in ctx.input]
+    children = [await ctx.spawn("square", number, limit_key=key) for number in ctx.input]
     return sum([await ctx.join(child) for child in children])
 
 

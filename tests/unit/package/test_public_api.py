@@ -170,6 +170,32 @@ def test_every_public_method_of_the_store_is_documented() -> None:
     assert len(public) > 30
 
 
+def test_a_key_is_what_a_value_a_step_or_an_update_is_found_by() -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    pytest.importorskip("httpx", reason="needs the http extra")
+    found: set[str] = set()
+    for module in map(importlib.import_module, ("redis_state.worker", "redis_state.http_client")):
+        exported = {name: getattr(module, name) for name in module.__all__}
+        for name, kind in exported.items():
+            if inspect.isclass(kind) and not name.startswith("_"):
+                methods = inspect.getmembers(kind, inspect.isfunction)
+                found |= {
+                    f"{name}.{method}"
+                    for method, function in methods
+                    if (method == "__init__" or not method.startswith("_"))
+                    and "key" in inspect.signature(function).parameters
+                }
+    # A limit's is a `limit_key`, a call's an `idempotency_key`; a burst has a `group`.
+    assert found == {
+        "HttpTaskClient.value",
+        "PublishedValue.__init__",
+        "TaskClient.value",
+        "TaskContext.emit",
+        "TaskContext.keyed_step",
+        "TaskContext.publish_value",
+    }
+
+
 def test_making_a_store_does_no_input_and_output() -> None:
     shown = repr(redis_state.RedisStateStore.from_url("redis://nobody.invalid:1/0"))
     assert shown == "<RedisStateStore redis://nobody.invalid:1/0 namespace=rs>"

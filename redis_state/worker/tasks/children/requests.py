@@ -33,7 +33,7 @@ class SpawnOptions(TypedDict, total=False):
     isolate: bool
     queue: str | None
     priority: int
-    key: str | None
+    limit_key: str | None
     task_type: TaskType
     description: str | None
     attributes: Attributes
@@ -78,7 +78,7 @@ class SpawnRequest:
             isolate=isolate,
             queue=options.get("queue") or started.queue,
             priority=options.get("priority", started.state.priority),
-            flow=flow_key(options.get("key")),
+            flow=flow_key(options.get("limit_key")),
             task_type=options.get("task_type", TaskType.BACKGROUND),
             description=options.get("description"),
             attributes=check_attributes("attributes", options.get("attributes", {})),

@@ -248,7 +248,7 @@ class Reopening:
 
 def _check_key(key: Any) -> None:
     if key is not None and not (isinstance(key, str) and 0 < len(key) <= _LONGEST_KEY):
-        raise InvalidField("key", f"text of 1 to {_LONGEST_KEY} signs is needed")
+        raise InvalidField("idempotency_key", f"text of 1 to {_LONGEST_KEY} signs is needed")
 
 
 def _anew(plan: _RetryPlan) -> dict[str, bytes]:

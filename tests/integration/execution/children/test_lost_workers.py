@@ -136,7 +136,7 @@ async def test_the_children_of_a_tenant_keep_its_limit_while_a_worker_is_killed(
             )
             for name in ("one", "two")
         ]
-        options: dict[str, Any] = {"key": "acme", "attributes": {"tenant": "acme"}}
+        options: dict[str, Any] = {"limit_key": "acme", "attributes": {"tenant": "acme"}}
         task = await client.submit("total", list(range(10)), session_id=SESSION, **options)
 
         async def some_ended() -> bool:

@@ -225,7 +225,7 @@ async def test_the_pool_is_shown_and_paused(console: Served, log_in: LogIn) -> N
             session_id="s",
             cron="0 3 * * *",
             attributes={"tenant": "a<b"},
-            key="acme",
+            limit_key="acme",
         )
     )
     assert "serves" in (await rita.get("/workers")).text

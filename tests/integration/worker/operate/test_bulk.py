@@ -32,31 +32,34 @@ async def test_all_that_match_are_retried_each_with_its_outcome(store: RedisStat
         assert dry.counts[BulkOutcome.WOULD] == len(seen) == 6
         assert (await client.count())[TaskStatus.FAILED] == 12
         await client.retry("s0", made[0])
-        part = await client.bulk("retry", handler="h", limit=3, key="once")
+        part = await client.bulk("retry", handler="h", limit=3, idempotency_key="once")
         assert [len(part.items), part.more] == [3, True]
-        rest = await client.bulk("retry", handler="h", key="once")
+        rest = await client.bulk("retry", handler="h", idempotency_key="once")
         assert rest.counts[BulkOutcome.DONE] == len(rest.items) == 2
         for number, task in enumerate(made[::2]):
             await client.result(f"s{2 * number}", task)
-        forks = await client.bulk("fork", handler="g", before="b", key="f")
+        forks = await client.bulk("fork", handler="g", before="b", idempotency_key="f")
         assert {item.reason for item in forks.items} != {None}
         assert forks.counts[BulkOutcome.REFUSED] == 6
-        again = await client.bulk("rerun", handler="g", key="f")
+        again = await client.bulk("rerun", handler="g", idempotency_key="f")
         assert again.counts[BulkOutcome.DONE] == 6
         for item in again.items:
             assert item.new_task_id is not None
             assert len(await client.result(item.session_id, item.new_task_id)) == 3
         # What a call made matches its filters too. A repetition leaves it out.
         for _ in range(2):
-            repeated = await client.bulk("rerun", handler="g", key="f")
+            repeated = await client.bulk("rerun", handler="g", idempotency_key="f")
             assert {item.new_task_id for item in repeated.items} == {
                 item.new_task_id for item in again.items
             }
-        assert len((await client.bulk("rerun", handler="g", key="f", dry_run=True)).items) == 6
+        assert (
+            len((await client.bulk("rerun", handler="g", idempotency_key="f", dry_run=True)).items)
+            == 6
+        )
         assert (await client.count(handler="g"))[TaskStatus.COMPLETE] == 6
         # A call of another name copies the copies as well, once.
         for _ in range(2):
-            forked = await client.bulk("fork", handler="g", key="f", limit=50)
+            forked = await client.bulk("fork", handler="g", idempotency_key="f", limit=50)
             assert forked.counts[BulkOutcome.DONE] == len(forked.items) == 12
         assert sum((await client.count(handler="g")).values()) == 24
 
@@ -68,11 +71,11 @@ async def test_a_task_that_failed_again_is_not_reported_as_retried(store: RedisS
         items: list[BulkItem] = []
         for _ in range(2):
             await client.wait("s", task)
-            items += (await client.bulk("retry", key="k")).items
+            items += (await client.bulk("retry", idempotency_key="k")).items
         assert [item.outcome for item in items] == [BulkOutcome.DONE, BulkOutcome.REFUSED]
-        assert "FAILED again: use another key" in str(items[1].reason)
+        assert "FAILED again: use another idempotency_key" in str(items[1].reason)
         work.bad = ""
-        assert (await client.bulk("retry", key="l")).counts[BulkOutcome.DONE] == 1
+        assert (await client.bulk("retry", idempotency_key="l")).counts[BulkOutcome.DONE] == 1
         assert await client.result("s", task) == ["a1", "b3", "c1"]
 
 

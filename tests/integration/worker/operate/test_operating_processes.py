@@ -95,12 +95,12 @@ async def test_what_fails_under_kills_is_found_retried_and_copied_once(
             await killed_operator(settings, action, 0.01)
             # A copy may have failed before the next call, which then matches it.
             for _ in range(2):
-                await client.bulk(action, key="k", attributes=KIND, session_id=SESSION)
+                await client.bulk(action, idempotency_key="k", attributes=KIND, session_id=SESSION)
         (tmp_path / "mended").touch()
         await killed_operator(settings, "retry", 0.01)
 
         async def all_complete() -> bool:
-            await client.bulk("retry", key="k", attributes=KIND, status="FAILED")
+            await client.bulk("retry", idempotency_key="k", attributes=KIND, status="FAILED")
             found = await store.list_tasks(SESSION)
             return all(task.status is TaskStatus.COMPLETE for task in found)
 

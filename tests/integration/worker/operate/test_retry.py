@@ -69,14 +69,18 @@ async def test_one_of_many_retries_wins_and_a_key_makes_them_one(store: RedisSta
         refused = [each for each in outcomes if isinstance(each, InvalidTransition)]
         assert len(refused) == 7
         await client.cancel(SESSION, task)
-        states = await asyncio.gather(*(client.retry(SESSION, task, key="k") for _ in range(8)))
+        states = await asyncio.gather(
+            *(client.retry(SESSION, task, idempotency_key="k") for _ in range(8))
+        )
         assert {state.status for state in states} == {TaskStatus.PENDING}
         view = await client.inspect(SESSION, task)
         assert view is not None
         assert view.retries == 2
         await client.cancel(SESSION, task)
-        assert (await client.retry(SESSION, task, key="k")).status is TaskStatus.CANCELLED
-        assert (await client.retry(SESSION, task, key="l")).status is TaskStatus.PENDING
+        assert (
+            await client.retry(SESSION, task, idempotency_key="k")
+        ).status is TaskStatus.CANCELLED
+        assert (await client.retry(SESSION, task, idempotency_key="l")).status is TaskStatus.PENDING
 
 
 async def test_what_cannot_be_reopened_is_refused(store: RedisStateStore) -> None:
@@ -109,8 +113,8 @@ async def test_what_cannot_be_reopened_is_refused(store: RedisStateStore) -> Non
         with pytest.raises(RetryRefused, match="parent"):
             await client.retry(SESSION, spawned.task_id)
         for key in ("", "x" * 201, 7):
-            with pytest.raises(InvalidField, match="key"):
-                await client.retry(SESSION, family, key=key)  # type: ignore[arg-type]
+            with pytest.raises(InvalidField, match="idempotency_key"):
+                await client.retry(SESSION, family, idempotency_key=key)  # type: ignore[arg-type]
         # With the parent its children are reopened, at the pause where they were.
         await client.retry(SESSION, family)
         for name in (family, spawned.task_id):

@@ -50,7 +50,7 @@ class Death:
         """Retry a task, and die at a write; return whether there were fewer."""
         self.left, was = at, _DYING.set(True)
         try:
-            await client.retry(SESSION, task, key="k")
+            await client.retry(SESSION, task, idempotency_key="k")
         except asyncio.CancelledError:
             return False
         finally:
@@ -162,7 +162,7 @@ async def test_a_retry_whose_caller_dies_is_completed_by_the_same_call(
             await sweep_all(store, found)
             assert await pending(client, names[1:]) == found
             reopened.append(len(found))
-            again = await client.retry(SESSION, names[0], key="k")
+            again = await client.retry(SESSION, names[0], idempotency_key="k")
             assert again.status is TaskStatus.PENDING
             if survived:
                 break

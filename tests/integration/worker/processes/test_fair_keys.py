@@ -36,7 +36,7 @@ async def submit_all(client: TaskClient) -> None:
     for key, many in _TASKS.items():
         handler = "hold" if key == "single" else "work"
         await asyncio.gather(
-            *(client.submit(handler, key, session_id=key, key=key) for _ in range(many))
+            *(client.submit(handler, key, session_id=key, limit_key=key) for _ in range(many))
         )
 
 

@@ -98,7 +98,7 @@ async def test_what_operators_read_agrees_with_the_tasks_once_all_is_still(
             first_ms = await clock_ms(store.base.scripts)
             await model.submit("who", TaskStatus.PENDING)
             then_ms = await clock_ms(store.base.scripts)
-            await model.submit("who", TaskStatus.PENDING, key="k")
+            await model.submit("who", TaskStatus.PENDING, limit_key="k")
             await model.submit("who", TaskStatus.PENDING, delay=timedelta(hours=1))
             await model.settled()
             assert all(reader.returncode is None for reader in readers)

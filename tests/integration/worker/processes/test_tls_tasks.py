@@ -50,7 +50,7 @@ async def family(ctx: TaskContext) -> Any:
     name = ctx.input["name"]
     await ctx.take(name, Rate(1, timedelta(days=1)), cost=1)
     answer = (await ctx.pause("ask", name=name)).value
-    child = await ctx.spawn("echo", answer, key=name)
+    child = await ctx.spawn("echo", answer, limit_key=name)
     return await ctx.join(child)
 
 
@@ -58,7 +58,7 @@ async def ask(client: TaskClient, number: int) -> None:
     odd = f"k {number} {{}}*:%\u00e9\n\0{'x' * 300}"
     session, task = f"s {odd}", f"t {odd}"
     await client.rates.set(odd, Rate(7, timedelta(minutes=1)))
-    await client.submit("family", {"name": odd}, session_id=session, task_id=task, key=odd)
+    await client.submit("family", {"name": odd}, session_id=session, task_id=task, limit_key=odd)
     found: list[OpenPause] = await eventually(
         lambda: client.pauses(session), "it asks", timeout_s=60
     )

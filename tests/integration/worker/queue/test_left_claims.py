@@ -37,13 +37,13 @@ async def test_the_permit_of_a_task_that_paused_or_ended_as_its_worker_died_is_f
     async with client_of(store) as client:
         await client.queues.limit(name, running=1)
         async with worker_process(store.settings, "one", **dies) as one:
-            first = await client.submit(handler, session_id=SESSION, key=key)
+            first = await client.submit(handler, session_id=SESSION, limit_key=key)
             assert await one.wait() == -signal.SIGKILL
             await becomes(client, first, status)
         assert (await client.queues.get(name)).running == 1
         async with worker_process(store.settings, "two", **options):
             # It would wait for the permit.
-            second = await client.submit("fresh", session_id=SESSION, key=key)
+            second = await client.submit("fresh", session_id=SESSION, limit_key=key)
             assert await client.result(SESSION, second, timeout_s=20) == "two"
 
             async def none_runs() -> bool:

@@ -71,7 +71,7 @@ async def test_a_queue_and_its_keys_have_no_more_running_than_is_set(
     await client.queues.limit(name, running=5, per_key=2)
     await client.queues.limit_key(name, "vip", running=3)
     tasks = [
-        await client.submit("work", key, session_id=SESSION, key=key)
+        await client.submit("work", key, session_id=SESSION, limit_key=key)
         for key in ("acme", "vip", "other")
         for _ in range(4)
     ]
@@ -125,7 +125,7 @@ async def test_who_waits_is_listed_by_key_with_the_age_of_the_oldest(
     await client.queues.limit(name, per_key=1)
     for key, count in (("a c/me", 3), ("b", 1)):
         for _ in range(count):
-            await client.submit("work", key, session_id=SESSION, key=key, priority=3)
+            await client.submit("work", key, session_id=SESSION, limit_key=key, priority=3)
     await client.submit("work", "s", session_id="s:1", in_turn=True)
     gate = Gate()
     # A priority makes a task wait for no longer.
@@ -133,7 +133,7 @@ async def test_who_waits_is_listed_by_key_with_the_age_of_the_oldest(
     async with pool(store, {"work": gate}):
         await eventually(lambda: gate.running[""] == 3, "one of each runs")
         found = await client.queues.keys(name)
-        assert [(each.key, each.in_turn, each.waiting, each.running) for each in found] == [
+        assert [(each.limit_key, each.in_turn, each.waiting, each.running) for each in found] == [
             ("a c/me", None, 2, 1),
             (None, "s:1", 0, 1),
             ("b", None, 0, 1),
@@ -196,22 +196,22 @@ async def test_a_parent_and_its_children_may_share_a_key_that_one_task_at_a_time
     gate.opened.set()
 
     async def parent(ctx: TaskContext) -> int:
-        children = [await ctx.spawn("work", "acme", key="acme") for _ in range(3)]
+        children = [await ctx.spawn("work", "acme", limit_key="acme") for _ in range(3)]
         for child in children:
             await ctx.join(child)
         return len(gate.begun)
 
     async def wrong(ctx: TaskContext) -> None:
-        await ctx.spawn("work", key="")
+        await ctx.spawn("work", limit_key="")
 
     await client.queues.limit(queue_of(store.settings), per_key=1)
     async with pool(store, {"parent": parent, "work": gate, "wrong": wrong}):
         # A parent that joins has given back its permit.
-        task = await client.submit("parent", session_id=SESSION, key="acme")
+        task = await client.submit("parent", session_id=SESSION, limit_key="acme")
         assert await client.result(SESSION, task, timeout_s=60) == 3
         assert gate.most["acme"] == 1
         task = await client.submit("wrong", session_id=SESSION)
-        assert "key" in ((await client.wait(SESSION, task, timeout_s=60)).error or "")
+        assert "limit_key" in ((await client.wait(SESSION, task, timeout_s=60)).error or "")
 
 
 async def test_a_killed_workers_permits_are_exact_and_come_back_with_its_leases(
@@ -221,7 +221,7 @@ async def test_a_killed_workers_permits_are_exact_and_come_back_with_its_leases(
     async with worker_process(settings, "one", lease_s=1.0) as one:
         # Those of one millisecond are in the order of their ids.
         tasks = [
-            await client.submit("linger", session_id=SESSION, key=key, task_id=f"t{number}")
+            await client.submit("linger", session_id=SESSION, limit_key=key, task_id=f"t{number}")
             for number, key in enumerate(("a", "a", "b"))
         ]
 
@@ -275,7 +275,7 @@ async def test_a_task_begins_after_its_delay_and_not_before(
         soon = timedelta(milliseconds=300)
         tasks = [
             await client.submit("now", session_id=SESSION, delay=soon),
-            await client.submit("now", session_id=SESSION, delay=soon, key="k"),
+            await client.submit("now", session_id=SESSION, delay=soon, limit_key="k"),
             await client.submit("now", session_id=SESSION, at=datetime.now(UTC) - soon),
             await client.submit("now", session_id=SESSION, delay=timedelta(hours=1)),
         ]
@@ -307,11 +307,11 @@ async def test_a_task_that_is_put_off_for_long_keeps_its_key(
     store: RedisStateStore, client: TaskClient
 ) -> None:
     delay = timedelta(days=30)
-    later = await client.submit("work", "later", session_id=SESSION, delay=delay, key="k")
+    later = await client.submit("work", "later", session_id=SESSION, delay=delay, limit_key="k")
     gate = Gate()
     gate.opened.set()
     async with pool(store, {"work": gate}):
-        soon = await client.submit("work", "soon", session_id=SESSION, key="k")
+        soon = await client.submit("work", "soon", session_id=SESSION, limit_key="k")
         await client.wait(SESSION, soon, timeout_s=60)
     owners = store.base.keys.queue(queue_of(store.settings)).owners
     assert await store.transport.commands.hexists(owners, f"later:{job_of(store, later)}")
@@ -327,9 +327,9 @@ async def test_a_task_that_is_put_off_for_long_keeps_its_key(
         ({"at": datetime(2030, 1, 1)}, "at"),  # noqa: DTZ001 - that is the mistake
         ({"at": datetime(9000, 1, 1, tzinfo=UTC)}, "at"),
         ({"at": datetime.now(UTC), "delay": timedelta(1)}, "at"),
-        ({"key": ""}, "key"),
-        ({"key": 5}, "key"),
-        ({"key": "k", "in_turn": True}, "key"),
+        ({"limit_key": ""}, "limit_key"),
+        ({"limit_key": 5}, "limit_key"),
+        ({"limit_key": "k", "in_turn": True}, "limit_key"),
     ],
 )
 async def test_what_no_task_can_wait_for_is_refused_by_name(

@@ -92,12 +92,12 @@ async def test_a_batch_runs_when_its_time_has_come_and_its_start_closes_it(
 async def test_keys_handlers_and_sessions_have_batches_of_their_own(client: TaskClient) -> None:
     names = {
         await batch(client, 1),
-        await batch(client, 1, key="k"),
-        await batch(client, 1, key="\ud800"),
+        await batch(client, 1, group="k"),
+        await batch(client, 1, group="\ud800"),
         await batch(client, 1, session_id="other"),
         await client.batch("handler", 1, session_id=SESSION, after=LATER),
         await debounce(client, 1),
-        await debounce(client, 1, key="k"),
+        await debounce(client, 1, group="k"),
     }
     assert len(names) == 7
 
@@ -179,8 +179,8 @@ async def test_what_is_gathered_is_limited_under_the_key_that_its_first_call_gav
     store: RedisStateStore, client: TaskClient
 ) -> None:
     await client.queues.limit(queue_of(store.settings), per_key=1)
-    options: dict[str, Any] = {"limit_key": "acme", "key": "page"}
-    held = await client.submit("hold", session_id=SESSION, key="acme")
+    options: dict[str, Any] = {"limit_key": "acme", "group": "page"}
+    held = await client.submit("hold", session_id=SESSION, limit_key="acme")
     opened = asyncio.Event()
 
     async def hold(_: TaskContext) -> None:
@@ -232,7 +232,7 @@ async def test_a_batch_is_full_of_bytes_too(store: RedisStateStore, client: Task
         (batch, {"most": 1001}, "most"),
         (batch, {"item_id": ""}, "item_id"),
         (batch, {"item_id": "x" * 201}, "item_id"),
-        (batch, {"key": 1}, "key"),
+        (batch, {"group": 1}, "group"),
         (batch, {"session_id": 1}, "session_id"),
         (batch, {"item": "x" * MOST_ITEM_BYTES}, "item"),
         (debounce, {"wait": "1 s"}, "wait"),

@@ -63,7 +63,7 @@ async def operate(settings: Settings, argument: dict[str, Any]) -> None:
     ):
         action = argument["action"]
         print("begun", flush=True)  # noqa: T201
-        await client.bulk(action, key="k", attributes=KIND, concurrency=1)
+        await client.bulk(action, idempotency_key="k", attributes=KIND, concurrency=1)
 
 
 def main(argument: dict[str, Any]) -> None:
