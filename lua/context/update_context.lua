@@ -1,4 +1,5 @@
--- Replace parts of a session's context, one number up, if it has the expected one.
+-- Replace parts of a session's context, one number up, if it has the expected one. Once per call: what others
+-- write before a repetition stays.
 -- KEYS context       hash: version, write, order, number, hash, call, places and the parts given; =<task> -> place and result
 -- ARGV expected      number and, after a space, its call; the number alone; 0 for absent, '' for any
 -- ARGV call          id of this call; each part given has it as its `:write` among the fields
@@ -13,6 +14,8 @@
 -- @include record_write
 -- @include context_result
 -- @include stale
+-- @once
+-- @idempotent
 
 local is = redis.call('HMGET', context, 'number', 'hash', 'call')
 -- Patches are applied in between: the last write alone would not tell a repeated call.
@@ -24,4 +27,4 @@ local number = string.format('%.0f', tonumber(is[1] or 0) + 1)
 local parts = { 'number', number, 'hash', content_hash, 'call', call, unpack(fields) }
 record_write(context, { key = '' }, call, ttl_ms, parts)
 for i = 1, #results, 2 do context_result(context, results[i], results[i + 1]) end
-return { 'OK', tonumber(number), content_hash }
+return keep_reply({ 'OK', tonumber(number), content_hash })

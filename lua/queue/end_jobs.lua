@@ -11,7 +11,8 @@
 -- KEYS payloads..    strings: the jobs in arq's format
 -- ARGV keys.channel  on which the queue's workers are woken
 -- ARGV life_ms       int: how long a job that is put off is kept at least
--- ARGV jobs..        id, when it was claimed, and in how many ms it is due again, '' for never; in turn
+-- ARGV jobs..        id, when it was claimed, in how many ms it is due again, '' for never, and where it was; in
+--   turn
 -- Returns
 --   {'OK', ended}  how many were still claimed by that claim
 -- Emits nothing but a sign of life on the channel
@@ -22,7 +23,8 @@
 
 local now, ended = now_ms(), 0
 for i, payload in ipairs(payloads) do
-  local id, claimed, again_ms = jobs[3 * i - 2], tonumber(jobs[3 * i - 1]), tonumber(jobs[3 * i])
+  local id, claimed, again_ms = jobs[4 * i - 3], tonumber(jobs[4 * i - 2]), tonumber(jobs[4 * i - 1])
+  local place = tonumber(jobs[4 * i])
   local task = string.match(id, '^(.*):%d+$') or id
   local key = redis.call('HGET', keys.owners, 'held:' .. task)
   ended = ended + claim_end(keys, task, claimed)
@@ -31,7 +33,9 @@ for i, payload in ipairs(payloads) do
       redis.call('HSET', keys.owners, 'later:' .. id, key)
       lives(keys.owners, life_ms + again_ms)
     end
-    redis.call('ZADD', keys.queue, 'NX', string.format('%.0f', now + again_ms), id)
+    -- What is handed off goes before what came after it: tasks in turn keep their order.
+    local first = key and again_ms == 0 and place and place > 0 and place < now
+    redis.call('ZADD', keys.queue, 'NX', first and jobs[4 * i] or string.format('%.0f', now + again_ms), id)
     lives(keys.queue, life_ms + again_ms)
   elseif not redis.call('ZSCORE', keys.queue, id) then
     redis.call('DEL', payload)

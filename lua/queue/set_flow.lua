@@ -1,5 +1,5 @@
--- Set limits of a queue, and take away those that have no value. Keys that wait take their turn again. A
--- repetition sets the same.
+-- Set limits of a queue, and take away those that have no value. Keys that wait take their turn again. Once
+-- per call: what was set before a repetition stays.
 -- KEYS keys.flow     hash: paused, limit, per_key, limit:<key>, key_rate, rate:<key>, turn
 -- KEYS keys.keyed    zset: key, place and id of each job that has a key, in order
 -- KEYS keys.turns    zset: key -> when it had its turn
@@ -9,6 +9,8 @@
 --   {'OK', settings}  all names and values, in turn
 -- Emits nothing but a sign of life on the channel
 -- @include flow_key
+-- @once
+-- @idempotent
 
 for i = 1, #settings, 2 do
   if settings[i + 1] == '' then
@@ -29,4 +31,4 @@ for _ = 1, 10000 do
   from = '(' .. key .. '\1'
 end
 redis.pcall('SPUBLISH', keys.channel, '')
-return { 'OK', redis.call('HGETALL', keys.flow) }
+return keep_reply({ 'OK', redis.call('HGETALL', keys.flow) })

@@ -1,5 +1,4 @@
--- Save a record that several indexes list, and let others list it no more, in one step. A repetition finds
--- its write.
+-- Save a record that several indexes list, and let others list it no more, in one step, once per call.
 -- KEYS record     hash: version, write, order and the fields given
 -- KEYS indexes..  zset: member -> expiry in us
 -- ARGV write      id of this call
@@ -10,10 +9,11 @@
 -- Returns
 --   {'OK', version}  the new version
 -- @include record_write
+-- @once
+-- @idempotent
 -- @lasting
 
 local was = redis.call('HMGET', record, 'write', 'version', 'order')
-if was[1] == write then return { 'OK', tonumber(was[2]) } end
 local version
 for place, index in ipairs(indexes) do
   if place <= listed then
@@ -22,4 +22,4 @@ for place, index in ipairs(indexes) do
     redis.call('ZREM', index, member)
   end
 end
-return { 'OK', version }
+return keep_reply({ 'OK', version })

@@ -1,10 +1,10 @@
--- Save a record, if it is at the expected version and the writer still holds its lease.
+-- Save a record, if it is at the expected version and the writer still holds its lease. A repetition finds its
+-- write, or a later one.
 -- KEYS record    hash: version, write, order and the fields given
 -- KEYS index     zset: member -> expiry in us; untouched without a member
 -- KEYS lease     hash: epoch, claim
 -- ARGV mark      of the writer's lease, '' for none
--- ARGV expected  version and, after a space, its write; the version alone; 0 for absent, '+' for any
---   that is there, '' for any
+-- ARGV expected  version and, after a space, its write; the version alone; 0 for absent
 -- ARGV write     id of this call
 -- ARGV ttl_ms    int: milliseconds
 -- ARGV member    in the index, '' for none
@@ -23,7 +23,6 @@ local was = redis.call('HMGET', record, 'write', 'version', 'order')
 if was[1] == write then return { 'OK', tonumber(was[2]) } end
 local lost = fence(lease, mark)
 if lost then return lost end
-if expected == '+' then expected = was[2] or '+' end
 local other = stale(expected, was[2], was[1])
 if other then return other end
 local place = { key = member ~= '' and index or '', member = member }

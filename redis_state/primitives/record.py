@@ -2,7 +2,8 @@
 
 A save may ask for a version and for a lease's epoch. It knows the id of its call, so that one
 repeated after a lost reply recognises its own write instead of conflicting with it. That id is part
-of the version too: a number alone is given again when the server's history goes back.
+of the version too: a number alone is given again when the server's history goes back. A save that
+asks for no version keeps its reply: repeated, it leaves what others have saved since.
 """
 
 from __future__ import annotations
@@ -60,16 +61,28 @@ class Records:
         LeaseLost; nothing is written then.
         """
         write = new_write_id()
-        reply = await self._scripts.save_record(
-            key,
-            fields,
-            write=write,
-            ttl_ms=ttl_ms,
-            expected=expected,
-            index=place.index if place else None,
-            member=place.member if place else None,
-            fence=fence,
-        )
+        index, member = (place.index, place.member) if place else (None, None)
+        if expected is None:
+            reply = await self._scripts.put_record(
+                key,
+                fields,
+                write=write,
+                ttl_ms=ttl_ms,
+                index=index,
+                member=member,
+                fence=fence,
+            )
+        else:
+            reply = await self._scripts.save_record(
+                key,
+                fields,
+                write=write,
+                ttl_ms=ttl_ms,
+                expected=expected,
+                index=index,
+                member=member,
+                fence=fence,
+            )
         if reply.word is ReplyCode.STALE:
             raise VersionConflict(key, expected=expected or 0, actual=reply.version)
         if reply.word is ReplyCode.LOST:
@@ -78,8 +91,8 @@ class Records:
 
     async def amend(self, key: str, fields: Mapping[str, bytes], *, ttl_ms: int) -> bool:
         """Save fields of a record that is there, and return whether it was. Atomic."""
-        reply = await self._scripts.save_record(
-            key, fields, write=new_write_id(), ttl_ms=ttl_ms, expected="+"
+        reply = await self._scripts.put_record(
+            key, fields, write=new_write_id(), ttl_ms=ttl_ms, only_if_there=True
         )
         return reply.word is ReplyCode.OK
 

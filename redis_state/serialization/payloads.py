@@ -281,6 +281,16 @@ class Payloads:
             raise PayloadUnreadable(of, field, _NO_STORE)
         return value
 
+    def need_within(self, value: Any, *, of: str, field: str) -> Any:
+        """Return a tree of values that was read. Errors: PayloadUnreadable, as of `need`."""
+        if isinstance(value, dict):
+            for part in cast("dict[str, Any]", value).values():
+                self.need_within(part, of=of, field=field)
+        elif codec.kind_of(value) is list:
+            for part in value:
+                self.need_within(part, of=of, field=field)
+        return cast("Any", self.need(value, of=of, field=field))
+
     def loggable(self, error: BaseException) -> BaseException | None:
         """Return an error if its text may be logged: not that of a handler whose payloads are
         sealed.

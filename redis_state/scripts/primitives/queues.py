@@ -26,12 +26,16 @@ class QueuedJob(NamedTuple):
 
 
 class EndedJob(NamedTuple):
-    """A job that was claimed and is done; in ``again_ms`` it is due again, unless that is None."""
+    """A job that was claimed and is done; in ``again_ms`` it is due again, unless that is None.
+
+    One of a key that is due at once goes where it was, to its ``place``.
+    """
 
     payload: str
     id: bytes
     claimed: bytes
     again_ms: int | None
+    place: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +51,11 @@ class EndedJobs:
 
     @property
     def jobs(self) -> list[Argument]:
-        """Return their ids, claims, and in how many ms they are due again."""
+        """Return their ids, claims, in how many ms they are due again, and places."""
         written: list[Argument] = []
         for job in self.each:
             again: Argument = b"" if job.again_ms is None else job.again_ms
-            written += (job.id, job.claimed, again)
+            written += (job.id, job.claimed, again, job.place)
         return written
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 from redis_state.scripts.binding import remembering, script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
@@ -32,12 +32,27 @@ class RecordScripts(ScriptRunner):
         *,
         write: str,
         ttl_ms: int,
-        expected: Annotated[int | Literal["+"] | None, expecting] = None,
+        expected: Annotated[int, expecting],
         index: str | None = None,
         member: Topic = None,
         fence: Fence | None = None,
     ) -> PendingReply:
         """OK version | STALE version write | LOST epoch."""
+
+    @script
+    def put_record(
+        self,
+        record: str,
+        fields: Mapping[str, bytes],
+        *,
+        write: str,
+        ttl_ms: int,
+        only_if_there: bool = False,
+        index: str | None = None,
+        member: Topic = None,
+        fence: Fence | None = None,
+    ) -> PendingReply:
+        """OK version | MISSING | LOST epoch."""
 
     # Tasks at work are saved again and again.
     @remembering(behind="write", most=4096)

@@ -172,7 +172,7 @@ class AgentWorker:
         gc.freeze()
         try:
             with asyncio.Runner(loop_factory=_uvloop_factory() if uvloop else None) as runner:
-                runner.run(self.serve())
+                runner.run(self._serve(handle_signals=True))
         finally:
             # A host may have frozen objects of its own, to share them with its forks.
             if not frozen_before:
@@ -185,8 +185,17 @@ class AgentWorker:
         hands running tasks off at once.
 
         Errors: NoConnection if the server never accepted the worker and a retry is useless: for a
-        wrong password, a certificate, a missing right. An unreachable server is waited for.
+        wrong password, a certificate, a missing right. ConfigError for settings of no use. Both are
+        logged, too. An unreachable server is waited for.
         """
+        try:
+            await self._serve(handle_signals=handle_signals)
+        except (ConfigError, NoConnection) as error:
+            # A host that has made a task of this may look at it much later, or never.
+            log.error("this worker does not serve: %s", error)  # noqa: TRY400 - it is raised
+            raise
+
+    async def _serve(self, *, handle_signals: bool) -> None:
         process = WorkerProcess(self._worker_config(), polls=Polls())
         loop = self._queue_loop(process)
         signals = WorkerSignals()

@@ -27,6 +27,8 @@ _END_AGAIN_S = 1.0
 # How long jobs that are being claimed, or whose claims are being ended, may hold up a stop. The
 # sweeper finds what is left.
 _SETTLE_S = 2.0
+# So long what is tried again keeps its claim. Sweepers leave claims alone for longer.
+_HELD_S = 1.0
 # How many jobs one call claims or ends.
 _PAGE = 128
 
@@ -160,6 +162,10 @@ class QueueLoop:
             again_ms = parked
         except RunAgain as again:
             again_ms = round(again.defer_s * 1000)
+            if job.is_limited and again.defer_s <= _HELD_S:
+                # Under its claim: meanwhile the next one of its session would have its turn.
+                again_ms = 0
+                await asyncio.sleep(again.defer_s)
         except asyncio.CancelledError:
             again_ms = 0
             raise

@@ -1,7 +1,8 @@
 """The names of the queues that jobs were put into, also of those that no worker serves.
 
-A name is known before its first job is there. It is written again every ten minutes, so a server
-that lost it knows it soon.
+A name is known before its first job is there. It is written again every ten minutes, and by a
+sweeper that finds that the history of the queues is another one. So a server that lost it knows it
+soon.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ class QueueNames:
         except BaseException:
             self._known.pop(name, None)
             raise
+
+    def doubt(self) -> None:
+        """Write every name again that comes: the server may have lost it."""
+        self._known.clear()
 
     async def list(self) -> set[str]:
         """List all of them, a page at a time. Errors: BackendUnavailable."""

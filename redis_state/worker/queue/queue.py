@@ -68,6 +68,7 @@ class Queue:
         self.names: QueueNames = QueueNames(
             self._scripts, self._keys.queue_names(), life_ms=self._life_ms
         )
+        self._history = ""
         self._parked: dict[str, bytes] = {}
 
     @property
@@ -185,7 +186,12 @@ class Queue:
         reply = await self._scripts.know_history(
             self._keys.queue_history(), id=new_write_id(), picking=picking
         )
-        return reply.text(0), reply.facts[1] == 1
+        history = reply.text(0)
+        if history != self._history:
+            # What this process has written may be lost. Tasks that wait are ensured again.
+            self.names.doubt()
+            self._history = history
+        return history, reply.facts[1] == 1
 
     async def claim(self, queue: str, *, limit: int) -> list[ClaimedJob]:
         """Claim the first jobs that are due, at most so many. Errors: BackendUnavailable.
@@ -298,7 +304,7 @@ class Queue:
         """
         keys = self.keys(queue)
         ended = [
-            EndedJob(self._payload_beside(keys, job), job.id, job.claimed, again_ms)
+            EndedJob(self._payload_beside(keys, job), job.id, job.claimed, again_ms, job.place)
             for job, again_ms in jobs
         ]
         await self._scripts.end_jobs(keys, EndedJobs(ended), life_ms=self._life_ms)

@@ -60,11 +60,11 @@ class Crew:
         for name in list(self.processes):
             await self.kill(name)
 
-    async def start(self) -> str:
+    async def start(self, **more: Any) -> str:
         """Start a worker; return its name."""
         self._started += 1
         name = f"w{self._started}"
-        argument = self._argument | {"name": name}
+        argument = self._argument | {"name": name} | more
         self.processes[name] = await start_process(self._program, argument)
         return name
 

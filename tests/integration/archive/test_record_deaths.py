@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.worker, pytest.mark.slow]
 CLASSES = frozenset(get_args(ArchiveClass))
 # The fault points: what a save sends, and what an archiver does.
 POINTS = {
-    *("watch_since", "save_record", "save_session", "claim_due", "hold_record", "mark_record"),
+    *("watch_since", "put_record", "save_session", "claim_due", "hold_record", "mark_record"),
     *("settle_claim", "postgres", "files", "append_log", "find_row", "keep_rows", "commit_blob"),
 }
 

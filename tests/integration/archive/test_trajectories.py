@@ -98,13 +98,13 @@ async def test_nothing_is_sent_unless_the_class_is_chosen(
     monkeypatch.setattr(CallSender, "run", watched)
     async with RedisStateStore(settings) as plain:
         await plain.save_trajectory(TRACE, SESSION, made("one"))
-        assert sent == ["note_member", "save_record"]
+        assert sent == ["note_member", "put_record"]
     # Connected: behind a new connection the entry is put again.
     assert await live.get_trajectory(TRACE, SESSION) is not None
     sent.clear()
     await live.save_trajectory(TRACE, SESSION, made("one"))
-    assert sorted(sent) == ["note_member", "save_record", "watch_since"]
-    assert sent.index("watch_since") < sent.index("save_record")
+    assert sorted(sent) == ["note_member", "put_record", "watch_since"]
+    assert sent.index("watch_since") < sent.index("put_record")
 
 
 async def test_many_writers_and_archivers_lose_no_last_state(

@@ -189,6 +189,17 @@ async def test_what_the_queue_lost_is_queued_at_once(
     assert min([await swept.inspect(task) for task in tasks]) > _SOON_MS
 
 
+async def test_the_name_of_a_queue_that_was_lost_is_written_again(swept: Pool) -> None:
+    task = await swept.submit(age=timedelta(days=9))
+    assert await swept.inspect(task) > _SOON_MS
+    await _flush(swept)
+    await send(swept.store, "UNLINK", swept.store.base.keys.queue_names())
+    assert await swept.queue.names.list() == set()
+    await swept.compare()
+    await swept.queue_all(1)
+    assert await swept.queue.names.list() == {swept.name}
+
+
 @pytest.fixture
 async def queue_server() -> AsyncIterator[Rollback]:
     async with rolling_back() as server:

@@ -140,6 +140,21 @@ async def _gone(found: Awaitable[Any]) -> bool:
     return await found is None
 
 
+async def test_a_repeated_save_without_a_version_keeps_what_was_saved_since(
+    settings: Settings, store: RedisStateStore
+) -> None:
+    async def is_saved() -> bool:
+        return await store.load_memory("m") is not None
+
+    async with repeating(settings) as (client, mine):
+        await client.call(
+            lambda: mine.save_memory_state("m", {"by": "me"}),
+            done=is_saved,
+            meanwhile=lambda: store.save_memory_state("m", {"by": "another"}),
+        )
+    assert await store.load_memory("m") == ({"by": "another"}, 2)
+
+
 async def test_a_repeated_rollback_keeps_the_snapshots_saved_since(
     settings: Settings, store: RedisStateStore
 ) -> None:

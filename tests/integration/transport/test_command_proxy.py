@@ -91,7 +91,7 @@ async def test_a_script_is_known_by_its_text_and_by_its_digest(
     async with changed(settings, url=proxy.url) as store:
         for text in ("by its text", "by its digest"):
             # Its call is repeated, and finds its write if there was one.
-            with proxy.cut_before("save_record"), proxy.cut_after("save_record", at=2) as fault:
+            with proxy.cut_before("put_record"), proxy.cut_after("put_record", at=2) as fault:
                 await store.save_memory_state("m", {"is": text})
             assert fault.seen == 3
             assert await store.load_memory("m") == ({"is": text}, 1 + ("digest" in text))

@@ -99,8 +99,13 @@ async def test_a_worker_goes_on_and_no_result_is_lost(caplog: pytest.LogCaptureF
         assert ran == [1, 2]
         # One that has not polled yet ends: a person has to change something.
         await server.ask("CONFIG", "SET", "appendfsync", "everysec", repeatable=True)
+        caplog.clear()
+        refused = asyncio.create_task(agent(durable, {"h": work}).serve(handle_signals=False))
+        await asyncio.wait({refused})
+        # Before the host looks at the task, if it ever does.
+        assert "this worker does not serve: this server cannot promise" in caplog.text
         with pytest.raises(ConfigError, match="cannot promise"):
-            await agent(durable, {"h": work}).serve(handle_signals=False)
+            await refused
 
 
 async def test_what_a_handler_records_meanwhile_waits_until_the_server_is_mended() -> None:

@@ -197,7 +197,7 @@ async def test_a_record_is_read_kept_and_let_go_of(scripts: Scripts, keys: Keys)
     assert await hold(0) == no(ReplyCode.MISSING)
     assert await mark("1 w") == no(ReplyCode.MISSING)
     for write in ("v", "w"):
-        await scripts.save_record(
+        await scripts.put_record(
             key, {"document": b"{}"}, write=write, ttl_ms=HOUR, index=index, member="t"
         )
     reply = await hold(0, whole=True)
@@ -215,5 +215,5 @@ async def test_a_record_is_read_kept_and_let_go_of(scripts: Scripts, keys: Keys)
     assert "archive_hold" not in await fields(scripts, key)
     assert await hold(DAY) == no(ReplyCode.COUNTED, b"2 w")
     # A save is another state, with a life of its own.
-    await scripts.save_record(key, {"document": b"{}"}, write="x", ttl_ms=HOUR)
+    await scripts.put_record(key, {"document": b"{}"}, write="x", ttl_ms=HOUR)
     assert (await hold(0)).facts[0] == b"3 x"

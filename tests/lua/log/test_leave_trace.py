@@ -23,7 +23,7 @@ async def fill(scripts: Scripts, keys: Keys, *sessions: str) -> list[Named]:
     named: list[Named] = []
     for name in ("own", ""):
         key, write = keys.binding("t", name or "other"), f"write of {name}"
-        await scripts.save_record(
+        await scripts.put_record(
             key, {}, write=write, ttl_ms=HOUR, index=trace.bindings, member=name
         )
         named.append((key, name, write.encode()))
@@ -99,7 +99,7 @@ async def test_a_session_whose_time_is_over_uses_the_trace_no_more(
 async def test_what_is_saved_again_after_it_was_read_stays(scripts: Scripts, keys: Keys) -> None:
     trace, named = trace_keys(keys), await fill(scripts, keys, "one")
     for key, name, _ in named:
-        await scripts.save_record(
+        await scripts.put_record(
             key, {}, write="later", ttl_ms=HOUR, index=trace.bindings, member=name
         )
     assert await leave(scripts, keys, "one", named, own=1) == ok(0)

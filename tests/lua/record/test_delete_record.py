@@ -12,7 +12,7 @@ async def test_a_record_and_its_place_go(
     scripts: Scripts, keys: Keys, *, only_if_gone: bool
 ) -> None:
     key, index = keys.task("s", ""), keys.tasks("s")
-    await scripts.save_record(key, {}, write="w", ttl_ms=HOUR, index=index, member="")
+    await scripts.put_record(key, {}, write="w", ttl_ms=HOUR, index=index, member="")
 
     async def delete() -> object:
         return await scripts.delete_record(key, index=index, member="", only_if_gone=only_if_gone)
@@ -29,6 +29,6 @@ async def test_a_record_and_its_place_go(
 
 async def test_a_record_without_a_place_goes(scripts: Scripts, keys: Keys) -> None:
     key = keys.memory("m")
-    await scripts.save_record(key, {}, write="w", ttl_ms=HOUR)
+    await scripts.put_record(key, {}, write="w", ttl_ms=HOUR)
     assert await scripts.delete_record(key, index=None, member=None, only_if_gone=False) == ok(1)
     assert await lives(scripts, key) == [-2]

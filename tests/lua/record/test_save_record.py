@@ -21,13 +21,25 @@ async def save(
     ttl_ms: int = HOUR,
     **given: bytes,
 ) -> Reply:
-    return await scripts.save_record(
+    index = None if member is None else f"{key}:index"
+    if isinstance(expected, int):
+        return await scripts.save_record(
+            key,
+            given,
+            write=write,
+            ttl_ms=ttl_ms,
+            expected=expected,
+            index=index,
+            member=member,
+            fence=fence,
+        )
+    return await scripts.put_record(
         key,
         given,
         write=write,
         ttl_ms=ttl_ms,
-        expected=expected,
-        index=None if member is None else f"{key}:index",
+        only_if_there=expected == "+",
+        index=index,
         member=member,
         fence=fence,
     )
@@ -51,7 +63,7 @@ async def test_versions_count_and_a_repeated_write_is_recognised(
 
 async def test_only_what_is_there_is_amended(scripts: Scripts, keys: Keys) -> None:
     key = keys.memory("m")
-    assert await save(scripts, key, "one", expected="+", a=b"1") == no(ReplyCode.STALE, 0, b"")
+    assert await save(scripts, key, "one", expected="+", a=b"1") == no(ReplyCode.MISSING)
     assert await fields(scripts, key) == {}
     assert await save(scripts, key, "one", a=b"1") == ok(1)
     for _ in range(2):
@@ -65,13 +77,13 @@ async def test_a_stale_epoch_writes_nothing_but_its_own_repetition_is_told_the_t
     key, lease = keys.task("s", "t"), keys.lease("s", "t")
     taken = await scripts.acquire_lease(lease, owner="o", duration_ms=HOUR, keep_ms=HOUR)
     fence = Fence(lease, taken.facts[0], "o")
-    assert await save(scripts, key, "one", fence=fence, a=b"1") == ok(1)
+    assert await save(scripts, key, "one", fence=fence, expected=0, a=b"1") == ok(1)
     await scripts.release_lease(lease, owner="o", epoch=fence.epoch)
     later = await scripts.acquire_lease(lease, owner="p", duration_ms=HOUR, keep_ms=HOUR)
-    assert await save(scripts, key, "one", fence=fence, a=b"1") == ok(1)
-    assert await save(scripts, key, "two", fence=fence, a=b"2") == no(
-        ReplyCode.LOST, later.facts[0]
-    )
+    assert await save(scripts, key, "one", fence=fence, expected=0, a=b"1") == ok(1)
+    lost = no(ReplyCode.LOST, later.facts[0])
+    assert await save(scripts, key, "two", fence=fence, a=b"2") == lost
+    assert await save(scripts, key, "two", fence=fence, expected=1, a=b"2") == lost
     assert (await fields(scripts, key))["a"] == b"1"
 
 

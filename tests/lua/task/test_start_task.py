@@ -34,7 +34,7 @@ async def test_a_repeated_start_is_known_even_if_the_record_was_written_since(
     task = task_keys(keys)
     await make_task(scripts, task, "PENDING")
     await start(scripts, keys, task)
-    await scripts.save_record(task.task, {"priority": b"5"}, write="other", ttl_ms=HOUR)
+    await scripts.put_record(task.task, {"priority": b"5"}, write="other", ttl_ms=HOUR)
     again = await start(scripts, keys, task)
     assert (flat(again)[b"attempts"], flat(again)[b"priority"]) == (b"1", b"5")
 

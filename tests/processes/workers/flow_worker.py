@@ -36,7 +36,13 @@ class Flow:
 
     def handlers(self) -> dict[str, Handler]:
         """Name them."""
-        return {"work": self.work, "call": self.call, "hold": self.hold, "fire": self.fire}
+        return {
+            "work": self.work,
+            "call": self.call,
+            "hold": self.hold,
+            "fire": self.fire,
+            "gather": self.gather,
+        }
 
     async def work(self, ctx: TaskContext) -> None:
         """Run for some time, under the group that the input names."""
@@ -60,6 +66,11 @@ class Flow:
     async def fire(self, ctx: TaskContext) -> None:
         """Be the task of a schedule's occurrence."""
         await ctx.step("fire", note, self._folder, "fired", ctx.task.task_id, ctx.input)
+
+    async def gather(self, ctx: TaskContext) -> None:
+        """Be a task whose input was gathered."""
+        note(self._folder, "gathered", ctx.task.task_id, ctx.input)
+        await ctx.step("seen", lambda: None)
 
     async def _parts(self, ctx: TaskContext) -> None:
         async def part() -> None:

@@ -106,8 +106,52 @@ async def _look_at_blob(scripts: Scripts, keys: Keys) -> Any:
     return await ask(scripts, "HGET", keys.artifacts("p").blob("b"), "ref")
 
 
-def _save_record(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
-    return scripts.save_record(keys.memory("m"), {"document": b"theirs"}, write="w", ttl_ms=HOUR)
+def _save_record(document: bytes = b"theirs", *, only_if_there: bool = False) -> Step:
+    return lambda scripts, keys: scripts.put_record(
+        keys.memory("m"),
+        {"document": document},
+        write=document.decode(),
+        ttl_ms=HOUR,
+        only_if_there=only_if_there,
+    )
+
+
+async def _look_at_record(scripts: Scripts, keys: Keys) -> Any:
+    return await ask(scripts, "HGET", keys.memory("m"), "document")
+
+
+def _save_listed(document: bytes, listed: int) -> Step:
+    return lambda scripts, keys: scripts.save_listed(
+        keys.llama_handler(SESSION),
+        {"document": document},
+        indexes=[keys.llama_handlers(), keys.llama_running()],
+        write=document.decode(),
+        ttl_ms=HOUR,
+        member=SESSION,
+        listed=listed,
+    )
+
+
+async def _look_at_listed(scripts: Scripts, keys: Keys) -> Any:
+    document = await ask(scripts, "HGET", keys.llama_handler(SESSION), "document")
+    return document, await ask(scripts, "ZCARD", keys.llama_running())
+
+
+def _update_context(value: bytes) -> Step:
+    return lambda scripts, keys: scripts.update_context(
+        keys.context("s"),
+        {"llm_context": value},
+        results=[],
+        content_hash="h",
+        hashed=True,
+        expected=None,
+        call=value.decode(),
+        ttl_ms=HOUR,
+    )
+
+
+async def _look_at_context(scripts: Scripts, keys: Keys) -> Any:
+    return await ask(scripts, "HGET", keys.context("s"), "llm_context")
 
 
 async def _log(scripts: Scripts, keys: Keys) -> Any:
@@ -231,8 +275,14 @@ CASES: dict[str, Case] = {
     ),
     "delete_blob": Case(_commit, _delete_blob, _look_at_blob),
     "commit_blob": Case(_delete_blob, _commit, _look_at_blob),
+    "put_record": Case(_save_record(), _save_record(b"mine"), _look_at_record),
+    "put_record there": Case(
+        _save_record(), _save_record(b"mine", only_if_there=True), _look_at_record
+    ),
+    "save_listed": Case(_save_listed(b"theirs", 2), _save_listed(b"mine", 1), _look_at_listed),
+    "update_context": Case(_update_context(b"theirs"), _update_context(b"mine"), _look_at_context),
     "delete_record": Case(
-        _save_record,
+        _save_record(),
         lambda scripts, keys: scripts.delete_record(
             keys.memory("m"), index=None, member=None, only_if_gone=False
         ),

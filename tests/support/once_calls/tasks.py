@@ -112,6 +112,22 @@ async def _open_batch(scripts: Scripts, keys: Keys) -> None:
         await ask(scripts, "PEXPIRE", key, HOUR)
 
 
+def _set_rate(rate: str) -> Step:
+    return lambda scripts, keys: scripts.set_rate(keys.rate_settings(), name="r", rate=rate)
+
+
+async def _look_at_rate(scripts: Scripts, keys: Keys) -> Any:
+    return await ask(scripts, "HGET", keys.rate_settings(), "r")
+
+
+def _set_limit(running: bytes) -> Step:
+    return lambda scripts, keys: scripts.set_flow(keys.queue("q"), {"limit": running})
+
+
+async def _look_at_limit(scripts: Scripts, keys: Keys) -> Any:
+    return await ask(scripts, "HGET", keys.queue("q").flow, "limit")
+
+
 CASES: dict[str, Case] = {
     "add_item": Case(
         _open_batch,
@@ -190,4 +206,7 @@ CASES: dict[str, Case] = {
         CALLS["unlist_pauses"],
         lambda scripts, keys: ask(scripts, "ZCARD", keys.opened_pauses()),
     ),
+    "set_rate": Case(_set_rate("2 1000"), _set_rate("1 1000"), _look_at_rate),
+    "set_rate away": Case(_set_rate("2 1000"), _set_rate(""), _look_at_rate),
+    "set_flow": Case(_set_limit(b"2"), _set_limit(b"1"), _look_at_limit),
 }

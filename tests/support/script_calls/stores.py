@@ -37,6 +37,19 @@ def _save_record(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     )
 
 
+def _put_record(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
+    task = task_keys(keys, SESSION)
+    return scripts.put_record(
+        task.task,
+        {"document": b"{}"},
+        write="w",
+        ttl_ms=HOUR,
+        index=task.tasks,
+        member="t",
+        fence=Fence(task.lease, 1, "o"),
+    )
+
+
 def _commit(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     blobs = keys.artifacts(SESSION)
     return scripts.commit_blob(
@@ -191,6 +204,7 @@ CALLS: dict[str, Call] = {
         snapshot_keys(keys, SESSION), prefix="c:"
     ),
     "save_record": _save_record,
+    "put_record": _put_record,
     "save_snapshot": lambda scripts, keys: scripts.save_snapshot(
         snapshot_keys(keys, SESSION),
         version="0011",

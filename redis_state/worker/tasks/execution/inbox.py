@@ -30,6 +30,7 @@ from redis_state.errors import (
     CursorGap,
     InvalidField,
     LeaseLost,
+    PayloadUnreadable,
     RedisStateError,
 )
 from redis_state.models import SteeringEvent, SteeringEventType
@@ -441,8 +442,18 @@ class Inbox:
                 pass
             case _:
                 if entry_id("event_id", event.event_id) not in self._replay.delivered:
-                    self._waiting.append(event)
+                    self._give(event)
         self._arrived.set()
+
+    def _give(self, event: SteeringEvent) -> None:
+        """Keep an event for the handler; one that cannot be read here is another worker's."""
+        of = f"event {event.event_id!r} of task {self._task_id!r}"
+        try:
+            self._store.base.payloads.need_within(event.payload, of=of, field="payload")
+        except PayloadUnreadable as error:
+            self.close(error)
+        else:
+            self._waiting.append(event)
 
 
 def _text(value: object) -> str | None:

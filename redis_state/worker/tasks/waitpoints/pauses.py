@@ -114,7 +114,7 @@ class TaskPauses:
         recorded, left_ms, _, opened = reply.facts
         if left_ms:
             await self._list.add(key, opened_ms=int(opened), left_ms=int(left_ms))
-        return payloads.as_object(recorded)
+        return self._readable(state, entry, payloads.as_object(recorded))
 
     async def wait(self, started: StartedRun, entry: str) -> dict[str, Any] | None:
         """Pause the task until an open pause is resolved, and return None; or return the decision.
@@ -141,7 +141,8 @@ class TaskPauses:
             ),
         )
         if reply.word is ReplyCode.TAKEN:
-            return await self._decisions.decided(state, entry, reply)
+            decided = await self._decisions.decided(state, entry, reply)
+            return self._readable(state, entry, decided)
         if reply.word in (ReplyCode.EXPIRED, ReplyCode.MISSING):
             return await self._decide_overdue(started, entry, key)
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
@@ -156,11 +157,12 @@ class TaskPauses:
         state = started.state
         note = await self._decisions.note(state, entry)
         if note.get("state") == "decided":
-            return note
+            return self._readable(state, entry, note)
         mark = started.replay.mark
         reply = await self._decisions.time_out(state, entry, key, note, mark=mark)
         if reply.word is ReplyCode.TAKEN:
-            return await self._decisions.decided(state, entry, reply)
+            decided = await self._decisions.decided(state, entry, reply)
+            return self._readable(state, entry, decided)
         if reply.word is ReplyCode.HELD:  # the server's clock was set back
             return await self.wait(started, entry)
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
@@ -168,6 +170,11 @@ class TaskPauses:
         # With the votes that came in time; the script has added them.
         recorded = await self._decisions.note(state, entry)
         return recorded or decided_note(policy_of(note), actor=BY_TIMEOUT)
+
+    def _readable(self, state: TaskState, entry: str, note: dict[str, Any]) -> dict[str, Any]:
+        """Return a note that the handler gets. Errors: PayloadUnreadable, which hands it back."""
+        self._payloads.need_within(note, of=f"task {state.task_id!r}", field=entry)
+        return note
 
     def _keys(self, state: TaskState) -> TaskKeys:
         return self._store.tasks.keys(state.session_id, state.task_id)

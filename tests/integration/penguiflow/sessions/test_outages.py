@@ -64,7 +64,7 @@ async def test_what_a_task_returned_while_the_server_was_full_is_saved_afterward
         registry: Any = here.registry
         await here.spawn_task(work, task_id="task")
         await work.begun.wait()
-        with proxy.answer("save_record", OOM, times=None, holding="COMPLETE"):
+        with proxy.answer("put_record", OOM, times=None, holding="COMPLETE"):
             work.go_on.set()
             await eventually(lambda: caplog.text.count("not saved yet") >= 2, "it is tried again")
 
@@ -89,8 +89,8 @@ async def test_a_task_whose_end_cannot_be_saved_is_settled_and_gives_its_place_b
         await work.begun.wait()
         await here.spawn_task(Work(), task_id="two")
         with (
-            proxy.answer("save_record", OOM, times=None, holding="COMPLETE"),
-            proxy.answer("save_record", OOM, holding="RUNNING"),
+            proxy.answer("put_record", OOM, times=None, holding="COMPLETE"),
+            proxy.answer("put_record", OOM, holding="RUNNING"),
         ):
             work.go_on.set()
             # The second one begins once the first has ended, and its beginning is not saved.
@@ -109,7 +109,7 @@ async def test_a_task_that_is_cancelled_while_its_start_is_saved_gives_its_place
 
     limits = SessionLimits(max_concurrent_tasks=1)
     async with open_session(far, "session", limits=limits) as here:
-        with proxy.meanwhile("save_record", cancel, holding="RUNNING"):
+        with proxy.meanwhile("put_record", cancel, holding="RUNNING"):
             await here.spawn_task(Work(), task_id="one")
             await eventually(lambda: "one" not in here._task_handles, "it has ended")
         assert (await here.run_task(Done(), task_id="two")).payload == "done"

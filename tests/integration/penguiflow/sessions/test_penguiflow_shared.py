@@ -435,7 +435,7 @@ async def test_a_task_whose_first_save_fails_is_not_there_and_not_held(
     proxy: CommandProxy, far: Any, elsewhere: Any
 ) -> None:
     async with open_session(far, "session") as here, open_session(elsewhere, "session") as there:
-        with proxy.answer("save_record", holding="PENDING"), pytest.raises(BackendUnavailable):
+        with proxy.answer("put_record", holding="PENDING"), pytest.raises(BackendUnavailable):
             await here.spawn_task(hang, task_id="task")
         assert await statuses(here) == {}
         lease = elsewhere.base.keys.lease("session", "task")
@@ -456,7 +456,7 @@ async def test_a_session_that_closes_in_the_middle_of_a_cancel_does_not_wait_for
     async with open_session(far, "session") as session:
         await session.spawn_task(hang, task_id="task")
         await runs(session, "task")
-        with proxy.meanwhile("save_record", hold, holding="CANCELLED"):
+        with proxy.meanwhile("put_record", hold, holding="CANCELLED"):
             cancelling = asyncio.create_task(session.cancel_task("task"))
             async with asyncio.timeout(3):
                 await saving.wait()

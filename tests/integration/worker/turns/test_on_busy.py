@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
-from redis_state.errors import InvalidField, LimitReached, TaskInProgress
+from redis_state.errors import BackendUnavailable, InvalidField, LimitReached, TaskInProgress
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import OnBusy, TaskClient, TaskContext
@@ -149,6 +149,39 @@ async def test_an_interrupt_stops_what_runs_and_goes_first(
         await client.wait(SESSION, "b", timeout_s=60)
     assert work.begun == ["a", "undo a", "c", "b"]
     assert await status(client, "c", "b") == ["COMPLETE", "COMPLETE"]
+
+
+@pytest.mark.parametrize("by", ["the worker's end", "trouble"])
+async def test_a_task_that_is_handed_back_keeps_its_turn(
+    store: RedisStateStore, client: TaskClient, by: str
+) -> None:
+    begun: list[str] = []
+    stands = asyncio.Event()
+
+    async def work(ctx: TaskContext) -> None:
+        begun.append(ctx.input)
+        if len(begun) == 1 and by == "trouble":
+            raise BackendUnavailable("a server", "away")
+        if len(begun) == 1:
+            stands.set()
+            await asyncio.Event().wait()
+
+    async def nothing(_: TaskContext) -> None:
+        pass
+
+    # A queue knows of its keys from its first claim on.
+    async with pool(store, {"nothing": nothing}):
+        first = await client.submit("nothing", session_id="other", in_turn=True)
+        await client.wait("other", first, timeout_s=60)
+    for name in ("a", "b"):
+        await client.submit("work", name, session_id=SESSION, task_id=name, in_turn=True)
+    if by != "trouble":
+        async with pool(store, {"work": work}):
+            await stands.wait()
+    async with pool(store, {"work": work}):
+        for name in ("a", "b"):
+            await client.wait(SESSION, name, timeout_s=60)
+    assert begun == ["a", "a", "b"]
 
 
 async def test_an_interrupt_stops_what_was_claimed_and_has_not_begun(
