@@ -214,7 +214,7 @@ def example(session: nox.Session, host: str) -> None:
 
 
 # Hosts whose own tests of a store run with ours in its place: files of tools/upstream.
-UPSTREAM = ("google-adk", "crewai")
+UPSTREAM = ("google-adk", "crewai", "openai-agents")
 # What their modules of tests import besides.
 UPSTREAM_NEEDS = {"google-adk": ("google-adk[db]", "aiosqlite"), "crewai": ("pytest-recording",)}
 

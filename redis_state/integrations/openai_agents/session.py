@@ -38,8 +38,8 @@ from redis_state.stores.base import ms
 T = TypeVar("T")
 
 MOST_ITEMS = 10_000
-# Of a change's step.
-_MOST_ROWS = 64
+# Of a change's step, and of one that replaces all.
+_MOST_ROWS, _MOST_REPLACED = 64, 1_000
 _MOST_CHANGES = 1_000
 # Older releases cleared with a row.
 _POPPED, _CLEARED = b"pop:", b"clear:"
@@ -196,12 +196,37 @@ class RedisStateSession(SessionABC):
         name = secrets.token_urlsafe(12)
         await self._claimed(lambda fence: self._change(name, [], clears=True, fence=fence))
 
+    async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
+        """Replace all items in one step; return whether that was done.
+
+        The SDK's compaction calls it where there is one. Else it clears and then adds, and a crash
+        in between loses the conversation. A subclass that keeps items otherwise is not bypassed.
+        """
+        own = (
+            getattr(type(self), name) is getattr(RedisStateSession, name)
+            for name in ("get_items", "add_items", "clear_session")
+        )
+        if len(items) > min(_MOST_REPLACED, self._log.bounds.max_rows) or not all(own):
+            return False
+        name = secrets.token_urlsafe(12)
+        rows = self._rows(name, items)
+        await self._claimed(
+            lambda fence: self._change(name, rows, clears=True, fence=fence, step=_MOST_REPLACED)
+        )
+        return True
+
     async def _change(
-        self, name: str, rows: Sequence[tuple[bytes, bytes]], *, clears: bool, fence: Fence
+        self,
+        name: str,
+        rows: Sequence[tuple[bytes, bytes]],
+        *,
+        clears: bool,
+        fence: Fence,
+        step: int = _MOST_ROWS,
     ) -> None:
         """Change the log in steps, each once for its name and number."""
         bounds = self._log.bounds
-        size = min(_MOST_ROWS, bounds.max_rows)
+        size = min(step, bounds.max_rows)
         for start in range(0, max(len(rows), 1), size):
             reply = await self._base.scripts.change_log(
                 self._log.keys,

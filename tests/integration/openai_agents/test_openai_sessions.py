@@ -7,7 +7,9 @@ from collections.abc import Coroutine
 from contextlib import nullcontext
 from contextvars import Context
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
@@ -127,6 +129,35 @@ async def test_a_change_of_a_name_is_made_once_and_completed_if_it_was_interrupt
     await bounded.add_items([said(str(n)) for n in range(100)])
     assert (await contents(bounded))[-1] == "99"
     assert len(await contents(bounded)) <= 11
+
+
+async def test_the_sdks_compaction_replaces_the_items_in_one_step(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gap(_: RedisStateSession) -> None:
+        pytest.fail("it is cleared before the others are there")
+
+    client = MagicMock()
+    compacted = [{"type": "compaction", "id": str(n), "encrypted_content": "x"} for n in range(70)]
+    client.responses.compact = AsyncMock(return_value=SimpleNamespace(output=compacted))
+    plain = RedisStateSession("s", store=store)
+    await plain.add_items([said(str(n)) for n in range(3)])
+    session = OpenAIResponsesCompactionSession("s", plain, client=client, compaction_mode="input")
+    with monkeypatch.context() as patched:
+        patched.setattr(RedisStateSession, "clear_session", gap)
+        await session.run_compaction({"force": True})
+    assert await plain.get_items() == compacted
+    # One that reads or writes otherwise is asked to clear and to add.
+    assert not await Doubled("s", store=store)._atomic_replace_items([said("no")])
+    assert not await plain._atomic_replace_items([said("no")] * 1_001)
+    assert await plain.get_items() == compacted
+
+
+class Doubled(RedisStateSession):
+    """A session that writes otherwise."""
+
+    async def add_items(self, items: list[Any]) -> None:
+        await super().add_items([*items, *items])
 
 
 @pytest.mark.parametrize("how", ["in a block", "by itself", "wrapped"])
