@@ -1,4 +1,4 @@
-"""The tests of the OpenAI Agents SDK that make an SQLite session, with `RedisStateSession` as it."""
+"""The tests of the OpenAI Agents SDK that make an SQLite session, with ours in its place."""
 
 from __future__ import annotations
 
