@@ -68,7 +68,7 @@ test-asap: ## run the tests with ASAP's own package, which needs Python 3.13 (AS
 test-a2a: ## run the A2A tests with the oldest and the newest SDK
 test-hosts: ## run the tests of the small hosts (Google ADK, LlamaIndex, Agent Framework, CrewAI) in an environment of their own
 test-light-hosts: ## run those of Google ADK, LlamaIndex and Agent Framework, which are installed in seconds
-test-upstream: .venv/.dev ## run hosts' own tests of their stores with ours in the store's place (HOST=crewai or google_adk; SOURCES=... is a checkout of that host); needs a network
+test-upstream: .venv/.dev ## run hosts' own tests of their stores with ours in the store's place (HOST=openai_agents for one; SOURCES=... is a checkout of that host); needs a network
 	@$(BIN)/nox -s "upstream$(if $(HOST),($(HOST)))"
 test-savers: ## import threads from the real LangGraph savers of Redis, Postgres, SQLite and AWS
 test-lowest: ## run the suite with the lowest versions of all packages that pyproject.toml allows (needs uv)

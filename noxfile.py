@@ -24,6 +24,7 @@ ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT))
 
 from tools.matrix import CLIENTS, OPENSSL_11, ROWS, SERVERS, Row  # noqa: E402 - see above
+from tools.quiet import QUIET  # noqa: E402
 
 VERSIONS = ROOT / "requirements" / "dev.txt"
 HOST_VERSIONS = ROOT / "requirements" / "hosts.txt"
@@ -210,13 +211,19 @@ def test_hosts(session: nox.Session, names: tuple[str, ...]) -> None:
 def example(session: nox.Session, host: str) -> None:
     """Run the example of a host whose packages the suite's environment does not have."""
     install(session, "-e", f".[embedded,{host}]", pinned_in=HOST_VERSIONS)
+    session.env.update(QUIET)
     session.run("python", "-m", f"examples.{host.replace('-', '_')}", *session.posargs)
 
 
 # Hosts whose own tests of a store run with ours in its place: files of tools/upstream.
-UPSTREAM = ("google-adk", "crewai")
+UPSTREAM = ("google-adk", "crewai", "openai-agents", "agent-framework", "llama-index")
 # What their modules of tests import besides.
-UPSTREAM_NEEDS = {"google-adk": ("google-adk[db]", "aiosqlite"), "crewai": ("pytest-recording",)}
+UPSTREAM_NEEDS = {
+    "google-adk": ("google-adk[db]", "aiosqlite"),
+    "crewai": ("pytest-recording",),
+    "llama-index": ("asyncpg", "testcontainers"),
+    "openai-agents": ("httpx",),
+}
 
 
 @nox.session
@@ -227,12 +234,13 @@ def upstream(session: nox.Session, host: str) -> None:
     install(
         session,
         "-e",
-        f".[embedded,{host}]",
+        f".[embedded,pool,{host}]",
         *TESTING,
         "pip",
-        *UPSTREAM_NEEDS[host],
+        *UPSTREAM_NEEDS.get(host, ()),
         pinned_in=HOST_VERSIONS,
     )
+    session.env.update(QUIET)
     session.run("python", "-m", "tools.upstream.run", host.replace("-", "_"))
 
 

@@ -4,7 +4,7 @@
 -- ARGV mark    of the writer's claim on the thread, '' for none
 -- Returns
 --   {'OK', deleted}    1 if there was one
---   {'LOST', epoch}    another claim has the thread; nothing was deleted
+--   {'LOST', epoch}    another claim has the thread, or it was given back; nothing was deleted
 --   {'HELD', left_ms}  the caller has no claim, and another has; nothing was deleted
 -- @include graph_refusal
 -- @once

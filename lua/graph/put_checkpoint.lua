@@ -16,7 +16,7 @@
 --   {'MISSING'}        there is no such thread: list it first; nothing was written
 --   {'STALE'}          the parent or what a value continues is not there, so other values may not be, or the
 --     place is taken: give all values whole; nothing was written
---   {'LOST', epoch}    another claim has the thread; nothing was written
+--   {'LOST', epoch}    another claim has the thread, or it was given back; nothing was written
 --   {'HELD', left_ms}  the caller has no claim, and another has; nothing was written
 -- @include graph_base
 -- @include graph_refusal

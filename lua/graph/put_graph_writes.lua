@@ -12,7 +12,7 @@
 -- Returns
 --   {'OK'}
 --   {'MISSING'}        there is no such thread: list it first; nothing was written
---   {'LOST', epoch}    another claim has the thread; nothing was written
+--   {'LOST', epoch}    another claim has the thread, or it was given back; nothing was written
 --   {'HELD', left_ms}  the caller has no claim, and another has; nothing was written
 -- @include graph_refusal
 -- @include graph_writes_more

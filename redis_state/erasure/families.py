@@ -28,6 +28,7 @@ SESSION: Final[dict[str, tuple[str, str]]] = {
     "traces": ("traces", ""),
     "conversations": ("conversations", ""),
     "conversation": ("conversation", "conversation items"),
+    "conversation_changes": ("conversation-changes", ""),
     "conversation_lease": ("conversation-lease", ""),
     "framework_messages": ("framework-messages", "framework messages"),
     "context": ("context", "contexts"),

@@ -7,18 +7,24 @@ import os
 import re
 import warnings
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tools.quiet import QUIET
+
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "small-hosts.md"
 REQUIRED = bool(os.environ.get("REDIS_STATE_HOSTS"))
 
 
 def load(module: str) -> Any:
-    """Import a module of a host's. Its own warnings are not ours."""
+    """Import a module of a host's, which is quiet from then on. Its own warnings are not ours."""
+    if find_spec(module.partition(".")[0]):
+        # The processes of the test inherit it.
+        os.environ.update(QUIET)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if REQUIRED:

@@ -16,7 +16,7 @@ from redis_state.errors import InvalidField, PayloadUnreadable
 from tests.hosts import real
 from tests.hosts.links import CALLERS, dying_links
 from tests.support.processes import children
-from tests.support.servers.faults import start_process
+from tests.support.servers.faults import run_python, start_process
 from tests.support.servers.rollback import rolling_back
 
 crewai: Any = real.load("crewai.flow.flow")
@@ -43,6 +43,15 @@ def context_of(flow_id: str) -> Any:
         method_output={"draft": 1},
         message="good?",
     )
+
+
+async def test_no_test_and_no_process_of_one_calls_out() -> None:
+    code = (
+        "from crewai.telemetry import Telemetry; from crewai.execution import _tracing_disabled;"
+        "from crewai.events.listeners.tracing.utils import should_enable_tracing as enabled;"
+        "print(Telemetry._is_telemetry_disabled(), _tracing_disabled(None), enabled())"
+    )
+    assert (await run_python("-c", code)).split() == ["True", "True", "False"]
 
 
 async def test_times_are_written_as_the_hosts_own_store_writes_them(settings: Settings) -> None:

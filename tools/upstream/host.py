@@ -13,7 +13,8 @@ class Host:
 
     ``store`` is the name of the store that ours stands in for. A test is about the store if its
     source has the name. ``variant`` is a pattern that the id of a test with several stores must
-    have. ``left_out`` has patterns of ids, and why such tests do not apply.
+    have. ``left_out`` has patterns of ids, and why such tests do not apply. ``paths`` are folders
+    whose modules the tests import.
     """
 
     package: str
@@ -23,6 +24,7 @@ class Host:
     store: str
     install: Callable[[str], None]
     variant: str = ""
+    paths: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def reason(self, test: str) -> str | None:

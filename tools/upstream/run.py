@@ -44,6 +44,9 @@ def main(name: str) -> int:
     with _server() as url, TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         _test(name, host, sources, url=url, report=report)
+        if not report.exists():
+            print(f"{title}: its tests did not begin")
+            return 1
         return _report(title, json.loads(report.read_text(encoding="utf-8")))
 
 
@@ -71,7 +74,7 @@ def _test(name: str, host: Host, sources: Path, *, url: str, report: Path) -> No
         *("--tb", "short"),
     )
     environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *(sources / each for each in host.paths)))),
         "UPSTREAM_HOST": name,
         "UPSTREAM_URL": url,
         "UPSTREAM_REPORT": str(report),

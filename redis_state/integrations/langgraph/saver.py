@@ -123,7 +123,8 @@ class RedisSaver(OnStoreThread, BaseCheckpointSaver[Any]):
         Writes of the block, and of asyncio tasks begun in it, carry the claim. All other writes to
         the thread are refused until it is given back, or has expired: `ThreadClaimed`. The claim
         is renewed meanwhile. Once another process has taken it over, writes of the block are
-        refused: LeaseLost. Entering the block raises ThreadClaimed if another has the thread.
+        refused: LeaseLost. So are those of asyncio tasks that outlive the block. Entering the block
+        raises ThreadClaimed if another has the thread.
         """
         return self._claims.claim(thread_id, lease_s=lease_s)
 

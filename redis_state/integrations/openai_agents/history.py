@@ -83,8 +83,6 @@ class RunHistory(SessionABC):
     async def _save(self) -> None:
         # In one turn: a busy session is refused before anything of it is taken away.
         async with turn_in(self._session):
-            if self._cleared:
-                await self._session.clear_session()
             await self._change(self._session)
 
     async def _change(self, session: Session) -> None:
@@ -92,8 +90,12 @@ class RunHistory(SessionABC):
             # A save that is repeated, because its record was lost, changes nothing.
             ctx = self._scope.ctx
             name = codec.fingerprint("run", ctx.task.session_id, named_once(ctx), self._scope.path)
-            await session.change_once(name, pops=self._popped, items=self._added)
+            await session.change_once(
+                name, pops=self._popped, items=self._added, clears=self._cleared
+            )
             return
+        if self._cleared:
+            await session.clear_session()
         for _ in range(self._popped):
             await session.pop_item()
         if self._added:

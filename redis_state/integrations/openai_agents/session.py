@@ -30,7 +30,7 @@ from redis_state.errors import InvalidField, LeaseLost, SessionBusy
 from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
-from redis_state.scripts import Fence, ReplyCode
+from redis_state.scripts import Fence, LogLimits, ReplyCode
 from redis_state.serialization import codec
 from redis_state.serialization.fields import text
 from redis_state.stores.base import ms
@@ -38,6 +38,10 @@ from redis_state.stores.base import ms
 T = TypeVar("T")
 
 MOST_ITEMS = 10_000
+# Of a change's step, and of one that replaces all.
+_MOST_ROWS, _MOST_REPLACED = 64, 1_000
+_MOST_CHANGES = 1_000
+# Older releases cleared with a row.
 _POPPED, _CLEARED = b"pop:", b"clear:"
 _MOST_WRAPPERS = 8
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.01, 0.2
@@ -148,29 +152,35 @@ class RedisStateSession(SessionABC):
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Add items, in order, in one step for each 64. Errors: SessionBusy, LeaseLost."""
-        name = secrets.token_urlsafe(12)
-        await self.change_once(name, items=items)
+        rows = self._rows(secrets.token_urlsafe(12), items)
+        if rows:
+            await self._claimed(lambda fence: self._log.append(rows, fence=fence))
 
     async def change_once(
-        self, name: str, *, items: Sequence[TResponseInputItem], pops: int = 0
+        self,
+        name: str,
+        *,
+        items: Sequence[TResponseInputItem],
+        pops: int = 0,
+        clears: bool = False,
     ) -> None:
-        """Take so many items away and add others, once for each name.
+        """Take so many items away, or all, and add others: once for each name.
 
-        A repetition, after a crash in between too, completes it. Errors: InvalidField for an item
-        that is no object; SessionBusy, LeaseLost.
+        It is one step for each 64 items. A repetition, after a crash in between too, completes it.
+        What was added or taken away since stays so. The newest 1,000 names are known. Errors:
+        InvalidField for an item that is no object; SessionBusy, LeaseLost.
         """
-        rows = [
-            (f"{name}:{number}".encode(), self._write(number, item))
-            for number, item in enumerate(items)
-        ]
-        if not rows and not pops:
+        rows = self._rows(name, items)
+        if not rows and not pops and not clears:
             return
 
         async def change(fence: Fence) -> None:
-            for number in range(pops):
-                await self._pop(fence, mark=f"{name}:pop{number}")
-            if rows:
-                await self._log.append(rows, fence=fence)
+            taken = [] if clears or not pops else await self._newest(pops)
+            marks = [
+                (_POPPED + f"{name}:pop{number}".encode(), row_id)
+                for number, (row_id, _) in enumerate(reversed(taken))
+            ]
+            await self._change(name, [*marks, *rows], clears=clears, fence=fence)
 
         await self._claimed(change)
 
@@ -183,26 +193,58 @@ class RedisStateSession(SessionABC):
 
     async def clear_session(self) -> None:
         """Remove all items. Errors: SessionBusy, LeaseLost."""
+        name = secrets.token_urlsafe(12)
+        await self._claimed(lambda fence: self._change(name, [], clears=True, fence=fence))
 
-        async def clear(fence: Fence) -> None:
-            # Refused under a lost claim, and then nothing is removed.
-            row = _CLEARED + secrets.token_urlsafe(12).encode()
-            await self._log.add((row, b"null"), fence=fence)
-            await self._log.clear()
+    async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
+        """Replace all items in one step; return whether that was done.
 
-        await self._claimed(clear)
+        The SDK's compaction calls it where there is one. Else it clears and then adds, and a crash
+        in between loses the conversation. A subclass that keeps items otherwise is not bypassed.
+        """
+        own = (
+            getattr(type(self), name) is getattr(RedisStateSession, name)
+            for name in ("get_items", "add_items", "clear_session")
+        )
+        if len(items) > min(_MOST_REPLACED, self._log.bounds.max_rows) or not all(own):
+            return False
+        name = secrets.token_urlsafe(12)
+        rows = self._rows(name, items)
+        await self._claimed(
+            lambda fence: self._change(name, rows, clears=True, fence=fence, step=_MOST_REPLACED)
+        )
+        return True
 
-    async def _pop(self, fence: Fence, *, mark: str = "") -> TResponseInputItem | None:
-        if mark:
-            # A pop that is repeated under its mark has its row, which names what it took.
-            done = await self._log.get(_POPPED + mark.encode())
-            if done is not None:
-                return None
+    async def _change(
+        self,
+        name: str,
+        rows: Sequence[tuple[bytes, bytes]],
+        *,
+        clears: bool,
+        fence: Fence,
+        step: int = _MOST_ROWS,
+    ) -> None:
+        """Change the log in steps, each once for its name and number."""
+        bounds = self._log.bounds
+        size = min(step, bounds.max_rows)
+        for start in range(0, max(len(rows), 1), size):
+            reply = await self._base.scripts.change_log(
+                self._log.keys,
+                LogLimits(bounds.max_rows, bounds.ttl_ms, announce=False),
+                changes=self._base.keys.conversation_changes(self.session_id),
+                name=f"{name}:{start}",
+                most=_MOST_CHANGES,
+                clears=clears and start == 0,
+                rows_in=[part for row in rows[start : start + size] for part in row],
+                fence=fence,
+            )
+            if reply.word is ReplyCode.LOST:
+                what = f"session {self.session_id!r}"
+                raise LeaseLost(what, epoch=fence.epoch, current=int(reply.facts[0]))
+
+    async def _pop(self, fence: Fence) -> TResponseInputItem | None:
         for row_id, item in await self._newest(1):
-            if mark:
-                await self._log.add((_POPPED + mark.encode(), row_id), fence=fence)
-            else:
-                await self._log.add((_POPPED + row_id, row_id), fence=fence)
+            await self._log.add((_POPPED + row_id, row_id), fence=fence)
             return item
         return None
 
@@ -230,6 +272,12 @@ class RedisStateSession(SessionABC):
                 if item is not None:
                     found.append((row.id, item))
         return found
+
+    def _rows(self, name: str, items: Sequence[TResponseInputItem]) -> list[tuple[bytes, bytes]]:
+        return [
+            (f"{name}:{number}".encode(), self._write(number, item))
+            for number, item in enumerate(items)
+        ]
 
     def _write(self, number: int, item: TResponseInputItem) -> bytes:
         if not isinstance(item, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -57,6 +57,21 @@ class LogScripts(ScriptRunner):
         """OK new n... | LOST epoch. ``rows_in``: ids and rows, in turn."""
 
     @script
+    def change_log(
+        self,
+        log: LogKeys,
+        limits: LogLimits,
+        *,
+        changes: str,
+        name: str,
+        most: int,
+        clears: bool,
+        rows_in: Sequence[bytes],
+        fence: Fence | None = None,
+    ) -> PendingReply:
+        """OK changed | LOST epoch. ``rows_in``: ids and rows, in turn."""
+
+    @script
     def release_rows(self, log: LogKeys, *, n: int, at_ms: int, ttl_ms: int) -> PendingReply:
         """OK more | STALE."""
 

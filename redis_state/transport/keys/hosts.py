@@ -22,6 +22,12 @@ class HostLayout(KeyLayout):
         """
         return self._log("session_id", session_id, "conversation")
 
+    def conversation_changes(self, session_id: str) -> str:
+        """zset: name -> time in ms: changes of a session of the OpenAI Agents SDK that were made,
+        the newest. `memory_ttl`.
+        """
+        return self._key("session_id", session_id, "conversation-changes")
+
     def conversation_lease(self, session_id: str) -> str:
         """hash: owner, claim, epoch, expires, length: which run of an agent has claimed a session
         of the OpenAI Agents SDK. `memory_ttl`.

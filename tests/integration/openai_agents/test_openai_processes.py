@@ -1,7 +1,8 @@
-"""An agent of the OpenAI Agents SDK whose workers are killed again and again."""
+"""Agents and sessions of the OpenAI Agents SDK whose workers are killed."""
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from redis_state import RedisStateStore
 from redis_state.integrations.openai_agents import RedisStateSession
 from tests.processes.workers.killed.openai_worker import AFTER_PAUSES, BEFORE_PAUSES
 from tests.support.agents.killed_agents import check_killed_agent
-from tests.support.processes.pools import SESSION
+from tests.support.processes.pools import SESSION, client_of
+from tests.support.processes.worker_processes import worker_process
 
 pytestmark = pytest.mark.worker
 
@@ -36,3 +38,28 @@ async def test_what_was_in_flight_when_a_worker_was_killed_is_all_that_is_done_a
     items: Any = await RedisStateSession(SESSION, store=store).get_items()
     kinds = Counter(item.get("type", item.get("role")) for item in items)
     assert kinds == {"user": 1, "function_call": 4, "function_call_output": 4, "message": 1}
+
+
+@pytest.mark.parametrize("meanwhile", ["added", "cleared"])
+async def test_a_task_that_was_killed_behind_its_clearing_does_not_clear_again(
+    store: RedisStateStore, tmp_path: Path, meanwhile: str
+) -> None:
+    options: dict[str, Any] = {
+        "program": "clearing_worker",
+        "folder": str(tmp_path),
+        "lease_s": 0.5,
+    }
+    session = RedisStateSession(SESSION, store=store)
+    await session.add_items([{"role": "user", "content": "old"}])
+    async with client_of(store) as client:
+        task = await client.submit("clerk", session_id=SESSION)
+        async with worker_process(store.settings, "dies", **options) as process:
+            assert await process.wait() == -signal.SIGKILL
+        assert [item["content"] for item in await session.get_items()] == ["new"]  # type: ignore[typeddict-item]
+        if meanwhile == "cleared":
+            await session.clear_session()
+        await session.add_items([{"role": "user", "content": "between"}])
+        async with worker_process(store.settings, "last", **options):
+            await client.result(SESSION, task, timeout_s=60)
+    stands = [item["content"] for item in await session.get_items()]  # type: ignore[typeddict-item]
+    assert stands == (["between"] if meanwhile == "cleared" else ["new", "between"])

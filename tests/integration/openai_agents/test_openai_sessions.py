@@ -7,7 +7,9 @@ from collections.abc import Coroutine
 from contextlib import nullcontext
 from contextvars import Context
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
@@ -92,6 +94,14 @@ async def used(store: RedisStateStore, session_id: str) -> None:
     assert await contents(elsewhere) == []
 
 
+class Interrupted(RedisStateSession):
+    """A session whose process ends behind the first step of a change."""
+
+    async def _change(self, name: str, rows: Any, **how: Any) -> None:
+        await super()._change(name, rows[:64], **how)
+        raise asyncio.CancelledError
+
+
 async def test_a_change_of_a_name_is_made_once_and_completed_if_it_was_interrupted(
     store: RedisStateStore,
 ) -> None:
@@ -100,12 +110,54 @@ async def test_a_change_of_a_name_is_made_once_and_completed_if_it_was_interrupt
     for _ in range(2):
         await session.change_once("run", items=[said("d"), said("e")], pops=2)
     assert await contents(session) == ["a", "d", "e"]
+    many = [said(str(n)) for n in range(130)]
+    # Of an interrupted change the first step of three is there.
+    with pytest.raises(asyncio.CancelledError):
+        await Interrupted("s", store=store).change_once("many", items=many, clears=True)
+    await session.add_items([said("between")])
+    for _ in range(2):
+        await session.change_once("many", items=many, clears=True)
+    expected = [str(n) for n in range(130)]
+    assert await contents(session) == [*expected[:64], "between", *expected[64:]]
+    await session.clear_session()
+    await session.change_once("many", items=many, clears=True)
+    await session.change_once("run", items=[said("d"), said("e")], pops=2)
+    assert await contents(session) == []
     with pytest.raises(InvalidField, match="items"):
         await session.add_items(["text"])  # type: ignore[list-item]
     bounded = RedisStateSession("bounded", store=store, max_items=10)
     await bounded.add_items([said(str(n)) for n in range(100)])
     assert (await contents(bounded))[-1] == "99"
     assert len(await contents(bounded)) <= 11
+
+
+async def test_the_sdks_compaction_replaces_the_items_in_one_step(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gap(_: RedisStateSession) -> None:
+        pytest.fail("it is cleared before the others are there")
+
+    client = MagicMock()
+    compacted = [{"type": "compaction", "id": str(n), "encrypted_content": "x"} for n in range(70)]
+    client.responses.compact = AsyncMock(return_value=SimpleNamespace(output=compacted))
+    plain = RedisStateSession("s", store=store)
+    await plain.add_items([said(str(n)) for n in range(3)])
+    session = OpenAIResponsesCompactionSession("s", plain, client=client, compaction_mode="input")
+    with monkeypatch.context() as patched:
+        patched.setattr(RedisStateSession, "clear_session", gap)
+        await session.run_compaction({"force": True})
+    assert await plain.get_items() == compacted
+    # One that reads or writes otherwise is asked to clear and to add.
+    assert not await Doubled("s", store=store)._atomic_replace_items([said("no")])
+    assert not await plain._atomic_replace_items([said("no")] * 1_001)
+    assert await plain.get_items() == compacted
+
+
+class Doubled(RedisStateSession):
+    """A session that writes otherwise."""
+
+    async def add_items(self, items: list[Any]) -> None:
+        await super().add_items([*items, *items])
 
 
 @pytest.mark.parametrize("how", ["in a block", "by itself", "wrapped"])
@@ -305,9 +357,9 @@ async def test_a_task_whose_session_is_busy_is_saved_later(store: RedisStateStor
 
 
 async def test_a_task_that_clears_its_session_does_so_in_one_turn(store: RedisStateStore) -> None:
-    class Cleared(RedisStateSession):
-        async def clear_session(self) -> None:
-            await super().clear_session()
+    class Watched(RedisStateSession):
+        async def change_once(self, name: str, **change: Any) -> None:
+            await super().change_once(name, **change)
             hasty = RedisStateSession(SESSION, store=store, wait_s=0)
             with pytest.raises(SessionBusy):
                 await outside(hasty.add_items([said("between")]))
@@ -315,7 +367,7 @@ async def test_a_task_that_clears_its_session_does_so_in_one_turn(store: RedisSt
     async def handler(_: TaskContext) -> None:
         scope = current_scope()
         assert scope is not None
-        history = RunHistory(Cleared(SESSION, store=store), scope)
+        history = RunHistory(Watched(SESSION, store=store), scope)
         await history.clear_session()
         await history.add_items([said("new")])
         await history.save()

@@ -14,7 +14,16 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("pydantic_ai", reason="needs the pydantic-ai extra")
 
 from pydantic import BaseModel
-from pydantic_ai import Agent, BinaryContent, FunctionToolset, ModelRetry, RunContext, UsageLimits
+from pydantic_ai import (
+    Agent,
+    BinaryContent,
+    DocumentUrl,
+    FunctionToolset,
+    ModelRetry,
+    RunContext,
+    ToolReturn,
+    UsageLimits,
+)
 from pydantic_ai.exceptions import UsageLimitExceeded, UserError
 from pydantic_ai.tools import Tool
 from pydantic_ai.toolsets import DynamicToolset
@@ -364,6 +373,68 @@ async def test_bad_input_is_refused_where_it_is_given() -> None:
             RedisStateDurability(**options)
     with pytest.raises(InvalidField, match="task"):
         current_task()
+
+
+async def test_what_a_tool_returns_beside_text_is_the_same_in_a_replay(
+    store: RedisStateStore,
+) -> None:
+    calls: list[int] = []
+    # What a tool adds is a prompt, from which the turns count again.
+    agent = durable_agent(scripted(lambda said: "done" if returns(said) else [call("look")]))
+
+    @agent.tool_plain
+    async def look() -> ToolReturn[Any]:
+        calls.append(1)
+        return ToolReturn(
+            return_value={"page": DocumentUrl("https://x.example/a", media_type="text/x")},
+            content=["see", BinaryContent(b"\x00\xff", media_type="x/y")],
+            metadata={"seen": [1, 2]},
+        )
+
+    kept: list[Any] = []
+
+    async def handler(ctx: TaskContext) -> Any:
+        kept.append((await agent.run("go")).all_messages())
+
+    state = await run_to_the_end(store, twice(durable(handler)))
+    assert (state.status, calls) == (TaskStatus.COMPLETE, [1])
+    for messages in kept:
+        parts = [part for message in messages for part in message.parts]
+        (returned,) = [part for part in parts if part.part_kind == "tool-return"]
+        assert returned.content["page"].media_type == "text/x"
+        assert returned.metadata == {"seen": [1, 2]}
+        contents = [part.content for part in parts if part.part_kind == "user-prompt"]
+        assert contents[-1] == ["see", BinaryContent(b"\x00\xff", media_type="x/y")]
+    assert len(kept) == 2
+
+
+async def test_a_run_of_other_deps_or_another_model_is_repeated_as_such(
+    store: RedisStateStore,
+) -> None:
+    asked: dict[str, list[int]] = {"own": [], "given": [], "put in": []}
+    models = {name: scripted([call("look")], name, seen=seen) for name, seen in asked.items()}
+    calls: list[str] = []
+    agent: Agent[Any, str] = durable_agent(models["own"], durability={"models": models})
+
+    @agent.tool
+    async def look(ctx: RunContext[Any]) -> str:
+        calls.append(ctx.deps)
+        return f"seen by {ctx.deps}"
+
+    async def handler(ctx: TaskContext) -> Any:
+        runs = [await agent.run("go", deps="ann"), await agent.run("go", model=models["given"])]
+        with agent.override(model=models["put in"], deps="bob"):
+            runs.append(await agent.run("go"))
+        return [[run.output, returns(run.all_messages())["look"]] for run in runs]
+
+    state = await run_to_the_end(store, twice(durable(handler)))
+    assert state.result == [
+        ["own", "seen by ann"],
+        ["given", "seen by None"],
+        ["put in", "seen by bob"],
+    ]
+    assert asked == {"own": [0, 1], "given": [0, 1], "put in": [0, 1]}
+    assert calls == ["ann", None, "bob"]
 
 
 async def test_outside_of_a_task_an_agent_runs_as_it_does_without() -> None:

@@ -211,6 +211,20 @@ async def test_only_the_last_claim_writes(scripts: Scripts, keys: Keys) -> None:
     assert (await _read(scripts, keys, b"%:1")).facts[0]
 
 
+async def test_a_claim_that_was_given_back_writes_nothing(scripts: Scripts, keys: Keys) -> None:
+    claim = await _claim(scripts, keys)
+    await _put(scripts, keys, claim=claim)
+    await scripts.release_lease(claim.lease, owner="o", epoch=claim.epoch)
+    for late in (
+        _put(scripts, keys, claim=claim),
+        _write(scripts, keys, b"0", b"c", b"v", claim=claim),
+        drop_checkpoints(scripts, keys, b"%:1", claim=claim),
+        scripts.delete_graph_thread(graph_keys(keys), mark=claim),
+    ):
+        assert await late == no(ReplyCode.LOST, claim.epoch)
+    assert await _put(scripts, keys) == ok(1)
+
+
 async def test_a_claim_outlives_the_deletion_of_its_thread(scripts: Scripts, keys: Keys) -> None:
     claim = await _claim(scripts, keys)
     await _put(scripts, keys, claim=claim)

@@ -1,22 +1,22 @@
-"""Run a flow of CrewAI of two methods; without `ends` the second one never does."""
+"""Run a flow of CrewAI of two methods; without `ends` the second one never does.
+
+Its environment is that of the test, in which CrewAI calls nobody.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 from importlib import import_module
 from typing import Any
 
-os.environ["CREWAI_DISABLE_TELEMETRY"] = os.environ["OTEL_SDK_DISABLED"] = "true"
+from pydantic import SecretStr
+
+from redis_state.integrations.crewai import RedisStateFlowPersistence
+
 crewai: Any = import_module("crewai.flow.flow")
 persisted: Any = import_module("crewai.flow.persistence")
-
-from pydantic import SecretStr  # noqa: E402 - the environment comes first
-
-from redis_state.integrations.crewai import RedisStateFlowPersistence  # noqa: E402
-
 argument: dict[str, Any] = json.loads(sys.argv[1])
 persistence: Any = RedisStateFlowPersistence(
     url=SecretStr(argument["url"]), options={"namespace": argument["namespace"]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from redis_state.scripts import (
     Fence,
     LaneState,
+    LogLimits,
 )
 from tests.support.script_calls.names import MARK, SESSION, Call
 from tests.support.scripts.keys import (
@@ -24,6 +25,16 @@ CALLS: dict[str, Call] = {
         topic="t",
         announce=True,
         fence=Fence(keys.lease(SESSION, "t"), 1, "o"),
+    ),
+    "change_log": lambda scripts, keys: scripts.change_log(
+        keys.conversation(SESSION),
+        LogLimits(9, HOUR, announce=False),
+        changes=keys.conversation_changes(SESSION),
+        name="\ud800",
+        most=9,
+        clears=True,
+        rows_in=[b"a", b"row"],
+        fence=Fence(keys.conversation_lease(SESSION), 1, "o"),
     ),
     "pack_log": lambda scripts, keys: scripts.pack_log(keys.updates(SESSION)),
     "leave_trace": lambda scripts, keys: scripts.leave_trace(

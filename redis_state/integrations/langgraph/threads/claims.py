@@ -2,7 +2,7 @@
 
 The claim is a lease in the thread's hash, so the script that writes compares it in the same step.
 It outlives a deletion of the thread. A block's claim is found by a context variable: LangGraph
-begins its tasks and threads with a copy of the context.
+begins its tasks and threads with a copy of the context. One that outlives the block is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
 from redis_state.scripts import ReplyCode
 from redis_state.stores.base import Base
 
-_held: ContextVar[Mapping[tuple[ThreadClaims, str], HeldLease]] = ContextVar(
+
+@dataclass(eq=False, slots=True)
+class _Block:
+    """The lease of a block. Copies of the context share it, so each sees that the block ended."""
+
+    lease: HeldLease
+    ended: bool = False
+
+
+_held: ContextVar[Mapping[tuple[ThreadClaims, str], _Block]] = ContextVar(
     "redis_state_thread_claims", default=MappingProxyType({})
 )
 
@@ -48,9 +57,18 @@ class ThreadClaims:
         return ThreadClaim(self, thread_of(thread_id, "thread_id"), duration_ms)
 
     def held(self, thread_id: str) -> HeldLease | None:
-        """Return the claim on a thread under which this code writes."""
+        """Return the claim on a thread under which this code writes.
+
+        Errors: LeaseLost if it began in a block that has ended.
+        """
         held = _held.get()
-        return held.get((self, self.threads.keys(thread_id).thread)) if held else None
+        block = held.get((self, self.threads.keys(thread_id).thread)) if held else None
+        if block is None:
+            return None
+        if block.ended:
+            epoch = block.lease.epoch
+            raise LeaseLost(f"thread {thread_id!r}", epoch=epoch, current=epoch, released=True)
+        return block.lease
 
     async def take(self, thread_id: str, duration_ms: int, run: Run | None) -> HeldLease:
         """Take the claim on a thread, from an earlier run of the same task, or from none.
@@ -92,6 +110,9 @@ class ThreadClaim:
         self._duration_ms = duration_ms
         self._lease: HeldLease | None = None
         self._renewal: Renewal | None = None
+        # Of this block, and the ended one in which its code began, if any.
+        self._block: _Block | None = None
+        self._outer: _Block | None = None
 
     @property
     def epoch(self) -> int:
@@ -114,16 +135,22 @@ class ThreadClaim:
         self._renewal = self._claims.leases.keep(
             self._lease, duration_ms=self._duration_ms, on_lost=self._lose
         )
-        _held.set({**_held.get(), (self._claims, self._lease.key): self._lease})
+        held, place = _held.get(), (self._claims, self._lease.key)
+        self._block, self._outer = _Block(self._lease), held.get(place)
+        _held.set({**held, place: self._block})
         return self
 
     async def __aexit__(self, *_: object) -> None:
         lease, self._lease = self._lease, None
         renewal, self._renewal = self._renewal, None
-        if lease is None or renewal is None:
+        block, self._block = self._block, None
+        outer, self._outer = self._outer, None
+        if lease is None or renewal is None or block is None:
             return
         renewal.stop()
-        _held.set({key: held for key, held in _held.get().items() if held is not lease})
+        block.ended = True
+        held = {place: other for place, other in _held.get().items() if other is not block}
+        _held.set(held if outer is None else {**held, (self._claims, lease.key): outer})
         await self._claims.leases.give_back(lease)
 
     def _lose(self, lost: LeaseLost) -> None:

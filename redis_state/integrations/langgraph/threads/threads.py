@@ -391,7 +391,9 @@ def _fence(claim: HeldLease | None) -> Fence | None:
 
 def _refuse(reply: Reply, thread_id: str, claim: HeldLease | None) -> None:
     if reply.word is ReplyCode.LOST:
-        epoch = claim.epoch if claim else 0
-        raise LeaseLost(f"thread {thread_id!r}", epoch=epoch, current=int(reply.facts[0]))
+        epoch, current = claim.epoch if claim else 0, int(reply.facts[0])
+        raise LeaseLost(
+            f"thread {thread_id!r}", epoch=epoch, current=current, released=epoch == current
+        )
     if reply.word is ReplyCode.HELD:
         raise ThreadClaimed(thread_id, left_ms=int(reply.facts[0]))

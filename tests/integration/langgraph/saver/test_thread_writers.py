@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -11,12 +13,14 @@ pytest.importorskip("langgraph")
 
 
 from redis_state import (
+    BackendUnavailable,
     LeaseLost,
     RedisStateStore,
     Settings,
     ThreadClaimed,
 )
 from redis_state.integrations.langgraph import RedisSaver
+from redis_state.primitives.lease import Leases
 from redis_state.testing import eventually
 from tests.support.agents.checkpoints import listed, put
 from tests.support.agents.graphs import config_of, counting
@@ -72,6 +76,69 @@ async def test_a_writer_whose_claim_was_taken_over_is_refused(
         found = await other.aget_tuple(config_of("t"))
         assert found is not None
         assert found.checkpoint["channel_values"] == {"n": 3}
+
+
+@pytest.mark.parametrize("after", ["given back", "not given back", "entered again"])
+async def test_a_task_that_outlives_its_claim_is_refused(
+    store: RedisStateStore, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = RedisSaver(store)
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def outlives(config: Any, epoch: int) -> None:
+        await put(saver, "t", n=1)
+        begun.set()
+        await ended.wait()
+        for call in (
+            put(saver, "t", n=2),
+            saver.aput_writes(config, [("a", 1)], "task"),
+            saver.aprune(["t"]),
+            saver.adelete_thread("t"),
+            asyncio.to_thread(saver.delete_thread, "t"),
+        ):
+            with pytest.raises(LeaseLost, match="was released") as lost:
+                await call
+            assert lost.value.epoch == epoch
+        await put(saver, "u", n=0)
+
+    async def unreachable(*_: object, **__: object) -> None:
+        raise BackendUnavailable("the server", "none")
+
+    claim = saver.claim("t")
+    async with claim:
+        late = asyncio.create_task(outlives(await put(saver, "t", n=0), claim.epoch))
+        await begun.wait()
+        if after == "not given back":
+            # At the server it is claimed still, until it runs out.
+            monkeypatch.setattr(Leases, "release", unreachable)
+    if after == "entered again":
+        async with claim:
+            ended.set()
+            await late
+    ended.set()
+    await late
+    found = await saver.aget_tuple(config_of("t"))
+    assert found is not None
+    assert found.checkpoint["channel_values"] == {"n": 1}
+
+
+async def test_a_claim_of_its_own_lets_a_task_write_that_outlives_another(
+    store: RedisStateStore,
+) -> None:
+    saver, ended = RedisSaver(store), asyncio.Event()
+
+    async def outlives() -> None:
+        await ended.wait()
+        async with saver.claim("t"):
+            await put(saver, "t", n=1)
+        with pytest.raises(LeaseLost):
+            await put(saver, "t", n=2)
+
+    async with saver.claim("t"):
+        late = asyncio.create_task(outlives())
+    ended.set()
+    await late
+    await put(saver, "t", n=3)
 
 
 async def test_a_claim_is_renewed_and_reports_its_loss(store: RedisStateStore) -> None:
