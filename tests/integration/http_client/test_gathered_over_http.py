@@ -110,7 +110,7 @@ async def test_what_many_callers_gather_is_in_one_task_each_once(store: RedisSta
             with pytest.raises(errors.CommandRefused):
                 await ann.debounce("echo", 1, session_id="other", wait=SOON)
         group: dict[str, Any] = {"session_id": "s", "wait": LATER, "group": "g"}
-        about: dict[str, Any] = {"attributes": {"tenant": "acme"}, "limit_key": "acme", "description": "last"}
+        about: dict[str, Any] = {"attributes": {"tenant": "acme"}, "limit_key": "acme"}
         put_off = {await over.http.debounce("echo", n, **group, **about) for n in range(3)}
         put_off.add(await over.direct.debounce("echo", 3, **group))
         (task_id,) = put_off
