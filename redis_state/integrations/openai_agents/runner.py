@@ -29,7 +29,7 @@ from redis_state.integrations.openai_agents.agents import checked, durable_form
 from redis_state.integrations.openai_agents.approvals import decide
 from redis_state.integrations.openai_agents.history import RunHistory
 from redis_state.integrations.openai_agents.models import StepProvider, as_steps
-from redis_state.integrations.openai_agents.session import turn_in
+from redis_state.integrations.openai_agents.session import session_in, turn_in
 from redis_state.integrations.openai_agents.terms import (
     AgentRun,
     AgentsOfRun,
@@ -123,8 +123,11 @@ class DurableRunner(AgentRunner):
         input: str | list[TResponseInputItem] | RunState[Any],  # noqa: A002 - theirs
         **options: Any,
     ) -> RunResult:
-        """Run an agent outside of an event loop, where no task is."""
-        return self._runner.run_sync(starting_agent, input, **options)
+        """Run an agent outside of an event loop, where no task is. See `run`."""
+        if session_in(options.get("session")) is None:
+            return self._runner.run_sync(starting_agent, input, **options)
+        # It calls `run` on the loop of this thread, so the session's turn is waited for.
+        return super().run_sync(starting_agent, input, **options)
 
     def run_streamed(
         self,

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -56,12 +56,19 @@ class _Claim:
 
     lease: HeldLease
     renewal: Renewal | None = None
-    outer: Mapping[tuple[int, str], _Claim] = field(default_factory=dict[tuple[int, str], "_Claim"])
     inside: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    """A block that was entered, and what it was entered from: a block in a block has its claim."""
+
+    claim: _Claim
+    outer: Mapping[tuple[int, str], _Entered]
+
+
 # By the store and the key of the lease. The SDK's asyncio tasks have a copy of the context.
-_CLAIMS: ContextVar[Mapping[tuple[int, str], _Claim]] = ContextVar(
+_ENTERED: ContextVar[Mapping[tuple[int, str], _Entered]] = ContextVar(
     "redis_state_openai_sessions", default=MappingProxyType({})
 )
 
@@ -69,10 +76,10 @@ _CLAIMS: ContextVar[Mapping[tuple[int, str], _Claim]] = ContextVar(
 class RedisStateSession(SessionABC):
     """The items of a conversation, for `Runner.run(session=...)`.
 
-    `Runner.run` runs an agent in the session's block, ``async with session:``, and no other run is
-    in it meanwhile. Entering waits up to ``wait_s`` for its turn. In the block every write is
-    refused once the claim is lost. Outside of it each write takes the claim for itself: put a block
-    around `Runner.run_sync` and `Runner.run_streamed`. A claim of a process that died is free after
+    `Runner.run` and `run_sync` run an agent in the session's block, ``async with session:``, and no
+    other run is in it meanwhile. Entering waits up to ``wait_s`` for its turn. In the block every
+    write is refused once the claim is lost. Outside of it each write takes the claim for itself:
+    put a block around `Runner.run_streamed`. A claim of a process that died is free after
     ``lease_s``.
 
     The newest ``max_items`` are kept for the store's `memory_ttl` after the last write, encrypted
@@ -106,11 +113,16 @@ class RedisStateSession(SessionABC):
         self._log = Log(base.scripts, base.keys.conversation(session_id), bounds)
 
     async def __aenter__(self) -> Self:
-        """Claim the session. Errors: SessionBusy if another run has it for all of ``wait_s``."""
-        lease = await self._take()
-        renewal = self._leases.keep(lease, duration_ms=self._duration_ms, on_lost=_refused_later)
-        outer = _CLAIMS.get()
-        _CLAIMS.set({**outer, self._place: _Claim(lease, renewal, outer)})
+        """Claim the session, or stay in the block of the caller, such as that of `Runner.run`.
+
+        Errors: SessionBusy if another run has it for all of ``wait_s``.
+        """
+        claim = self._joined()
+        if claim is None:
+            lease, ms = await self._take(), self._duration_ms
+            claim = _Claim(lease, self._leases.keep(lease, duration_ms=ms, on_lost=_refused_later))
+        outer = _ENTERED.get()
+        _ENTERED.set({**outer, self._place: _Entered(claim, outer)})
         return self
 
     async def __aexit__(
@@ -119,9 +131,9 @@ class RedisStateSession(SessionABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        claim = _CLAIMS.get()[self._place]
-        _CLAIMS.set(claim.outer)
-        await self._leave(claim)
+        entered = _ENTERED.get()[self._place]
+        _ENTERED.set(entered.outer)
+        await self._leave(entered.claim)
 
     @asynccontextmanager
     async def turn(self) -> AsyncGenerator[None, None]:
@@ -129,15 +141,8 @@ class RedisStateSession(SessionABC):
 
         Errors: SessionBusy.
         """
-        claim = self._joined()
-        if claim is None:
-            async with self:
-                yield
-            return
-        try:
+        async with self:
             yield
-        finally:
-            await self._leave(claim)
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Return the newest ``limit`` items in order; all without one.
@@ -306,11 +311,11 @@ class RedisStateSession(SessionABC):
 
     def _joined(self) -> _Claim | None:
         """Enter the claim of the caller's block. None without one, or if all have left it."""
-        claim = _CLAIMS.get().get(self._place)
-        if claim is None or not claim.inside:
+        entered = _ENTERED.get().get(self._place)
+        if entered is None or not entered.claim.inside:
             return None
-        claim.inside += 1
-        return claim
+        entered.claim.inside += 1
+        return entered.claim
 
     async def _leave(self, claim: _Claim) -> None:
         claim.inside -= 1
@@ -341,11 +346,17 @@ class RedisStateSession(SessionABC):
 
 def turn_in(session: object) -> AbstractAsyncContextManager[None]:
     """Return the turn in a `RedisStateSession`, also in one that sessions of the SDK wrap."""
+    found = session_in(session)
+    return nullcontext() if found is None else found.turn()
+
+
+def session_in(session: object) -> RedisStateSession | None:
+    """Return a `RedisStateSession`, also one that sessions of the SDK wrap; None for others."""
     for _ in range(_MOST_WRAPPERS):
         if isinstance(session, RedisStateSession):
-            return session.turn()
+            return session
         session = getattr(session, "underlying_session", None)
-    return nullcontext()
+    return None
 
 
 def _refused_later(lost: LeaseLost) -> None:

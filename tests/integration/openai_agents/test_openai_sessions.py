@@ -48,6 +48,12 @@ async def contents(session: Session, limit: int | None = None) -> list[Any]:
     return [item["content"] for item in await session.get_items(limit)]  # type: ignore[typeddict-item]
 
 
+async def enter(session: RedisStateSession) -> None:
+    """Enter the block of a session, and leave it."""
+    async with session:
+        pass
+
+
 def outside(call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """Call something as another run does, which is not in the block."""
     return asyncio.create_task(call, context=Context())
@@ -232,6 +238,52 @@ async def test_a_run_that_outlives_the_run_which_began_it_stays_alone_in_the_ses
     assert people[2:] == ["next", "later"]
 
 
+async def test_a_block_in_a_run_belongs_to_the_run(store: RedisStateStore) -> None:
+    session = RedisStateSession("s", store=store, wait_s=0)
+
+    @function_tool
+    async def note() -> str:
+        async with session, RedisStateSession("s", store=store, wait_s=0) as same:
+            await same.add_items([said("noted")])
+        with pytest.raises(SessionBusy):
+            await outside(session.add_items([said("between")]))
+        return "done"
+
+    agent = agent_of(scripted([call("note")], "good"), tools=[note])
+    result = await Runner.run(agent, "go", session=session, run_config=QUIET)
+    assert result.final_output == "good"
+    items: Any = await session.get_items()
+    people = [item["content"] for item in items if item.get("role") == "user"]
+    assert sorted(people) == ["go", "noted"]
+    # It was left by all.
+    await outside(session.add_items([said("next")]))
+
+
+async def test_a_run_of_a_thread_without_a_loop_waits_for_its_turn(store: RedisStateStore) -> None:
+    session = RedisStateSession("s", store=store)
+
+    def ask() -> str:
+        other = RedisStateStore(store.settings)
+        try:
+            agent = agent_of(scripted("good"))
+            given = RedisStateSession("s", store=other, wait_s=60)
+            result = Runner.run_sync(agent, "go", session=given, run_config=QUIET)
+            return str(result.final_output)
+        finally:
+            loop = asyncio.get_event_loop_policy().get_event_loop()
+            loop.run_until_complete(other.aclose())
+            loop.close()
+
+    async with session:
+        asking = asyncio.create_task(asyncio.to_thread(ask))
+        await session.add_items([said("first")])
+        done, _ = await asyncio.wait({asking}, timeout=0.3)
+        assert not done
+    assert await asking == "good"
+    items: Any = await session.get_items()
+    assert [item["content"] for item in items if item.get("role") == "user"] == ["first", "go"]
+
+
 async def test_forty_sessions_at_once_are_each_their_own(store: RedisStateStore) -> None:
     async def chat(number: int) -> list[Any]:
         session = RedisStateSession(f"chat {number}", store=store)
@@ -258,8 +310,7 @@ async def test_who_waits_in_vain_is_told_and_who_lost_the_claim_is_refused(
         with pytest.raises(SessionBusy):
             await outside(hasty.add_items([said("between")]))
         with pytest.raises(SessionBusy):
-            async with hasty:
-                pytest.fail("two runs are in a session")
+            await outside(enter(hasty))
         # A process that stands still renews nothing. Then another one takes the session over.
         await store.base.scripts.delete(store.base.keys.conversation_lease("s"))
         await outside(patient.add_items([said("two")]))
