@@ -1,6 +1,6 @@
 """Erasure: what is kept of a session or a user, everywhere, with a report.
 
-`docs/design.md` says what belongs to a session, and which crash points there are.
+`docs/explanation/archive.md` says what belongs to a session, and which crash points there are.
 """
 
 from __future__ import annotations

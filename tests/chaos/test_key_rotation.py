@@ -95,6 +95,7 @@ async def _decide_all(client: TaskClient, tasks: list[str]) -> None:
 
     async def over() -> bool:
         for pause in await client.pauses(SESSION):
+            assert pause.pause_id is not None
             await client.approve(pause.pause_id, f"{pause.task_id} decision")
         found = [await client.get(SESSION, task) for task in tasks]
         return all(state is not None and state.status.is_terminal for state in found)

@@ -81,6 +81,7 @@ async def test_a_decision_under_another_key_is_not_given_to_the_handler(
 
     async def decide() -> None:
         (pause,) = await operator.pauses()
+        assert pause.pause_id is not None
         await operator.approve(pause.pause_id, "of the old key")
 
     async with (
