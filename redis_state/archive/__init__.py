@@ -1,6 +1,7 @@
 """The archive: what has ended leaves Redis, and stays readable.
 
-The archiver runs in every worker that has `archive_url`. `docs/explanation/archive.md` lists its crash points.
+The archiver runs in every worker that has `archive_url`. `docs/explanation/archive.md` lists its
+crash points.
 """
 
 from __future__ import annotations

@@ -268,8 +268,8 @@ def create_gateway(
     are the origins of other sites whose pages may call. ``hosts`` are the host names that are
     served: any if none is given, and with `Loopback`, also as one of `AnyOf`, this machine's.
     ``queue`` is that of submitted tasks, as in `TaskClient`. ``visible`` returns what a caller may
-    see of an update: the update, a changed copy, or None. A chat shows of a pause what is seen of
-    its update, and asks for a result as for an update of type RESULT.
+    see of an update: the update, a changed copy, or None. Results, errors and pauses are shown as
+    updates that say the same would be.
 
     Mounted, it opens what it needs at its first request, and closes it when the loop ends. Errors:
     ConfigError.

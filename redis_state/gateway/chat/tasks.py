@@ -26,6 +26,7 @@ from redis_state.gateway.chat.task_parts import TaskParts
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import pause_document
 from redis_state.gateway.routes.pauses import decidable_pause, decide
+from redis_state.gateway.showing import shown_content, shown_error
 from redis_state.gateway.streaming.family import TaskFamily
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.models.tasks import parent_of
@@ -181,29 +182,11 @@ class ChatTask:
         """
         if state is None:
             return None, None, None
-        result, error = state.result, state.error
-        if result is not None:
-            result = self._shown(UpdateType.RESULT, result)
-        if error is not None:
-            content = {"status": state.status.value, "error": error}
-            shown = self._shown(UpdateType.STATUS_CHANGE, content)
-            error = cast("dict[str, Any]", shown).get("error") if isinstance(shown, dict) else None
+        task = self.session_id, self.task_id
+        result = shown_content(self.call, *task, UpdateType.RESULT, state.result)
+        error = shown_error(self.call, *task, state.status, state.error)
         cut = partial(cut_tokens, self.session_id)
         return state.status, cut(result), cut(error)
-
-    def _shown(self, kind: UpdateType, content: Any) -> Any:
-        visible = self.call.services.visible
-        if visible is None:
-            return content
-        update = StateUpdate(
-            session_id=self.session_id,
-            task_id=self.task_id,
-            update_id=f"{self.task_id}:end",
-            update_type=kind,
-            content=content,
-        )
-        shown: StateUpdate | None = visible(self.call.principal, update)
-        return None if shown is None else shown.content
 
 
 def _as_shown(pause: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:

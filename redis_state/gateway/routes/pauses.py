@@ -16,6 +16,7 @@ from redis_state.gateway.documents import pause_document
 from redis_state.gateway.known_pauses import KnownPause, read_known
 from redis_state.gateway.requests.bodies import DecisionBody, DelegateBody, PausesQuery
 from redis_state.gateway.results import DecidedResult, DelegatedResult, PauseResult, PausesResult
+from redis_state.gateway.showing import shown_pause
 from redis_state.worker import OpenPause
 from redis_state.worker.tasks.waitpoints.pause_pages import list_pause_page
 
@@ -45,7 +46,8 @@ async def list_pauses(call: ApiCall) -> Response:
         if query.older_than is None
         else datetime.now(UTC) - timedelta(seconds=query.older_than),
     )
-    return answer({"pauses": [*map(pause_document, page.pauses)], "cursor": page.cursor})
+    pauses = [shown_pause(call, pause_document(each)) for each in page.pauses]
+    return answer({"pauses": pauses, "cursor": page.cursor})
 
 
 async def read_pause(call: ApiCall) -> Response:
@@ -53,7 +55,7 @@ async def read_pause(call: ApiCall) -> Response:
     known = await _seen(call, call.path["pause"])
     pause = await call.client.pause(known.pause_id) if known.is_open else None
     if pause is not None:
-        return answer(pause_document(pause))
+        return answer(shown_pause(call, pause_document(pause)))
     if known.is_open:
         raise not_found()
     document = {

@@ -12,6 +12,7 @@ from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.documents import branch_documents, session_document
 from redis_state.gateway.requests.bodies import ForgetQuery, PageQuery
 from redis_state.gateway.results import ErasureResult, SessionResult, SessionsResult, TreeResult
+from redis_state.gateway.showing import shown_task
 from redis_state.models.tasks import parent_of
 from redis_state.worker.tasks.views.branches import tasks_of_session
 
@@ -56,6 +57,7 @@ async def read_trees(call: ApiCall) -> Response:
     known = {task.task_id for task in tasks}
     roots = [task for task in tasks if parent_of(task) not in known]
     trees, is_cut = branch_documents(roots, tasks)
+    trees = [shown_task(call, tree) for tree in trees]
     return answer({"trees": trees, "incomplete": incomplete or is_cut})
 
 

@@ -41,6 +41,7 @@ from redis_state.gateway.results import (
     TasksResult,
     TimelineResult,
 )
+from redis_state.gateway.showing import shown_pause, shown_task
 from redis_state.models import StateUpdate
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 from redis_state.worker import Archived, TaskView
@@ -74,7 +75,10 @@ async def find_tasks(call: ApiCall) -> Response:
         created_after=utc(query.created_after),
         created_before=utc(query.created_before),
     )
-    document = {"tasks": [summary_document(each) for each in page.tasks], "cursor": page.cursor}
+    document = {
+        "tasks": [shown_task(call, summary_document(each)) for each in page.tasks],
+        "cursor": page.cursor,
+    }
     return answer(document | {"incomplete": page.incomplete})
 
 
@@ -109,7 +113,7 @@ async def submit_task(call: ApiCall) -> Response:
 
 async def read_task(call: ApiCall) -> Response:
     """Read a task with what its workers know of it."""
-    return answer(view_document(await _found(call)))
+    return answer(shown_task(call, view_document(await _found(call))))
 
 
 async def read_tree(call: ApiCall) -> Response:
@@ -117,7 +121,7 @@ async def read_tree(call: ApiCall) -> Response:
     view = await _found(call)
     tasks, incomplete = await tasks_of_branch(call.store, view.state, archived=view.archived)
     (branch,), is_cut = branch_documents([view.state], tasks)
-    return answer(branch | {"incomplete": incomplete or is_cut})
+    return answer(shown_task(call, branch) | {"incomplete": incomplete or is_cut})
 
 
 async def read_timeline(call: ApiCall) -> Response:
@@ -138,10 +142,14 @@ async def read_timeline(call: ApiCall) -> Response:
         page = await read(gap.resume_after)
     return answer(
         {
-            "task": view_document(view),
+            "task": shown_task(call, view_document(view)),
             "steps": [step_document(session_id, step) for step in steps],
             "compensations": [compensation_document(session_id, undo) for undo in undos],
-            "pauses": [pause_document(each) for each in pauses if each.task_id == task_id],
+            "pauses": [
+                shown_pause(call, pause_document(each))
+                for each in pauses
+                if each.task_id == task_id
+            ],
             "rows": _rows(call, page.entries),
             "missed": missed,
             "cursor": page.cursor,

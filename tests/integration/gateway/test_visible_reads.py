@@ -1,0 +1,62 @@
+"""A host's filter of updates holds for what else says the same: results, errors, pauses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("starlette", reason="needs the gateway extra")
+
+from redis_state import RedisStateStore
+from redis_state.gateway.auth.principal import Principal
+from redis_state.models import StateUpdate, UpdateType
+from tests.support.http.gateway import at, ends, gateway_of, of_pause, paused
+
+SECRET = "4-7-1-1"
+
+
+def visible(caller: Principal, update: StateUpdate) -> StateUpdate | None:
+    """Hide all from bob, and payloads of pauses from carl."""
+    if caller.subject == "bob":
+        return None
+    if caller.subject == "carl" and update.update_type is UpdateType.CHECKPOINT:
+        return update.model_copy(update={"content": update.content | {"payload": "hidden"}})
+    return update
+
+
+async def test_what_is_hidden_of_updates_is_hidden_of_tasks_and_pauses(
+    store: RedisStateStore,
+) -> None:
+    handlers = ["echo", "fail", "ask"]
+    async with gateway_of(store, handlers=handlers, visible=visible) as served:
+        for handler, task_id in (("echo", "good"), ("fail", "bad"), ("ask", "asks")):
+            await served.client.submit(handler, SECRET, session_id="s", task_id=task_id)
+        await ends(served, "s", "good")
+        await ends(served, "s", "bad")
+        pause_id = await paused(served, "s", "asks")
+        paths = (
+            *(at("s", name, *rest) for name in ("good", "bad", "asks") for rest in ((), ("tree",))),
+            *(at("s", name, "timeline") for name in ("good", "bad", "asks")),
+            "/v1/tasks?session_id=s",
+            "/v1/sessions/s/tree",
+            "/v1/pauses",
+            of_pause(pause_id),
+        )
+        texts: dict[str, list[str]] = {}
+        pauses: dict[str, Any] = {}
+        for name in ("ann", "bob", "carl"):
+            async with served.caller(name, "read:session:s") as http:
+                answers = [await http.get(path) for path in paths]
+                assert {each.status_code for each in answers} == {200}
+                texts[name] = [each.text for each in answers]
+                pauses[name] = (await http.get("/v1/pauses")).json()["pauses"]
+        secrets = (SECRET, "the handler's own reason", "refund?", "bob</b>")
+        for secret in secrets:
+            assert any(secret in text for text in texts["ann"]), secret
+            assert not any(secret in text for text in texts["bob"]), secret
+        # What is changed is shown as it was changed; a hidden pause is there, and can be decided.
+        assert [each["payload"] for each in pauses["carl"]] == ["hidden"]
+        assert [each["pause_id"] for each in pauses["bob"]] == [pause_id]
+        assert any(SECRET in text for text in texts["carl"])
