@@ -37,6 +37,8 @@ from redis_state.primitives.watchlist import WatchClaim
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ARCHIVE_HOLD_MS
+from redis_state.stores.sessions.task_status import watch_entry
+from redis_state.stores.task_index import TaskIndex, indexed_move
 from redis_state.transport.keys import WATCH_SHARDS
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -95,6 +97,7 @@ class Archiver:
         self._copies = UpdateCopies(store, archive, pace=self._pace)
         self._session_ms = session_look_ms(store.settings)
         self._many = many_updates(store.settings)
+        self._index = TaskIndex(store.base.scripts, store.base.keys)
         self._failures = 0
         self._prepared = False
 
@@ -335,7 +338,17 @@ class Archiver:
         task = ended.task
         keys = self._store.tasks.keys(task.session_id, task.task_id)
         reply = await self._store.base.scripts.mark_archived(keys, stamp=task.stamp)
+        if reply.word is ReplyCode.OK:
+            self._unlist_in_time(task)
         return reply.word
+
+    def _unlist_in_time(self, task: ArchivedTask) -> None:
+        """Shorten how long the index of tasks lists a task that the archive has."""
+        entry = watch_entry(task.session_id, task.task_id)
+        ttl_ms = self._store.tasks.ttl_ms(task.status.value)
+        self._index.moved(
+            indexed_move(entry, task.status, version=task.version, write=task.write, ttl_ms=ttl_ms)
+        )
 
     async def _next_look(self, session_id: str | None, copied: CopiedUpdates) -> int | None:
         """Return when a session is looked at again; None once its log has expired."""
