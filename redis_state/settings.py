@@ -231,7 +231,7 @@ class Settings(BaseSettings):
     archive_url: SecretStr | None = None
     """Where the tasks that have ended, and their sessions' updates, are kept: `postgresql://…`.
 
-    All workers of a pool need it. None: nothing is archived. See the guide to the archive.
+    All processes of a namespace need it. None: nothing is archived. See the guide to the archive.
     """
     archive_classes: frozenset[ArchiveClass] = frozenset()
     """What is archived besides tasks and updates: `["trajectories", "agent_sessions", "events",

@@ -1,5 +1,5 @@
 -- Save a host's view of a task, unless it is an older view that would bring a finished task back.
--- KEYS task           hash: version, write, order and what is given from finished on
+-- KEYS task           hash: version, write, order, archive_hold and what is given from finished on
 -- KEYS tasks          zset: task_id -> expiry in us
 -- ARGV task_id        the task's id
 -- ARGV ttl_ms         int: how long it lives at least; at most an eighth longer
@@ -29,4 +29,11 @@ local fields = {
 local longest_ms, expiry_us = ttl_ms + math.floor(ttl_ms / 8), was[2] and redis.call('ZSCORE', tasks, task_id)
 local left_ms = expiry_us and (expiry_us - now_us()) / 1000
 local lasts = left_ms and left_ms >= ttl_ms and left_ms <= longest_ms
+-- What is held for the archive stays held, as its journal does. Let go, it lives as long as from this save.
+local held = string.match(redis.call('HGET', task, 'archive_hold') or '', ' (%d+)$')
+if held and redis.call('PEXPIRETIME', task) == tonumber(held) and left_ms and left_ms > longest_ms then
+  lasts = true
+  fields[#fields + 1] = 'archive_hold'
+  fields[#fields + 1] = string.format('%.0f', now_us() / 1000 + longest_ms) .. ' ' .. held
+end
 return { 'OK', record_write(task, { key = tasks, member = task_id }, write, not lasts and longest_ms, fields, was) }

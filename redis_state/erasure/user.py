@@ -1,11 +1,12 @@
 """Whose a session is, and what is kept under a user's name.
 
-No index of its own: tasks are found by an attribute, which the index of tasks lists as long as it
-lists the task. An application sets it when it submits.
+No index of its own: tasks are found by an attribute, which the index of tasks and the tasks'
+records have. An application sets it when it submits.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,8 +22,9 @@ from redis_state.scripts import raw
 from redis_state.store import RedisStateStore
 from redis_state.stores.index_walk import listed_under
 from redis_state.stores.task_index import attribute_list, attributes_of
-from redis_state.transport.key_text import escape, is_digest
+from redis_state.transport.key_text import escape, is_digest, unescape
 
+_PAGE = 100
 _KINDS = ("memory", "oauth-token", "streams-of", "adk-", "call")
 _ADK = ("adk-session", "adk-events", "adk-user", "adk-sessions-of")
 _CLASSES = {
@@ -52,9 +54,31 @@ class UserErasure:
             self._store.base, "a", attribute_list(self._attribute, self._user)
         )
         found = dict.fromkeys((each.session_id for each in listed), False)
+        found |= dict.fromkeys(await self._by_records(), False)
         if archive is not None:
             found |= await archive.sessions_of(self._attribute, self._user, also=list(found))
         return dict(sorted(found.items()))
+
+    async def _by_records(self) -> set[str]:
+        """Return the sessions whose tasks' records have the attribute, also what no index lists.
+
+        The name of a key with a long session id is a digest: those the index alone finds.
+        """
+        found, commands = set[str](), self._store.transport.commands
+        async for page in KeyWalk(self._store).all(["task"]):
+            tasks = [each for each in page if each.kind == "task" and not is_digest(each.tag)]
+            for start in range(0, len(tasks), _PAGE):
+                some = tasks[start : start + _PAGE]
+                read = [commands.hget(each.name, "attributes") for each in some]
+                for each, data in zip(some, await asyncio.gather(*read), strict=True):
+                    with suppress(ValueError):
+                        if self._has(attributes_of({"attributes": data or b""})):
+                            found.add(unescape(each.tag))
+        return found
+
+    def _has(self, attributes: Mapping[str, object]) -> bool:
+        value = attributes.get(self._attribute)
+        return (type(value), value) == (type(self._user), self._user)
 
     async def mixed(self, sessions: Mapping[str, bool]) -> set[str]:
         """Return those of the sessions that have a task with another value of the attribute."""

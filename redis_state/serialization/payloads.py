@@ -289,7 +289,7 @@ class Payloads:
         elif codec.kind_of(value) is list:
             for part in value:
                 self.need_within(part, of=of, field=field)
-        return cast("Any", self.need(value, of=of, field=field))
+        return self.need(value, of=of, field=field)
 
     def loggable(self, error: BaseException) -> BaseException | None:
         """Return an error if its text may be logged: not that of a handler whose payloads are

@@ -211,7 +211,8 @@ async def _judge_gathered(trial: Trial, store: RedisStateStore, calls: Calls, fo
         trial.expect(same, f"{task} was given another input in a later run")
     tasks_of = defaultdict[str, list[str]](list)
     for task, given in inputs.items():
-        for item in given if isinstance(given, list) else [given]:
+        items: list[Any] = given if isinstance(given, list) else [given]
+        for item in items:
             tasks_of[item].append(task)
     batched, debounced = calls.of("batch"), calls.of("debounce")
     for name in batched:

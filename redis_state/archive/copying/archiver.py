@@ -41,7 +41,8 @@ from redis_state.primitives.watchlist import WatchClaim
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ARCHIVE_HOLD_MS
-from redis_state.stores.sessions.task_status import task_of_entry
+from redis_state.stores.sessions.task_status import task_of_entry, watch_entry
+from redis_state.stores.task_index import TaskIndex, indexed_move
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
         self._copies = UpdateCopies(store, archive, pace=self._pace)
         self._session_ms = session_look_ms(store.settings)
         self._many = many_updates(store.settings)
+        self._index = TaskIndex(store.base.scripts, store.base.keys)
 
     async def _archive_all(self, claims: Sequence[Sequence[WatchClaim]], done: _Done) -> None:
         tasks, sessions = claims
@@ -213,7 +215,17 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
     async def _mark(self, due: _Ended) -> ReplyCode:
         keys = self._store.tasks.keys(due.copy.session_id, due.copy.task_id)
         reply = await self._store.base.scripts.mark_archived(keys, stamp=due.copy.stamp)
+        if reply.word is ReplyCode.OK:
+            self._unlist_in_time(due.copy)
         return reply.word
+
+    def _unlist_in_time(self, task: ArchivedTask) -> None:
+        """Shorten how long the index of tasks lists a task that the archive has."""
+        entry = watch_entry(task.session_id, task.task_id)
+        ttl_ms = self._store.tasks.ttl_ms(task.status.value)
+        self._index.moved(
+            indexed_move(entry, task.status, version=task.version, write=task.write, ttl_ms=ttl_ms)
+        )
 
     def _count(self, due: _Ended, report: ArchiveReport) -> None:
         del due

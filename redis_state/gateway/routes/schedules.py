@@ -123,16 +123,19 @@ def _id(call: ApiCall) -> str:
     return call.path["schedule"]
 
 
-def _change(name: str, endpoint: Any, summary: str, result: Any, **more: Any) -> Operation:
+def _change(
+    name: str, endpoint: Any, summary: str, result: Any, *, body: Any = NoBody, **more: Any
+) -> Operation:
     return Operation(
         "POST",
         f"{_SCHEDULE}/{name}",
         endpoint,
         summary,
         over=Over.EVERYTHING,
+        body=body,
         result=result,
         answers=(403, 404, 409, 413),
-        **{"body": NoBody} | more,
+        **more,
     )
 
 

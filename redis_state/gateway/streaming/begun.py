@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import AsyncExitStack
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -17,9 +17,9 @@ class ClosingChunks(Protocol):
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
-    async def __anext__(self) -> bytes: ...
+    def __anext__(self) -> Coroutine[Any, Any, bytes]: ...
 
-    async def aclose(self) -> None:
+    def aclose(self) -> Coroutine[Any, Any, None]:
         """Leave what is streamed."""
         ...
 

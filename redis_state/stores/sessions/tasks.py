@@ -112,6 +112,13 @@ class TaskStore:
         """
         return self._hold_ms if status in _ENDED else 0
 
+    def listed_ms(self, status: str) -> int:
+        """Return how long the index of tasks lists a task in this state.
+
+        As long as its record lives: the archiver, which lets go of the record, shortens it.
+        """
+        return max(self.ttl_ms(status), self.hold_ms(status))
+
     async def save(self, state: TaskState, *, fence: Fence | None = None) -> bool:
         """Save a task whole; return whether it was accepted.
 

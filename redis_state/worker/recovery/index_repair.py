@@ -36,7 +36,7 @@ class IndexRepair:
             return False
         # Of a record that nobody can read there is nothing to list.
         with suppress(ValueError, KeyError, TypeError):
-            ttl_ms = self._store.tasks.ttl_ms(found.status.value)
+            ttl_ms = self._store.tasks.listed_ms(found.status.value)
             entry = indexed_record(claim.entry, *task, record, ttl_ms=ttl_ms)
             await self._index.put(entry, stamp=claim.stamp)
             return False

@@ -48,7 +48,7 @@ class TaskBookkeeping:
             status,
             version=version,
             write=write,
-            ttl_ms=self._store.tasks.ttl_ms(status.value),
+            ttl_ms=self._store.tasks.listed_ms(status.value),
         )
         self._index.moved(task, delay_ms=LOOK_SOON_MS if inspect else None)
         if status is TaskStatus.PAUSED:
@@ -68,7 +68,7 @@ class TaskBookkeeping:
             found.status,
             version=found.version,
             write=found.write,
-            ttl_ms=self._store.tasks.ttl_ms(found.status.value),
+            ttl_ms=self._store.tasks.listed_ms(found.status.value),
         )
         self._index.moved(task)
 

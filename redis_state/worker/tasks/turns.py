@@ -196,7 +196,7 @@ class InTurn:
     def _note_cancelled(self, session_id: str, cancelled: Sequence[Any], write: str) -> None:
         """Write what was cancelled into the index. What fails here is repaired by a sweeper."""
         index = TaskIndex(self.store.base.scripts, self.store.base.keys)
-        ttl_ms = self.store.tasks.ttl_ms(TaskStatus.CANCELLED.value)
+        ttl_ms = self.store.tasks.listed_ms(TaskStatus.CANCELLED.value)
         for name, version in zip(cancelled[::2], cancelled[1::2], strict=True):
             entry = watch_entry(session_id, topic_text(name) or "")
             index.moved(

@@ -130,7 +130,7 @@ async def test_what_cannot_be_gathered_is_refused_alike(store: RedisStateStore) 
             ("options", {"wait": SOON, "nonsense": 1}),
         ]
         for field, given in wrong:
-            options = {"handler": "echo", "session_id": "s"} | given
+            options: dict[str, Any] = {"handler": "echo", "session_id": "s"} | given
             for client in (over.direct, over.http):
                 with pytest.raises(errors.InvalidField) as refused:
                     await client.debounce(**options)
@@ -148,10 +148,11 @@ async def test_rates_and_the_keys_of_a_queue(store: RedisStateStore) -> None:
         assert (await over.http.rates.list())[odd] == Rate(60, timedelta(minutes=1))
         await over.http.rates.set(odd, None)
         assert list(await over.direct.rates.list()) == ["other"]
-        for wrong in (("", Rate(1, timedelta(1))), ("a", 5)):
+        odd_ones: list[tuple[Any, Any]] = [("", Rate(1, timedelta(1))), ("a", 5)]
+        for odd_one in odd_ones:
             for client in (over.direct, over.http):
                 with pytest.raises(errors.InvalidField):
-                    await client.rates.set(*wrong)
+                    await client.rates.set(*odd_one)
         async with over.caller("ann", "read:*") as ann:
             assert list(await ann.rates.list()) == ["other"]
             with pytest.raises(errors.CommandRefused):

@@ -263,6 +263,9 @@ async def test_a_run_of_a_thread_without_a_loop_waits_for_its_turn(store: RedisS
     session = RedisStateSession("s", store=store)
 
     def ask() -> str:
+        # The SDK uses the loop of the thread.
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
         other = RedisStateStore(store.settings)
         try:
             agent = agent_of(scripted("good"))
@@ -270,7 +273,6 @@ async def test_a_run_of_a_thread_without_a_loop_waits_for_its_turn(store: RedisS
             result = Runner.run_sync(agent, "go", session=given, run_config=QUIET)
             return str(result.final_output)
         finally:
-            loop = asyncio.get_event_loop_policy().get_event_loop()
             loop.run_until_complete(other.aclose())
             loop.close()
 

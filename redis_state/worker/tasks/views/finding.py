@@ -259,7 +259,7 @@ class Verified:
         record = await self._store.tasks.load_fields(listed.session_id, listed.task_id)
         if record is None:
             raise KeyError(listed.task_id)
-        ttl_ms = self._store.tasks.ttl_ms(record.fields["status"].decode())
+        ttl_ms = self._store.tasks.listed_ms(record.fields["status"].decode())
         task = indexed_record(
             listed.entry, listed.session_id, listed.task_id, record, ttl_ms=ttl_ms
         )
