@@ -18,7 +18,6 @@ from redis_state.erasure.walking import FoundKey, KeyWalk, owner_of_memory
 from redis_state.errors import StreamUnknown
 from redis_state.models.attributes import AttributeValue
 from redis_state.models.erasure import ErasureReport
-from redis_state.scripts import raw
 from redis_state.store import RedisStateStore
 from redis_state.stores.index_walk import listed_under
 from redis_state.stores.task_index import attribute_list, attributes_of
@@ -84,8 +83,8 @@ class UserErasure:
         """Return those of the sessions that have a task with another value of the attribute."""
         found = {each for each, has_other in sessions.items() if has_other}
         for session_id in sessions.keys() - found:
-            for each in await listed_under(self._store.base, "s", raw(session_id)):
-                if each.session_id == session_id and await self._is_other(session_id, each.task_id):
+            for task_id in await self._store.tasks.ids(session_id):
+                if await self._is_other(session_id, task_id):
                     found.add(session_id)
                     break
         return found
