@@ -203,6 +203,10 @@ def _judge_lines(
     trial.expect(met or not trial.size.full, "nothing was cancelled, refused or killed")
 
 
+def _items(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [given]  # pyright: ignore[reportUnknownVariableType]
+
+
 async def _judge_gathered(trial: Trial, store: RedisStateStore, calls: Calls, folder: Path) -> None:
     """Each input is in one task; a task's input is the same in all of its runs."""
     inputs: dict[str, Any] = {}
@@ -211,8 +215,7 @@ async def _judge_gathered(trial: Trial, store: RedisStateStore, calls: Calls, fo
         trial.expect(same, f"{task} was given another input in a later run")
     tasks_of = defaultdict[str, list[str]](list)
     for task, given in inputs.items():
-        items: list[Any] = given if isinstance(given, list) else [given]
-        for item in items:
+        for item in _items(given):
             tasks_of[item].append(task)
     batched, debounced = calls.of("batch"), calls.of("debounce")
     for name in batched:
