@@ -1,6 +1,7 @@
--- Save a record at whatever version it is, if the writer still holds its lease. Once per call: what others
--- save before a repetition stays.
--- KEYS record          hash: version, write, order and the fields given
+-- Save a record at whatever version it is, if the writer still holds its lease. A repetition finds its
+-- write among the last ones, so what others saved since stays.
+-- KEYS record          hash: version, write, order, recent and the fields given; recent: of the last calls the
+--   write, the version and when
 -- KEYS index           zset: member -> expiry in us; untouched without a member
 -- KEYS lease           hash: epoch, claim
 -- ARGV mark            of the writer's lease, '' for none
@@ -14,15 +15,26 @@
 --   {'MISSING'}        there is no record; nothing was written
 --   {'LOST', epoch}    another claim has the lease; nothing was written
 -- @include fence
+-- @include now_us
 -- @include record_write
 -- @each
--- @once
--- @idempotent
 -- @lasting
 
+local was = redis.call('HMGET', record, 'write', 'version', 'order', 'recent')
+if was[1] == write then return { 'OK', tonumber(was[2]) } end
+local recent, now = {}, now_us()
+for id, version, at in string.gmatch(was[4] or '', '(%S+) (%S+) (%S+) ') do
+  if id == write then return { 'OK', tonumber(version) } end
+  -- Ten minutes: no call is repeated for so long.
+  if now - at < 600000000 then recent[#recent + 1] = id .. ' ' .. version .. ' ' .. at .. ' ' end
+end
 local lost = fence(lease, mark)
 if lost then return lost end
-local was = redis.call('HMGET', record, 'write', 'version', 'order')
-if only_if_there and not was[2] then return keep_reply({ 'MISSING' }) end
+if only_if_there and not was[2] then return { 'MISSING' } end
+local version = string.format('%.0f', tonumber(was[2] or 0) + 1)
+recent[#recent + 1] = write .. ' ' .. version .. ' ' .. string.format('%.0f', now) .. ' '
+if #recent > 16 then table.remove(recent, 1) end
+fields[#fields + 1] = 'recent'
+fields[#fields + 1] = table.concat(recent)
 local place = { key = member ~= '' and index or '', member = member }
-return keep_reply({ 'OK', record_write(record, place, write, ttl_ms, fields, was) })
+return { 'OK', record_write(record, place, write, ttl_ms, fields, was) }

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import pytest
@@ -106,3 +107,24 @@ async def test_a_key_of_another_type_is_told(scripts: Scripts, keys: Keys) -> No
     await ask(scripts, "SET", key, "x", "PX", HOUR)
     with pytest.raises(CorruptState):
         await save(scripts, key, "one", a=b"1")
+
+
+async def test_a_repetition_without_a_version_leaves_what_others_saved_since(
+    scripts: Scripts, keys: Keys
+) -> None:
+    key = keys.memory("m")
+    assert await save(scripts, key, "mine", a=b"mine") == ok(1)
+    assert await save(scripts, key, "theirs", a=b"theirs") == ok(2)
+    assert await save(scripts, key, "versioned", expected=2, a=b"versioned") == ok(3)
+    for write, version in (("mine", 1), ("theirs", 2), ("versioned", 3)):
+        assert await save(scripts, key, write, a=write.encode()) == ok(version)
+    for number in range(4, 30):
+        assert await save(scripts, key, f"w{number}", a=b"%d" % number) == ok(number)
+    found = await fields(scripts, key)
+    assert (found["a"], found["version"]) == (b"29", b"29")
+    # The newest 16 are known.
+    assert [each.split()[0] for each in re.findall(rb"\S+ \S+ \S+ ", found["recent"])] == [
+        b"w%d" % number for number in range(14, 30)
+    ]
+    assert await save(scripts, key, "w14", a=b"again") == ok(14)
+    assert (await fields(scripts, key))["a"] == b"29"

@@ -197,15 +197,15 @@ class Hook:
         """Answer one call and close."""
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            fields = {
+                name.lower(): value.strip()
+                for name, _, value in (line.partition(":") for line in head.splitlines()[1:])
+            }
+            body = await reader.readexactly(int(fields["content-length"]))
         except asyncio.IncompleteReadError:
             # Its caller was killed, or gave up.
             writer.close()
             return
-        fields = {
-            name.lower(): value.strip()
-            for name, _, value in (line.partition(":") for line in head.splitlines()[1:])
-        }
-        body = await reader.readexactly(int(fields["content-length"]))
         self.heard.append((fields.get("x-a2a-notification-token", ""), json.loads(body)))
         writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
         await writer.drain()

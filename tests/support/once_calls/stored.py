@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
+from redis_state.primitives.record import new_write_id
 from redis_state.scripts import Reply, Scripts
 from redis_state.transport.keys import Keys, agent_shard
 from tests.support.once_calls.case import Case, Step
@@ -110,7 +111,7 @@ def _save_record(document: bytes = b"theirs", *, only_if_there: bool = False) ->
     return lambda scripts, keys: scripts.put_record(
         keys.memory("m"),
         {"document": document},
-        write=document.decode(),
+        write=new_write_id(),
         ttl_ms=HOUR,
         only_if_there=only_if_there,
     )
