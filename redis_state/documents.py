@@ -279,11 +279,13 @@ def queue_key_document(each: QueueKeyInfo) -> dict[str, Any]:
 
 def rates_document(rates: Mapping[str, Rate]) -> list[dict[str, Any]]:
     """Write rates that were set, by their names."""
-    return [
-        {"name": name, "limit": rate.limit, "per_s": rate.per.total_seconds()}
-        for name, rate in rates.items()
-    ]
+    return [{"name": name} | rate_document(rate) for name, rate in rates.items()]
+
+
+def rate_document(rate: Rate) -> dict[str, Any]:
+    """Write a rate: so many in so many seconds."""
+    return {"limit": rate.limit, "per_s": rate.per.total_seconds()}
 
 
 def _rate_document(rate: Rate | None) -> dict[str, Any] | None:
-    return None if rate is None else {"limit": rate.limit, "per_s": rate.per.total_seconds()}
+    return None if rate is None else rate_document(rate)

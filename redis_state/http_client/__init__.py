@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from redis_state.http_client.client import HttpTaskClient
-from redis_state.http_client.collections import HttpQueues, HttpSchedules
+from redis_state.http_client.collections import HttpQueues, HttpRates, HttpSchedules
 from redis_state.http_client.documents import TaskTree, Timeline
 from redis_state.http_client.requests import Credentials
 
 __all__ = [
     "Credentials",
     "HttpQueues",
+    "HttpRates",
     "HttpSchedules",
     "HttpTaskClient",
     "TaskTree",

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from redis_state import limits
+from redis_state.documents import rate_document
 from redis_state.errors import CommandRefused, InvalidField, ScheduleUnknown
-from redis_state.http_client.documents import read_occurrence, read_queue, read_schedule
+from redis_state.http_client.documents import (
+    read_occurrence,
+    read_queue,
+    read_rate,
+    read_schedule,
+)
 from redis_state.http_client.requests import Ask, GatewayCaller, key_of
 from redis_state.worker import (
     Occurrence,
@@ -103,10 +109,7 @@ class HttpRates:
     async def list(self) -> Mapping[str, Rate]:
         """List the rates that were set, by their names."""
         found = await self._caller.call(Ask("GET", ("rates",), missing=_no_route))
-        return {
-            each["name"]: Rate(each["limit"], timedelta(seconds=each["per_s"]))
-            for each in found["rates"]
-        }
+        return {each["name"]: read_rate(each) for each in found["rates"]}
 
 
 class HttpSchedules:
@@ -236,9 +239,7 @@ def _limits(**given: int | Rate | Keep | None) -> dict[str, Any]:
 
 
 def _limit(value: int | Rate | Keep | None) -> Any:
-    if isinstance(value, Rate):
-        return {"limit": value.limit, "per_s": value.per.total_seconds()}
-    return value
+    return rate_document(value) if isinstance(value, Rate) else value
 
 
 def _schedule(schedule_id: str) -> tuple[str, str]:

@@ -317,8 +317,13 @@ def _ms(written: str) -> int:
     return round(moment(written).timestamp() * 1000)
 
 
+def read_rate(said: Mapping[str, Any]) -> Rate:
+    """Read a rate."""
+    return Rate(said["limit"], timedelta(seconds=said["per_s"]))
+
+
 def _rate(said: Mapping[str, Any] | None) -> Rate | None:
-    return None if said is None else Rate(said["limit"], timedelta(seconds=said["per_s"]))
+    return None if said is None else read_rate(said)
 
 
 def _step(said: Mapping[str, Any]) -> dict[str, Any]:

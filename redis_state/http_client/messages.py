@@ -8,9 +8,7 @@ from typing import Any
 
 from redis_state import limits
 from redis_state.errors import (
-    NoReceiver,
     RequestRefused,
-    RequestTimeout,
     RequestUnanswered,
     TaskUnknown,
 )
@@ -22,7 +20,7 @@ from redis_state.models import UpdateType
 from redis_state.serialization import codec
 from redis_state.worker import PublishedValue
 from redis_state.worker.client.operations import check_id
-from redis_state.worker.tasks.messaging.messages import REQUEST_TIMEOUT_S
+from redis_state.worker.tasks.messaging.messages import REQUEST_TIMEOUT_S, late_reply
 from redis_state.worker.tasks.messaging.payloads import (
     check_name,
     check_type,
@@ -105,7 +103,7 @@ class HttpMessaging:
             if found["answered"]:
                 return read_payload(name, found["reply"], type)
             if clock() >= until:
-                raise _late(task_id, name, key, received=bool(found["received"]))
+                raise late_reply(task_id, name, key, received=bool(found["received"]))
 
     async def value(
         self,
@@ -156,14 +154,6 @@ class HttpMessaging:
                         if found is not None:
                             return found
         return None
-
-
-def _late(task_id: str, name: str, key: str, *, received: bool) -> RequestTimeout:
-    problem = "no reply came in time"
-    if received:
-        return RequestTimeout(task_id, name, problem, request_id=key)
-    problem += ", and the handler has not called for a request of this name"
-    return NoReceiver(task_id, name, problem, request_id=key)
 
 
 def _may_announce(event: ServerEvent, key: str) -> bool:

@@ -136,8 +136,8 @@ async def _leave_the_old_ones(
 
     async def was_left() -> bool:
         updates = await newer.list_updates(SESSION, task_id=left)
-        told = [u.content for u in updates if u.update_type is UpdateType.STATUS_CHANGE]
-        return any("cannot be read" in str(content.get("reason")) for content in told)
+        changes = [u.content for u in updates if u.update_type is UpdateType.STATUS_CHANGE]
+        return any("cannot be read" in str(content.get("reason")) for content in changes)
 
     await eventually(was_left, "a worker without the key leaves it", timeout_s=60)
     async with client_of(newer) as client:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,7 @@ from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import run
 from redis_state.cli.output import harmless, print_json, print_line, print_table
 from redis_state.cli.tasks.reading import client_of
-from redis_state.documents import queue_document
+from redis_state.documents import queue_document, queue_key_document
 from redis_state.errors import InvalidField
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def keys(
 
     found = run(look())
     if as_json:
-        print_json([asdict(each) for each in found])
+        print_json([queue_key_document(each) for each in found])
         return
     rows = [
         (

@@ -12,6 +12,7 @@ from redis_state.cli.exit_codes import run
 from redis_state.cli.output import print_json, print_table
 from redis_state.cli.pool.queues import read_rate
 from redis_state.cli.tasks.reading import client_of
+from redis_state.documents import rates_document
 
 if TYPE_CHECKING:
     from redis_state.worker import Rate
@@ -66,12 +67,7 @@ app.add_typer(rates)
 
 def _report(found: Mapping[str, Rate], *, as_json: bool) -> None:
     if as_json:
-        print_json(
-            [
-                {"name": name, "limit": rate.limit, "per_s": rate.per.total_seconds()}
-                for name, rate in found.items()
-            ]
-        )
+        print_json(rates_document(found))
         return
     rows = ((name, f"{rate.limit}/{rate.per.total_seconds():g}s") for name, rate in found.items())
     print_table(("rate", "at most"), rows, none="no rate was set: handlers' own hold")

@@ -20,6 +20,8 @@ from tests.support.http import gateway
 from tests.support.http.http_gateway import over_http
 from tests.support.processes.pools import queue_of
 
+# As nobody would choose it.
+SESSION = "s/ü {x}%25:a\x7f"
 SOON, LATER = timedelta(milliseconds=300), timedelta(hours=6)
 
 
@@ -90,10 +92,10 @@ async def test_a_request_outlives_the_calls_that_wait_for_it(store: RedisStateSt
 
 async def test_what_many_callers_gather_is_in_one_task_each_once(store: RedisStateStore) -> None:
     async with over_http(store, handlers=["echo"]) as over:
-        async with over.caller("ann", "submit:session:s") as ann:
+        async with over.caller("ann", f"submit:session:{SESSION}") as ann:
             adding = (
                 client.batch(
-                    "echo", [name, number], session_id="s", after=SOON, item_id=f"{number}"
+                    "echo", [name, number], session_id=SESSION, after=SOON, item_id=f"{number}"
                 )
                 for name, client in (("ann", ann), ("ann", ann), ("root", over.http))
                 for number in range(40)
@@ -102,22 +104,22 @@ async def test_what_many_callers_gather_is_in_one_task_each_once(store: RedisSta
             # An id of one caller is not another's.
             items: Counter[tuple[Any, ...]] = Counter()
             for task_id in tasks:
-                items.update(map(tuple, await over.http.result("s", task_id, timeout_s=60)))
+                items.update(map(tuple, await over.http.result(SESSION, task_id, timeout_s=60)))
             wanted = [(name, number) for name in ("ann", "root") for number in range(40)]
             assert items == Counter(wanted)
             with pytest.raises(errors.CommandRefused):
                 await ann.batch("echo", 1, session_id="other", after=SOON)
             with pytest.raises(errors.CommandRefused):
                 await ann.debounce("echo", 1, session_id="other", wait=SOON)
-        group: dict[str, Any] = {"session_id": "s", "wait": LATER, "group": "g"}
+        group: dict[str, Any] = {"session_id": SESSION, "wait": LATER, "group": "g"}
         about: dict[str, Any] = {"attributes": {"tenant": "acme"}, "limit_key": "acme"}
         put_off = {await over.http.debounce("echo", n, **group, **about) for n in range(3)}
         put_off.add(await over.direct.debounce("echo", 3, **group))
         (task_id,) = put_off
         (found,) = (await over.direct.find(attributes={"tenant": "acme"})).tasks
         assert (found.task_id, found.status) == (task_id, TaskStatus.PENDING)
-        last = await over.http.debounce("echo", "last", session_id="s", wait=SOON)
-        assert await over.http.result("s", last, timeout_s=60) == "last"
+        last = await over.http.debounce("echo", "last", session_id=SESSION, wait=SOON)
+        assert await over.http.result(SESSION, last, timeout_s=60) == "last"
 
 
 async def test_what_cannot_be_gathered_is_refused_alike(store: RedisStateStore) -> None:

@@ -10,13 +10,14 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("httpx", reason="needs the http extra")
 
-from redis_state.http_client import HttpQueues, HttpSchedules, HttpTaskClient
+from redis_state.http_client import HttpQueues, HttpRates, HttpSchedules, HttpTaskClient
 from redis_state.http_client.not_offered import NOT_OFFERED
-from redis_state.worker import Queues, Schedules, TaskClient
+from redis_state.worker import Queues, Rates, Schedules, TaskClient
 
 PAIRS = (
     ("", TaskClient, HttpTaskClient),
     ("queues.", Queues, HttpQueues),
+    ("rates.", Rates, HttpRates),
     ("schedules.", Schedules, HttpSchedules),
 )
 

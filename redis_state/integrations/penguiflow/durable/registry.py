@@ -122,7 +122,7 @@ class SharedRegistry(TaskRegistry):  # type: ignore[misc]  # penguiflow has no t
         self._taking = asyncio.Lock()
         self._ending: set[str] = set()
         # Runs that have not begun, and those of them that save that they begin. A task that a
-        # planner resumes, or somebody steers, is set RUNNING too: that begins no run.
+        # planner resumes, or that is steered, is set RUNNING too: that begins no run.
         self.expected: set[tuple[str, asyncio.Task[Any] | None]] = set()
         self.starting: set[tuple[str, asyncio.Task[Any] | None]] = set()
 

@@ -214,11 +214,7 @@ class TaskMessages:
             return RequestUnanswered(to.task_id, to.name, status, request_id=message_id)
         journal = self._keys(to.session_id, to.task_id).journal
         asks = await self._store.transport.commands.hget(journal, raw(f"asks:{to.key}"))
-        kind = RequestTimeout if asks else NoReceiver
-        problem = "no reply came in time"
-        if not asks:
-            problem += ", and the handler has not called for a request of this name"
-        return kind(to.task_id, to.name, problem, request_id=message_id)
+        return late_reply(to.task_id, to.name, message_id, received=bool(asks))
 
     async def _queue_up(self, session_id: str, task_id: str) -> None:
         """Queue a task that is PENDING. A sweeper stands in for a queue that is away."""
@@ -242,3 +238,12 @@ def reply_entry(box: str, message_id: str) -> str:
 def mail_channel(store: RedisStateStore, session_id: str, task_id: str) -> str:
     """Return the channel on which a running task hears of its mail."""
     return live_channel(store.tasks.keys(session_id, task_id).journal, store.base.keys.database)
+
+
+def late_reply(task_id: str, name: str, request_id: str, *, received: bool) -> RequestTimeout:
+    """Make the error of a late reply. ``received`` if the handler has called for its name."""
+    problem = "no reply came in time"
+    if received:
+        return RequestTimeout(task_id, name, problem, request_id=request_id)
+    problem += ", and the handler has not called for a request of this name"
+    return NoReceiver(task_id, name, problem, request_id=request_id)
