@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from redis_state.errors import (
     AlreadyVoted,
     ArchiveFileMissing,
+    ArchiveInUse,
     ArchiveUnavailable,
     AuthenticationFailed,
     BackendError,
@@ -85,6 +86,7 @@ __all__ = [
     "AgentWorker",
     "AlreadyVoted",
     "ArchiveFileMissing",
+    "ArchiveInUse",
     "ArchiveUnavailable",
     "AuthenticationFailed",
     "BackendError",

@@ -29,9 +29,10 @@ local fields = {
 local longest_ms, expiry_us = ttl_ms + math.floor(ttl_ms / 8), was[2] and redis.call('ZSCORE', tasks, task_id)
 local left_ms = expiry_us and (expiry_us - now_us()) / 1000
 local lasts = left_ms and left_ms >= ttl_ms and left_ms <= longest_ms
--- What is held for the archive stays held, as its journal does. Let go, it lives as long as from this save.
+-- What is held for the archive stays held, as its journal does. Let go, it lives as long as from this save. A task that
+-- is opened again is not: no archiver looks at it.
 local held = string.match(redis.call('HGET', task, 'archive_hold') or '', ' (%d+)$')
-if held and redis.call('PEXPIRETIME', task) == tonumber(held) and left_ms and left_ms > longest_ms then
+if held and finished == '1' and redis.call('PEXPIRETIME', task) == tonumber(held) and left_ms and left_ms > longest_ms then
   lasts = true
   fields[#fields + 1] = 'archive_hold'
   fields[#fields + 1] = string.format('%.0f', now_us() / 1000 + longest_ms) .. ' ' .. held

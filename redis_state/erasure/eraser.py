@@ -153,6 +153,11 @@ class Eraser:
         policy = _Policy(dry_run, running, actor)
         report = await self._forget(chosen, policy)
         await users.erase(report, dry_run=dry_run)
+        if users.unnamed:
+            report.kept["sessions with long ids"] = (
+                f"{len(users.unnamed)} sessions have tasks of the user, and neither the index of "
+                f"tasks nor the archive has their ids: erase them by these, or they expire"
+            )
         if mixed and not shared:
             report.kept["shared sessions"] = (
                 f"{len(mixed)} sessions have tasks of other users too: "

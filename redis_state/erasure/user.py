@@ -42,6 +42,8 @@ class UserErasure:
         self._user = user
         self._attribute = attribute
         self._name = user if isinstance(user, str) else json.dumps(user)
+        # Sessions of the user whose ids nothing says: what stands for each in the names of keys.
+        self.unnamed: set[str] = set()
 
     async def sessions(self, archive: Archive | None) -> Mapping[str, bool]:
         """Return the sessions with a task that has the attribute.
@@ -56,23 +58,24 @@ class UserErasure:
         found |= dict.fromkeys(await self._by_records(), False)
         if archive is not None:
             found |= await archive.sessions_of(self._attribute, self._user, also=list(found))
+        self.unnamed -= {escape("session_id", each) for each in found}
         return dict(sorted(found.items()))
 
     async def _by_records(self) -> set[str]:
         """Return the sessions whose tasks' records have the attribute, also what no index lists.
 
-        The name of a key with a long session id is a digest: those the index alone finds.
+        The name of a key with a long session id is a digest: those the index or the archive names.
         """
         found, commands = set[str](), self._store.transport.commands
         async for page in KeyWalk(self._store).all(["task"]):
-            tasks = [each for each in page if each.kind == "task" and not is_digest(each.tag)]
+            tasks = [each for each in page if each.kind == "task"]
             for start in range(0, len(tasks), _PAGE):
                 some = tasks[start : start + _PAGE]
                 read = [commands.hget(each.name, "attributes") for each in some]
                 for each, data in zip(some, await asyncio.gather(*read), strict=True):
                     with suppress(ValueError):
                         if self._has(attributes_of({"attributes": data or b""})):
-                            found.add(unescape(each.tag))
+                            (self.unnamed if is_digest(each.tag) else found).add(unescape(each.tag))
         return found
 
     def _has(self, attributes: Mapping[str, object]) -> bool:

@@ -16,6 +16,7 @@
     │   │   │   └── SessionConflict        the same, for an agent's session
     │   │   ├── SessionBusy            another caller executes the session
     │   │   ├── SessionRunning         tasks of the session run, and it is to be erased
+    │   │   ├── ArchiveInUse           what is held for the archive is not let go of meanwhile
     │   │   ├── TaskInProgress         a task of the session is unfinished, and rejects another
     │   │   ├── LeaseLost              the epoch is no longer the current one
     │   │   ├── ThreadClaimed          another process has claimed the thread of LangGraph
@@ -102,6 +103,7 @@ from redis_state.errors.caller import (
 )
 from redis_state.errors.conflicts import (
     AlreadyVoted,
+    ArchiveInUse,
     Conflict,
     DelegationRefused,
     InvalidTransition,
@@ -147,6 +149,7 @@ from redis_state.errors.outcomes import (
 __all__ = [
     "AlreadyVoted",
     "ArchiveFileMissing",
+    "ArchiveInUse",
     "ArchiveUnavailable",
     "AuthenticationFailed",
     "BackendError",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -90,6 +91,18 @@ class SessionRunning(Conflict):
         super().__init__(f"{running} tasks of session {session_id!r} are running")
         self.session_id = session_id
         self.running = running
+
+
+class ArchiveInUse(Conflict):
+    """Something archives, and what is held for the archive would be let go of unarchived.
+
+    Nothing was changed behind this. Stop what archives and take the setting away everywhere, or
+    release with ``force``. ``reasons`` say what is in use.
+    """
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__(f"the archive is in use: {'; '.join(reasons)}")
+        self.reasons = list(reasons)
 
 
 class LeaseLost(Conflict):

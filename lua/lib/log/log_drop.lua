@@ -5,12 +5,9 @@
 -- @include now_ms
 local function log_drop(rows, ids)
   -- Of a log that was held only the rows are: its numbers live for as long as without an archive.
-  local now = now_ms()
-  log_release(rows, ids, now)
+  log_release(rows, ids, now_ms())
   local head, dropped = log_head(redis.call('HGET', ids, '')), redis.call('XLEN', rows)
   local expires = redis.call('PEXPIRETIME', ids)
-  -- Rows that an eviction took leave a hold that nothing lets go of.
-  if head.held then head.held, expires = nil, math.max(head.expires, now + 60000) end
   redis.call('UNLINK', rows, ids)
   if head.last == 0 then return dropped end
   -- As expired at once: the next append then gives the new stream its lifetime.

@@ -3,8 +3,8 @@
 -- @include log_head
 local function log_release(rows, ids, now)
   local text, left = redis.call('HGET', ids, ''), redis.call('PTTL', rows)
-  if not text or left < 0 then return 0 end
-  -- An append extends the head's time also while the log is held.
+  if not text or left == -1 then return 0 end
+  -- An append extends the head's time also while the log is held. Rows that an eviction took leave their hold.
   local head = log_head(text)
   local ends = math.max(head.expires, now + 60000)
   if not head.held and ends >= now + left then return 0 end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -28,6 +29,7 @@ from redis_state.cli.output import (
 )
 from redis_state.cli.servers.archiving import archive_due, follow_until_ended
 from redis_state.documents import task_document, update_document
+from redis_state.erasure import ReleaseReport, release_held
 from redis_state.errors import ConfigError, TaskUnknown
 from redis_state.models import TaskStatus
 from redis_state.stores.archive_list import RecordList
@@ -298,6 +300,63 @@ def archive_now(
     print_line(harmless(", ".join(f"{name} {count}" for name, count in found.items())))
     for name in left:
         print_line(harmless(f"{name} of before are not looked for"))
+
+
+@archive.command()
+def release(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: only count.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Let go. Without it: a dry run.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also while something archives, or the URL is set.")
+    ] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Release what is held for an archive that is no more: it expires when it would have.
+
+    For a deployment whose REDIS_STATE_ARCHIVE_URL was taken away. It needs no archive. What has
+    outlived its own lifetime expires after a minute, and is in no archive. Without --yes it is a
+    dry run. It may be repeated, also after a crash. The server's user needs the role admin of
+    `redis-state acl`. Status 1 if something could not be read, 4 if something archives.
+    """
+    shown: dict[str, int] = {}
+
+    def show(what: str, number: int) -> None:
+        # One line for each ten thousand: a person may wait.
+        if number // 10_000 > shown.get(what, 0) and not as_json:
+            shown[what] = number // 10_000
+            print(f"{what}: {number}", file=sys.stderr)
+
+    counting = dry_run or not yes
+
+    async def work() -> ReleaseReport:
+        async with RedisStateStore.from_url(url) as store:
+            return await release_held(store, dry_run=counting, force=force, progress=show)
+
+    report = run(work())
+    if as_json:
+        print_json(report.document())
+    else:
+        _print_release(report)
+        if counting and not dry_run and not report.is_empty:
+            print_line("nothing was changed: repeat with --yes")
+    if report.failed:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _print_release(report: ReleaseReport) -> None:
+    rows = [(what, n, report.overdue[what]) for what, n in sorted(report.released.items())]
+    word = "held" if report.dry_run else "released"
+    print_table(("what", word, "of them expire in a minute"), rows, none="nothing is held")
+    if report.unlisted:
+        does = (
+            "are on the archive's lists" if report.dry_run else "were taken off the archive's lists"
+        )
+        print_line(f"{report.unlisted} entries {does}")
+    if report.failed:
+        print_line(f"{report.failed} could not be read")
+    for reason in report.in_use:
+        print_line(harmless(f"in use: {reason}"))
 
 
 @archive.command()

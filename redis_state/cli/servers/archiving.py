@@ -17,6 +17,7 @@ from redis_state.archive import ArchiveReader, open_archive
 from redis_state.archive.copying.archiver import Archiver, ArchiveReport
 from redis_state.archive.copying.backfill import backfill as backfill_tasks
 from redis_state.archive.copying.records import RecordArchiver
+from redis_state.archive.working import WorkingArchivers
 from redis_state.errors import ArchiveUnavailable
 from redis_state.store import process_name
 from redis_state.stores.archive_list import RecordList
@@ -29,7 +30,11 @@ _LOOK_S = 0.5
 
 async def archive_due(url: str | None, *, backfill: bool, again: bool) -> dict[str, Any]:
     """Archive what is due until nothing is; return what was done, by name."""
-    async with RedisStateStore.from_url(url) as store, ArchiveReader(store) as reader:
+    async with (
+        RedisStateStore.from_url(url) as store,
+        ArchiveReader(store) as reader,
+        WorkingArchivers(store) as signs,
+    ):
         await reader.archive.prepare()
         enlisted, found, left = 0, Counter[str](), list[str]()
         if backfill or again:
@@ -47,6 +52,7 @@ async def archive_due(url: str | None, *, backfill: bool, again: bool) -> dict[s
         records = RecordArchiver(store, reader.archive)
         copied: Counter[str] = Counter()
         while True:
+            await signs.sign()
             report, other = await archiver.run_once(), await records.run_once()
             total += report
             copied += other.copied

@@ -43,3 +43,20 @@ class ArchiveScripts(ScriptRunner):
     @script
     def keep_rows(self, log: LogKeys, *, least_ms: int, n: int, hold_ms: int) -> PendingReply:
         """OK changed."""
+
+    @script
+    def release_record(
+        self,
+        record: str,
+        *,
+        index: str | None,
+        member: Topic,
+        beside: str,
+        alone_ms: int,
+        looks: bool,
+    ) -> PendingReply:
+        """OK left_ms stamp | STALE | MISSING."""
+
+    @script
+    def release_log(self, log: LogKeys, *, looks: bool) -> PendingReply:
+        """OK left_ms | MISSING."""

@@ -72,6 +72,12 @@ class PoolLayout(KeyLayout):
         """
         return f"{self.namespace}:v1:{{/archive}}:retention"
 
+    def archivers(self) -> str:
+        """zset: process -> expiry in us: the archivers that work. A minute and a half after a
+        sign of the last one.
+        """
+        return f"{self.namespace}:v1:{{/archive}}:archivers"
+
     def events_watch(self, shard: int) -> str:
         """zset: trace -> when its events must be moved to PostgreSQL, in ms; ``:clock`` string: the
         server's time at its last change. 400 days after a write.

@@ -22,6 +22,7 @@ from redis_state.archive.opening import shortest_lifetime_s
 from redis_state.archive.protocol import Archive
 from redis_state.archive.retaining import Retainer
 from redis_state.archive.waiting import ArchiveList
+from redis_state.archive.working import WorkingArchivers
 from redis_state.errors import BackendError
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import RecordList
@@ -191,9 +192,12 @@ async def archive_regularly(
     archivers = _Archivers(store, archive, pace)
     retention, counting = _RetentionRounds(store, archive, stats), _Part("counting what waits")
     counted_at, done = -_COUNT_EVERY_S, ArchiveRound()
+    signs, signing = WorkingArchivers(store), _Part("the sign that this process archives")
     try:
         while True:
             resting = pace.owes
+            if share:
+                await signing.tried(signs.sign())
             if share and not resting:
                 done = await archivers.run_once()
                 if stats is not None:
@@ -218,3 +222,4 @@ async def archive_regularly(
     finally:
         await retention.end()
         await archive.aclose()
+        await signs.aclose()

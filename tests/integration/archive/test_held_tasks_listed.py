@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
@@ -11,6 +13,7 @@ from redis_state import RedisStateStore
 from redis_state.archive.copying.backfill import backfill
 from redis_state.archive.protocol import Archive
 from redis_state.erasure import Eraser
+from redis_state.models import TaskStatus
 from redis_state.stores.base import ARCHIVE_HOLD_MS
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
@@ -88,6 +91,22 @@ async def test_a_save_of_a_held_task_does_not_shorten_its_life(live: RedisStateS
     assert await live.tasks.save(saved)
     assert int(await send(live, "PEXPIRETIME", key)) == before
     assert int(await send(live, "PTTL", key)) > ARCHIVE_HOLD_MS // 2
+
+
+async def test_a_held_task_that_a_host_opens_again_has_a_lifetime_of_its_own(
+    live: RedisStateStore,
+) -> None:
+    task = await ended(live)
+    keys = live.tasks.keys(SESSION, task)
+    saved = await live.tasks.load(SESSION, task)
+    assert saved is not None
+    saved.status = TaskStatus.RUNNING
+    saved.updated_at += timedelta(seconds=1)
+    assert await live.tasks.save(saved)
+    longest_ms = live.tasks.ttl_ms("RUNNING") * 9 // 8
+    assert 0 < int(await send(live, "PTTL", keys.task)) <= longest_ms
+    score = float(await send(live, "ZSCORE", keys.tasks, task))
+    assert score / 1000 <= await clock_ms(live.base.scripts) + longest_ms + 1
 
 
 async def test_a_dropped_log_whose_rows_are_gone_is_held_no_longer(live: RedisStateStore) -> None:

@@ -208,6 +208,22 @@ async def test_a_user_without_sessions_is_told_of_memories_with_long_keys(
     assert "1 keys are named by a digest" in report.kept["memories with long keys"]
 
 
+async def test_sessions_of_a_user_whose_long_ids_nothing_names_are_reported(
+    store: RedisStateStore,
+) -> None:
+    for session, user in (("s" * 130, "ann"), ("t" * 130, "bob")):
+        key = store.tasks.keys(session, "task").task
+        await admin(store, "HSET", key, "status", "COMPLETE", "attributes", f'{{"user":"{user}"}}')
+        await admin(store, "PEXPIRE", key, 60_000)
+    async with Eraser(store) as eraser:
+        for user, count in (("ann", 1), ("eve", 0)):
+            report = await eraser.forget_user(user, dry_run=True)
+            named = report.kept.get("sessions with long ids", "0 sessions")
+            assert named.startswith(f"{count} sessions")
+        assert (await eraser.forget("s" * 130)).redis["tasks"] == 1
+        assert "sessions with long ids" not in (await eraser.forget_user("ann")).kept
+
+
 async def test_a_large_value_of_a_user_without_sessions_goes_with_its_entry(
     store: RedisStateStore,
 ) -> None:

@@ -151,6 +151,18 @@ async def test_a_log_is_kept_and_let_go_of(scripts: Scripts, keys: Keys) -> None
     assert all(abs(was - now) < 60_000 for was, now in zip(before, after, strict=True))
 
 
+async def test_a_log_whose_rows_are_gone_is_let_go_of(scripts: Scripts, keys: Keys) -> None:
+    log = keys.updates("s")
+    await append(scripts, log, "a")
+    assert await scripts.keep_rows(log, least_ms=DAY, n=0, hold_ms=10 * DAY) == ok(1)
+    # An eviction takes one of the keys.
+    await ask(scripts, "DEL", log.rows)
+    assert (await lives(scripts, log.ids))[0] > 9 * DAY
+    for changed in (1, 0):
+        assert await scripts.keep_rows(log, least_ms=0, n=1, hold_ms=10 * DAY) == ok(changed)
+        assert 0 < (await lives(scripts, log.ids))[0] <= 1.5 * HOUR
+
+
 async def test_no_row_of_a_log_that_is_held_is_too_old_and_too_many_are_too_many(
     scripts: Scripts, keys: Keys
 ) -> None:

@@ -108,6 +108,15 @@ CALLS: dict[str, Call] = {
     "keep_rows": lambda scripts, keys: scripts.keep_rows(
         keys.updates(SESSION), least_ms=HOUR, n=0, hold_ms=HOUR
     ),
+    "release_record": lambda scripts, keys: scripts.release_record(
+        keys.trajectory(SESSION, "t"),
+        index=keys.traces(SESSION),
+        member="t",
+        beside=keys.journal(SESSION, "t"),
+        alone_ms=HOUR,
+        looks=False,
+    ),
+    "release_log": lambda scripts, keys: scripts.release_log(keys.updates(SESSION), looks=False),
     "watch_since": lambda scripts, keys: scripts.watch_since(
         keys.events_watch(0), since=keys.events_since(0), entry=b"e", delay_ms=HOUR, stands="sooner"
     ),

@@ -20,6 +20,7 @@ PUBLIC = [
     "AgentWorker",
     "AlreadyVoted",
     "ArchiveFileMissing",
+    "ArchiveInUse",
     "ArchiveUnavailable",
     "AuthenticationFailed",
     "BackendError",
