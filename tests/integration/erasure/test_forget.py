@@ -222,6 +222,10 @@ async def test_sessions_of_a_user_whose_long_ids_nothing_names_are_reported(
             assert named.startswith(f"{count} sessions")
         assert (await eraser.forget("s" * 130)).redis["tasks"] == 1
         assert "sessions with long ids" not in (await eraser.forget_user("ann")).kept
+        async with TaskClient(store) as client:
+            await client.submit("echo", 1, session_id="z" * 130, attributes={"user": "zoe"})
+        report = await eraser.forget_user("zoe", dry_run=True)
+        assert (report.sessions, "sessions with long ids" in report.kept) == (["z" * 130], False)
 
 
 async def test_a_large_value_of_a_user_without_sessions_goes_with_its_entry(
