@@ -127,11 +127,24 @@ class Copies:
         source = self._read(session_id, task_id, record)
         if archived is None:
             return source
-        # Its objects are as old as it is: a new task has one of its own.
-        task_input = await self._store.base.payloads.fetch(
-            source.task_input, of=f"task {task_id!r}", field="input"
-        )
+        task_input = await self._own_input(task_id, source.task_input)
         return replace(source, archived=archived, task_input=task_input)
+
+    async def _own_input(self, task_id: str, task_input: Any) -> Any:
+        """Return the input of an archived task for a new one.
+
+        Objects of an archived task are as old as it is: a new task has one of its own. What this
+        process has no key for is passed on as it stands, as that of a task in Redis is.
+        """
+        payloads, of = self._store.base.payloads, f"task {task_id!r}"
+        try:
+            return await payloads.fetch(task_input, of=of, field="input")
+        except PayloadUnreadable:
+            passed_on = await payloads.copied(task_input, of=of, field="input")
+            # There is no store of claims here.
+            if passed_on is task_input and task_input.is_elsewhere:
+                raise
+            return passed_on
 
     def _read(self, session_id: str, task_id: str, record: Stored) -> Source:
         try:
