@@ -2,7 +2,8 @@
 
     what is held     names of keys say what may be; no list has all of it. A record or a log says
                      that it is held, and is let go of in one step
-    the index        lists a task for as long as its record then lives
+    the index        lists a task for as long as its record then lives. It goes first: a repetition
+                     finds by the record that it is held
     the lists        an entry goes once what it stands for is let go of
 
 Every step may be repeated. After a crash what is held is found by its name, and entries by their
@@ -29,7 +30,7 @@ from redis_state.errors import (
 )
 from redis_state.models import TaskStatus
 from redis_state.models.releasing import ReleaseReport
-from redis_state.scripts import ReplyCode, topic_text
+from redis_state.scripts import Reply, ReplyCode, topic_text
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import record_of_entry
 from redis_state.stores.base import ms
@@ -47,6 +48,7 @@ _SHARE = 0.25
 # A task whose end is not so far away is listed for so long, as its record lives.
 _LEAST_MS = 60_000
 _ENDED = "cfx"
+_STATUSES: Final = frozenset(each.value for each in TaskStatus)
 # Of these no one thing is the cause: a right is missing, or the server is away or full.
 _OF_ALL = (CommandRefused, NoConnection, StoreFull)
 _KINDS: Final = ("task", "journal", "updates", "trajectory", "session", "events", "artifacts")
@@ -201,17 +203,9 @@ class _Release:
         """Release one thing, if it is held; return whether that could be found out."""
         looks = self.report.dry_run
         try:
-            if held.log is not None:
-                reply = await self._scripts.release_log(held.log, looks=looks)
-            else:
-                reply = await self._scripts.release_record(
-                    held.record,
-                    index=held.index if held.member is not None else None,
-                    member=held.member,
-                    beside=held.beside or held.record,
-                    alone_ms=self._alone_ms,
-                    looks=looks,
-                )
+            if held.task is not None and not looks:
+                await self._unlist_in_time(held, held.task)
+            reply = await self._reply(held, looks=looks)
         except _OF_ALL:
             raise
         except RedisStateError:
@@ -225,19 +219,36 @@ class _Release:
         if reply.word is ReplyCode.OK and not (by_journal and looks):
             left_ms = int(reply.facts[0])
             self.report.count("tasks" if by_journal else held.what, left_ms=left_ms)
-            if held.task is not None and not looks:
-                await self._unlist_in_time(held.task, reply.text(1), left_ms)
         return True
 
-    async def _unlist_in_time(self, task: tuple[str, str], stamp: str, left_ms: int) -> None:
-        """Write in the index for how long a task's record lives now."""
-        status, version, write = stamp.split(" ", 2)
-        try:
-            found = TaskStatus(status)
-        except ValueError:
+    async def _reply(self, held: _Held, *, looks: bool) -> Reply:
+        if held.log is not None:
+            return await self._scripts.release_log(held.log, looks=looks)
+        return await self._scripts.release_record(
+            held.record,
+            index=held.index if held.member is not None else None,
+            member=held.member,
+            beside=held.beside or held.record,
+            alone_ms=self._alone_ms,
+            looks=looks,
+        )
+
+    async def _unlist_in_time(self, held: _Held, task: tuple[str, str]) -> None:
+        """Write in the index for how long the record of a task lives once it is released."""
+        found = await self._reply(held, looks=True)
+        if found.word is not ReplyCode.OK:
             return
-        entry, ttl_ms = watch_entry(*task), max(left_ms, _LEAST_MS)
-        moved = indexed_move(entry, found, version=int(version), write=write, ttl_ms=ttl_ms)
+        left_ms = int(found.facts[0])
+        status, version, write = found.text(1).split(" ", 2)
+        if status not in _STATUSES or not version.isdecimal():
+            return
+        moved = indexed_move(
+            entry := watch_entry(*task),
+            TaskStatus(status),
+            version=int(version),
+            write=write,
+            ttl_ms=max(left_ms, _LEAST_MS),
+        )
         await self._scripts.index_task(self._index.keys(entry), moved, rule="move")
 
     def _lists(self) -> tuple[_EntryList, ...]:

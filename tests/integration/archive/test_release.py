@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +25,11 @@ from redis_state.stores.base import ARCHIVE_HOLD_MS
 from redis_state.stores.traces.trajectories import trajectory_entry
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.transport.sending.calls import CallSender
 from redis_state.worker.archiving.loop import archive_regularly
 from tests.support.commands import cli
 from tests.support.processes.pools import SESSION
+from tests.support.scripts.replies import clock_ms
 from tests.support.tasks.archives import ended
 from tests.support.tasks.crash_states import send
 
@@ -106,12 +110,13 @@ async def hold_records(store: RedisStateStore) -> list[str]:
 
 
 async def listed_until(store: RedisStateStore) -> int:
-    """Return until when the index lists the only task that it lists, in ms."""
+    """Return until when the index lists the last of the tasks that it lists, in ms."""
+    until = 0
     for shard in range(WATCH_SHARDS):
         key = store.base.keys.task_index(shard).expiry
-        for score in (await send(store, "ZRANGE", key, 0, -1, "WITHSCORES"))[1::2]:
-            return int(float(score))
-    return 0
+        for score in (await send(store, "ZRANGE", key, -1, -1, "WITHSCORES"))[1::2]:
+            until = max(until, int(float(score)))
+    return until
 
 
 async def test_all_that_is_held_is_let_go_of_and_a_dry_run_changes_nothing(
@@ -194,22 +199,57 @@ async def test_nothing_is_let_go_of_while_something_archives(
         assert (await release_held(plain, dry_run=False, force=True)).released["tasks"] == 1
 
 
-async def test_a_release_that_is_stopped_is_continued_by_the_next(
-    live: RedisStateStore, plain: RedisStateStore
+WRITES = {"release_record", "release_log", "index_task", "run_once"}
+
+
+class Died(Exception):
+    """The release ends here, as if its process was killed."""
+
+
+@pytest.mark.parametrize("edge", ["before", "after"])
+async def test_a_release_that_dies_at_each_write_is_finished_by_the_next(
+    live: RedisStateStore,
+    plain: RedisStateStore,
+    monkeypatch: pytest.MonkeyPatch,
+    edge: str,
 ) -> None:
-    for session in ("a", "b"):
-        await hold_task(live, session, "t")
-    await ArchiveList(live).enlist("a", "t")
+    run = CallSender.run
+    seen: Counter[str] = Counter()
+    died = True
+    at = 0
+    while died:
+        at, died, left = at + 1, False, at + 1
+        task = live.tasks.keys(SESSION, await ended(live))
+        await ArchiveList(live).enlist(SESSION, task.task_id)
+        await ArchiveList(live).look_at_session(SESSION, within_ms=HOUR)
+        names = [task.task, live.updates.keys(SESSION).ids, *await hold_records(live)]
 
-    def stop(what: str, number: int) -> None:
-        assert number
-        raise RuntimeError(what)
+        def dying(sender: CallSender, what: Any, *more: Any, **options: Any) -> Any:
+            nonlocal left, died
+            name = what.script.name
+            left -= name in WRITES
+            if left or died or name not in WRITES:
+                return run(sender, what, *more, **options)
+            died = True
+            seen[name] += 1
+            if edge == "after":
+                run(sender, what, *more, **options)
+            raise Died
 
-    with pytest.raises(RuntimeError, match="keys"):
-        await release_held(plain, dry_run=False, progress=stop)
-    done = await release_held(plain, dry_run=False)
-    assert done.unlisted == 1
-    assert not any(await is_held(live, *(live.tasks.keys(each, "t").task for each in "ab")))
+        monkeypatch.setattr(CallSender, "run", dying)
+        try:
+            await release_held(plain, dry_run=False)
+        except Died:
+            pass
+        finally:
+            monkeypatch.setattr(CallSender, "run", run)
+        await release_held(plain, dry_run=False)
+        assert not any(await is_held(live, *names))
+        assert (await release_held(plain)).is_empty
+        assert await listed_until(live) < await clock_ms(live.base.scripts) + ARCHIVE_HOLD_MS // 2
+        # Else each turn has more to write than the one before.
+        await live.tasks.clear(SESSION, task.task_id)
+    assert seen.keys() == WRITES
 
 
 async def test_an_archiver_says_that_it_works_and_that_it_does_no_more(
