@@ -9,7 +9,7 @@
 -- ARGV whole     flag: also read what there is
 -- Returns
 --   {'OK', stamp, record, journal}  version and write; names and values, in turn; both empty unless whole
---   {'COUNTED', stamp}  it is archived as it is
+--   {'COUNTED', stamp, status}  it is archived as it is
 --   {'DENIED', status}  it is not terminal
 --   {'MISSING'}         no such task
 -- @include now_ms
@@ -20,7 +20,7 @@ local was = redis.call('HMGET', task, 'status', 'version', 'write', 'archived')
 if not was[1] then return { 'MISSING' } end
 if was[1] ~= 'COMPLETE' and was[1] ~= 'FAILED' and was[1] ~= 'CANCELLED' then return { 'DENIED', was[1] } end
 local stamp, now = (was[2] or '0') .. ' ' .. (was[3] or ''), now_ms()
-if was[4] == stamp then return { 'COUNTED', stamp } end
+if was[4] == stamp then return { 'COUNTED', stamp, was[1] } end
 if archive_hold(task, { journal }, least_ms, hold_ms, now) == 1 then
   archive_place_hold(tasks, task_id, now, hold_ms)
 end

@@ -11,18 +11,19 @@
 --   {'STALE'}               what is beside it was held alone
 --   {'MISSING'}             neither is held
 -- @include now_ms
+-- @include archive_held
 -- @include archive_hold
 -- @include archive_place
 
 local now = now_ms()
-local was = redis.call('HMGET', record, 'archive_hold', 'status', 'version', 'write')
-local before, until_ms = string.match(was[1] or '', '^(%d+) (%d+)$')
-if before and redis.call('PEXPIRETIME', record) == tonumber(until_ms) then
+local before = archive_held(record)
+if before then
+  local was = redis.call('HMGET', record, 'status', 'version', 'write')
   if not looks then
     local held, ends = archive_release(record, { beside }, now)
     if member ~= '' then archive_place_release(index, member, held, ends) end
   end
-  local stamp = (was[2] or '') .. ' ' .. (was[3] or '0') .. ' ' .. (was[4] or '')
+  local stamp = (was[1] or '') .. ' ' .. (was[2] or '0') .. ' ' .. (was[3] or '')
   return { 'OK', tonumber(before) - now, stamp }
 end
 -- Half of a hold. A record that was saved since has a lifetime of its own.

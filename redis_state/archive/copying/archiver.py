@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from redis_state.archive.copying.pace import Pace
@@ -37,11 +38,12 @@ from redis_state.archive.waiting import (
     session_of_entry,
 )
 from redis_state.errors import ArchiveUnavailable, NoConnection, RedisStateError, StoreFull
+from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import WatchClaim
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ARCHIVE_HOLD_MS
-from redis_state.stores.sessions.task_status import task_of_entry, watch_entry
+from redis_state.stores.sessions.task_status import task_of_entry
 from redis_state.stores.task_index import TaskIndex, indexed_move
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -157,6 +159,8 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
                 done.refuse(claim)
                 continue
             if task is None or reply is None or reply.word is not ReplyCode.OK:
+                if reply is not None and reply.word is ReplyCode.COUNTED:
+                    self._unlist_in_time(claim.entry, reply.text(0), reply.text(1))
                 done.settled[claim.entry] = None
                 continue
             try:
@@ -214,18 +218,21 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
 
     async def _mark(self, due: _Ended) -> ReplyCode:
         keys = self._store.tasks.keys(due.copy.session_id, due.copy.task_id)
-        reply = await self._store.base.scripts.mark_archived(keys, stamp=due.copy.stamp)
-        if reply.word is ReplyCode.OK:
-            self._unlist_in_time(due.copy)
-        return reply.word
+        return (await self._store.base.scripts.mark_archived(keys, stamp=due.copy.stamp)).word
 
-    def _unlist_in_time(self, task: ArchivedTask) -> None:
-        """Shorten how long the index of tasks lists a task that the archive has."""
-        entry = watch_entry(task.session_id, task.task_id)
-        ttl_ms = self._store.tasks.ttl_ms(task.status.value)
-        self._index.moved(
-            indexed_move(entry, task.status, version=task.version, write=task.write, ttl_ms=ttl_ms)
-        )
+    def _unlist_in_time(self, entry: bytes, stamp: str, status: str) -> None:
+        """Shorten how long the index of tasks lists a task that the archive has.
+
+        With the second look, before the entry is removed: who dies behind the mark has the entry.
+        """
+        version, _, write = stamp.partition(" ")
+        ttl_ms = self._store.tasks.ttl_ms(status)
+        with suppress(ValueError):
+            self._index.moved(
+                indexed_move(
+                    entry, TaskStatus(status), version=int(version), write=write, ttl_ms=ttl_ms
+                )
+            )
 
     def _count(self, due: _Ended, report: ArchiveReport) -> None:
         del due

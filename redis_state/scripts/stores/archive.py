@@ -15,7 +15,7 @@ class ArchiveScripts(ScriptRunner):
     def read_ended(
         self, keys: TaskKeys, *, least_ms: int, hold_ms: int, whole: bool
     ) -> PendingReply:
-        """OK stamp record journal | COUNTED stamp | DENIED status | MISSING."""
+        """OK stamp record journal | COUNTED stamp status | DENIED status | MISSING."""
 
     @script
     def mark_archived(self, keys: TaskKeys, *, stamp: str) -> PendingReply:

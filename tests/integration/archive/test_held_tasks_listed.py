@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from redis_state.models import TaskStatus
 from redis_state.stores.base import ARCHIVE_HOLD_MS
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.transport.sending.calls import CallSender
 from redis_state.worker import TaskContext
 from tests.support.processes.pools import SESSION, pool
 from tests.support.scripts.replies import clock_ms
@@ -43,6 +45,33 @@ async def test_a_held_task_is_listed_as_long_as_its_record_lives_and_no_longer(
         await backfill(live)
         await archive_all(live, archive)
         await eventually(lambda: _is_let_go(live), "the index lists it as long as before")
+
+
+async def test_an_archiver_that_dies_behind_the_mark_leaves_nothing_listed(
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pool(live, {"echo": echo}) as client:
+        await client.submit("echo", 1, session_id="mine", task_id="t")
+        await client.wait("mine", "t", timeout_s=60)
+        await eventually(lambda: _is_listed_on(live), "the index lists it as long as it is held")
+    await backfill(live)
+    run = CallSender.run
+    marked = False
+
+    def dying(sender: CallSender, what: Any, *more: Any, **options: Any) -> Any:
+        nonlocal marked
+        if marked:
+            raise RuntimeError("the process is killed")
+        marked = what.script.name == "mark_archived"
+        return run(sender, what, *more, **options)
+
+    monkeypatch.setattr(CallSender, "run", dying)
+    with pytest.raises(RuntimeError, match="killed"):
+        await archive_all(live, archive)
+    monkeypatch.setattr(CallSender, "run", run)
+    assert await send(live, "HEXISTS", live.tasks.keys("mine", "t").task, "archived") == 1
+    await archive_all(live, archive)
+    await eventually(lambda: _is_let_go(live), "the index lists it as long as before")
 
 
 async def test_a_user_is_erased_whose_task_no_index_lists(

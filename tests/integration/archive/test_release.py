@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +266,7 @@ async def test_an_archiver_says_that_it_works_and_that_it_does_no_more(
             archive_regularly(live, open_archive(live.settings), share=share)
         )
         await asyncio.sleep(0)
-        await eventually(lambda number=number: count(number), "it gives a sign")
+        await eventually(partial(count, number), "it gives a sign")
         archiver.cancel()
         await asyncio.wait({archiver})
         assert await count(0)

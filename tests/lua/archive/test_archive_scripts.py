@@ -80,10 +80,22 @@ async def test_a_task_that_is_marked_expires_when_it_would_have(
         assert await scripts.mark_archived(task, stamp="3 w") == ok()
         assert all(0 < left <= HOUR for left in await lives(scripts, task.task, task.journal))
     assert "archive_hold" not in await fields(scripts, task.task)
-    assert await read(scripts, task) == no(ReplyCode.COUNTED, b"3 w")
+    assert await read(scripts, task) == no(ReplyCode.COUNTED, b"3 w", b"COMPLETE")
     # A retry ends it again, as another version.
     await ask(scripts, "HSET", task.task, "version", "7")
     assert (await read(scripts, task)).word is ReplyCode.OK
+
+
+async def test_a_task_that_was_held_twice_expires_when_it_would_have(
+    scripts: Scripts, task: TaskKeys
+) -> None:
+    await put(scripts, task)
+    for hold_ms in (2 * DAY, 10 * DAY):
+        await scripts.read_ended(task, least_ms=3 * DAY, hold_ms=hold_ms, whole=False)
+    assert (await lives(scripts, task.task))[0] > 9 * DAY
+    assert await scripts.mark_archived(task, stamp="3 w") == ok()
+    left = await lives(scripts, task.task, task.journal, task.tasks)
+    assert all(0 < each <= HOUR for each in left)
 
 
 async def test_a_lifetime_that_was_changed_while_it_was_kept_stays(
