@@ -39,6 +39,7 @@ PUBLIC = [
     "InvalidMessage",
     "InvalidTransition",
     "JournalRewound",
+    "KeyReused",
     "LeaseLost",
     "LimitReached",
     "LostRace",
