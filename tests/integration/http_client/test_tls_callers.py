@@ -70,7 +70,7 @@ async def test_40_callers_over_tls_get_what_is_theirs(
         over_http(store, handlers=["answers", "echo"]) as over,
         Proxy(f"redis://127.0.0.1:{over.proxy.port}", tls=tls_server_context(cert, key)) as proxy,
     ):
-        proxy.dribble(700)
+        proxy.dribble(4_000)
         await over.direct.submit("answers", session_id="s", task_id="answers")
 
         async def caller(number: int) -> None:
