@@ -11,12 +11,14 @@ local function gather_item(gathering, items, name, item_id, sent, task_id, now, 
     redis.call('HDEL', gathering, old, '=' .. old)
     redis.call('ZREM', items, old)
   end
-  local until_ms = string.format('%.0f', now + keep_ms)
-  for _, each in ipairs({ name, item_id ~= '' and name .. ':' .. item_id or nil }) do
-    redis.call('HSET', gathering, each, task_id)
-    redis.call('ZADD', items, until_ms, each)
+  local until_ms, item = string.format('%.0f', now + keep_ms), name .. ':' .. item_id
+  local fields, members = { name, task_id }, { until_ms, name }
+  if item_id ~= '' then
+    fields, members = { name, task_id, item, task_id }, { until_ms, name, until_ms, item }
+    if sent ~= '' then fields[5], fields[6] = '=' .. item, sent end
   end
-  if sent ~= '' then redis.call('HSET', gathering, '=' .. name .. ':' .. item_id, sent) end
+  redis.call('HSET', gathering, unpack(fields))
+  redis.call('ZADD', items, unpack(members))
   lives(gathering, keep_ms)
   lives(items, keep_ms)
 end

@@ -60,7 +60,7 @@ async def test_another_content_under_a_key_is_refused(
         assert {each for each in after.keys() - before.keys() if ":call:" not in each} == set()
         assert b"go on" not in b"".join(after.values())
         # A digest of a short text gives it away to whoever tries all that it may be.
-        digests = [codec.fingerprint(*parts, "stop, please") for parts in ((), ("signal",))]
+        digests = [codec.fingerprint(*parts, "stop, please")[:10] for parts in ((), ("signal",))]
         told = [digest for digest in digests if digest.encode() in b"".join(after.values())]
         assert len(told) == (not is_sealed and what in ("signal", "item"))
     if is_sealed:
