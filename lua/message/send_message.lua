@@ -5,7 +5,8 @@
 -- KEYS tasks                    zset: task_id -> expiry in us
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
--- KEYS journal                  hash: mailed:<size>:<box><id> -> 1, box:<box> -> taken and sent,
+-- KEYS journal                  hash: mailed:<size>:<box><id> -> what was sent, box:<box> -> taken
+--   and sent,
 --   mail:<n>:<box> -> JSON, mail -> count and bytes; lives as long as the task
 -- ARGV announcement.channel     channel
 -- ARGV live                     channel: of who waits in a running task
@@ -13,6 +14,7 @@
 -- ARGV box                      kind and name of the message
 -- ARGV message_id               of the message, in its box
 -- ARGV message                  JSON: id, sender, payload; without the bracket at its begin
+-- ARGV sent                     by what a repetition is known, or 1
 -- ARGV most                     int: how many messages may wait
 -- ARGV most_bytes               int: how large they may be together
 -- ARGV write                    id of this call
@@ -24,7 +26,8 @@
 -- ARGV announcement.row         the update that tells that the task goes on
 -- ARGV fields..                 names and values, in turn
 -- Returns
---   {'OK', new, status}  it is there, 1 if it is new; the task's status now
+--   {'OK', 1, status}    it is there; the task's status now
+--   {'OK', 0, status, sent}  it was there; what was sent under the id
 --   {'HELD'}             the task waits for it, and the watch list must have it first; nothing was written
 --   {'FULL', count}      too many wait, or too large ones; nothing was written
 --   {'DENIED', status}   the task is over; nothing was written
@@ -39,7 +42,8 @@
 local was = redis.call('HMGET', task, 'status', 'finished', 'job', 'waits_box', 'waits_for', 'pause_token')
 local status, known = was[1], string.format('mailed:%d:', #box) .. box .. message_id
 if not status or not was[3] then return { 'MISSING' } end
-if redis.call('HEXISTS', journal, known) == 1 then return { 'OK', 0, status } end
+local before = redis.call('HGET', journal, known)
+if before then return { 'OK', 0, status, before } end
 if was[2] == '1' then return { 'DENIED', status } end
 local count, bytes = mail_total(journal)
 if count >= most or bytes + #message > most_bytes then return { 'FULL', count } end
@@ -48,7 +52,7 @@ if wakes and not covered then return { 'HELD' } end
 local now = now_ms()
 if wakes then announce(announcement, task_id, now) end
 mail_put(journal, box, string.format('[1,%.0f,', now) .. message, count, bytes)
-redis.call('HSET', journal, known, 1)
+redis.call('HSET', journal, known, sent)
 if wakes then
   status = 'PENDING'
   record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)

@@ -29,6 +29,7 @@
     │   │   ├── RetryRefused           the task cannot be reopened, whatever its status
     │   │   ├── StreamRefused          the stream is closed, or another one than the call means
     │   │   ├── ProducerRefused        the producer's batch is not the next one
+    │   │   ├── KeyReused              the key was used before, with another content
     │   │   └── LimitReached           the limit of pending things is reached
     │   └── NotFound               there is none, or no longer
     │       ├── SessionNotFound        an agent's session
@@ -107,6 +108,7 @@ from redis_state.errors.conflicts import (
     Conflict,
     DelegationRefused,
     InvalidTransition,
+    KeyReused,
     LeaseLost,
     LimitReached,
     NotADecider,
@@ -167,6 +169,7 @@ __all__ = [
     "InvalidMessage",
     "InvalidTransition",
     "JournalRewound",
+    "KeyReused",
     "LeaseLost",
     "LimitReached",
     "LostRace",

@@ -240,6 +240,18 @@ class RetryRefused(Conflict):
         self.reason = reason
 
 
+class KeyReused(Conflict):
+    """The key of this ``what``, or its id, was used before, with another content.
+
+    Nothing was written, and what was sent before stands. Choose a new key for each call; keep one
+    only to repeat a call as it was.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the key of this {what} was used before, with another content")
+        self.what = what
+
+
 class LimitReached(Conflict, RuntimeError):
     """The ``limit`` of pending ``what`` is reached. Resolve one first.
 

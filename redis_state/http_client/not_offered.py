@@ -16,6 +16,7 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
     "forget": "It is for who operates the store. The gateway has DELETE of a session.",
     "forget_user": "It is for who operates the store, beside the server.",
     "drop_queue": "It is for who operates the workers, beside the server.",
+    "submit_or_find": "`submit` does the same. The gateway's answer says it, as `created`.",
     "submit(task_type)": "A submitted task is in the background.",
     "submit(context)": "A context may be large and secret: a host gives it, beside the server.",
     "signal(sender)": _CALLER,

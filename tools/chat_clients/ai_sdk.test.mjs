@@ -78,6 +78,23 @@ for (const [name, ai, query] of [["7", newest, ""], ["6", six, ""], ["5", five, 
     assert.equal(await resume("wait", chat), null)
   })
 
+  test(`AI SDK ${name}: an edited message, and answers that are made again`, async () => {
+    const chat = unique()
+    const asked = user("one")
+    const edited = { ...asked, parts: [{ type: "text", text: "two" }] }
+    const again = (messages) => transport("talk").sendMessages(
+      { chatId: chat, messages, trigger: "regenerate-message", messageId: undefined, headers })
+    const first = await whole(await send("talk", chat, [asked]))
+    const second = await whole(await send("talk", chat, [edited]))
+    const more = []
+    for (let n = 0; n < 3; n++) more.push(await whole(await again([edited])))
+    const made = [first, second, ...more]
+    assert.deepEqual(made.map(({ message }) => texts(message)), made.map(() => ["Hello"]))
+    assert.equal(new Set(made.map(({ message }) => message.id)).size, made.length)
+    const repeated = await whole(await send("talk", chat, [edited]))
+    assert.equal(repeated.message.id, second.message.id)
+  })
+
   test(`AI SDK ${name}: a task that fails`, async () => {
     const { errors } = await whole(await send("fail", unique(), [user("hello")]))
     assert.match(String(errors[0]), /no luck/)

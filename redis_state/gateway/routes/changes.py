@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from redis_state.errors import InvalidField, InvalidTransition, TaskUnknown
+from redis_state.errors import InvalidField, InvalidTransition, KeyReused, TaskUnknown
 from redis_state.gateway.answers import answer, forbidden
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation
@@ -81,6 +81,7 @@ async def rerun_task(call: ApiCall) -> Response:
         attributes=body.attributes,
         queue=body.queue,
     )
+    await _check_made(call, target, made)
     return answer({"session_id": target, "task_id": made}, 201)
 
 
@@ -96,7 +97,20 @@ async def fork_task(call: ApiCall) -> Response:
         attributes=body.attributes,
         queue=body.queue,
     )
+    await _check_made(call, session_id, made)
     return answer({"session_id": session_id, "task_id": made}, 201)
+
+
+async def _check_made(call: ApiCall, session_id: str, made: str) -> None:
+    """Refuse a key under which another task was copied, or submitted. Errors: KeyReused."""
+    if call.idempotency_key() is None:
+        return
+    view = await call.client.inspect(session_id, made)
+    links = () if view is None else (view.rerun_of, view.forked_from)
+    if view is not None and call.task not in [
+        (each.session_id, each.task_id) for each in links if each is not None
+    ]:
+        raise KeyReused("copy")
 
 
 def _check_copy(call: ApiCall, target: str) -> None:

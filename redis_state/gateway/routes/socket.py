@@ -1,12 +1,13 @@
 """A session's updates over a WebSocket, and commands up: what POST does, with an acknowledgement.
 
-    {"id": "1", "type": "steer", "task": "t", "body": {"type": "USER_MESSAGE", "payload": {}}}
-    {"id": "2", "type": "decide", "pause": "…", "body": {"approved": true}}
+    {"id": "7c0e…", "type": "steer", "task": "t", "body": {"type": "USER_MESSAGE", "payload": {}}}
+    {"id": "1f0b…", "type": "decide", "pause": "…", "body": {"approved": true}}
 
 A command is checked as the POST of its name is: its caller is authenticated again, with the request
 that opened the socket, then come rights, rate and body. So a key that was removed, or lost a scope,
 does nothing any more. What refuses the caller ends the socket.
-Its ``id`` is its Idempotency-Key, so a client that connects again may send it again.
+Its ``id`` is its Idempotency-Key, so a client that connects again may send it again. Another one
+under the id is refused.
 """
 
 from __future__ import annotations

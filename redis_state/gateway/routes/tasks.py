@@ -9,7 +9,17 @@ from typing import Any
 
 from starlette.responses import Response
 
-from redis_state.errors import CursorGap, InvalidField, TaskUnknown
+from redis_state.errors import (
+    ArchiveUnavailable,
+    CorruptState,
+    CursorGap,
+    InvalidField,
+    PayloadLost,
+    PayloadStoreUnavailable,
+    PayloadUnreadable,
+    RetryRefused,
+    TaskUnknown,
+)
 from redis_state.gateway.answers import answer, forbidden, not_found
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
@@ -43,12 +53,19 @@ from redis_state.gateway.results import (
 )
 from redis_state.gateway.showing import shown_pause, shown_task
 from redis_state.models import StateUpdate
+from redis_state.primitives.sent import SentContent
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 from redis_state.worker import Archived, TaskView
+from redis_state.worker.tasks.operate.copies import Copies
 from redis_state.worker.tasks.views.branches import tasks_of_branch
 
 _TASK = "/v1/sessions/{session}/tasks/{task}"
 _LARGEST_VERSION = 2**53
+# An input that cannot be compared.
+_NO_INPUT = (
+    *(TaskUnknown, RetryRefused, CorruptState, ArchiveUnavailable),
+    *(PayloadLost, PayloadUnreadable, PayloadStoreUnavailable),
+)
 # So many rows of an archived session are read at a time, and so often for one page.
 _PART, _MOST_PARTS = 1_000, 10
 # What a new task may do to others of its session.
@@ -90,8 +107,7 @@ async def submit_task(call: ApiCall) -> Response:
     if body.on_busy in CANCELS and not call.principal.may(Right.STEER, body.session_id):
         raise forbidden("the caller may not cancel the session's other tasks")
     task_id = new_id_of(call, body.task_id, "task_id")
-    there = task_id is not None and await call.client.get(body.session_id, task_id) is not None
-    found = await call.client.submit(
+    found = await call.client.submit_or_find(
         body.handler,
         body.input,
         session_id=body.session_id,
@@ -107,8 +123,10 @@ async def submit_task(call: ApiCall) -> Response:
         on_busy=body.on_busy,
         attributes=body.attributes,
     )
-    document = {"session_id": body.session_id, "task_id": found, "created": not there}
-    return answer(document, 200 if there else 201)
+    if not found.is_new and call.idempotency_key() is not None:
+        await _check_same(call, body, found.task_id)
+    document = {"session_id": body.session_id, "task_id": found.task_id, "created": found.is_new}
+    return answer(document, 201 if found.is_new else 200)
 
 
 async def read_task(call: ApiCall) -> Response:
@@ -187,6 +205,22 @@ def new_id_of(call: ApiCall, given: str | None, field: str) -> str | None:
     if given == "":
         raise InvalidField(field, "needs a character or more")
     return key if given is None else given
+
+
+async def _check_same(call: ApiCall, body: SubmitBody, task_id: str) -> None:
+    """Compare what a repeated call submits with its task. Errors: KeyReused.
+
+    An input that cannot be read, or is gone, counts as the same.
+    """
+    payloads = call.store.base.payloads
+    try:
+        source = await Copies(call.store).source(body.session_id, task_id)
+        task_input = await payloads.fetch(source.task_input, of="a task", field="input")
+    except _NO_INPUT:
+        return
+    SentContent.of(payloads, "task", body.handler, body.input).check_same(
+        source.handler, task_input
+    )
 
 
 def _archived(call: ApiCall, wanted: Archived) -> Archived:

@@ -6,6 +6,7 @@ from typing import Any
 
 from redis_state.models import SteeringEvent, SteeringEventType, sanitize_steering_event
 from redis_state.primitives.log import Bounds
+from redis_state.primitives.sent import SentContent
 from redis_state.primitives.signal import Row
 from redis_state.scripts import Fence
 from redis_state.serialization.fields import (
@@ -60,6 +61,26 @@ class SteeringStore(SessionLog[SteeringEvent]):
             return False
         row = self._write(model, entry_id_in("event_id", model.event_id, model.task_id))
         return await log.add(row, topic=model.task_id, fence=fence)
+
+    async def save_own(self, model: SteeringEvent) -> None:
+        """Append an event under an id that its caller has chosen, once, like `save`.
+
+        Errors: KeyReused if the id is that of an event of another type or payload. Events are not
+        changed, so the row itself says what was sent.
+        """
+        if await self.save(model):
+            return
+        log = self._log(model.session_id)
+        row = await log.get(entry_id("event_id", model.event_id))
+        if row is not None and row.topic != model.task_id:
+            row = await log.get(entry_id_in("event_id", model.event_id, model.task_id))
+        known = None if row is None else self._read(model.session_id, row)
+        # Retention may have taken it since, and this process may lack its key.
+        if known is None or any(type(each) is Sealed for each in known.payload.values()):
+            return
+        event = sanitize_steering_event(model)
+        sent = SentContent.of(self._base.payloads, "event", event.event_type, event.payload)
+        sent.check_same(known.event_type, known.payload)
 
     async def list(
         self, session_id: str, *, task_id: str | None, since_id: str | None, limit: int

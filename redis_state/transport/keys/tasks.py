@@ -38,7 +38,8 @@ class TaskLayout(KeyLayout):
 
     def gathering(self, session_id: str) -> str:
         """hash: name -> task_id: the tasks of a session whose input is open; name:item -> task_id:
-        the items that tasks have; ``:items`` zset: name, name:item -> until when in ms.
+        the items that tasks have; =name:item -> their digests; ``:items`` zset: name, name:item ->
+        until when in ms.
         `active_task_ttl` after the last item, and the longest wait.
         """
         return self._key("session_id", session_id, "gathering")
@@ -53,10 +54,10 @@ class TaskLayout(KeyLayout):
     def journal(self, session_id: str, task_id: str) -> str:
         """hash: <kind>:<name>#<n> -> JSON, part:<number>:<entry> -> bytes, end:<child> -> JSON,
         lane:<name> -> JSON, took:<n> -> JSON, decided:<entry> -> JSON, versions, entries;
-        value:<key> -> JSON, reply:<request> -> JSON, mail:<n>:<box> -> JSON, mailed:<message>,
-        box:<box>, due:<entry>, place:<entry>, asks:<box>, mail, values: a task's journal: steps, in
-        chunks if large, pauses, ends of its children, published updates and values, taken steering,
-        messages; ``:live`` channel. Like the task.
+        value:<key> -> JSON, reply:<request> -> JSON, mail:<n>:<box> -> JSON, mailed:<message> ->
+        digest, box:<box>, due:<entry>, place:<entry>, asks:<box>, mail, values: a task's journal:
+        steps, in chunks if large, pauses, ends of its children, published updates and values, taken
+        steering, messages; ``:live`` channel. Like the task.
         """
         return self._key("session_id", session_id, f"journal:{escape('task_id', task_id)}")
 

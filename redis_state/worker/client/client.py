@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 from redis_state import limits
 from redis_state.errors import CursorGap, InvalidField, InvalidTransition, TaskUnknown
@@ -36,7 +36,12 @@ from redis_state.worker.client.gathering import ClientGathering
 from redis_state.worker.client.messaging import ClientMessaging
 from redis_state.worker.client.operations import check_id
 from redis_state.worker.client.reading import ClientReading
-from redis_state.worker.client.submitting import NewSubmissions, Submission
+from redis_state.worker.client.submitting import (
+    NewSubmissions,
+    Submission,
+    SubmitOptions,
+    Submitted,
+)
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.rates import Rates
@@ -136,43 +141,81 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         text, or the id of a task that a host saved. TaskInProgress. LimitReached if more than 1,000
         tasks of the session are unfinished, with a policy other than ``enqueue``.
         """
+        submitted = await self.submit_or_find(
+            handler,
+            task_input,
+            session_id=session_id,
+            task_id=task_id,
+            priority=priority,
+            task_type=task_type,
+            description=description,
+            trace_id=trace_id,
+            context=context,
+            queue=queue,
+            delay=delay,
+            at=at,
+            limit_key=limit_key,
+            in_turn=in_turn,
+            on_busy=on_busy,
+            attributes=attributes,
+        )
+        return submitted.task_id
+
+    async def submit_or_find(
+        self,
+        handler: str,
+        task_input: Any = None,
+        *,
+        session_id: str,
+        task_id: str | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Submitted:
+        """Submit a task like `submit`; return also whether this call has written it.
+
+        Of concurrent calls with one ``task_id`` one has. A task that is there keeps its handler and
+        its input.
+        """
+        limits.known_options(SubmitOptions, options)
         named = limits.own_id("task_id", task_id) is not None
         task_id = task_id or new_id()
         if not handler or type(handler) is not str:
             raise InvalidField("handler", "needs a name")
         check_id("session_id", session_id)
         check_id("task_id", task_id)
+        attributes = options.get("attributes")
         if attributes is not None:
             attributes = check_attributes("attributes", attributes)
-        policy = OnBusy.of(on_busy, in_turn=in_turn)
+        policy = OnBusy.of(options.get("on_busy"), in_turn=options.get("in_turn", False))
+        delay, at = options.get("delay"), options.get("at")
         if policy is OnBusy.INTERRUPT and (delay is not None or at is not None):
             raise InvalidField("on_busy", "interrupt cannot be given with delay or at")
         new = Submission(
             handler=handler,
             task_input=task_input,
-            queue=queue or self._queue.name,
-            limit_key=limit_key,
+            queue=options.get("queue") or self._queue.name,
+            limit_key=options.get("limit_key"),
             policy=policy,
             attributes=attributes,
         )
         new.flow(session_id)  # for its errors
         if named and await self._still_there(session_id, task_id):
-            return task_id
+            return Submitted(task_id, is_new=False)
         state = TaskState(
             task_id=task_id,
             session_id=session_id,
             status=TaskStatus.PENDING,
-            task_type=task_type,
-            priority=priority,
-            context_snapshot=context or NO_CONTEXT,
-            trace_id=trace_id,
-            description=description,
+            task_type=options.get("task_type", TaskType.BACKGROUND),
+            priority=options.get("priority", 0),
+            context_snapshot=options.get("context") or NO_CONTEXT,
+            trace_id=options.get("trace_id"),
+            description=options.get("description"),
         )
         due_ms, delay_ms = await self._due(delay, at)
         new = replace(new, due_ms=due_ms, delay_ms=delay_ms)
-        if not await self._submissions.submit(state, new):
+        is_new = await self._submissions.submit(state, new)
+        if not is_new:
             await self._still_there(session_id, task_id)
-        return task_id
+        return Submitted(task_id, is_new=is_new)
 
     @property
     def queues(self) -> Queues:
@@ -220,7 +263,8 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         PRIORITIZE moves a queued task.
 
         Errors: SteeringValidationError if the payload breaks the rules of its type; InvalidField if
-        there is no such type, or the payload is no object; TaskUnknown; InvalidTransition if the
+        there is no such type, or the payload is no object; KeyReused if the ``event_id`` is that of
+        an event of the task with another type or payload; TaskUnknown; InvalidTransition if the
         task is terminal, unless it received this event before; those of `resolve`.
         """
         event = steering_event(
@@ -246,7 +290,11 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
             )
             return event
         await self._check_steerable(event, repeated=event_id is not None)
-        await self.store.save_steering(event if token is None else _naming_token(event))
+        event_as_kept = event if token is None else _naming_token(event)
+        if event_id is None:
+            await self.store.save_steering(event_as_kept)
+        else:
+            await self.store.steering.save_own(event_as_kept)
         if event_type is SteeringEventType.CANCEL:
             reason, hard = event.payload.get("reason"), event.payload.get("hard") is True
             await self._cancels.cancel_waiting(session_id, task_id, reason, hard=hard)
@@ -268,7 +316,8 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         ``hard`` cancels the running coroutine itself. The children of a cancelled task are
         cancelled after it, unless they are isolated. Return False if the task is terminal or
         unknown. A call that is repeated with the same ``idempotency_key`` cancels once,
-        and returns what the first has achieved.
+        and returns what the first has achieved. Errors: KeyReused if that had another reason, or
+        was ``hard`` and this is not, or the other way round.
         """
         limits.own_id("idempotency_key", idempotency_key)
         payload: dict[str, Any] = {"hard": hard} | ({"reason": reason} if reason else {})

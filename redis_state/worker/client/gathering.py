@@ -94,8 +94,8 @@ class ClientGathering(TaskOperations):
 
         The same ``item_id`` is the same item, for `active_task_ttl`: the call returns the task that
         has it. Without one a call that is repeated adds another item. One step adds an item: it is
-        in one task, or in none if the call failed. Errors: those of `submit`; InvalidField for an
-        item of more than 1 MiB.
+        in one task, or in none if the call failed. Errors: those of `submit`; KeyReused if the id
+        is that of another item; InvalidField for an item of more than 1 MiB.
         """
         limits.known_options(GatherOptions, options)
         check_id("session_id", session_id)

@@ -35,13 +35,16 @@ class ClientMessaging:
         The same ``idempotency_key`` is the same signal: name one if you may repeat the call. With
         ``type``, any type that pydantic can validate, the payload is checked before it is sent.
 
-        Errors: InvalidField for a payload that is not of the type, or of more than 64 KB as JSON;
-        TaskUnknown; InvalidTransition if the task is terminal, unless it has this signal;
-        LimitReached beyond 1,000 waiting messages or 4 MB.
+        Errors: KeyReused if another payload was sent under the key; InvalidField for a payload that
+        is not of the type, or of more than 64 KB as JSON; TaskUnknown; InvalidTransition if the
+        task is terminal, unless it has this signal; LimitReached beyond 1,000 waiting messages or
+        4 MB.
         """
         to = Box(session_id, task_id, "signal", name)
         data = write_payload("payload", payload, type)
-        return await self._messages.send(to, data, message_id=idempotency_key, sender=sender)
+        return await self._messages.send(
+            to, data, message_id=idempotency_key, sender=sender, compares=True
+        )
 
     async def request(
         self,
@@ -72,6 +75,7 @@ class ClientMessaging:
             timeout_s=timeout_s,
             message_id=idempotency_key,
             sender=sender,
+            compares=True,
             expected=type,
         )
 

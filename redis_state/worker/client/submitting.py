@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypedDict
 
-from redis_state.models import TaskState
+from redis_state.models import TaskContextSnapshot, TaskState, TaskType
 from redis_state.models.attributes import Attributes
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe import tracing as telemetry
@@ -14,6 +15,31 @@ from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.turns import InTurn, OnBusy, Turns
+
+
+class SubmitOptions(TypedDict, total=False):
+    """What a new task is, and how it waits. See `TaskClient.submit`."""
+
+    priority: int
+    task_type: TaskType
+    description: str | None
+    trace_id: str | None
+    context: TaskContextSnapshot | None
+    queue: str | None
+    delay: timedelta | None
+    at: datetime | None
+    limit_key: str | None
+    in_turn: bool
+    on_busy: OnBusy | Literal["enqueue", "reject", "interrupt", "replace"] | None
+    attributes: Attributes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A task that was submitted. It was there before if it is not new."""
+
+    task_id: str
+    is_new: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from redis_state import limits
 from redis_state.errors import InvalidField
 from redis_state.models import TaskStatus
 from redis_state.models.tasks import new_id
+from redis_state.primitives.sent import SentContent
 from redis_state.scripts import GatheringKeys, Reply, ReplyCode, topic_text
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
@@ -53,6 +54,7 @@ class Gathered:
     group: str
     item: bytes = field(repr=False)
     item_id: str
+    sent: SentContent | None
     wait_ms: int
     latest_ms: int
     most: int | None
@@ -78,6 +80,11 @@ class Gathered:
         """Return how long an item is remembered."""
         return self.store.tasks.ttl_ms(TaskStatus.PENDING.value) + self.latest_ms
 
+    @property
+    def kept(self) -> bytes:
+        """Return what is kept of an item whose id its caller has chosen."""
+        return b"" if self.sent is None else self.sent.kept
+
     async def add(self) -> bool:
         """Add the item to the task whose input is open; return whether it is in one now."""
         while True:
@@ -95,6 +102,7 @@ class Gathered:
                 name=self.name,
                 item_id=self.item_id,
                 item=self.item,
+                sent=self.kept,
                 most=self.most,
                 most_bytes=MOST_BYTES,
                 after_ms=self.wait_ms,
@@ -120,6 +128,7 @@ class Gathered:
             closed=self.closed,
             item_id=self.item_id,
             item=self.item,
+            sent=self.kept,
             after_ms=0 if self.most == 1 else self.wait_ms,
             latest_ms=self.latest_ms,
             keep_ms=self.keep_ms,
@@ -130,8 +139,13 @@ class Gathered:
         if reply.word is ReplyCode.OK:
             self.task_id, self.due_ms = new.keys.task_id, int(reply.facts[1])
         elif reply.word is ReplyCode.HELD:
-            self.task_id = topic_text(reply.facts[0])
+            self._found(reply)
         return reply
+
+    def _found(self, reply: Reply) -> None:
+        if self.sent is not None:
+            self.sent.check_kept(reply.facts[1])
+        self.task_id = topic_text(reply.facts[0])
 
     def _added(self, reply: Reply) -> bool:
         match reply.word:
@@ -139,7 +153,7 @@ class Gathered:
                 self.task_id = self.closed
                 self.due_ms, self.full = int(reply.facts[0]), bool(reply.facts[1])
             case ReplyCode.HELD:
-                self.task_id = topic_text(reply.facts[0])
+                self._found(reply)
             case ReplyCode.FULL:
                 self.due_ms, self.full = int(reply.facts[0]), True
             case _:
@@ -171,6 +185,7 @@ def batched(
         _group(group),
         _item(store, "item", item),
         new_id() if item_id is None else _item_id(item_id),
+        None if item_id is None else SentContent.of(store.base.payloads, "item", item),
         after_ms,
         after_ms,
         most,
@@ -204,6 +219,7 @@ def debounced(
         _group(group),
         _item(store, "task_input", task_input),
         "",
+        None,
         wait_ms,
         latest_ms,
         None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 from urllib.parse import quote
@@ -32,6 +33,14 @@ async def test_a_task_is_submitted_once_under_its_key_and_read_to_its_result(
         assert (first.status_code, again.status_code) == (201, 200)
         assert first.json() == {"session_id": "s", "task_id": "t-1", "created": True}
         assert again.json()["created"] is False
+        for other in ({"input": [2]}, {"handler": "fail"}):
+            refused = await http.post(
+                "/v1/tasks", json=body | other, headers={"idempotency-key": "t-1"}
+            )
+            assert (refused.status_code, code_of(refused)) == (409, "key_reused")
+            # An id in the body names the task, whatever its input is.
+            named = await http.post("/v1/tasks", json=body | other | {"task_id": "t-1"})
+            assert (named.status_code, named.json()["task_id"]) == (200, "t-1")
         await ends(served, "s", "t-1")
         task = (await http.get(at("s", "t-1"))).json()
         assert (task["status"], task["result"], task["handler"]) == ("COMPLETE", [1], "echo")
@@ -40,6 +49,20 @@ async def test_a_task_is_submitted_once_under_its_key_and_read_to_its_result(
         assert [each["task_id"] for each in found["tasks"]] == ["t-1"]
         listed = (await http.get("/v1/sessions")).json()["sessions"]
         assert [(each["session_id"], each["counts"]["COMPLETE"]) for each in listed] == [("s", 1)]
+
+
+async def test_of_concurrent_submits_under_a_key_one_has_created_the_task(served: Served) -> None:
+    async with served.caller("ann", "submit:session:s") as http:
+        body = {"handler": "echo", "session_id": "s", "input": 1}
+        for key in map(str, range(5)):
+            made = await asyncio.gather(
+                *(
+                    http.post("/v1/tasks", json=body, headers={"idempotency-key": key})
+                    for _ in range(8)
+                )
+            )
+            assert sorted(each.status_code for each in made) == [*(200,) * 7, 201]
+            assert [each.json()["created"] for each in made].count(True) == 1
 
 
 @pytest.mark.parametrize("odd", ODD_IDS)
@@ -148,10 +171,16 @@ async def test_a_failed_task_is_retried_rerun_and_forked(served: Served) -> None
         assert view.retries == 1
         rerun = await http.post(at("s", "t", "rerun"), json={"new_session_id": "s2"})
         assert (rerun.status_code, rerun.json()["session_id"]) == (201, "s2")
-        forked = await http.post(
-            at("s", "t", "fork"), json={"before": "before"}, headers={"idempotency-key": "f"}
+        for _ in range(2):
+            forked = await http.post(
+                at("s", "t", "fork"), json={"before": "before"}, headers={"idempotency-key": "f"}
+            )
+            assert forked.json() == {"session_id": "s", "task_id": "f"}
+            assert forked.status_code == 201
+        of_another = await http.post(
+            at("s", "f", "fork"), json={}, headers={"idempotency-key": "f"}
         )
-        assert forked.json() == {"session_id": "s", "task_id": "f"}
+        assert (of_another.status_code, code_of(of_another)) == (409, "key_reused")
         made = (await http.get(at("s", "f"))).json()["forked_from"]
         assert made["task_id"] == "t"
         nothing = await http.post(at("s", "t", "fork"), json={"before": "no such step"})
@@ -167,6 +196,15 @@ async def test_steering_and_cancelling_say_who_did_it(served: Served) -> None:
         assert (sent.status_code, sent.json()["source"]) == (202, "ann")
         again = await http.post(at("s", "t", "steer"), json=body, headers={"idempotency-key": "e"})
         assert again.json()["event_id"] == sent.json()["event_id"]
+        for other_body in (
+            {"type": "USER_MESSAGE", "payload": {"text": "no, go on"}},
+            {"type": "REDIRECT", "payload": {"instruction": "hello"}},
+        ):
+            refused = await http.post(
+                at("s", "t", "steer"), json=other_body, headers={"idempotency-key": "e"}
+            )
+            assert (refused.status_code, code_of(refused)) == (409, "key_reused")
+            assert refused.json()["error"]["what"] == "event"
         async with served.caller("bob", "steer:session:s") as other:
             his = await other.post(
                 at("s", "t", "steer"), json=body, headers={"idempotency-key": "e"}

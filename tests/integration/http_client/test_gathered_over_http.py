@@ -51,9 +51,12 @@ async def test_a_request_has_one_reply_for_each_key_of_a_caller(store: RedisStat
         async with over.caller("ann", "steer:session:s") as ann:
             same = [
                 await client.request("s", "t", "who", payload, idempotency_key="k")
-                for client, payload in ((ann, 1), (ann, 2), (over.http, 3))
+                for client, payload in ((ann, 1), (ann, 1), (over.http, 3))
             ]
             assert same == [["ann", 1], ["ann", 1], ["root", 3]]
+            with pytest.raises(errors.KeyReused) as reused:
+                await ann.request("s", "t", "who", 2, idempotency_key="k")
+            assert reused.value.what == "request"
             with pytest.raises(errors.CommandRefused):
                 await ann.request("other", "t", "who")
         for client in (over.direct, over.http):
@@ -109,6 +112,10 @@ async def test_what_many_callers_gather_is_in_one_task_each_once(store: RedisSta
             assert items == Counter(wanted)
             with pytest.raises(errors.CommandRefused):
                 await ann.batch("echo", 1, session_id="other", after=SOON)
+            for client, name in ((ann, "ann"), (over.http, "root")):
+                given: dict[str, Any] = {"session_id": SESSION, "after": SOON, "item_id": "7"}
+                with pytest.raises(errors.KeyReused, match="this item"):
+                    await client.batch("echo", [name, 40], **given)
             with pytest.raises(errors.CommandRefused):
                 await ann.debounce("echo", 1, session_id="other", wait=SOON)
         group: dict[str, Any] = {"session_id": SESSION, "wait": LATER, "group": "g"}

@@ -18,6 +18,7 @@ from redis_state import (
     InvalidField,
     InvalidMessage,
     InvalidTransition,
+    KeyReused,
     LimitReached,
     ReceiveTimeout,
     RedisStateStore,
@@ -73,15 +74,20 @@ async def test_one_key_is_one_signal_also_after_the_tasks_end(store: RedisStateS
 
     await make(store)
     async with client_of(store) as client:
-        for payload in range(3):
+        for _ in range(3):
             sent = [
-                await client.signal(SESSION, TASK, name, payload, idempotency_key="k")
+                await client.signal(SESSION, TASK, name, {"n": 0, "m": 1}, idempotency_key="k")
                 for name in ("a", "b")
             ]
             assert sent == ["k", "k"]
+        with pytest.raises(KeyReused, match="signal"):
+            await client.signal(SESSION, TASK, "a", 1, idempotency_key="k")
         await client.signal(SESSION, TASK, "a", "other")
-        assert (await run_once(store, handler)).result == [0, 0, "other"]
-        assert await client.signal(SESSION, TASK, "a", 9, idempotency_key="k") == "k"
+        assert (await run_once(store, handler)).result == [{"n": 0, "m": 1}] * 2 + ["other"]
+        again = await client.signal(SESSION, TASK, "a", {"m": 1, "n": 0}, idempotency_key="k")
+        assert again == "k"
+        with pytest.raises(KeyReused):
+            await client.signal(SESSION, TASK, "a", 9, idempotency_key="k")
         with pytest.raises(InvalidTransition):
             await client.signal(SESSION, TASK, "a", 9, idempotency_key="new")
         with pytest.raises(TaskUnknown):

@@ -26,6 +26,7 @@ async def begin(scripts: Scripts, keys: Keys, task: str, **changes: Any) -> Repl
         "closed": "",
         "item_id": "",
         "item": b'"first"',
+        "sent": b"",
         "after_ms": HOUR,
         "latest_ms": 2 * HOUR,
         "in_turn": False,
@@ -47,7 +48,7 @@ async def begin(scripts: Scripts, keys: Keys, task: str, **changes: Any) -> Repl
 
 
 async def add(scripts: Scripts, keys: Keys, task: str = "t", **changes: Any) -> Reply:
-    given: dict[str, Any] = {"item_id": "", "item": b"1", "most": 3, "most_bytes": 100}
+    given: dict[str, Any] = {"item_id": "", "item": b"1", "sent": b"", "most": 3, "most_bytes": 100}
     given |= {"name": "b", "keep_ms": HOUR}
     return await scripts.add_item(
         GatheringKeys(keys.gathering("s")),
@@ -65,13 +66,13 @@ async def items_of(scripts: Scripts, keys: Keys, task: str = "t") -> list[bytes]
 
 async def test_an_input_is_opened_once(scripts: Scripts, keys: Keys) -> None:
     now = await clock_ms(scripts)
-    reply = await begin(scripts, keys, "t", item_id="i", in_turn=True)
+    reply = await begin(scripts, keys, "t", item_id="i", sent=b"x", in_turn=True)
     assert (reply.word, reply.facts[0]) == (ReplyCode.OK, 1)
     assert now + HOUR <= int(reply.facts[1]) <= await clock_ms(scripts) + HOUR
     assert await begin(scripts, keys, "t", item_id="i") == reply
     assert await begin(scripts, keys, "t", write="other") == no(ReplyCode.STALE, 1)
     assert await begin(scripts, keys, "u", before=1) == no(ReplyCode.EXPIRED)
-    assert await begin(scripts, keys, "u", item_id="i") == no(ReplyCode.HELD, b"t")
+    assert await begin(scripts, keys, "u", item_id="i") == no(ReplyCode.HELD, b"t", b"x")
     assert await begin(scripts, keys, "u") == no(ReplyCode.AGAIN)
     assert (await begin(scripts, keys, "u", closed="t")).word is ReplyCode.OK
     assert await ask(scripts, "ZRANGE", keys.turn("s"), 0, -1) == [b"t"]
@@ -83,13 +84,30 @@ async def test_an_input_is_opened_once(scripts: Scripts, keys: Keys) -> None:
 async def test_items_are_added_in_order_until_it_is_full(scripts: Scripts, keys: Keys) -> None:
     opened = await begin(scripts, keys, "t")
     assert await add(scripts, keys, item=b"2", item_id="two") == ok(opened.facts[1], 0)
-    assert await add(scripts, keys, item=b"2", item_id="two") == no(ReplyCode.HELD, b"t")
+    assert await add(scripts, keys, item=b"2", item_id="two") == no(ReplyCode.HELD, b"t", b"")
     reply = await add(scripts, keys, item=b"3")
     assert reply.facts[1] == 1
     assert int(reply.facts[0]) <= await clock_ms(scripts)
     full = await add(scripts, keys, item=b"4")
     assert (full.word, full.facts) == (ReplyCode.FULL, [reply.facts[0]])
     assert await items_of(scripts, keys) == [b'"first"', b"2", b"3"]
+
+
+async def test_what_an_item_was_is_known_and_forgotten_with_it(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await begin(scripts, keys, "t", item_id="one", sent=b"digest")
+    added = await add(scripts, keys, item_id="two", sent=b"another")
+    assert added.word is ReplyCode.OK
+    for item_id, sent in (("one", b"digest"), ("two", b"another")):
+        known = await add(scripts, keys, item_id=item_id, sent=b"a third")
+        assert known == no(ReplyCode.HELD, b"t", sent)
+    await begin(scripts, keys, "u", name="c", item_id="i", sent=b"digest", keep_ms=1)
+    gathering = GatheringKeys(keys.gathering("s")).gathering
+    assert (await fields(scripts, gathering))["=c:i"] == b"digest"
+    await clock_passes(scripts, await clock_ms(scripts) + 1)
+    await begin(scripts, keys, "v", name="d")
+    assert not {"c", "c:i", "=c:i"} & (await fields(scripts, gathering)).keys()
 
 
 async def test_it_is_full_of_bytes_too(scripts: Scripts, keys: Keys) -> None:

@@ -138,6 +138,7 @@ CASES: dict[str, Case] = {
             name="b",
             item_id="",
             item=b"1",
+            sent=b"digest",
             most=9,
             most_bytes=9,
             after_ms=1,

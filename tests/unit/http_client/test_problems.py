@@ -27,6 +27,7 @@ WHOLE: list[RedisStateError] = [
     errors.InvalidField("limit", "must be >= 1"),
     errors.InvalidField("attributes['a:b']", "text is needed"),
     errors.InvalidTransition("t/1", current="COMPLETE", wanted="CANCELLED"),
+    errors.KeyReused("signal"),
     errors.LimitReached("steering events", limit=5, code="steering_backlog_full"),
     errors.NotADecider("ann", delegated_to="bob"),
     errors.NotADecider("ann"),

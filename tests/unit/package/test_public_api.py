@@ -40,6 +40,7 @@ PUBLIC = [
     "InvalidMessage",
     "InvalidTransition",
     "JournalRewound",
+    "KeyReused",
     "LeaseLost",
     "LimitReached",
     "LostRace",

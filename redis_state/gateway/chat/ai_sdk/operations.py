@@ -89,7 +89,7 @@ async def chat(call: ApiCall) -> Response:
             # A message has the earlier answers too: each is a repetition of its own.
             task, place = await answer_pauses(call, body.id, answers, claim="approvals")
         else:
-            task = ChatTask(call, body.id, _task_id(call, body))
+            task = ChatTask(call, body.id, await _task_id(call, body))
             place = await task.submit(call.path["handler"], _given(body, query.input))
         task, since = task.showing(query.children), frozenset(each.pause_id for each in answers)
         stream = MessageStream(task, approvals=query.approvals == "tool", since=since)
@@ -160,8 +160,12 @@ async def _newest(call: ApiCall) -> ChatTask | None:
             return None
 
 
-def _task_id(call: ApiCall, body: ChatBody) -> str:
-    """Return the id of a message's task: that of a repeated request is the same."""
+async def _task_id(call: ApiCall, body: ChatBody) -> str:
+    """Return the id of a message's task: that of a repeated request is the same.
+
+    An edited message keeps its id and has other parts. A message is to be answered again, and no
+    answer is named: it has the next task as soon as the last one has ended.
+    """
     key = call.idempotency_key()
     if key is not None:
         return key
@@ -169,8 +173,36 @@ def _task_id(call: ApiCall, body: ChatBody) -> str:
     asked = None if last is None else last.get("id")
     if not isinstance(asked, str) or not asked:
         raise InvalidField("messages", "need a last message of the user with an id")
-    named = [body.trigger, body.message_id] if body.trigger == "regenerate-message" else []
-    return codec.fingerprint("chat", call.path["handler"], body.id, asked, *named)
+    said = [last.get("parts"), last.get("content")] if last else []
+    again = body.trigger == "regenerate-message"
+    named = [body.trigger, body.message_id] if again else []
+    task_id = codec.fingerprint("chat", call.path["handler"], body.id, asked, said, *named)
+    if not again or body.message_id not in (None, asked):
+        return task_id
+    return await _next_id(call, body.id, task_id)
+
+
+async def _next_id(call: ApiCall, session_id: str, first: str) -> str:
+    """Return the id of the first of numbered tasks that has not ended, or is not there.
+
+    All before it have ended, so it is found by halves: in as many reads as its number has digits in
+    base 2, twice.
+    """
+
+    def named(number: int) -> str:
+        return first if number == 1 else codec.fingerprint(first, number)
+
+    async def has_ended(number: int) -> bool:
+        view = await call.store.tasks.look(session_id, named(number))
+        return view is not None and view.status.is_terminal
+
+    over, wanted = 0, 1
+    while await has_ended(wanted):
+        over, wanted = wanted, 2 * wanted
+    while wanted - over > 1:
+        middle = (over + wanted) // 2
+        over, wanted = (middle, wanted) if await has_ended(middle) else (over, middle)
+    return named(wanted)
 
 
 def _answers(message: dict[str, Any]) -> list[PauseAnswer]:

@@ -35,12 +35,13 @@ class GatheringScripts(ScriptRunner):
         name: str,
         item_id: Annotated[str, raw],
         item: bytes,
+        sent: bytes,
         most: int | None,
         most_bytes: int,
         after_ms: int,
         keep_ms: int,
     ) -> PendingReply:
-        """OK due full | HELD task_id | AGAIN | FULL due | STALE."""
+        """OK due full | HELD task_id sent | AGAIN | FULL due | STALE."""
 
     @script
     def open_gathering(
@@ -59,6 +60,7 @@ class GatheringScripts(ScriptRunner):
         closed: Annotated[str, raw],
         item_id: Annotated[str, raw],
         item: bytes,
+        sent: bytes,
         after_ms: int,
         latest_ms: int,
         keep_ms: int,
@@ -66,4 +68,4 @@ class GatheringScripts(ScriptRunner):
         earlier_ms: int,
         turn: str | None = None,
     ) -> PendingReply:
-        """OK version due | STALE version | EXPIRED | HELD task_id | AGAIN."""
+        """OK version due | STALE version | EXPIRED | HELD task_id sent | AGAIN."""

@@ -41,13 +41,14 @@ class MessageScripts(ScriptRunner):
         box: str,
         message_id: str,
         message: bytes,
+        sent: bytes,
         most: int,
         most_bytes: int,
         write: str,
         ttl_ms: int,
         announcement: Announcement,
     ) -> PendingReply:
-        """OK new status | HELD | FULL count | DENIED status | MISSING."""
+        """OK 1 status | OK 0 status sent | HELD | FULL count | DENIED status | MISSING."""
 
     @script
     def take_message(

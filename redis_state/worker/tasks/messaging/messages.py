@@ -34,6 +34,7 @@ from redis_state.errors import (
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.models.tasks import new_id
 from redis_state.primitives.record import new_write_id
+from redis_state.primitives.sent import UNNAMED, SentContent
 from redis_state.scripts import Reply, ReplyCode, TaskKeys, raw
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore, process_name
@@ -85,16 +86,27 @@ class TaskMessages:
         self._books = TaskBookkeeping(store)
 
     async def send(
-        self, to: Box, payload: bytes, *, message_id: str | None, sender: str | None
+        self,
+        to: Box,
+        payload: bytes,
+        *,
+        message_id: str | None,
+        sender: str | None,
+        compares: bool = False,
     ) -> str:
         """Put a message into a box, once per id; return the id.
 
-        Errors: TaskUnknown; InvalidTransition if the task is terminal; LimitReached.
+        ``compares`` an id that its caller has chosen: under it no other payload is sent. Errors:
+        KeyReused then; TaskUnknown; InvalidTransition if the task is terminal; LimitReached.
         """
+        sent = None
+        if compares and message_id is not None:
+            sent = SentContent.of(self._store.base.payloads, to.kind, codec.decode(payload))
         message_id = new_id() if message_id is None else check_name("idempotency_key", message_id)
         sealed = self._store.base.payloads.seal(payload)
         parts = (codec.encode(message_id), codec.encode(sender or process_name()), sealed)
-        send = partial(self._send, to, message_id, b",".join(parts) + b"]")
+        kept = UNNAMED if sent is None else sent.kept
+        send = partial(self._send, to, message_id, b",".join(parts) + b"]", kept)
         reply = await send(covered=False)
         woken = reply.word is ReplyCode.HELD
         if woken:
@@ -110,6 +122,8 @@ class TaskMessages:
             raise LimitReached(
                 "messages of the task", limit=MAX_WAITING, code="the mailbox is full"
             )
+        if sent is not None and not reply.facts[0]:
+            sent.check_kept(reply.facts[2])
         if reply.text(1) == TaskStatus.PENDING.value:
             await self._queue_up(to.session_id, to.task_id)
         return message_id
@@ -123,12 +137,15 @@ class TaskMessages:
         message_id: str | None,
         sender: str | None,
         expected: Any = None,
+        compares: bool = False,
     ) -> Any:
         """Send a request and return its reply. See `TaskClient.request`."""
         limits.patience("timeout_s", timeout_s)
+        # An id of our own is no key of a caller's.
+        compares = compares and message_id is not None
         message_id = new_id() if message_id is None else check_name("idempotency_key", message_id)
         try:
-            await self.send(to, payload, message_id=message_id, sender=sender)
+            await self.send(to, payload, message_id=message_id, sender=sender, compares=compares)
         except InvalidTransition as denied:
             status = denied.current
             raise RequestUnanswered(to.task_id, to.name, status, request_id=message_id) from None
@@ -168,6 +185,7 @@ class TaskMessages:
         to: Box,
         message_id: str,
         message: bytes,
+        kept: bytes,
         *,
         covered: bool,
         trace_id: str | None = None,
@@ -187,6 +205,7 @@ class TaskMessages:
             box=to.key,
             message_id=message_id,
             message=message,
+            sent=kept,
             most=MAX_WAITING,
             most_bytes=MAX_WAITING_BYTES,
             write=new_write_id(),

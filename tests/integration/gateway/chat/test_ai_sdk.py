@@ -17,6 +17,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 import httpx
 
 from redis_state.testing import eventually
+from redis_state.worker.tasks.operate.copies import Copies
 from tests.support.http.asgi_servers import PLAIN, serving_asgi
 from tests.support.http.event_streams import PATIENCE_S
 from tests.support.http.gateway import Served, tokens
@@ -103,6 +104,70 @@ async def test_a_message_has_its_parts_and_an_end(chat: Served) -> None:
         other = await read(http, "POST", "/v1/ai-sdk/say?input=text", json=sent("s", "hi", "m2"))
         assert other[-1] == {"type": "DONE"}
         assert len(await chat.store.list_tasks("s")) == 2
+
+
+async def test_an_edited_message_is_another_task_under_the_same_id(chat: Served) -> None:
+    async with client(chat) as http:
+        first = await read(http, "POST", "/v1/ai-sdk/talk", json=sent("s", "one"))
+        edited = sent("s", "TWO, edited") | {"messageId": "m1"}
+        second = await read(http, "POST", "/v1/ai-sdk/talk", json=edited)
+        again = await read(http, "POST", "/v1/ai-sdk/talk", json=edited)
+        back = await read(http, "POST", "/v1/ai-sdk/talk", json=sent("s", "one"))
+    assert first[0] == back[0] != second[0] == again[0]
+    asked = {each.task_id: await _asked(chat, each.task_id) for each in await tasks_of(chat)}
+    assert asked == {first[0]["messageId"]: "one", second[0]["messageId"]: "TWO, edited"}
+
+
+async def test_an_answer_is_made_again_as_often_as_one_asks(
+    chat: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = sent("s") | {"trigger": "regenerate-message"}
+    async with client(chat) as http:
+        made = [(await read(http, "POST", "/v1/ai-sdk/fail", json=asking))[0] for _ in range(6)]
+        assert len({each["messageId"] for each in made}) == 6
+        # Of an answer that is named, one more: a repetition gets it.
+        named = asking | {"messageId": made[-1]["messageId"]}
+        more = [(await read(http, "POST", "/v1/ai-sdk/fail", json=named))[0] for _ in range(2)]
+        assert more[0] == more[1] not in made
+        assert len(await tasks_of(chat)) == 7
+        looks = 0
+        look = chat.store.tasks.look
+
+        async def counted(*names: Any, **options: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return await look(*names, **options)
+
+        monkeypatch.setattr(chat.store.tasks, "look", counted)
+        await read(http, "POST", "/v1/ai-sdk/fail", json=asking)
+        assert 5 <= looks <= 8
+
+
+async def test_while_an_answer_is_made_again_a_repetition_joins_it(chat: Served) -> None:
+    asking = sent("s") | {"trigger": "regenerate-message"}
+    known = set[str]()
+    async with client(chat) as http:
+        for _ in range(2):
+            async with (
+                streamed(http, "POST", "/v1/ai-sdk/wait", json=asking) as chunks,
+                streamed(http, "POST", "/v1/ai-sdk/wait", json=asking) as others,
+            ):
+                task = (await anext(chunks))["messageId"]
+                assert (await anext(others))["messageId"] == task
+                known.add(task)
+                await chat.client.signal("s", task, "go")
+                assert [each async for each in chunks][-1] == {"type": "DONE"}
+    assert len(known) == len(await tasks_of(chat)) == 2
+
+
+async def tasks_of(chat: Served) -> list[Any]:
+    """List the chat's tasks."""
+    return list(await chat.store.list_tasks("s"))
+
+
+async def _asked(chat: Served, task_id: str) -> str:
+    source = await Copies(chat.store).source("s", task_id)
+    return str(source.task_input["messages"][-1]["parts"][0]["text"])
 
 
 async def test_a_resumed_message_comes_whole_under_the_same_ids(chat: Served) -> None:

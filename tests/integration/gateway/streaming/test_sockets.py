@@ -97,6 +97,8 @@ async def test_a_socket_steers_and_decides_once_for_each_id(served: Served) -> N
         sent = [await ann.command("steer", key="k", task="t", body=MESSAGE) for _ in range(2)]
         assert sent[0]["result"] == sent[1]["result"]
         assert sent[0]["result"]["source"] == "ann"
+        other = {"type": "USER_MESSAGE", "payload": {"text": "another"}}
+        assert await ann.refusal("steer", key="k", task="t", body=other) == "key_reused"
         approval = {"approved": True, "value": 1}
         done = await ann.command("decide", key="d", pause=pause_id, body=approval)
         assert (done["result"]["by"], done["result"]["pause_id"]) == ("ann", pause_id)

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
-from redis_state.errors import InvalidField
+from redis_state.errors import InvalidField, KeyReused
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
@@ -67,12 +67,14 @@ async def test_a_full_batch_runs_with_its_items_in_order_and_the_next_item_opens
     assert len(set(names[:3])) == len(set(names[3:6])) == 1
     assert len(set(names)) == 3
     # The same item is in the same task, whatever was opened since.
-    assert await batch(client, "other", "i1", most=3) == names[0]
+    assert await batch(client, 1, "i1", most=3) == names[0]
     async with pool(store, {"work": work}):
         assert await client.result(SESSION, names[0], timeout_s=60) == [0, 1, 2]
         assert await client.result(SESSION, names[3], timeout_s=60) == [3, 4, 5]
         assert (await look(store, names[6])).status is TaskStatus.PENDING
-        assert await batch(client, "other", "i1", most=3) == names[0]
+        assert await batch(client, 1, "i1", most=3) == names[0]
+        with pytest.raises(KeyReused):
+            await batch(client, "other", "i1", most=3)
     assert len(work.given) == 2
 
 
