@@ -193,9 +193,9 @@ class QueueScripts(ScriptRunner):
 
     @script
     def take_rate(
-        self, rates: str, *, settings: str, name: str, rate: str, cost: int
+        self, rates: str, *, settings: str, name: str, rate: str, cost: int, under: str = ""
     ) -> PendingReply:
-        """OK wait_ms."""
+        """OK wait_ms, rate."""
 
     @script
     def set_rate(self, settings: str, *, name: str, rate: str) -> PendingReply:

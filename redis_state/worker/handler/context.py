@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from copy import copy
 from datetime import timedelta
 from typing import Any, ParamSpec, Self, TypeVar, overload
@@ -313,28 +314,43 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         return self._steps.unfinished()
 
     async def take(self, name: str, rate: Rate, *, cost: int = 1) -> None:
-        """Take from a rate that all tasks of the namespace share, and wait until it is there.
+        """Take from a rate that all tasks of the namespace share, and wait until it may be used.
 
         For calls of a model, say: ``await ctx.take("model", Rate(60, timedelta(minutes=1)))``. All
-        callers give a name the same rate. One that was set comes before it, see `Rates`. A wait of
-        more than a second frees the worker. It is taken once per call and task: a later run does
-        not take it again. A checkpoint. Errors: InvalidField for a cost above the rate that is
-        given; TaskCancelled, LeaseLost.
+        callers give a name the same rate. One that was set comes before it, see `Rates`. Who comes
+        first has the first place. A wait of more than a second frees the worker. It is taken once
+        per call and task: a later run does not take it again. In the work of a step each attempt
+        takes, and a wait keeps the worker. A checkpoint. Errors: InvalidField for a cost above the
+        rate that is given; TaskCancelled, LeaseLost.
         """
-        entry = f"take {name}"
-        while wait_ms := await self._steps.do(entry, self._take, (name, rate, cost), {}):
-            await self.sleep(timedelta(milliseconds=wait_ms), name=f"wait for {name}")
+        wait_ms, under = 1, ""
+        if self._steps.in_work:
+            while wait_ms:
+                wait_ms, under = await self._take(name, rate, cost, under)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_ms / 1000):
+                        await self.inbox.until_over()
+            return
+        while wait_ms:
+            given = (name, rate, cost, under)
+            wait_ms, under = await self._steps.do(f"take {name}", self._take_soon, given, {})
+            if wait_ms:
+                await self.sleep(timedelta(milliseconds=wait_ms), name=f"wait for {name}")
 
-    async def _take(self, name: str, rate: Rate, cost: int) -> int:
-        """Take from a rate; return in how many ms to try again, if that is not soon."""
+    async def _take(self, name: str, rate: Rate, cost: int, under: str) -> tuple[int, str]:
+        """Take from a rate; return in how many ms it may be used, and by which rate."""
         queue = self._children.queue
         if queue is None:
             raise InvalidField("rate", "is kept by the queue, and this run has none")
-        wait_ms = await take(queue, name, rate, cost)
-        if 0 < wait_ms <= SHORT_SLEEP / timedelta(milliseconds=1):
+        return await take(queue, name, rate, cost, under)
+
+    async def _take_soon(self, name: str, rate: Rate, cost: int, under: str) -> tuple[int, str]:
+        """Take from a rate, and wait here for a place that comes soon."""
+        wait_ms, under = await self._take(name, rate, cost, under)
+        if under and wait_ms <= SHORT_SLEEP / timedelta(milliseconds=1):
             await asyncio.sleep(wait_ms / 1000)
-            wait_ms = await take(queue, name, rate, cost)
-        return wait_ms
+            wait_ms = 0
+        return wait_ms, under
 
     async def _set_attributes(
         self, entry: str, changes: Mapping[str, AttributeValue], gone: AbstractSet[str]

@@ -15,9 +15,9 @@ class Rates:
     """The rates that were set in place of those that handlers give to `TaskContext.take`.
 
     Every change holds for the next take of every process, and is safe to repeat. What was taken of
-    a period stays taken. A task that waits already asks again when its wait ends. A take that
-    costs more than a set rate has in a period takes all of one. A rate that was set is forgotten
-    400 days after the last take or change.
+    a period stays taken. A task that waits already takes a new place by the new rate when its wait
+    ends. A take that costs more than a set rate has in a period takes all of one. A rate that was
+    set is forgotten 400 days after the last take or change.
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -52,11 +52,13 @@ def checked_rate(rate: Rate | None) -> Rate | None:
     return rate
 
 
-async def take(queue: Queue, name: str, rate: Rate, cost: int) -> int:
-    """Take from a rate of the namespace; return in how many ms it can be taken, 0 if it is.
+async def take(queue: Queue, name: str, rate: Rate, cost: int, under: str = "") -> tuple[int, str]:
+    """Take from a rate of the namespace; return in how many ms it may be used, and by which rate.
 
-    A rate that was set comes before the one that is given. Errors: InvalidField for more than a
-    period of the given one has.
+    A rate that was set comes before the one that is given. Without a rate in the reply nothing is
+    taken: so many wait that the caller asks again later. ``under`` is the rate of a place that has
+    come: it holds, unless another rate holds by now, which is then taken from. Errors: InvalidField
+    for more than a period of the given one has.
     """
     if limits.count("cost", cost) > rate.limit:
         raise InvalidField("cost", "is more than the rate has in a period")
@@ -66,5 +68,7 @@ async def take(queue: Queue, name: str, rate: Rate, cost: int) -> int:
         name=named_key(name, field="name"),
         rate=rate.written,
         cost=cost,
+        under=under,
     )
-    return int(reply.facts[0])
+    wait_ms, taken = reply.facts
+    return int(wait_ms), taken.decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
@@ -174,57 +175,91 @@ async def test_a_key_whose_rate_gets_a_shorter_period_starts_within_it(
     assert list(await claim(scripts, keys)) == ["b"]
 
 
-async def test_a_rate_is_taken_by_whoever_comes_first_and_is_forgotten_when_it_is_full(
+def rate_of(scripts: Scripts, keys: Keys, rate: str) -> Callable[..., Awaitable[tuple[int, str]]]:
+    """Return how to take from a rate: the wait in ms, and the rate of the place."""
+
+    async def take(cost: int = 1, rate: str = rate, under: str = "") -> tuple[int, str]:
+        settings = keys.rate_settings()
+        reply = await scripts.take_rate(
+            keys.rates(), settings=settings, name="r", rate=rate, cost=cost, under=under
+        )
+        wait_ms, taken = reply.facts
+        return int(wait_ms), taken.decode()
+
+    return take
+
+
+async def test_places_of_a_rate_come_in_order_and_are_forgotten_when_it_is_full(
     scripts: Scripts, keys: Keys
 ) -> None:
-    async def take(cost: int = 1, rate: str = f"3 {HOUR}") -> int:
-        reply = await scripts.take_rate(
-            keys.rates(), settings=keys.rate_settings(), name="r", rate=rate, cost=cost
-        )
-        return int(reply.facts[0])
-
-    assert [await take(), await take(2)] == [0, 0]
-    assert 0 < await take() <= HOUR // 3
-    assert HOUR // 3 < await take(2) <= 2 * HOUR // 3
-    assert await ask(scripts, "ZCARD", keys.rates()) == 1
+    rate = f"3 {HOUR}"
+    take, third = rate_of(scripts, keys, rate), HOUR // 3
+    assert [await take(), await take(2)] == [(0, rate)] * 2
+    for cost, place in ((1, 1), (2, 3), (1, 4)):
+        wait_ms, taken = await take(cost)
+        assert (place - 1) * third < wait_ms <= place * third
+        assert taken == rate
+    # A place that has come is not taken again.
+    assert await take(under=rate) == (0, rate)
+    assert 4 * third < (await take())[0] <= 5 * third
+    assert await ask(scripts, "ZCARD", keys.rates()) == 2
     assert all(life > 0 for life in await lives(scripts, keys.rates()))
     await ask(scripts, "DEL", keys.rates())
-    assert await take(rate="1 10") == 0
+    assert await take(rate="1 10") == (0, "1 10")
     await clock_passes(scripts, await clock_ms(scripts) + 20)
     settings = keys.rate_settings()
     reply = await scripts.take_rate(keys.rates(), settings=settings, name="s", rate="1 10", cost=1)
-    assert reply == ok(0)
-    assert await ask(scripts, "ZCARD", keys.rates()) == 1
+    assert reply == ok(0, b"1 10")
+    assert await ask(scripts, "ZCARD", keys.rates()) == 2
+
+
+async def test_a_place_that_is_too_far_away_is_given_to_nobody(
+    scripts: Scripts, keys: Keys
+) -> None:
+    week = 168 * HOUR
+    take = rate_of(scripts, keys, f"1 {100 * HOUR}")
+    assert [(await take())[1] != "" for _ in range(4)] == [True, True, False, False]
+    assert await take() == (week, "")
+    assert 0 < (await lives(scripts, keys.rates()))[0] <= 2 * week + 24 * HOUR
+
+
+async def test_places_go_with_a_clock_that_was_set_back(scripts: Scripts, keys: Keys) -> None:
+    take, rates = rate_of(scripts, keys, f"1 {HOUR}"), keys.rates()
+    assert [(await take())[0] > 0 for _ in range(3)] == [False, True, True]
+    # What it would be if the clock had been ten hours ahead.
+    flat: list[bytes] = await ask(scripts, "ZRANGE", rates, 0, -1, "WITHSCORES")
+    await ask(scripts, "DEL", rates)
+    for name, score in zip(flat[::2], flat[1::2], strict=True):
+        parts = name.split(b"\0")
+        parts[2:] = [b"%d" % (int(at) + 10 * HOUR) for at in parts[2:]]
+        await ask(scripts, "ZADD", rates, float(score) + 10 * HOUR, b"\0".join(parts))
+    assert 2 * HOUR < (await take())[0] <= 3 * HOUR
 
 
 async def test_a_rate_that_was_set_comes_before_what_callers_give(
     scripts: Scripts, keys: Keys
 ) -> None:
-    settings = keys.rate_settings()
-
-    async def take(cost: int = 1) -> int:
-        reply = await scripts.take_rate(
-            keys.rates(), settings=settings, name="r", rate=f"10 {HOUR}", cost=cost
-        )
-        return int(reply.facts[0])
-
+    settings, code = keys.rate_settings(), f"10 {HOUR}"
+    take = rate_of(scripts, keys, code)
     for _ in range(2):
         assert await scripts.set_rate(settings, name="r", rate=f"2 {HOUR}") == ok()
     # More than a period has is all of it.
-    assert await take(5) == 0
-    assert HOUR // 3 < await take() <= HOUR // 2
+    assert await take(5) == (0, f"2 {HOUR}")
+    for place in (1, 2, 3):
+        assert (place - 1) * HOUR // 2 < (await take())[0] <= place * HOUR // 2
     assert all(life > 0 for life in await lives(scripts, settings))
+    # By another rate it is no more than empty, and whose place comes takes a new one.
     assert await scripts.set_rate(settings, name="r", rate=f"4 {HOUR}") == ok()
-    assert 0 < await take() <= HOUR // 4
+    assert 0 < (await take(under=f"2 {HOUR}"))[0] <= HOUR // 4
     # Without it the callers' rate holds, and what was taken stays taken.
     assert await scripts.set_rate(settings, name="r", rate="") == ok()
     assert await ask(scripts, "EXISTS", settings) == 0
-    assert 0 < await take() <= HOUR // 10
+    assert 0 < (await take())[0] <= HOUR // 10
     # With a shorter period no wait is longer than that.
     assert await scripts.set_rate(settings, name="r", rate="4 40") == ok()
-    assert 0 < await take() <= 10
-    await clock_passes(scripts, await clock_ms(scripts) + 10)
-    assert await take() == 0
+    assert 0 < (await take())[0] <= 10
+    await clock_passes(scripts, await clock_ms(scripts) + 20)
+    assert await take() == (0, "4 40")
 
 
 async def test_the_permit_of_a_dead_worker_is_free_once_its_task_is_queued_again_or_has_ended(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from time import monotonic
 from typing import Any
 from unittest.mock import ANY
 
@@ -15,11 +17,20 @@ import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
-from redis_state import RedisStateStore, Settings
+from redis_state import RedisStateStore, Settings, TaskFailed
 from redis_state.errors import InvalidField
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import KeyLimits, Rate, TaskClient, TaskContext
+from redis_state.worker import (
+    Budget,
+    KeyLimits,
+    Rate,
+    RetryPolicy,
+    TaskClient,
+    TaskContext,
+    guarded,
+    retried,
+)
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from tests.support.commands import cli
@@ -378,6 +389,63 @@ async def test_a_rate_is_shared_and_taken_once_also_by_a_later_run(
         await becomes(client, third, TaskStatus.PAUSED)
         assert third not in taken
         await client.cancel(SESSION, third)
+
+
+async def test_who_waits_for_a_rate_frees_the_worker_in_order_and_costs_a_budget_little(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    taken: list[int] = []
+
+    @guarded(Budget(steps=3))
+    async def call(ctx: TaskContext) -> None:
+        await ctx.take("model", Rate(1, timedelta(seconds=0.5)))
+        taken.append(ctx.input)
+
+    async def quick(ctx: TaskContext) -> int:
+        return len(taken)
+
+    async with pool(store, {"call": call, "quick": quick}, max_tasks=3, lease_s=0.4):
+        waiting = [
+            await client.submit("call", number, session_id=SESSION, delay=timedelta(0))
+            for number in range(8)
+        ]
+        other = await client.submit("quick", session_id=SESSION)
+        assert await client.result(SESSION, other, timeout_s=60) < len(waiting)
+        for task in waiting:
+            await client.result(SESSION, task, timeout_s=60)
+            steps = await client.snapshots(SESSION, task)
+            assert len(steps) <= 3
+    assert sorted(taken) == list(range(8))
+
+
+async def test_each_attempt_of_a_step_takes_and_so_does_each_of_a_compensation(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    spread, at = Rate(1, timedelta(seconds=1.2)), defaultdict[str, list[float]](list)
+
+    async def call(ctx: TaskContext, name: str) -> None:
+        await ctx.take(name, spread)
+        at[name].append(monotonic())
+        if len(at[name]) < 3:
+            raise ConnectionError
+
+    async def refund(ctx: TaskContext) -> None:
+        await call(ctx, "undo")
+
+    policy = RetryPolicy(attempts=3, wait_initial_s=0, wait_jitter_s=0)
+
+    async def handler(ctx: TaskContext) -> None:
+        ctx.on_failure(retried(refund, policy), ctx)
+        await ctx.step("call", retried(call, policy), ctx, "step")
+        raise ValueError
+
+    async with pool(store, {"call": handler}):
+        task = await client.submit("call", session_id=SESSION)
+        with pytest.raises(TaskFailed):
+            await client.result(SESSION, task, timeout_s=60)
+    for times in at.values():
+        assert all(later - before > 1.1 for before, later in pairwise(times))
+    assert {name: len(times) for name, times in at.items()} == {"step": 3, "undo": 3}
 
 
 async def test_how_long_the_oldest_waits_does_not_count_its_priority(
