@@ -77,6 +77,8 @@ class AgentRun:
     steered: list[tuple[int, TResponseInputItem]] = field(
         default_factory=list[tuple[int, TResponseInputItem]]
     )
+    # What was taken from the inbox, and is in no recorded request yet.
+    unrecorded: list[TResponseInputItem] = field(default_factory=list[TResponseInputItem])
 
 
 _AGENTS: ContextVar[AgentsOfRun | None] = ContextVar("redis_state_openai_agents", default=None)
