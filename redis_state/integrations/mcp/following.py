@@ -37,6 +37,7 @@ _DEFAULT_S = 1.0
 _AGAIN_S = 0.2
 _CANCEL_S = 5.0
 _CANCELLED = -32800
+_ENDS = ("completed", "failed", "cancelled")
 
 
 class CreatedTask(Result):
@@ -84,9 +85,10 @@ class TaskFollower(ClientExtension):
     """Wait for tasks in ``Client(extensions=[TaskFollower()])``.
 
     On a `SteadyTransport`, it repeats its requests for ``patience_s`` while no server answers. A
-    call that is cancelled cancels its task. ``on_task`` is called with the id of each task, once
-    the client knows it: from then on the call outlives its server. Errors of the call: MCPError, if
-    the task failed or was cancelled, or no server was reached. Errors: InvalidField.
+    call that ends before its task cancels it, also if the server refuses what a callback answers.
+    ``on_task`` is called with the id of each task, once the client knows it: from then on the call
+    outlives its server. Errors of the call: MCPError, if the task failed or was cancelled, an
+    answer was refused, or no server was reached. Errors: InvalidField.
     """
 
     identifier = TASKS
@@ -105,26 +107,29 @@ class TaskFollower(ClientExtension):
         if self._on_task is not None:
             self._on_task(created.task_id)
         try:
-            return await self._result(created, context)
-        except asyncio.CancelledError:
+            ended = await self._end(created, context)
+        except BaseException:
+            # Nobody would answer what it asks: it would wait until it expires.
             cancelling = CancelTask(params=TaskParams(task_id=created.task_id))
-            with anyio.move_on_after(_CANCEL_S, shield=True), suppress(MCPError):
-                await context.session.send_request(cancelling, EmptyResult)
+            with anyio.move_on_after(_CANCEL_S, shield=True), suppress(Exception):
+                await self._send(context, cancelling, EmptyResult)
             raise
+        if ended.status == "completed":
+            return CallToolResult.model_validate(ended.result)
+        if ended.status == "failed":
+            failed = ErrorData(code=_CANCELLED, message="The task has failed")
+            raise MCPError.from_error_data(ended.error or failed)
+        raise MCPError(_CANCELLED, "The task was cancelled")
 
-    async def _result(self, created: CreatedTask, context: ClaimContext) -> CallToolResult:
+    async def _end(self, created: CreatedTask, context: ClaimContext) -> ReportedTask:
+        """Wait for the end, and answer what the task asks meanwhile."""
         params = TaskParams(task_id=created.task_id)
         pause_ms = created.poll_interval_ms
         answered: set[str] = set()
         while True:
             found = await self._send(context, GetTask(params=params), ReportedTask)
-            if found.status == "completed":
-                return CallToolResult.model_validate(found.result)
-            if found.status == "failed":
-                failed = ErrorData(code=_CANCELLED, message="The task has failed")
-                raise MCPError.from_error_data(found.error or failed)
-            if found.status == "cancelled":
-                raise MCPError(_CANCELLED, "The task was cancelled")
+            if found.status in _ENDS:
+                return found
             asked = found.input_requests or {}
             for key in asked.keys() - answered:
                 await self._answer(context, created.task_id, key, asked[key])
@@ -137,15 +142,8 @@ class TaskFollower(ClientExtension):
         self, context: ClaimContext, task_id: str, key: str, request: InputRequest
     ) -> None:
         asking = ClientRequestContext(session=context.session, request_id=key, meta=None)
-        cancelling = CancelTask(params=TaskParams(task_id=task_id))
-        try:
-            answer = await context.session.dispatch_input_request(asking, request)
-        except Exception:
-            # Nobody would answer: the task would wait until it expires.
-            await self._send(context, cancelling, EmptyResult)
-            raise
+        answer = await context.session.dispatch_input_request(asking, request)
         if isinstance(answer, ErrorData):
-            await self._send(context, cancelling, EmptyResult)
             raise MCPError.from_error_data(answer)
         plain = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
         params = TaskUpdateParams(task_id=task_id, input_responses={key: plain})

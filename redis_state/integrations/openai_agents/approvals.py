@@ -36,7 +36,8 @@ async def decide(run: AgentRun, state: RunState[Any, Any], calls: list[ToolAppro
     async with run.scope.run.units.quiet(ctx.inbox):
         for call, pause in opened:
             decision = await ctx.wait_for(pause)
-            run.decisions[_call_id(call)] = decision
+            origin = run.approvals.origin(call) or run.origin
+            run.approvals.decisions[origin, _call_id(call)] = decision
             _note(state, call, decision)
 
 

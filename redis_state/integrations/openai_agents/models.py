@@ -100,6 +100,7 @@ class StepModel(Model):
 
         found, _ = await do_unit(run.scope, "model", place, work, run.terms.retry, cuts=True)
         run.requests += 1
+        run.unrecorded.clear()
         await _keep_steering(run, items, found["steered"])
         return _read(found["response"])
 

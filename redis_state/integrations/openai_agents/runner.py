@@ -104,7 +104,9 @@ class DurableRunner(AgentRunner):
                     state = result.to_state()
                     await decide(run, state, result.interruptions)
                     result = await self._runner.run(agent, state, **_resuming(options))
-                if run.history is not None and not result.interruptions:
+                run.approvals.hand(result.interruptions, run.origin)
+                # Also with interruptions: who gets them goes on in a run with a history of its own.
+                if run.history is not None:
                     await run.history.save()
         except _ENDS:
             if run.history is not None:
@@ -154,11 +156,12 @@ def _begin(
 ) -> tuple[AgentRun, StepProvider | None]:
     """Make a run, and change its options; return the provider of models that is the run's own."""
     path = f"{scope.next(agent.name, kind='run')}~"
-    steers = agents.terms.steering and not scope.of_call
-    run = AgentRun(AgentScope(scope.run, path), agents.terms, agent.name, steers=steers)
     outer = current_run()
+    # What a person says is for the agent of the task, not for those in its tools.
+    steers = agents.terms.steering and outer is None
+    run = AgentRun(AgentScope(scope.run, path), agents.terms, agent.name, steers=steers)
     if scope.of_call and outer is not None:
-        run.decisions = outer.decisions
+        run.approvals = outer.approvals
     config, owned = _config(options.get("run_config"))
     options["run_config"] = config
     if options.get("session") is not None:

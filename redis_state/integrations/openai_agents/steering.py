@@ -17,11 +17,15 @@ _FOR_MODELS = (
 
 
 def take_steering(run: AgentRun) -> list[TResponseInputItem]:
-    """Take what has arrived, as messages. Call it in a step's work, which records them."""
-    if not run.steers:
-        return []
-    events = run.scope.ctx.inbox.take()
-    return [_message(event) for event in events if event.event_type in _FOR_MODELS]
+    """Take what has arrived, as messages. Call it in a step's work, which records them.
+
+    The inbox gives each event once, so what a failed attempt has taken is returned again: until a
+    request with it is recorded, and its caller empties ``run.unrecorded``.
+    """
+    if run.steers:
+        events = run.scope.ctx.inbox.take()
+        run.unrecorded += [_message(event) for event in events if event.event_type in _FOR_MODELS]
+    return list(run.unrecorded)
 
 
 def with_steering(

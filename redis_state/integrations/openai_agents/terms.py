@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ PauseTerms: TypeAlias = (
 )
 ToolTerms: TypeAlias = RetryPolicy | Literal[False] | None
 
+_NUMBER = re.compile(r"#[0-9]+")
 # What each pause of a tool call has of its own.
 _OURS = {"reason", "payload", "key", "name", "reveal", "default"}
 
@@ -61,6 +63,31 @@ class AgentsOfRun:
 
 
 @dataclass
+class Approvals:
+    """Decisions on calls of tools, of a run and of the agents in its tools, for which it waits.
+
+    Two of these agents may give two calls one id, so a call is found by its agent's origin too.
+    """
+
+    decisions: dict[tuple[str, str], Decision] = field(
+        default_factory=dict[tuple[str, str], Decision]
+    )
+    # The calls that agents in tools have handed to the run that waits, with their origins.
+    _handed: list[tuple[ToolApprovalItem, str]] = field(
+        default_factory=list[tuple[ToolApprovalItem, str]]
+    )
+
+    def hand(self, calls: Sequence[ToolApprovalItem], origin: str) -> None:
+        """Note whose calls these are, unless an agent within has handed them."""
+        new = [(call, origin) for call in calls if self.origin(call) is None]
+        self._handed += new
+
+    def origin(self, call: ToolApprovalItem) -> str | None:
+        """Return the origin of the agent in a tool that has made a call; None for any other."""
+        return next((origin for each, origin in self._handed if each is call), None)
+
+
+@dataclass
 class AgentRun:
     """One call of `Runner.run` in a task."""
 
@@ -71,12 +98,18 @@ class AgentRun:
     steers: bool
     history: RunHistory | None = None
     requests: int = 0
-    # By the id of the call. Of agents in tools, the run that waits for them has the decisions.
-    decisions: dict[str, Decision] = field(default_factory=dict[str, Decision])
+    approvals: Approvals = field(default_factory=Approvals)
     # What steering has added to the input, with its places.
     steered: list[tuple[int, TResponseInputItem]] = field(
         default_factory=list[tuple[int, TResponseInputItem]]
     )
+    # What was taken from the inbox, and is in no recorded request yet.
+    unrecorded: list[TResponseInputItem] = field(default_factory=list[TResponseInputItem])
+
+    @property
+    def origin(self) -> str:
+        """Where it runs, the same when an agent in a tool is called again to go on."""
+        return _NUMBER.sub("", self.scope.path)
 
 
 _AGENTS: ContextVar[AgentsOfRun | None] = ContextVar("redis_state_openai_agents", default=None)

@@ -68,12 +68,13 @@ class StepInvoker:
             return await self._invoke(ctx, arguments)
         call_id = ctx.tool_call_id
         place = run.scope.next(call_id, kind="tool")
-        scope = AgentScope(run.scope.run, place, of_call=True)
+        # The SDK hands on what the agent of `Agent.as_tool` waits for, not that of a function.
+        scope = AgentScope(run.scope.run, place, of_call=self._runs_agent)
         about = {"tool": self._name, "tool_call_id": call_id}
         # An agent that waits for people is called again with the same id: that is one call.
         shown = run.scope.place(call_id) if self._runs_agent else place
         await publish_tool(run, shown, {**about, "arguments": arguments_of(arguments)})
-        with decided_by(run.decisions.get(call_id)):
+        with decided_by(run.approvals.decisions.get((run.origin, call_id))):
             result = await self._called(run, scope, ctx, arguments)
         if not self._runs_agent or result is not None:
             await publish_tool(run, shown, {**about, "result": shortened(str(result))})

@@ -261,6 +261,21 @@ async def test_the_sdks_client_follows_a_task_and_answers_it(store: RedisStateSt
                 assert ended.status is TaskStatus.CANCELLED
 
 
+async def test_a_call_whose_answer_is_refused_cancels_its_task(store: RedisStateStore) -> None:
+    async def elicit(context: Any, params: Any) -> ElicitResult:
+        del context, params
+        return ElicitResult(action="accept", content={"ok": "perhaps"})
+
+    async with served(store) as server, TaskClient(store) as tasks:
+        follower = TaskFollower()
+        async with Client(server, extensions=[follower], elicitation_callback=elicit) as client:
+            with pytest.raises(MCPError, match="does not fit"):
+                await client.call_tool("ask_twice", {})
+        (found,) = (await tasks.find()).tasks
+        ended = await tasks.wait(found.session_id, found.task_id, timeout_s=30)
+        assert ended.status is TaskStatus.CANCELLED
+
+
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_client_without_tasks_waits_in_its_call(store: RedisStateStore, mode: str) -> None:
     async with served(store) as server, Client(server, mode=mode) as client:

@@ -21,7 +21,7 @@ from redis_state.integrations.openai_agents import (
 )
 from redis_state.models import SteeringEventType, TaskStatus, UpdateType
 from redis_state.testing import eventually
-from redis_state.worker import TaskContext, TextReader
+from redis_state.worker import RetryPolicy, TaskContext, TextReader
 from tests.support.agents.openai_agents import QUIET, agent_of, call, scripted
 from tests.support.processes.pools import SESSION, becomes, pool, updates_of
 
@@ -101,10 +101,18 @@ async def test_a_cancel_stops_a_request_at_once_and_lets_a_tool_end(
     assert model.seen == [0]
 
 
+@pytest.mark.parametrize("fails", [False, True])
 async def test_what_a_person_says_reaches_the_model_once_and_stays_in_the_session(
-    store: RedisStateStore,
+    store: RedisStateStore, *, fails: bool
 ) -> None:
     steered = asyncio.Event()
+    failed: list[int] = []
+
+    async def before(number: int) -> None:
+        # The request that is the first with what the person says.
+        if fails and number == 1 and not failed:
+            failed.append(number)
+            raise ConnectionError
 
     @function_tool
     async def look() -> str:
@@ -116,9 +124,10 @@ async def test_what_a_person_says_reaches_the_model_once_and_stays_in_the_sessio
     def pay() -> str:
         return "paid"
 
-    model = scripted([call("look")], [call("pay")], "done")
+    model = scripted([call("look")], [call("pay")], "done", before=before)
     agent = agent_of(model, tools=[look, pay])
-    handler = openai_handler(agent, history=True, run_config=QUIET)
+    retry = RetryPolicy(attempts=2, on=ConnectionError)
+    handler = openai_handler(agent, retry=retry, history=True, run_config=QUIET)
     async with pool(store, {"clerk": handler}) as client:
         task = await client.submit("clerk", "go", session_id=SESSION)
         await eventually(lambda: model.seen == [0], "the first request is made")
@@ -130,7 +139,8 @@ async def test_what_a_person_says_reaches_the_model_once_and_stays_in_the_sessio
         await client.approve(str(pause.pause_id))
         assert await client.result(SESSION, task, timeout_s=60) == "done"
     given = [[item.get("content") for item in items] for items in model.inputs]
-    assert [each.count("to Ann only") for each in given] == [0, 1, 1]
-    assert given[2].index("to Ann only") == given[1].index("to Ann only")
+    assert [each.count("to Ann only") for each in given] == [0, *(1 for _ in given[1:])]
+    assert len(given) == 3 + fails == 3 + len(failed)
+    assert given[-1].index("to Ann only") == given[1].index("to Ann only")
     items: Any = await RedisStateSession(SESSION, store=store).get_items()
     assert [item.get("content") for item in items].count("to Ann only") == 1
