@@ -1,6 +1,6 @@
 """The session of an agent's run in a task: read once, and written once, when the run has ended.
 
-A run that hands approvals to its caller has ended: the caller goes on in another one.
+A run that hands approvals to its caller has ended: the caller continues in another one.
 
 A replay reads what the first run has read. What the run adds is written as a whole. So two runs of
 a session never interleave in it. A run that fails adds nothing, unless a guardrail or the number of

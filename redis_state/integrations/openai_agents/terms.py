@@ -108,7 +108,7 @@ class AgentRun:
 
     @property
     def origin(self) -> str:
-        """Where it runs, the same when an agent in a tool is called again to go on."""
+        """Where it runs, the same when an agent in a tool is called again to continue."""
         return _NUMBER.sub("", self.scope.path)
 
 
