@@ -48,7 +48,7 @@ class Page:
     """Rows in order, the cursor after them, and whether the log ended with them.
 
     ``first`` is the number of the oldest row that is kept, or of the next one if there is none; 0
-    if it was not asked for, because the row before the first of these is kept.
+    if it is not known, because the row before the first of these is kept.
     """
 
     rows: list[Row]

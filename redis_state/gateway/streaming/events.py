@@ -124,6 +124,10 @@ def event(name: str, data: bytes, *, cursor: str | None = None) -> bytes:
     return b"%sevent: %s\ndata: %s\n\n" % (head, name.encode(), line)
 
 
+# Says that the right to read has ended. The client reads on with a new one.
+EXPIRED: Final = event("expired", b"{}")
+
+
 def resync(gap: CursorGap) -> bytes:
     """Write that rows after the client's cursor are missing, and where it reads on."""
     facts = {"missed": gap.missed, "reason": gap.reason, "resume_after": gap.resume_after}
@@ -133,11 +137,6 @@ def resync(gap: CursorGap) -> bytes:
 def task_end(task_id: str, status: str | None) -> bytes:
     """Write that a task is terminal: no row of it follows. None: its record is gone."""
     return event("end", codec.encode({"task_id": task_id, "status": status}))
-
-
-def expired() -> bytes:
-    """Write that the right to read has ended. The client reads on with a new one."""
-    return event("expired", b"{}")
 
 
 def come_back(cursor: str | None = None) -> bytes:
