@@ -329,11 +329,9 @@ class ClientStream(AsyncIterator[bytes]):
         return data
 
     def _visible(self, frame: Frame, visible: Visible) -> bytes:
-        update = frame.update()
-        shown = visible(update)
-        if shown is None:
-            return b""
-        return frame.data if shown is update else self._joined().writer.changed(frame, shown)
+        shown = visible(frame.update())
+        # Written again in any case: the update itself may have been changed.
+        return b"" if shown is None else self._joined().writer.changed(frame, shown)
 
     async def _wait(self, feed: Feed) -> bytes:
         """Wait until there may be more, or for the time of a heartbeat."""
