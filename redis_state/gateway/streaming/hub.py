@@ -113,7 +113,7 @@ class Hub:
         of the tasks below it too, until then. ``types`` are the types of updates that it has.
         ``visible`` returns what the client may see of an update: the update, a changed
         copy, or None. At ``expires_at`` the stream ends with an ``expired`` event, and so it does
-        once ``has_right`` returns False, which is asked each ``heartbeat_s``. When the hub ends it,
+        once ``has_right`` returns False: it is called each ``heartbeat_s``. When the hub ends it,
         the last event is a ``retry`` after some moments.
 
         A row has the cursor after it as its id. Tokens of pauses are cut from it. A comment comes
