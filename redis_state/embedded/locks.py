@@ -75,7 +75,7 @@ class StartDeadline:
         return max(0.0, self._at - time.monotonic())
 
     def passed(self) -> bool:
-        """Return whether it is over."""
+        """Return whether the start is given up now."""
         if self.left_s:
             return False
         if self._home is None or not keeper.is_loading(socket_of(self._home)):
