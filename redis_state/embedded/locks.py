@@ -57,6 +57,42 @@ class LockFiles:
         return not is_free(self.users)
 
 
+class StartDeadline:
+    """When a start or an end is given up.
+
+    It begins again while the server of ``home`` says that it loads its data: that takes as long as
+    there is data.
+    """
+
+    def __init__(self, seconds: float, home: Path | None = None) -> None:
+        self._seconds = seconds
+        self._home = home
+        self._at = time.monotonic() + seconds
+
+    @property
+    def left_s(self) -> float:
+        """Return how much is left."""
+        return max(0.0, self._at - time.monotonic())
+
+    def passed(self) -> bool:
+        """Return whether the start is given up now."""
+        if self.left_s:
+            return False
+        if self._home is None or not keeper.is_loading(socket_of(self._home)):
+            return True
+        self._at = time.monotonic() + self._seconds
+        return False
+
+
+def socket_of(home: Path) -> Path:
+    """Return the path of a directory's socket, which may be elsewhere."""
+    link = home / keeper.SOCKET
+    try:
+        return link.readlink()
+    except OSError:
+        return link
+
+
 def is_free(descriptor: int, operation: int = fcntl.LOCK_SH) -> bool:
     """Return whether a lock could be taken now."""
     free = keeper.try_lock(descriptor, operation)
@@ -65,16 +101,16 @@ def is_free(descriptor: int, operation: int = fcntl.LOCK_SH) -> bool:
     return free
 
 
-def lock_by(descriptor: int, operation: int, deadline: float) -> None:
+def lock_by(descriptor: int, operation: int, deadline: StartDeadline) -> None:
     """Take a lock by a deadline. Errors: TimeoutError."""
     while not keeper.try_lock(descriptor, operation):
-        if time.monotonic() > deadline:
+        if deadline.passed():
             raise TimeoutError("another process is busy starting or ending it")
         time.sleep(POLL_S)
 
 
 @contextlib.contextmanager
-def exclusive(descriptor: int, deadline: float) -> Generator[None, None, None]:
+def exclusive(descriptor: int, deadline: StartDeadline) -> Generator[None, None, None]:
     """Hold a lock alone for the length of the block. Errors: TimeoutError."""
     lock_by(descriptor, fcntl.LOCK_EX, deadline)
     try:

@@ -34,7 +34,14 @@ from typing import Self, cast
 from urllib.parse import quote
 
 from redis_state.embedded import supervisor as keeper
-from redis_state.embedded.locks import POLL_S, LockFiles, exclusive, lock_by
+from redis_state.embedded.locks import (
+    POLL_S,
+    LockFiles,
+    StartDeadline,
+    exclusive,
+    lock_by,
+    socket_of,
+)
 from redis_state.errors import ConfigError
 
 BINARY_VARIABLE = "REDIS_STATE_SERVER_BIN"
@@ -69,7 +76,7 @@ class EmbeddedServer:
         if locks is None:
             return
         fcntl.flock(locks.users, fcntl.LOCK_UN)
-        deadline = time.monotonic() + keeper.SHUTDOWN_S + 5
+        deadline = StartDeadline(keeper.SHUTDOWN_S + 5)
         with (
             contextlib.closing(locks),
             contextlib.suppress(OSError),
@@ -121,13 +128,13 @@ def start_embedded(
     server answers.
 
     Errors: ConfigError when it does not answer by the deadline, or there is none to run, or
-    ``directory`` is no path.
+    ``directory`` is no path. The deadline begins again while the server loads its data.
     """
-    deadline = time.monotonic() + deadline_s
     given = None if directory is None else _checked(directory)
     program = None if binary is None else Path(binary)
     try:
         home = _prepare(given)
+        deadline = StartDeadline(deadline_s, home)
         return _enter(home, program, private=given is None, deadline=deadline)
     except OSError as error:
         raise ConfigError(f"no embedded server in {given or 'a new directory'}: {error}") from error
@@ -181,7 +188,9 @@ def _prepare(directory: Path | None) -> Path:
     return home
 
 
-def _enter(home: Path, binary: Path | None, *, private: bool, deadline: float) -> EmbeddedServer:
+def _enter(
+    home: Path, binary: Path | None, *, private: bool, deadline: StartDeadline
+) -> EmbeddedServer:
     with contextlib.ExitStack() as undo:
         if private:
             undo.callback(keeper.remove_tree, home)
@@ -206,12 +215,12 @@ def _enter(home: Path, binary: Path | None, *, private: bool, deadline: float) -
 
 
 def _join_or_start(
-    locks: LockFiles, home: Path, binary: Path | None, *, private: bool, deadline: float
+    locks: LockFiles, home: Path, binary: Path | None, *, private: bool, deadline: StartDeadline
 ) -> tuple[Path, dict[str, str]]:
-    while time.monotonic() < deadline:
+    while not deadline.passed():
         if not locks.server_lives():
             _launch(home, binary, private=private, deadline=deadline)
-        socket_path = _socket_of(home)
+        socket_path = socket_of(home)
         if not locks.keeper_lives():
             _wait_until_gone(locks, socket_path, deadline)
             continue
@@ -222,15 +231,7 @@ def _join_or_start(
     raise ConfigError(_explain(home, "the embedded server does not answer"))
 
 
-def _socket_of(home: Path) -> Path:
-    link = home / keeper.SOCKET
-    try:
-        return link.readlink()
-    except OSError:
-        return link
-
-
-def _launch(home: Path, binary: Path | None, *, private: bool, deadline: float) -> None:
+def _launch(home: Path, binary: Path | None, *, private: bool, deadline: StartDeadline) -> None:
     """Start a keeper and hear from it. Not an error: another one was quicker."""
     if binary is None:
         binary = find_server_binary()
@@ -281,23 +282,26 @@ def _spawn_keeper(home: Path, program: Path, report_fd: int, *, private: bool) -
     return process.pid
 
 
-def _read_line(descriptor: int, deadline: float) -> bytes | None:
+def _read_line(descriptor: int, deadline: StartDeadline) -> bytes | None:
     """Read until the end of a line or of the pipe; None says that the deadline passed."""
     line = b""
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
-        while selector.select(max(0.0, deadline - time.monotonic())):
+        while True:
+            if not selector.select(deadline.left_s):
+                if deadline.passed():
+                    return None
+                continue
             chunk = os.read(descriptor, 65536)
             line += chunk
             if not chunk or line.endswith(b"\n"):
                 return line
-    return None
 
 
-def _wait_until_gone(locks: LockFiles, socket_path: Path, deadline: float) -> bool:
+def _wait_until_gone(locks: LockFiles, socket_path: Path, deadline: StartDeadline) -> bool:
     """Wait for the end of the server and its keeper. Needs the start lock."""
     while locks.server_lives():
-        if time.monotonic() > deadline:
+        if deadline.passed():
             return False
         if not locks.keeper_lives():
             _shut_down(socket_path)

@@ -68,6 +68,18 @@ def ask_server(socket_path: Path) -> dict[str, str] | None:
     return dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
 
 
+def is_loading(socket_path: Path) -> bool:
+    """Return whether the server says that it still loads its data."""
+    try:
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(1.0)
+            link.connect(str(socket_path))
+            link.sendall(b"PING\r\n")
+            return link.recv(64).startswith(b"-LOADING")
+    except OSError:
+        return False
+
+
 def log_tail(directory: Path) -> str:
     """Return the last lines of the server's log, or an empty string."""
     with contextlib.suppress(OSError), (directory / LOG).open("rb") as log:

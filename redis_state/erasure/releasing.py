@@ -88,7 +88,7 @@ class _Held(NamedTuple):
 
     what: str
     record: str = ""
-    index: str | None = None
+    listing: str | None = None
     member: str | None = None
     beside: str = ""
     log: LogKeys | None = None
@@ -226,7 +226,7 @@ class _Release:
             return await self._scripts.release_log(held.log, looks=looks)
         return await self._scripts.release_record(
             held.record,
-            index=held.index if held.member is not None else None,
+            index=held.listing if held.member is not None else None,
             member=held.member,
             beside=held.beside or held.record,
             alone_ms=self._alone_ms,

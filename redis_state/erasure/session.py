@@ -175,6 +175,9 @@ class SessionErasure:
         for _ in range(_WALKS):
             names = [key.name for key in found.keys]
             await self._each(self._commands.unlink, names)
+            # Also if none was left: a call that was interrupted may have removed them.
+            await store.updates.call_followers(session_id)
+            await store.steering.call_followers(session_id)
             await delete_memories(self._store, found.memories)
             self._progress("keys removed", len(names) + len(found.memories))
             again = await self.find([session_id])

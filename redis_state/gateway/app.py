@@ -154,6 +154,12 @@ class Gateway(Starlette):
                 host = "" if request.client is None else request.client.host
                 self._usage.take(f"address {host}")
             return _NOBODY
+        principal = await self.recognise(request)
+        self.take(principal)
+        return principal
+
+    async def recognise(self, request: HTTPConnection) -> Principal:
+        """Return the caller, without counting. Errors: HttpProblem, 401."""
         headers = {"www-authenticate": "Bearer"}
         try:
             principal = await self._auth.authenticate(request)
@@ -163,7 +169,6 @@ class Gateway(Starlette):
         if principal is None:
             message = "credentials are needed: Authorization: Bearer"
             raise HttpProblem(401, "unauthenticated", message, headers=headers)
-        self.take(principal)
         return principal
 
     def take(self, principal: Principal) -> None:

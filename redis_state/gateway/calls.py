@@ -73,6 +73,8 @@ class ApiCall:
     body: BaseModel | None = None
     # Of a command over a WebSocket, which has no headers of its own.
     key: str | None = None
+    # Finds out whose a request is now: a caller may lose its rights while its stream is open.
+    recognise: Callable[[HTTPConnection], Awaitable[Principal | None]] | None = None
 
     @property
     def client(self) -> TaskClient:
@@ -98,6 +100,20 @@ class ApiCall:
     def given(self, model: type[M]) -> M:
         """Return the body."""
         return _as(model, self.body)
+
+    async def has_same_caller(self) -> bool:
+        """Return whether its credentials are still those of the same caller, with the same scopes.
+
+        Errors: those of an authenticator that cannot say.
+        """
+        if self.recognise is None:
+            return True
+        try:
+            now = await self.recognise(self.request)
+        except HttpProblem:
+            return False
+        was = self.principal
+        return now is not None and (now.subject, now.scopes) == (was.subject, was.scopes)
 
     def idempotency_key(self) -> str | None:
         """Return the header Idempotency-Key as text. Errors: InvalidField."""
@@ -162,6 +178,10 @@ class Desk(Protocol):
         """Return the caller. Errors: HttpProblem, 401 or 429."""
         ...
 
+    async def recognise(self, request: HTTPConnection) -> Principal:
+        """Return the caller, without counting. Errors: HttpProblem, 401."""
+        ...
+
     def take(self, principal: Principal) -> None:
         """Count one more of what a caller does. Errors: HttpProblem, 401 or 429."""
         ...
@@ -222,7 +242,8 @@ async def _serve(desk: Desk, operation: Operation, request: Request) -> Response
         if operation.body is not None:
             body = await _read_body(operation.body, request, most=desk.max_body_bytes)
         services = await desk.services()
-        return await operation.endpoint(ApiCall(request, services, principal, path, query, body))
+        call = ApiCall(request, services, principal, path, query, body, recognise=desk.recognise)
+        return await operation.endpoint(call)
     except Exception as error:  # noqa: BLE001 - each has its answer
         return problem_answer(problem_for(operation, error))
 

@@ -11,13 +11,20 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 from zlib import crc32
 
 from redis_state import limits
-from redis_state.errors import BackendUnavailable, CursorGap, InvalidField, LeaseLost
+from redis_state.errors import (
+    BackendUnavailable,
+    CommandRefused,
+    CursorGap,
+    InvalidField,
+    LeaseLost,
+)
 from redis_state.primitives.signal import Row, listening, read_message
 from redis_state.scripts import Fence, LogLimits, Reply, ReplyCode, Scripts, raw, topic_text
 from redis_state.transport.key_groups import LogKeys
@@ -38,11 +45,16 @@ _CONFIRMED_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows in order, the cursor after them, and whether the log ended with them."""
+    """Rows in order, the cursor after them, and whether the log ended with them.
+
+    ``first`` is the number of the oldest row that is kept, or of the next one if there is none; 0
+    if it is not known, because the row before the first of these is kept.
+    """
 
     rows: list[Row]
     cursor: str
     at_end: bool
+    first: int = 0
 
 
 @dataclass(slots=True)
@@ -162,12 +174,12 @@ class Log:
         )
         if reply.word is ReplyCode.GAP:
             raise self._gap(after or "", n or 0, reply)
-        _, last, last_ms, found = reply.facts
+        first, last, last_ms, found = reply.facts
         rows = [_row(entry) for entry in found]
         # A full page may have more behind it; a short one ends where the log did when it was read.
         if len(rows) >= count:
-            return Page(rows, self.cursor(rows[-1]), at_end=rows[-1].n == last)
-        return Page(rows, self.cursor_at(last, last_ms), at_end=True)
+            return Page(rows, self.cursor(rows[-1]), at_end=rows[-1].n == last, first=first)
+        return Page(rows, self.cursor_at(last, last_ms), at_end=True, first=first)
 
     async def _read_on(self, n: int, ms: int, count: int) -> Page | None:
         """Read after an existing row, with one command and no script.
@@ -298,6 +310,14 @@ class Log:
         """Remove all rows; return how many. Numbers continue, so older cursors raise CursorGap."""
         return int((await self.scripts.clear_log(self.keys)).facts[0])
 
+    async def call_followers(self) -> None:
+        """Make all followers look at the log at once, whose keys were removed.
+
+        A follower that this does not reach looks by itself within a minute.
+        """
+        with suppress(CommandRefused):
+            await self.scripts.transport.commands.publish(self.keys.channel, b"")
+
     def follow(
         self,
         *,
@@ -326,14 +346,18 @@ class Log:
         topic: str | None,
         reconnect_timeout_s: float,
         was_read: bool = False,
+        keeps_rows: bool = False,
     ) -> AsyncGenerator[T, None]:
         """Yield what ``read`` makes of each row, unless it is None. Like `follow`.
 
         What ``was_read`` up to the cursor just now is read on once the subscription is confirmed,
-        and not also before.
+        and not also before. A caller that ``keeps_rows`` which it was given gets a CursorGap also
+        when the log was cleared: it misses none, but is to give up those that it has.
         """
         limits.patience("reconnect_timeout_s", reconnect_timeout_s, least=limits.SHORTEST_S)
-        follower = _Follower(self, after, topic, reconnect_timeout_s, was_read=was_read)
+        follower = _Follower(
+            self, after, topic, reconnect_timeout_s, was_read=was_read, keeps_rows=keeps_rows
+        )
         async with listening(self.scripts.transport, self.keys.channel) as subscription:
             if was_read:
                 await subscription.next(within_s=_CONFIRMED_S)
@@ -361,6 +385,7 @@ class _Follower:
         reconnect_timeout_s: float,
         *,
         was_read: bool,
+        keeps_rows: bool,
     ) -> None:
         self._log = log
         # Where to read on, and the number and time of the row seen last while it is not behind.
@@ -370,6 +395,9 @@ class _Follower:
         self._reconnect_timeout_s = reconnect_timeout_s
         # Whether nothing new is to be expected.
         self._look = was_read
+        # Whether rows that were given may not go, and which was the oldest at the last read.
+        self._keeps_rows = keeps_rows
+        self._first: int | None = None
         # Silence may also be a subscription that cannot be made: then the log is read.
         self.check_again_s: float = min(reconnect_timeout_s, _LOOK_AGAIN_S)
         # Whether the log is to be read before anything is heard.
@@ -378,6 +406,11 @@ class _Follower:
     async def read(self) -> Sequence[Row]:
         """Read the next rows from the log, perhaps none."""
         page = await self._read()
+        seen = self._seen[0]
+        if self._keeps_rows and self._first is not None and self._first <= seen < page.first:
+            cursor = self._log.cursor_at(*self._seen)
+            raise CursorGap(cursor, reason="trimmed", missed=0, resume_after=cursor)
+        self._first = page.first
         self._cursor, self.behind = page.cursor, not page.at_end
         self._seen = self._log.position(page)
         return page.rows

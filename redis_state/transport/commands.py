@@ -19,7 +19,7 @@ COMMANDS = (
     *("EXISTS", "GET", "GETEX", "HEXISTS", "HGET", "HGETALL", "HMGET", "INFO", "PING", "PTTL"),
     *("SCAN", "SET", "TIME", "UNLINK", "XLEN", "XRANGE", "ZCARD", "ZRANGE", "ZRANGEBYLEX"),
     *("ZRANGEBYSCORE", "ZREVRANGE", "ZREVRANGEBYLEX", "ZREVRANGEBYSCORE"),
-    *("ZSCAN", "ZSCORE"),
+    *("ZSCAN", "ZSCORE", "SPUBLISH"),
 )
 # Those that change nothing, here or in a script.
 READING = frozenset(
@@ -152,6 +152,10 @@ class Commands:
         """Read a stream's rows, in order."""
         limit: tuple[Argument, ...] = () if count is None else ("COUNT", count)
         return self._send("XRANGE", key, start, end, *limit)
+
+    def publish(self, channel: str, message: bytes) -> asyncio.Future[Any]:
+        """Publish a message to those who follow a channel."""
+        return self._send("SPUBLISH", channel, message)
 
     async def scan_all(self, pattern: str) -> AsyncGenerator[list[bytes]]:
         """Read the keys that match, in pages. Of a cluster's, those of one node."""

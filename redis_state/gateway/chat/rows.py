@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from redis_state.errors import CursorGap
 from redis_state.gateway.streaming import events
+from redis_state.gateway.streaming.client_stream import HasRight
 from redis_state.gateway.streaming.events import Frame, FrameWriter, position
 from redis_state.gateway.streaming.family import TaskFamily
 from redis_state.gateway.streaming.hub import Hub
@@ -69,6 +70,7 @@ class TaskRows:
     visible: Visible | None = None
     expires_at: datetime | None = None
     family: TaskFamily | None = None
+    has_right: HasRight | None = None
 
     async def end(self) -> str:
         """Return the cursor after the session's newest row."""
@@ -165,6 +167,7 @@ class TaskRows:
             visible=self.visible,
             expires_at=self.expires_at,
             family=self.family,
+            has_right=self.has_right,
         )
         async with aclosing(chunks):
             async for heard in _heard(chunks):

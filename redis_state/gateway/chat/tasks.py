@@ -86,6 +86,7 @@ class ChatTask:
             visible,
             principal.expires_at,
             self.family,
+            self.call.has_same_caller,
         )
 
     async def submit(self, handler: str, task_input: Any) -> EventPlace:

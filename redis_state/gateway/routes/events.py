@@ -31,6 +31,7 @@ async def begin_stream(call: ApiCall) -> BegunStream:
         types=query.types,
         visible=visible,
         expires_at=call.principal.expires_at,
+        has_right=call.has_same_caller,
     )
     async with AsyncExitStack() as stack:
         stack.enter_context(services.usage.stream(call.principal.subject))

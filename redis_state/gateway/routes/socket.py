@@ -84,7 +84,9 @@ class SocketRoute(BaseRoute):
             authorise(OPERATION, principal, path)
             query = read_query(EventsQuery, connection)
             services = await self._desk.services()
-            call = ApiCall(connection, services, principal, path, query)
+            call = ApiCall(
+                connection, services, principal, path, query, recognise=self._desk.recognise
+            )
             chunks = await begin_stream(call)
         except Exception as error:  # noqa: BLE001 - each has its answer
             problem = problem_for(OPERATION, error)

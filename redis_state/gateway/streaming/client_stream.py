@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from redis_state.gateway.streaming.hub import Hub
 
 Visible: TypeAlias = Callable[[StateUpdate], StateUpdate | None]
+HasRight: TypeAlias = Callable[[], Awaitable[bool]]
 
 _CHUNK_BYTES = 64 << 10
 _FIRST_PAGE, _LARGEST_PAGE = 16, 256
@@ -77,8 +78,10 @@ class ClientStream(AsyncIterator[bytes]):
         "_beat_at",
         "_begun",
         "_behind",
+        "_check_at",
         "_failing_since",
         "_feed",
+        "_has_right",
         "_hub",
         "_look",
         "_over",
@@ -94,7 +97,14 @@ class ClientStream(AsyncIterator[bytes]):
     )
 
     def __init__(
-        self, hub: Hub, session_id: str, *, after: str | None, wanted: Wanted, until: float | None
+        self,
+        hub: Hub,
+        session_id: str,
+        *,
+        after: str | None,
+        wanted: Wanted,
+        until: float | None,
+        has_right: HasRight | None,
     ) -> None:
         self._hub = hub
         self._session_id = session_id
@@ -118,6 +128,9 @@ class ClientStream(AsyncIterator[bytes]):
         self._look = False
         self._over: bytes | None = None
         self._beat_at = 0.0
+        # Asked as often as a heartbeat would come, however many rows there are.
+        self._has_right = has_right
+        self._check_at = hub.time() + hub.heartbeat_s
         self._failing_since: float | None = None
 
     def __aiter__(self) -> Self:
@@ -150,7 +163,8 @@ class ClientStream(AsyncIterator[bytes]):
     @property
     def due_at(self) -> float:
         """When the client is to be woken without a row, on the loop's clock."""
-        return self._beat_at if self._until is None else min(self._beat_at, self._until)
+        due_at = self._beat_at if self._has_right is None else min(self._beat_at, self._check_at)
+        return due_at if self._until is None else min(due_at, self._until)
 
     def wake(self) -> None:
         """Wake the client, so that it looks again."""
@@ -175,7 +189,10 @@ class ClientStream(AsyncIterator[bytes]):
         if self._state == "new":
             return await self._open()
         while self._state == "open":
-            chunk = self._last_word() or self._from_queue()
+            chunk = self._last_word()
+            if not chunk and self._has_right is not None and self._hub.time() >= self._check_at:
+                chunk = await self._check_right(self._has_right)
+            chunk = chunk or self._from_queue()
             if chunk:
                 return chunk
             try:
@@ -221,13 +238,22 @@ class ClientStream(AsyncIterator[bytes]):
         """Return the event with which the stream ends now, if it does."""
         feed, word = self._feed, b""
         if self._until is not None and self._hub.time() >= self._until:
-            word = events.expired()
+            word = events.EXPIRED
         elif self._hub.closing or feed is None or feed.error is not None:
             word = events.come_back()
         if word:
             self._queue.clear()
             self._leave()
         return word
+
+    async def _check_right(self, has_right: HasRight) -> bytes:
+        """Return the event with which the stream ends, if its caller has lost the right to it."""
+        if await has_right():
+            self._check_at = self._hub.time() + self._hub.heartbeat_s
+            return b""
+        self._queue.clear()
+        self._leave()
+        return events.EXPIRED
 
     def _from_queue(self) -> bytes:
         queue, chosen, size = self._queue, list[bytes](), 0
@@ -303,11 +329,9 @@ class ClientStream(AsyncIterator[bytes]):
         return data
 
     def _visible(self, frame: Frame, visible: Visible) -> bytes:
-        update = frame.update()
-        shown = visible(update)
-        if shown is None:
-            return b""
-        return frame.data if shown is update else self._joined().writer.changed(frame, shown)
+        shown = visible(frame.update())
+        # Written again in any case: the update itself may have been changed.
+        return b"" if shown is None else self._joined().writer.changed(frame, shown)
 
     async def _wait(self, feed: Feed) -> bytes:
         """Wait until there may be more, or for the time of a heartbeat."""

@@ -45,6 +45,8 @@ class Frame:
     data: bytes = field(repr=False)
     # The child that its task names in it.
     spawned: str | None = None
+    # The epoch of the run that published it.
+    run: int | None = None
 
     @property
     def place(self) -> tuple[int, int]:
@@ -75,22 +77,23 @@ class FrameWriter:
         update = entry.value
         if update is None:
             return Frame(n, ms, None, None, ends_task=False, data=b"")
-        kind = UpdateType(update.update_type.value)
+        kind, run = UpdateType(update.update_type.value), entry.run
         return Frame(
             n,
             ms,
             update.task_id,
             kind.value,
             ends_task=_ends_task(kind, update.content),
-            data=self.row(entry.cursor, update, entry.run),
+            data=self.row(entry.cursor, update, run),
             spawned=_spawned(kind, update.content),
+            run=run,
         )
 
     def changed(self, frame: Frame, update: StateUpdate) -> bytes:
         """Write what one client may see of a row."""
         # The cursor as it was written, with the log's name.
         cursor = frame.data.partition(b"\n")[0].removeprefix(b"id: ").decode()
-        return self.row(cursor, update)
+        return self.row(cursor, update, frame.run)
 
     def row(self, cursor: str, update: StateUpdate, run: int | None = None) -> bytes:
         """Write an update under its cursor."""
@@ -124,6 +127,10 @@ def event(name: str, data: bytes, *, cursor: str | None = None) -> bytes:
     return b"%sevent: %s\ndata: %s\n\n" % (head, name.encode(), line)
 
 
+# Says that the right to read has ended. The client reads on with a new one.
+EXPIRED: Final = event("expired", b"{}")
+
+
 def resync(gap: CursorGap) -> bytes:
     """Write that rows after the client's cursor are missing, and where it reads on."""
     facts = {"missed": gap.missed, "reason": gap.reason, "resume_after": gap.resume_after}
@@ -133,11 +140,6 @@ def resync(gap: CursorGap) -> bytes:
 def task_end(task_id: str, status: str | None) -> bytes:
     """Write that a task is terminal: no row of it follows. None: its record is gone."""
     return event("end", codec.encode({"task_id": task_id, "status": status}))
-
-
-def expired() -> bytes:
-    """Write that the right to read has ended. The client reads on with a new one."""
-    return event("expired", b"{}")
 
 
 def come_back(cursor: str | None = None) -> bytes:

@@ -135,11 +135,19 @@ class Feed:
                         await asyncio.sleep(0)
         except CursorGap as gap:
             log.info("rows of a watched session are missing: %s", gap.reason)
+            # At once: they may have been erased, and the server may take its time to answer.
+            self._drop()
+
+    def _drop(self) -> None:
+        """Keep no frame: only the log has what it has."""
+        if self._frames:
+            self._before = self._frames[-1].place
+        self._frames.clear()
+        self._bytes = 0
 
     def _begin(self, cursor: str) -> None:
         self.begun += 1
-        self._frames.clear()
-        self._bytes = 0
+        self._drop()
         self._before = position(cursor)
         self._name = cursor.split("-")[2:]
         if not self._ready.done():

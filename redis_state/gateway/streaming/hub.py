@@ -14,6 +14,7 @@ from redis_state.errors import BackendUnavailable, InvalidField
 from redis_state.gateway.streaming.client_stream import (
     EVERYTHING,
     ClientStream,
+    HasRight,
     Visible,
     Wanted,
 )
@@ -101,6 +102,7 @@ class Hub:
         visible: Visible | None = None,
         expires_at: datetime | None = None,
         family: TaskFamily | None = None,
+        has_right: HasRight | None = None,
     ) -> ClientStream:
         """Return a client's stream: chunks of server-sent events, each of whole events.
 
@@ -110,8 +112,9 @@ class Hub:
         and ends with an ``end`` event once the task is terminal. With a ``family`` it has the rows
         of the tasks below it too, until then. ``types`` are the types of updates that it has.
         ``visible`` returns what the client may see of an update: the update, a changed
-        copy, or None. At ``expires_at`` the stream ends with an ``expired`` event. When the hub
-        ends it, the last event is a ``retry`` after some moments.
+        copy, or None. At ``expires_at`` the stream ends with an ``expired`` event, and so it does
+        once ``has_right`` returns False: it is called each ``heartbeat_s``. When the hub ends it,
+        the last event is a ``retry`` after some moments.
 
         A row has the cursor after it as its id. Tokens of pauses are cut from it. A comment comes
         after ``heartbeat_s`` without an event. Errors: InvalidField names the argument, at once;
@@ -132,6 +135,7 @@ class Hub:
             after=check_cursor(after),
             wanted=EVERYTHING if wanted == EVERYTHING else wanted,
             until=until,
+            has_right=has_right,
         )
 
     def end_streams(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from redis_state.errors import InvalidField, RedisStateError
 from redis_state.gateway.answers import HttpProblem, problem_of
-from redis_state.gateway.streaming.events import event
+from redis_state.gateway.streaming.events import EXPIRED, event
 from redis_state.gateway.streaming.response import Message, Receive, Send
 from redis_state.serialization import codec
 
@@ -32,8 +32,8 @@ class EventSocket:
     ``commands`` names what the client may send: each gets the message without its ``type``, and
     what it returns is the acknowledgement's ``result``. The application gives them, with the rights
     of the caller. A RedisStateError or HttpProblem refuses a command. One that refuses the caller
-    (401) closes the connection after that, and so does any other error. ``chunks`` is closed in
-    every case, if it can be.
+    (401) closes the connection after that, and so does any other error. ``chunks`` that end with
+    ``expired`` close it with the code 1008. ``chunks`` is closed in every case, if it can be.
     """
 
     def __init__(self, chunks: AsyncIterator[bytes], commands: Mapping[str, Command]) -> None:
@@ -71,11 +71,13 @@ class EventSocket:
                 task.result()
 
     async def _send_events(self, send: Send) -> None:
+        code = _GOING_AWAY
         async for chunk in self._chunks:
             if self._closed:
                 return
+            code = _REFUSED if chunk == EXPIRED else _GOING_AWAY
             await _send_text(chunk, send)
-        await self._close(_GOING_AWAY, send)
+        await self._close(code, send)
 
     async def _close(self, code: int, send: Send) -> None:
         """Close, once: nothing may be sent after it."""

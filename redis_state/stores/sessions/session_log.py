@@ -182,14 +182,21 @@ class SessionLog(ABC, Generic[M]):
     ) -> AsyncGenerator[Entry[M | None], None]:
         """Yield every row like `watch`; the value of one that cannot be read is None.
 
-        So the rows' numbers follow one another.
+        So the rows' numbers follow one another. It is for callers that keep rows: CursorGap also
+        says that those which were given are gone from the log, and none is missed.
         """
         log = self._log(session_id)
 
         def read(row: Row) -> Entry[M | None]:
             return Entry(log.cursor(row), self._read(session_id, row), row.data)
 
-        return log.follow_as(read, after=after, topic=None, reconnect_timeout_s=reconnect_timeout_s)
+        return log.follow_as(
+            read,
+            after=after,
+            topic=None,
+            reconnect_timeout_s=reconnect_timeout_s,
+            keeps_rows=True,
+        )
 
     async def cursor(self, session_id: str, row_id: str | None) -> str | None:
         """Return the cursor after a model of this id, or after the newest for None."""
@@ -200,6 +207,10 @@ class SessionLog(ABC, Generic[M]):
     async def clear(self, session_id: str) -> None:
         """Drop all rows. Cursors into them give a CursorGap."""
         await self._log(session_id).clear()
+
+    async def call_followers(self, session_id: str) -> None:
+        """Make all who watch look at the log at once, whose keys were removed."""
+        await self._log(session_id).call_followers()
 
     def _read(self, session_id: str, row: Row) -> M | None:
         return self._base.read_row(session_id, self.kind, row, partial(self.read, session_id))

@@ -39,7 +39,7 @@ OLD, NEW = KEYS[0], KEYS[1]
 
 async def work(ctx: TaskContext) -> Any:
     first = await ctx.step("first", lambda: ctx.input["n"] + 1)
-    await ctx.progress({"first": first})
+    await ctx.progress(f"first is {first}")
     second = await ctx.step("second", lambda: first + 1)
     return {"of": [first, second]}
 
@@ -69,10 +69,11 @@ async def test_what_is_archived_is_read_and_continued_after_a_rotation(
         assert state is not None
         assert (state.status, state.result) == (TaskStatus.COMPLETE, RESULT)
         page = await store.archive.updates(SESSION)
-        assert {"message": {"first": 2}} in [each.content for each in page.values]
+        assert {"message": "first is 2"} in [each.content for each in page.values]
         (found,) = (await client.find(archived="only", attributes={"user": "ann"})).tasks
         assert (found.task_id, found.archived) == ("t", True)
         view = await client.inspect(SESSION, "t")
+        assert view is not None
         assert (view.archived, view.state.result) == (True, RESULT)
         history = await read_history(store, SESSION, "t")
         assert history is not None

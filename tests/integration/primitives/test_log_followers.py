@@ -228,6 +228,53 @@ async def test_a_log_that_began_anew_is_told_to_its_follower(scripts: Scripts, k
     assert [row.id for row in (await log.read(after=caught.value.resume_after)).rows] == [b"c"]
 
 
+async def test_a_follower_of_an_erased_log_hears_of_it_at_once(
+    scripts: Scripts, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "_LOOK_AGAIN_S", 600)
+    log = log_of(scripts, keys)
+    await log.append([pair("a"), pair("b")])
+    async with aclosing(log.follow()) as rows:
+        await take(rows, 2)
+        reading = asyncio.create_task(take(rows, 1))
+        await eventually(lambda: listeners(scripts, log), "the channel is followed")
+        await ask(scripts, "DEL", log.keys.rows, log.keys.ids)
+        await log.call_followers()
+        with pytest.raises(CursorGap) as caught:
+            await reading
+    assert (caught.value.reason, caught.value.resume_after) == ("ahead", "0-0")
+
+
+async def test_who_keeps_rows_learns_once_that_they_are_gone(scripts: Scripts, keys: Keys) -> None:
+    log = log_of(scripts, keys)
+
+    def follow(after: str | None) -> AsyncGenerator[Row, None]:
+        return log.follow_as(
+            row_itself, after=after, topic=None, reconnect_timeout_s=60, keeps_rows=True
+        )
+
+    await log.append([pair("a"), pair("b")])
+    async with aclosing(follow(None)) as rows:
+        assert await take(rows, 2) == ["a", "b"]
+        await log.clear()
+        with pytest.raises(CursorGap) as caught:
+            await take(rows, 1)
+    assert (caught.value.missed, caught.value.resume_after) == (0, await log.end())
+    # It has been given none of the rows that went.
+    async with aclosing(follow(caught.value.resume_after)) as rows:
+        reading = asyncio.create_task(take(rows, 1))
+        await eventually(lambda: listeners(scripts, log), "the channel is followed")
+        await log.clear()
+        await log.append([pair("c")])
+        assert await reading == ["c"]
+        await log.append([pair("d")])
+        await log.clear()
+        # What was published comes first.
+        assert await take(rows, 1) == ["d"]
+        with pytest.raises(CursorGap):
+            await take(rows, 1)
+
+
 async def test_a_follower_that_is_closed_unsubscribes(scripts: Scripts, keys: Keys) -> None:
     log = log_of(scripts, keys)
     await log.append([pair("a")])

@@ -232,7 +232,7 @@ async def test_places_go_with_a_clock_that_was_set_back(scripts: Scripts, keys: 
     for name, score in zip(flat[::2], flat[1::2], strict=True):
         parts = name.split(b"\0")
         parts[2:] = [b"%d" % (int(at) + 10 * HOUR) for at in parts[2:]]
-        await ask(scripts, "ZADD", rates, float(score) + 10 * HOUR, b"\0".join(parts))
+        await ask(scripts, "ZADD", rates, str(float(score) + 10 * HOUR), b"\0".join(parts))
     assert 2 * HOUR < (await take())[0] <= 3 * HOUR
 
 

@@ -37,7 +37,10 @@ async def stream_part(call: PageCall, query: dict[str, Any], write: Write) -> Re
     services = await call.backstage.services()
     try:
         asked = validated(EventsQuery, query)
-        chunks = await begin_stream(ApiCall(call.request, services, call.principal, path, asked))
+        recognise = call.backstage.logins.authenticate
+        chunks = await begin_stream(
+            ApiCall(call.request, services, call.principal, path, asked, recognise=recognise)
+        )
     except RedisStateError as error:
         raise problem_of(error) from error
     return Streamed(_Rendered(chunks, write))

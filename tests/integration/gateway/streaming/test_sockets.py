@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,13 @@ import websockets
 from websockets.asyncio.client import connect
 
 from redis_state import RedisStateStore
+from redis_state.errors import AuthenticationFailed, RedisStateError, TaskUnknown
 from redis_state.gateway import ApiKeys, GatewayLimits, create_gateway, make_api_key
+from redis_state.gateway import app as gateway_app
+from redis_state.gateway.app import Gateway
 from redis_state.gateway.auth import files
+from redis_state.gateway.streaming.hub import Hub
+from redis_state.http_client import HttpTaskClient
 from redis_state.testing import eventually
 from tests.support.http.asgi_servers import serving_asgi
 from tests.support.http.event_streams import EventParser
@@ -142,6 +148,56 @@ async def test_a_key_that_was_removed_commands_nothing_over_an_open_socket(
     state = await served.client.get("s", "t")
     assert state is not None
     assert state.status.value == "PAUSED"
+
+
+@pytest.mark.parametrize(
+    ("scopes", "error"), [([], AuthenticationFailed), (["read:session:other"], TaskUnknown)]
+)
+async def test_open_streams_of_a_key_end_once_it_is_removed_or_may_not_read(
+    scopes: list[str],
+    error: type[RedisStateError],
+    served: Served,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(files, "_LOOK_S", 0.0)
+    monkeypatch.setattr(gateway_app, "Hub", partial(Hub, heartbeat_s=0.05))
+    key, kept = make_api_key("ann", ["read:session:s"])
+    other, others = make_api_key("bob", ["read:session:s"])
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps([kept.document(), others.document()]))
+    app = create_gateway(
+        served.store, auth=ApiKeys.from_file(file), queue=queue_of(served.store.settings)
+    )
+    await served.client.submit("ask", session_id="s", task_id="t")
+    await paused(served, "s", "t")
+    async with serving_asgi(app, stop=app.end_streams) as port:
+        url = f"ws://127.0.0.1:{port}/v1/sessions/s/socket"
+        async with (
+            connect(url, additional_headers={"authorization": f"Bearer {key}"}) as socket,
+            connect(url, additional_headers={"authorization": f"Bearer {other}"}) as staying,
+            HttpTaskClient(f"http://127.0.0.1:{port}", key) as http,
+            aclosing(http.watch("s", "t")) as entries,
+        ):
+            await anext(entries)
+            asked = app._answers.copy()
+            left = [kept.document() | {"scopes": scopes}] if scopes else []
+            file.write_text(json.dumps([*left, others.document()]))
+            await Socket(socket).next("expired")
+            await socket.wait_closed()
+            assert socket.close_code == 1008
+            with pytest.raises(error):
+                async for _ in entries:
+                    pass
+            # The client has come back once, and has then given up.
+            assert sum((app._answers - asked).values()) == 1
+            await eventually(lambda: _clients(app, 1), "the other one stays")
+            await served.client.cancel("s", "t", reason="enough")
+            await Socket(staying).next("STATUS_CHANGE")
+
+
+async def _clients(app: Gateway, count: int) -> bool:
+    return (await app.services()).hub.clients == count
 
 
 async def test_each_command_needs_its_own_right_and_form(served: Served) -> None:

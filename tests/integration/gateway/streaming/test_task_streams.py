@@ -196,6 +196,35 @@ async def test_a_client_sees_what_its_principal_may_see(store: RedisStateStore) 
         assert [event.cursor for event in shown] == [everything[n].cursor for n in (0, 1, 3)]
 
 
+async def test_what_a_filter_changes_in_place_is_hidden_and_rows_keep_their_run(
+    store: RedisStateStore,
+) -> None:
+    async def work(ctx: TaskContext) -> str:
+        await ctx.progress("private")
+        return "private, too"
+
+    def in_place(update: StateUpdate) -> StateUpdate:
+        if update.update_type is not UpdateType.STATUS_CHANGE:
+            update.content = {"hidden": True}
+        return update
+
+    def copying(update: StateUpdate) -> StateUpdate:
+        return in_place(update.model_copy())
+
+    async with pool(store, {"work": work}) as client, Hub(store) as hub:
+        task = await client.submit("work", session_id=SESSION)
+        await client.result(SESSION, task)
+        whole = await read_events(hub.frames(SESSION, task_id=task))
+        for visible in (in_place, copying):
+            shown = await read_events(hub.frames(SESSION, task_id=task, visible=visible))
+            assert "private" not in "".join(event.text for event in shown)
+            assert [event.cursor for event in shown] == [event.cursor for event in whole]
+            runs = [event.data.get("run") for event in whole]
+            assert [event.data.get("run") for event in shown] == runs
+            assert any(runs)
+    assert "private" in "".join(event.text for event in whole)
+
+
 @pytest.mark.parametrize("wanted", [{"task_id": "mine"}, {"types": [UpdateType.CHECKPOINT]}])
 async def test_a_client_that_was_sent_no_row_lately_comes_back_without_a_gap(
     store: RedisStateStore, wanted: dict[str, Any]

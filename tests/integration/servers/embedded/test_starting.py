@@ -6,12 +6,14 @@ import os
 import re
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from redis_state.embedded.server import start_embedded
+from redis_state.embedded.supervisor import SOCKET, is_loading
 from redis_state.errors import ConfigError
 from tests.support.processes import children
 from tests.support.servers.embedded import (
@@ -22,6 +24,7 @@ from tests.support.servers.embedded import (
     keeper_of,
     run_id,
     user,
+    wait_for,
 )
 
 pytestmark = pytest.mark.usefixtures("short_temporary_root")
@@ -157,3 +160,32 @@ def test_what_names_no_directory_is_refused_before_anything_is_made(
     with pytest.raises(ConfigError, match="start_embedded"):
         start_embedded(wrong)
     assert not list(home.iterdir())
+
+
+def test_a_server_that_loads_for_longer_than_the_deadline_is_waited_for(
+    binary: Path, home: Path
+) -> None:
+    with (
+        start_embedded(home, binary=binary) as server,
+        client(server) as redis,
+        redis.pipeline(transaction=False) as calls,
+    ):
+        for number in range(10_000):
+            calls.set(f"key {number}", "value")
+        calls.execute()
+    slow = home / "slow"
+    # Of the server's own tests: it sleeps so many us behind each key.
+    slow.write_text(f'#!/bin/sh\nexec {binary} "$@" --key-load-delay 100\n')
+    slow.chmod(0o755)
+    with ThreadPoolExecutor() as beside:
+        starting = beside.submit(start_embedded, home, binary=slow, deadline_s=60)
+        wait_for(lambda: is_loading(home / SOCKET), "the server loads its data")
+        # It joins the one that another user starts, which loads for several times as long.
+        try:
+            second = start_embedded(home, binary=slow, deadline_s=1.0)
+        finally:
+            first = starting.result()
+            first.stop()
+    with second, client(second) as reading:
+        assert second.pid == first.pid
+        assert reading.dbsize() == 10_000
