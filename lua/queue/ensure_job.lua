@@ -10,6 +10,7 @@
 -- KEYS keys.keyed       zset: key, place and id of each job that has a key, in order
 -- KEYS keys.turns       zset: key -> when it had its turn
 -- KEYS keys.holders     zset: key and task of each claim that has a key
+-- KEYS keys.waits       zset: key -> when it takes its turn again, in ms
 -- KEYS payload          string: the job in arq's format
 -- KEYS picked           string: arq's own mark of a job that is picked
 -- KEYS earlier_payload  string: the job of the run before, which a task that was handed off may have kept
@@ -57,6 +58,9 @@ if there and not mark then
   -- Its place was a time of a clock that was set back since. Nothing is tried again for as long as that.
   local late = tonumber(redis.call('ZSCORE', keys.queue, job.id) or 0) - math.max(now, job.at_ms or now)
   if late > 300000 then redis.call('ZADD', keys.queue, 'XX', string.format('%.0f', now), job.id) end
+  -- So was that until which the line of its session waits.
+  local key = string.match(redis.call('HGET', keys.owners, job.id) or '', '^(1:[^%z]*)%z')
+  if key and tonumber(redis.call('ZSCORE', keys.waits, key) or 0) > now + 300000 then flow_turn(keys, key) end
   return { 'OK', 'WAITS' }
 end
 if earlier ~= job.id and not orphan and has(earlier, earlier_payload) then return { 'OK', 'WAITS' } end
