@@ -49,6 +49,25 @@ async def end_at(
     await scripts.end_jobs(keys.queue("q"), EndedJobs([job]), life_ms=HOUR)
 
 
+async def ensure(scripts: Scripts, keys: Keys, task: str, runs: int = 0, **options: int) -> str:
+    """Ensure that a session's job is queued; give what the queue had of it."""
+    job = queued_job(keys, task, runs=runs, key="1:s")
+    earlier = queued_job(keys, task, runs=max(0, runs - 1)).id
+    reply = await scripts.ensure_job(
+        keys.queue("q"),
+        payload=f"arq:job:{job.id}",
+        picked=f"arq:in-progress:{job.id}",
+        earlier_payload=f"arq:job:{earlier}",
+        job=job,
+        earlier=earlier,
+        orphan=False,
+        version="1",
+        patience_ms=options.get("patience_ms", HOUR),
+        retired=options.get("retired", 0),
+    )
+    return reply.text(0)
+
+
 async def limit(scripts: Scripts, keys: Keys, **settings: str) -> None:
     named = {name.replace("_for_", ":"): value.encode() for name, value in settings.items()}
     await scripts.set_flow(keys.queue("q"), named)
@@ -164,19 +183,25 @@ async def test_a_session_that_waits_by_a_clock_that_was_set_back_takes_its_turn(
     (given,) = await claim_places(scripts, keys)
     await end_at(scripts, keys, *given, again_ms=24 * HOUR)
     assert await claim(scripts, keys) == {}
-    job = queued_job(keys, "a", key="1:s")
-    ensured = await scripts.ensure_job(
-        keys.queue("q"),
-        payload=job_payload(keys, "a"),
-        picked=f"arq:in-progress:{job.id}",
-        earlier_payload=job_payload(keys, "a"),
-        job=job,
-        earlier=job.id,
-        orphan=False,
-        version="1",
-        patience_ms=HOUR,
-    )
-    assert ensured.text(0) == "WAITS"
+    assert await ensure(scripts, keys, "a") == "WAITS"
+    assert list(await claim(scripts, keys)) == ["a"]
+
+
+async def test_a_claim_that_a_run_has_left_does_not_keep_the_next_run_of_its_task_waiting(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await put(scripts, keys, "a", "1:s")
+    ((_, claimed),) = (await claim(scripts, keys)).items()
+    # Its task was paused and resumed. Its worker died before it ended the claim.
+    job = queued_job(keys, "a", runs=1, key="1:s")
+    await scripts.queue_job(keys.queue("q"), payload=f"arq:job:{job.id}", job=job)
+    assert await claim(scripts, keys) == {}
+    # At first the worker may be about to end it, and then its right to run goes first.
+    assert await ensure(scripts, keys, "a", runs=1) == "WAITS"
+    assert await ensure(scripts, keys, "a", runs=1, patience_ms=0) == "HELD"
+    assert await claim(scripts, keys) == {}
+    ended = await ensure(scripts, keys, "a", runs=1, patience_ms=0, retired=int(claimed))
+    assert ended == "WAITS"
     assert list(await claim(scripts, keys)) == ["a"]
 
 

@@ -75,7 +75,7 @@ class Stopped:
 
 def main(argument: dict[str, Any]) -> None:
     """Serve until death."""
-    logging.basicConfig(level=logging.DEBUG)
+    logging.basicConfig(level=logging.ERROR)
     settings = Settings(url=SecretStr(argument["url"]), namespace=argument["namespace"])
     AgentWorker(
         Stopped(Path(argument["folder"])).handlers(),
