@@ -1,5 +1,5 @@
--- The last five saves of a record that has no version to compare, by the ends of their write ids. The field is short,
--- so that a small record stays as compact as it is.
+-- The last 16 saves of a record that has no version to compare, by the ends of their write ids. The field is short:
+-- each save writes it again.
 local function saves_id(write)
   return string.format('%11s;', string.sub(write, -11))
 end
@@ -11,5 +11,5 @@ end
 
 -- Return the field with one more save.
 local function saves_with(saves, write)
-  return string.sub((saves or '') .. saves_id(write), -60)
+  return string.sub((saves or '') .. saves_id(write), -192)
 end
