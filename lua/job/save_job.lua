@@ -1,5 +1,5 @@
 -- Save a job and plan its next occurrence. A late save does not fire an occurrence again; a claimed
--- occurrence stays claimed. A repetition is known among the last 16 saves, so what others saved since stays.
+-- occurrence stays claimed. A repetition is known among the last eight saves, so what others saved since stays.
 -- KEYS job          hash: version, write, order, saves, next, interval, enabled, fired and the fields given; saves:
 --   of the last calls the end of the write
 -- KEYS jobs         zset: job_id -> expiry in us

@@ -1,5 +1,5 @@
 -- Save a host's view of a task, unless it is an older view that would bring a finished task back. A repetition is
--- known among the last 16 saves, so what others saved since stays.
+-- known among the last eight saves, so what others saved since stays.
 -- KEYS task           hash: version, write, order, saves, archive_hold and what is given from finished on; saves: of
 --   the last calls the end of the write
 -- KEYS tasks          zset: task_id -> expiry in us
