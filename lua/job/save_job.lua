@@ -1,6 +1,7 @@
 -- Save a job and plan its next occurrence. A late save does not fire an occurrence again; a claimed
--- occurrence stays claimed.
--- KEYS job          hash: version, write, order, next, interval, enabled, fired and the fields given
+-- occurrence stays claimed. A repetition is known among the last eight saves, so what others saved since stays.
+-- KEYS job          hash: version, write, order, saves, next, interval, enabled, fired and the fields given; saves:
+--   of the last calls the end of the write
 -- KEYS jobs         zset: job_id -> expiry in us
 -- KEYS jobs_of      zset: job_id -> expiry in us, of its session
 -- KEYS due          zset: job_id -> next occurrence in us
@@ -12,19 +13,20 @@
 -- ARGV enabled      1 or 0
 -- ARGV fields..     names and values, in turn
 -- Returns
---   {'OK', version}  the new version
+--   {'OK', version}  the new version; that of now for a repetition
 -- @include now_ms
+-- @include record_saves
 -- @include record_write
 -- @include job_next
 -- @include job_plan
 -- @lasting
 
-local was = redis.call('HMGET', job, 'write', 'version', 'fired')
-if was[1] == write then return { 'OK', tonumber(was[2]) } end
+local was = redis.call('HMGET', job, 'write', 'version', 'fired', 'saves')
+if was[1] == write or saves_has(was[4], write) then return { 'OK', tonumber(was[2]) } end
 -- A view from before the last firing must not bring an occurrence back.
 local past = next_us ~= '' and was[3] and tonumber(next_us) <= tonumber(was[3])
 if past and (interval_us ~= '' or next_us == was[3]) then next_us = job_next(next_us, interval_us, now_ms() * 1000) end
-for name, value in pairs({ interval = interval_us, enabled = enabled }) do
+for name, value in pairs({ interval = interval_us, enabled = enabled, saves = saves_with(was[4], write) }) do
   fields[#fields + 1] = name
   fields[#fields + 1] = value
 end

@@ -1,6 +1,7 @@
 -- End the claims of jobs, and put those off that are to run again: a job with a key, too, waits in the queue
--- until then. A repetition finds the claims gone; what it puts off again is harmless, because the task's
--- record decides.
+-- until then. One of a session whose tasks run in turn stays where it was in its session's line, which waits
+-- with it. A repetition finds the claims gone; what it puts off again is harmless, because the task's record
+-- decides.
 -- KEYS keys.queue    zset: job id -> when it is due, in ms
 -- KEYS keys.claims   zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow     hash: limits of the queue, turn
@@ -8,6 +9,7 @@
 -- KEYS keys.keyed    zset: key, place and id of each job that has a key, in order
 -- KEYS keys.turns    zset: key -> when it had its turn
 -- KEYS keys.holders  zset: key and task of each claim that has a key
+-- KEYS keys.waits    zset: key -> when it takes its turn again, in ms
 -- KEYS payloads..    strings: the jobs in arq's format
 -- ARGV keys.channel  on which the queue's workers are woken
 -- ARGV life_ms       int: how long a job that is put off is kept at least
@@ -20,6 +22,8 @@
 -- @include lives
 -- @include claim_end
 -- @include flow_is_set
+-- @include flow_rate
+-- @include job_place
 
 local now, ended = now_ms(), 0
 for i, payload in ipairs(payloads) do
@@ -27,14 +31,22 @@ for i, payload in ipairs(payloads) do
   local place = tonumber(jobs[4 * i])
   local task = string.match(id, '^(.*):%d+$') or id
   local key = redis.call('HGET', keys.owners, 'held:' .. task)
-  ended = ended + claim_end(keys, task, claimed)
-  if again_ms then
+  local mine = claim_end(keys, task, claimed)
+  ended = ended + mine
+  local came = place and place > 0 and place < now
+  if again_ms and mine == 1 and string.sub(key or '', 1, 2) == '1:' then
+    job_place(keys, id, key, came and jobs[4 * i] or string.format('%.0f', now), life_ms + again_ms)
+    if again_ms > 0 then
+      redis.call('ZREM', keys.turns, key)
+      flow_later(keys.waits, key, now + again_ms)
+    end
+  elseif again_ms then
     if key then
       redis.call('HSET', keys.owners, 'later:' .. id, key)
       lives(keys.owners, life_ms + again_ms)
     end
-    -- What is handed off goes before what came after it: tasks in turn keep their order.
-    local first = key and again_ms == 0 and place and place > 0 and place < now
+    -- What is handed off goes before what came after it.
+    local first = key and again_ms == 0 and came
     redis.call('ZADD', keys.queue, 'NX', first and jobs[4 * i] or string.format('%.0f', now + again_ms), id)
     lives(keys.queue, life_ms + again_ms)
   elseif not redis.call('ZSCORE', keys.queue, id) then

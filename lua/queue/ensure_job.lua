@@ -10,6 +10,7 @@
 -- KEYS keys.keyed       zset: key, place and id of each job that has a key, in order
 -- KEYS keys.turns       zset: key -> when it had its turn
 -- KEYS keys.holders     zset: key and task of each claim that has a key
+-- KEYS keys.waits       zset: key -> when it takes its turn again, in ms
 -- KEYS payload          string: the job in arq's format
 -- KEYS picked           string: arq's own mark of a job that is picked
 -- KEYS earlier_payload  string: the job of the run before, which a task that was handed off may have kept
@@ -34,6 +35,7 @@
 -- @include is_ahead
 -- @include claim_end
 -- @include flow_is_set
+-- @include job_late
 -- @include job_put
 -- @each
 
@@ -53,17 +55,16 @@ end
 local claimed = tonumber(redis.call('ZSCORE', keys.claims, task) or 0)
 local there = has(job.id, payload)
 local mark = there and redis.call('GET', picked)
-if there and not mark then
-  -- Its place was a time of a clock that was set back since. Nothing is tried again for as long as that.
-  local late = tonumber(redis.call('ZSCORE', keys.queue, job.id) or 0) - math.max(now, job.at_ms or now)
-  if late > 300000 then redis.call('ZADD', keys.queue, 'XX', string.format('%.0f', now), job.id) end
-  return { 'OK', 'WAITS' }
-end
-if earlier ~= job.id and not orphan and has(earlier, earlier_payload) then return { 'OK', 'WAITS' } end
+local waits = there and not mark or earlier ~= job.id and not orphan and has(earlier, earlier_payload)
 -- A dead run was claimed a lease ago at least: a newer claim is of the run that follows it. One that was made
 -- before the clock was set back may be of any age.
 local ahead = is_ahead(claimed, now)
-if claimed > 0 and not ahead and now - claimed < patience_ms then return { 'OK', 'CLAIMED' } end
+local young = claimed > 0 and not ahead and now - claimed < patience_ms
+if waits and (claimed == 0 or young) then
+  job_late(keys, job, now)
+  return { 'OK', 'WAITS' }
+end
+if young then return { 'OK', 'CLAIMED' } end
 if mark then
   local seen = tonumber(string.match(mark, '^' .. version .. ' (%d+)$'))
   local new = not seen or is_ahead(seen, now)
@@ -73,6 +74,11 @@ end
 -- What the record had then says nothing of a claim that was made since.
 if not ahead and is_ahead(retired, now) then retired = 0 end
 if claimed > retired and flow_is_set(keys.flow) then return { 'OK', 'HELD', claimed } end
+if waits then
+  -- Of a run that is over, whose worker died before it ended its claim. The job could not be claimed beside it.
+  claim_end(keys, task)
+  return { 'OK', 'WAITS' }
+end
 redis.call('DEL', picked)
 claim_end(keys, task)
 -- It would only stand in arq's way.

@@ -251,6 +251,11 @@ class WorkerProcess:
         finally:
             await self._disconnect()
 
+    async def cut(self) -> None:
+        """Disconnect at once: calls that wait for the server fail, and so do later ones."""
+        await self.queue.transport.aclose(drain_s=0)
+        await self.store.transport.aclose(drain_s=0)
+
     async def _disconnect(self) -> None:
         try:
             if self._thread is not None:

@@ -7,7 +7,7 @@ import gc
 import logging
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -54,6 +54,11 @@ _SERVICES = "redis_state.services"
 # It grows while the server refuses every client, until a person changes something.
 _RESTART_S = Backoff(0.5, 5.0)
 _COMPLAIN_EVERY_S = 30.0
+# How long a stop may take beside `grace_s`, and how much of that is for the end of the services.
+# A handler has five seconds to clean up, and a write has its own deadline.
+_LEAVE_S = 15.0
+_END_S = 5.0
+_CUT_S = 0.5
 # arq itself reads no more of a queue, and running jobs stay in it.
 _ARQ_READS = 10_000
 
@@ -214,8 +219,7 @@ class AgentWorker:
             for task in (polling, stopping, listening):
                 task.cancel()
             await asyncio.wait({polling, stopping, listening})
-            await loop.hand_off()
-            await _end_well(process)
+            await _leave(process, loop)
             if handle_signals:
                 signals.leave()
 
@@ -423,6 +427,31 @@ async def _with_trace(queue: Queue, job: ClaimedJob, named: JobPayload) -> JobPa
         if stated is not None:
             return replace(named, trace=stated.trace)
     return named
+
+
+async def _leave(process: WorkerProcess, loop: QueueLoop) -> None:
+    """Hand off what runs, and end the services, within a time that a supervisor can be given.
+
+    With a dead link each write would wait for its own deadline. Then leases run out instead.
+    """
+    ends_s = monotonic() + _LEAVE_S
+    await _done_by(ends_s - _END_S, loop.hand_off(), process)
+    await _done_by(ends_s, _end_well(process), process)
+
+
+async def _done_by(ends_s: float, work: Coroutine[Any, Any, None], process: WorkerProcess) -> None:
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait({task}, timeout=max(0.0, ends_s - monotonic()))
+        if not task.done():
+            log.warning("this worker stops without its last writes: they take too long")
+            # What waits for the server has its outcome now.
+            await process.cut()
+            await asyncio.wait({task}, timeout=_CUT_S)
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
 
 
 async def _end_well(process: WorkerProcess) -> None:

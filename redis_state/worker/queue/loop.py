@@ -64,6 +64,9 @@ class QueueLoop:
         self._running: dict[str, set[asyncio.Task[Any] | None]] = {
             name: set() for name, _ in served
         }
+        # Runs that have not had their first turn of the loop.
+        self._unbegun: dict[asyncio.Task[Any], ClaimedJob] = {}
+        self._left = False
         self._ended: deque[tuple[ClaimedJob, int | ParkedFor | None]] = deque()
         self._ending: asyncio.Task[None] | None = None
 
@@ -101,16 +104,23 @@ class QueueLoop:
         return {task for tasks in self._running.values() for task in tasks if task is not None}
 
     async def hand_off(self) -> None:
-        """End what still runs, and give up its jobs."""
+        """End what still runs, and give up its jobs. If cancelled, sweepers find what is left."""
         self.stop_picking()
-        await self.settle()
-        ending = self.unfinished()
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
-        if self._ending is not None:
-            await asyncio.wait({self._ending}, timeout=_SETTLE_S)
-            self._ending.cancel()
+        try:
+            await self.settle()
+            ending = self.unfinished()
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
+            # One that is cancelled before its first turn never comes as far as ending its claim.
+            for job in self._unbegun.values():
+                self._end(job, 0)
+            if self._ending is not None:
+                await asyncio.wait({self._ending}, timeout=_SETTLE_S)
+        finally:
+            self._left = True
+            if self._ending is not None:
+                self._ending.cancel()
 
     async def _claim_from(self, name: str, most: int) -> None:
         while self._picking:
@@ -149,12 +159,17 @@ class QueueLoop:
                 log.warning("a job that names no task is dropped")
                 self._end(job, None)
             elif self._picking:
-                self._running[name].add(asyncio.create_task(self._run_job(job, job.task)))
+                run = asyncio.create_task(self._run_job(job, job.task))
+                self._unbegun[run] = job
+                self._running[name].add(run)
             else:
                 self._end(job, 0)
 
     async def _run_job(self, job: ClaimedJob, task: JobPayload) -> None:
         again_ms: int | ParkedFor | None = None
+        running = asyncio.current_task()
+        if running is not None:
+            self._unbegun.pop(running, None)
         log.debug("task %r: a run is begun", task.task_id)
         try:
             await self._run(job, task)
@@ -174,10 +189,12 @@ class QueueLoop:
             log.exception("a job is dropped")
         finally:
             # Here, because the next round begins before a callback of the task.
-            self._running[job.queue].discard(asyncio.current_task())
+            self._running[job.queue].discard(running)
             self._end(job, again_ms)
 
     def _end(self, job: ClaimedJob, again_ms: int | ParkedFor | None) -> None:
+        if self._left:
+            return
         self._ended.append((job, again_ms))
         if self._ending is None or self._ending.done():
             self._ending = asyncio.create_task(self._end_claims())

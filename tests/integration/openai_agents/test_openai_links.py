@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,36 @@ async def talk(store: RedisStateStore, number: int) -> None:
     assert left == [f"{number}/{item}" for item in range(0, ITEMS, 2)]
 
 
+async def change(store: RedisStateStore, number: int) -> None:
+    """Change a session in one step each: take away and add, replace all, clear; each twice."""
+    session = RedisStateSession(f"c {number} {{}}*:%\u00e9", store=store)
+
+    def items(name: str, count: int) -> list[Any]:
+        return [said(f"{number}/{name}{item} {'x' * 200}") for item in range(count)]
+
+    async def left() -> list[str]:
+        return [each.split(" ")[0].partition("/")[2] for each in await contents(session)]
+
+    for _ in range(2):
+        # More than one step has.
+        await session.change_once("a", items=items("a", 70))
+    assert await left() == [f"a{item}" for item in range(70)]
+    for _ in range(2):
+        await session.change_once("b", items=items("b", 2), pops=69)
+    assert await left() == ["a0", "b0", "b1"]
+    assert await session._atomic_replace_items(items("c", 1))
+    assert await left() == ["c0"]
+    for _ in range(2):
+        await session.change_once("d", items=items("d", 1), clears=True)
+    await session.change_once("b", items=items("b", 2), pops=69)
+    assert await left() == ["d0"]
+    await session.clear_session()
+    assert await left() == []
+
+
+@pytest.mark.parametrize("do", [talk, change])
 async def test_40_callers_have_their_own_items_though_their_links_die(
-    settings: Settings, tmp_path: Path
+    settings: Settings, tmp_path: Path, do: Callable[[RedisStateStore, int], Awaitable[None]]
 ) -> None:
     cert, key = certificate(tmp_path, "IP:127.0.0.1")
     tls = tls_server_context(cert, key)
@@ -63,7 +92,7 @@ async def test_40_callers_have_their_own_items_though_their_links_die(
         async with RedisStateStore(settings.model_copy(update=changed)) as store:
             # Before it is connected, calls have the shorter deadline of connecting.
             assert await store.load_memory_state("first") is None
-            callers = [asyncio.create_task(talk(store, n)) for n in range(CALLERS)]
+            callers = [asyncio.ensure_future(do(store, n)) for n in range(CALLERS)]
             cut = 0
             while cut < 3 and not all(each.done() for each in callers):
                 await asyncio.wait(callers, timeout=0.1)
@@ -119,3 +148,26 @@ async def test_a_claim_of_a_lost_history_writes_nothing_and_the_next_run_goes_on
         async with session:
             await session.add_items([said("new")])
         assert await contents(session) == ["kept", "new"]
+
+
+async def test_changes_that_a_restored_backup_has_are_known_and_lost_ones_are_made_again() -> None:
+    async with rolling_back() as server, RedisStateStore.from_url(server.url) as store:
+        session = RedisStateSession("s", store=store)
+        await session.change_once("kept", items=[said("a"), said("b")])
+        await server.mark()
+        await session.change_once("lost", items=[said("c")], pops=1)
+        await session.change_once("cleared", items=[said("d")], clears=True)
+        assert await contents(session) == ["d"]
+        await server.go_back()
+        assert await contents(session) == ["a", "b"]
+        # Who is not sure repeats all that it did, under the same names.
+        for _ in range(2):
+            await session.change_once("kept", items=[said("a"), said("b")])
+            await session.change_once("lost", items=[said("c")], pops=1)
+        assert await contents(session) == ["a", "c"]
+        await session.change_once("cleared", items=[said("d")], clears=True)
+        assert await contents(session) == ["d"]
+        await server.go_back()
+        await session.clear_session()
+        await session.add_items([said("new")])
+        assert await contents(session) == ["new"]

@@ -21,6 +21,10 @@ from redis_state.models import (
 )
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
+from redis_state.worker.observe.stats import Polls
+from redis_state.worker.queue.job import JobPayload
+from redis_state.worker.queue.loop import QueueLoop
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import (
@@ -29,6 +33,7 @@ from tests.support.processes.pools import (
     arq_key,
     client_of,
     pool,
+    queue_of,
     queued,
     serving,
     statuses,
@@ -219,3 +224,67 @@ async def test_a_worker_goes_on_after_it_lost_the_server(
                 tasks = [await client.submit("answer", session_id=SESSION) for _ in range(5)]
                 for task in tasks:
                     assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
+
+
+async def test_a_run_that_is_cancelled_before_its_first_turn_gives_its_job_back(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    async def run(_: object, payload: JobPayload) -> None:
+        ran.append(payload.task_id)
+
+    queue, name = Queue(store, name=queue_of(store.settings)), queue_of(store.settings)
+    loop = QueueLoop(queue, [(name, 5)], slots=5, poll_s=LONG_S, run=run, polls=Polls())
+    claim, claimed = queue.claim, asyncio.Event()
+
+    async def telling(*args: Any, **options: Any) -> Any:
+        found = await claim(*args, **options)
+        # Who waits for this has its turn of the loop before the run that is about to be made.
+        claimed.set()
+        return found
+
+    monkeypatch.setattr(queue, "claim", telling)
+    async with client_of(store) as client:
+        task = await client.submit("answer", session_id=SESSION)
+        polling = asyncio.create_task(loop.poll())
+        await claimed.wait()
+        await loop.hand_off()
+        polling.cancel()
+        await asyncio.wait({polling})
+        backlog = await queue.backlog()
+        assert (ran, backlog.claimed, len(await queued(store))) == ([], 0, 1)
+        async with serving(agent(store.settings, {"answer": answer}, lease_s=LONG_S)):
+            assert (await client.wait(SESSION, task, timeout_s=60)).result == 42
+    await queue.aclose()
+
+
+@pytest.mark.parametrize("how", ["frozen", "cut"])
+async def test_a_worker_whose_link_is_dead_stops_in_its_time(
+    settings: Settings, store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("redis_state.worker.pool.worker._LEAVE_S", 0.3)
+    monkeypatch.setattr("redis_state.worker.pool.worker._END_S", 0.1)
+    async with Proxy(settings.url.get_secret_value()) as proxy, client_of(store) as client:
+        # Each call would wait for longer than this test does.
+        changes = {"url": SecretStr(proxy.url), "call_timeout_s": LONG_S}
+        far = settings.model_copy(update=changes)
+        task = await client.submit("forever", session_id=SESSION)
+        worker = asyncio.create_task(
+            agent(far, {"forever": forever}, lease_s=LONG_S).serve(handle_signals=False)
+        )
+        await eventually(lambda: has_begun(store, task), "it runs")
+        if how == "frozen":
+            proxy.silence()
+            proxy.deafen()
+        else:
+            proxy.refuse()
+            proxy.cut()
+        worker.cancel()
+        done, _ = await asyncio.wait({worker}, timeout=20)
+        assert done
+        state = await client.get(SESSION, task)
+        # It is taken over when the lease has run out.
+        assert state is not None
+        assert state.status is TaskStatus.RUNNING
+        await client.drop_queue()

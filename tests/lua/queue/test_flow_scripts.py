@@ -32,6 +32,43 @@ async def end(scripts: Scripts, keys: Keys, task: str, claimed: bytes, **again: 
     await scripts.end_jobs(keys.queue("q"), EndedJobs([job]), life_ms=HOUR)
 
 
+async def claim_places(
+    scripts: Scripts, keys: Keys, limit: int = 100
+) -> list[tuple[str, bytes, bytes]]:
+    """Claim jobs; give the task, the place and the claim of each."""
+    reply = await scripts.claim_jobs(keys.queue("q"), limit=limit, life_ms=HOUR)
+    _, _, _, *rest = reply.facts
+    names = [name.decode().rpartition("/")[2].partition(":")[0] for name in rest[::3]]
+    return list(zip(names, rest[1::3], rest[2::3], strict=True))
+
+
+async def end_at(
+    scripts: Scripts, keys: Keys, task: str, place: bytes, claimed: bytes, *, again_ms: int
+) -> None:
+    name = queued_job(keys, task).id.encode()
+    job = EndedJob(job_payload(keys, task), name, claimed, again_ms, place)
+    await scripts.end_jobs(keys.queue("q"), EndedJobs([job]), life_ms=HOUR)
+
+
+async def ensure(scripts: Scripts, keys: Keys, task: str, runs: int = 0, **options: int) -> str:
+    """Ensure that a session's job is queued; give what the queue had of it."""
+    job = queued_job(keys, task, runs=runs, key="1:s")
+    earlier = queued_job(keys, task, runs=max(0, runs - 1)).id
+    reply = await scripts.ensure_job(
+        keys.queue("q"),
+        payload=f"arq:job:{job.id}",
+        picked=f"arq:in-progress:{job.id}",
+        earlier_payload=f"arq:job:{earlier}",
+        job=job,
+        earlier=earlier,
+        orphan=False,
+        version="1",
+        patience_ms=options.get("patience_ms", HOUR),
+        retired=options.get("retired", 0),
+    )
+    return reply.text(0)
+
+
 async def limit(scripts: Scripts, keys: Keys, **settings: str) -> None:
     named = {name.replace("_for_", ":"): value.encode() for name, value in settings.items()}
     await scripts.set_flow(keys.queue("q"), named)
@@ -97,6 +134,76 @@ async def test_a_session_in_turn_has_one_at_a_time(scripts: Scripts, keys: Keys)
         (claimed,) = (await claim(scripts, keys)).items()
         assert claimed[0] == f"t{number}"
         await end(scripts, keys, *claimed)
+
+
+async def test_a_task_in_turn_that_is_put_off_goes_before_the_next_one_of_its_session(
+    scripts: Scripts, keys: Keys
+) -> None:
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "1:s")
+    (given,) = await claim_places(scripts, keys)
+    await end_at(scripts, keys, *given, again_ms=HOUR)
+    assert await claim(scripts, keys) == {}
+    # Other sessions do not wait.
+    await put(scripts, keys, "other", "1:o")
+    assert list(await claim(scripts, keys)) == ["other"]
+    # The hour passes.
+    await ask(scripts, "ZADD", keys.queue("q").waits, "XX", await clock_ms(scripts), "1:s")
+    (again,) = await claim_places(scripts, keys)
+    assert again[:2] == given[:2]
+    # A new one of the session ends the wait, and nothing else.
+    await end_at(scripts, keys, *again, again_ms=HOUR)
+    await put(scripts, keys, "c", "1:s")
+    (last,) = await claim_places(scripts, keys)
+    assert last[:2] == given[:2]
+    await end(scripts, keys, "a", last[2])
+    assert list(await claim(scripts, keys)) == ["b"]
+    assert all(life > 0 for life in await lives(scripts, keys.queue("q").waits))
+
+
+async def test_a_task_in_turn_that_is_handed_off_goes_first_in_a_full_queue_too(
+    scripts: Scripts, keys: Keys
+) -> None:
+    for task in ("p", "q"):
+        await put(scripts, keys, task, earlier_ms=HOUR)
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "1:s")
+    await clock_passes(scripts, await clock_ms(scripts))
+    plain, given = await claim_places(scripts, keys, 2)
+    assert [plain[0], given[0]] == ["p", "a"]
+    await put(scripts, keys, "r", earlier_ms=HOUR)
+    await end_at(scripts, keys, *given, again_ms=0)
+    # Two without a key are due before it.
+    assert sorted(await claim(scripts, keys, 2)) == ["a", "q"]
+
+
+async def test_a_session_that_waits_by_a_clock_that_was_set_back_takes_its_turn(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await put(scripts, keys, "a", "1:s")
+    (given,) = await claim_places(scripts, keys)
+    await end_at(scripts, keys, *given, again_ms=24 * HOUR)
+    assert await claim(scripts, keys) == {}
+    assert await ensure(scripts, keys, "a") == "WAITS"
+    assert list(await claim(scripts, keys)) == ["a"]
+
+
+async def test_a_claim_that_a_run_has_left_does_not_keep_the_next_run_of_its_task_waiting(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await put(scripts, keys, "a", "1:s")
+    ((_, claimed),) = (await claim(scripts, keys)).items()
+    # Its task was paused and resumed. Its worker died before it ended the claim.
+    job = queued_job(keys, "a", runs=1, key="1:s")
+    await scripts.queue_job(keys.queue("q"), payload=f"arq:job:{job.id}", job=job)
+    assert await claim(scripts, keys) == {}
+    # At first the worker may be about to end it, and then its right to run goes first.
+    assert await ensure(scripts, keys, "a", runs=1) == "WAITS"
+    assert await ensure(scripts, keys, "a", runs=1, patience_ms=0) == "HELD"
+    assert await claim(scripts, keys) == {}
+    ended = await ensure(scripts, keys, "a", runs=1, patience_ms=0, retired=int(claimed))
+    assert ended == "WAITS"
+    assert list(await claim(scripts, keys)) == ["a"]
 
 
 async def test_a_key_is_put_off_and_keeps_its_limit(scripts: Scripts, keys: Keys) -> None:

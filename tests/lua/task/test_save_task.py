@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from redis_state.primitives.record import new_write_id
 from redis_state.scripts import TASK_FIELDS, Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
 from tests.support.scripts.keys import task_keys
@@ -38,6 +39,22 @@ async def test_an_older_view_does_not_bring_a_finished_task_back(
     assert (found["status"], found["finished"]) == (b"RUNNING", b"0")
     assert int(found["updated_at"]) == moment - 4
     assert await ask(scripts, "ZRANGE", task.tasks, 0, -1) == [b"t"]
+
+
+async def test_a_repetition_leaves_what_others_saved_since(scripts: Scripts, keys: Keys) -> None:
+    task = task_keys(keys)
+    writes = [new_write_id() for _ in range(20)]
+    for number, write in enumerate(writes, 1):
+        assert await save(scripts, task, write, f"state {number}", 1) == ok(number)
+    # The last eight are known, also one that would be refused by now.
+    for write in writes[-8:]:
+        assert await save(scripts, task, write, "again", 1) == ok(20)
+    found = await fields(scripts, task.task)
+    assert (found["status"], found["version"]) == (b"state 20", b"20")
+    assert len(found["saves"]) == 8 * 12
+    assert await save(scripts, task, new_write_id(), "COMPLETE", 2) == ok(21)
+    assert await save(scripts, task, writes[-1], "again", 1) == ok(21)
+    assert await save(scripts, task, writes[-9], "again", 1) == no(ReplyCode.STALE, 21)
 
 
 async def test_each_value_stands_under_its_name(scripts: Scripts, keys: Keys) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
+from redis_state.primitives.record import new_write_id
 from redis_state.scripts import GatheringKeys, Reply, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.a2a.rows import a2a_keys, create, drop
@@ -13,7 +14,7 @@ from tests.support.script_calls import CALLS
 from tests.support.script_calls.names import job_keys
 from tests.support.scripts.keys import task_keys
 from tests.support.scripts.replies import HOUR, ask, fields
-from tests.support.scripts.tasks import job_payload, make_task, queued_job
+from tests.support.scripts.tasks import job_payload, make_task, queued_job, task_values
 
 
 def _put_config(config: bytes) -> Step:
@@ -46,6 +47,48 @@ async def _look_at_stream(scripts: Scripts, keys: Keys) -> Any:
 
 def _drop(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
     return drop(scripts, a2a_keys(keys), tombstone_ms=0)
+
+
+def _save_task(status: str) -> Step:
+    async def save(scripts: Scripts, keys: Keys) -> Any:
+        reply = await scripts.save_task(
+            task_keys(keys),
+            task_values(status),
+            write=new_write_id(),
+            ttl_ms=HOUR,
+            finished=False,
+            updated_at_us=1,
+        )
+        return reply.word
+
+    return save
+
+
+async def _look_at_task(scripts: Scripts, keys: Keys) -> Any:
+    return await ask(scripts, "HGET", task_keys(keys).task, "status")
+
+
+def _save_job(document: bytes, next_us: int) -> Step:
+    async def save(scripts: Scripts, keys: Keys) -> Any:
+        reply = await scripts.save_job(
+            job_keys(keys),
+            {"document": document},
+            write=new_write_id(),
+            ttl_ms=HOUR,
+            job_id="j",
+            next_us=next_us,
+            interval_us=None,
+            enabled=True,
+        )
+        return reply.word
+
+    return save
+
+
+async def _look_at_job(scripts: Scripts, keys: Keys) -> Any:
+    keyed = job_keys(keys)
+    document = await ask(scripts, "HGET", keyed.job, "document")
+    return document, await ask(scripts, "ZSCORE", keyed.due, "j")
 
 
 async def _claim_job(scripts: Scripts, keys: Keys) -> None:
@@ -129,6 +172,8 @@ async def _look_at_limit(scripts: Scripts, keys: Keys) -> Any:
 
 
 CASES: dict[str, Case] = {
+    "save_task": Case(_save_task("theirs"), _save_task("mine"), _look_at_task),
+    "save_job": Case(_save_job(b"theirs", 5_000), _save_job(b"mine", 9_000), _look_at_job),
     "add_item": Case(
         _open_batch,
         lambda scripts, keys: scripts.add_item(

@@ -183,6 +183,7 @@ class Compensations:
         if self._failing is None:
             return False
         rehearsal = self._started.replay.rehearsal = Rehearsal(self._failing.errors)
+        rehearsal.is_complete = lambda: self._is_complete(steps)
         self._watching = asyncio.create_task(self._end_rehearsal(steps, rehearsal, handling))
         return True
 

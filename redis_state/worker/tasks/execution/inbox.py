@@ -200,6 +200,8 @@ class Inbox:
         waited = self.checking(steps=steps, updates=updates)
         if waited is not None:
             await waited
+            if self._replay.rehearsal is not None and not UNDOING.get():
+                await self._replay.rehearsal.end_if_complete("checkpoint")
 
     def checking(self, *, steps: int = 0, updates: int = 0) -> Awaitable[None] | None:
         """Pass a checkpoint; return what is to be awaited for that, as a rule nothing."""

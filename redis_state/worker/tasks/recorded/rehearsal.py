@@ -39,7 +39,17 @@ class Rehearsal:
         # A new call, and what is recorded in its place.
         self.diverged: tuple[str, str] | None = None
         self.moved: asyncio.Event = asyncio.Event()
+        # Whether all is repeated that the run is for. Then a checkpoint is the end of the journal.
+        self.is_complete: Callable[[], bool] | None = None
         self._errors = errors or {}
+
+    async def end_if_complete(self, call: str) -> None:
+        """Wait for ever in a call of which nothing is recorded, if the handler has come far enough.
+
+        Else one that only comes by checkpoints, in a loop, would never reach the journal's end.
+        """
+        if self.is_complete is not None and self.is_complete():
+            await self.end(call)
 
     def move(self) -> None:
         """Note that the handler has come further."""
