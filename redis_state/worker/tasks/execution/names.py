@@ -148,6 +148,11 @@ class CallNames:
         """Return how far the handler had come when it used an entry."""
         return self._places.get(entry, 0)
 
+    @property
+    def reached(self) -> int:
+        """How far all asyncio tasks of the handler have come."""
+        return self._started.replay.named("").order
+
     def handler_place_of(self, entry: str) -> int:
         """Return the same, but 0 in a step's work, whose places are not those of the handler."""
         return 0 if WORKING.get() is not None else self.place_of(entry)

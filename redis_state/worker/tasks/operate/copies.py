@@ -7,7 +7,7 @@ part too, and its steps from there on have effect ids of their own.
 A fork takes over what belongs to the part before for certain: recorded steps, decided pauses,
 children whose end is recorded, signals and requests that were received, steering that the handler's
 own asyncio task took. It opens its own pauses, whose tokens come from its own secret, and spawns
-its own children.
+its own children. What undoes the part before stays its source's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.queue.limits import flow_key
-from redis_state.worker.tasks.execution.compensation import is_being_undone
+from redis_state.worker.tasks.execution.compensation import is_being_undone, of_source
 from redis_state.worker.tasks.execution.patches import PATCH, VERSION
 from redis_state.worker.tasks.moves import new_fields
 from redis_state.worker.tasks.new_tasks import NewTasks
@@ -327,6 +327,7 @@ class KeptPart:
             "entries": b"%d" % (len(steps) + len(others)),
             # A replay gets nothing new before it has come this far.
             "lane:": codec.encode([max(int(reached), 0), {}, ["", "", "", ""]]),
+            **of_source(journal, place, has_steps=bool(steps)),
         }
         return cls(entry, names, made, bool(steps))
 
