@@ -80,7 +80,6 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         self._compensations = compensations or Compensations(store, started, inbox)
         self._steps.failed = self._compensations.step_failed
         self._forms: dict[str, PauseForm | None] = {}
-        self._setting = asyncio.Lock()
 
     @property
     def input(self) -> Any:
@@ -369,9 +368,7 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         await self.checkpoint()
         if entry in self._started.journal or self._rehearses:
             return
+        kept = {name: value for name, value in self.attributes.items() if name not in gone}
+        attributes = check_attributes("attributes", kept | dict(changes))
         lane = self._steps.lane()
-        # All of them are written: a part of the handler must see what another one sets.
-        async with self._setting:
-            kept = {name: value for name, value in self.attributes.items() if name not in gone}
-            attributes = check_attributes("attributes", kept | dict(changes))
-            await TaskChanges(self.store).set_attributes(self._started, entry, attributes, lane)
+        await TaskChanges(self.store).set_attributes(self._started, entry, attributes, lane)

@@ -106,9 +106,6 @@ def guarded(*guards: Guard) -> Callable[[Callable[P, R]], Guarded[P, R]]:
     """Add guards to the tasks of a handler, after those of its worker."""
 
     def guard(work: Callable[P, R]) -> Guarded[P, R]:
-        if isinstance(work, Guarded):
-            # Only the outermost one is looked at.
-            return Guarded(work.work, (*guards, *work.guards))
         return Guarded(work, guards)
 
     return guard

@@ -18,7 +18,6 @@ from redis_state.store import RedisStateStore
 from redis_state.worker.handler.calls import ContextCalls
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.execution.inbox import Inbox, refuse_in_undo
-from redis_state.worker.tasks.execution.retries import Retried
 from redis_state.worker.tasks.messaging.mailbox import HOLD_S, Mailbox, Receiving, TaskMessage
 from redis_state.worker.tasks.messaging.messages import REQUEST_TIMEOUT_S, Box, Kind, TaskMessages
 from redis_state.worker.tasks.messaging.payloads import (
@@ -162,8 +161,7 @@ class ContextMessaging(ContextCalls):
         async def write() -> str:
             return await write_all(self.text(name), work(*arguments, **options))
 
-        once = Retried(write, work.policy) if isinstance(work, Retried) else write
-        return self._steps.do(name, once, (), {})
+        return self._steps.do(name, write, (), {})
 
     def receive(
         self,

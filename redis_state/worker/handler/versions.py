@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import InvalidField
 from redis_state.store import RedisStateStore
-from redis_state.worker.handler.guards import Guarded, guarded
 from redis_state.worker.observe.registry import WorkerRegistry
 from redis_state.worker.queue.parked import lane_of
 from redis_state.worker.tasks.execution.patches import VERSION
@@ -67,7 +66,7 @@ def versioned(
     for version, code in given.items():
         if not version or not isinstance(version, str):
             raise InvalidField("codes", f"a version is a text, not {version!r}")
-        if not callable(code) or _versions_in(code) is not None:
+        if not callable(code) or isinstance(code, VersionedHandler):
             raise InvalidField("codes", f"version {version!r} needs a handler")
     before = next(iter(codes)) if unversioned is None else unversioned
     for field, version in (("default", default), ("unversioned", before)):
@@ -95,12 +94,11 @@ class Chosen:
 
 def choose(handlers: Mapping[str, Any], started: StartedRun) -> Chosen:
     """Choose the code of a started run: that of the task's version, if it has one."""
-    given = handlers.get(started.handler)
+    handler = handlers.get(started.handler)
     recorded: str | None = started.journal.get(VERSION)
-    handler = _versions_in(given)
-    if handler is None:
+    if not isinstance(handler, VersionedHandler):
         # Code without versions serves tasks without one: the other may be newer, or older.
-        return Chosen(given) if recorded is None else Chosen(None, recorded)
+        return Chosen(handler) if recorded is None else Chosen(None, recorded)
     if recorded is not None:
         return Chosen(handler.codes.get(recorded), recorded)
     began = started.replay.known > 0
@@ -110,17 +108,11 @@ def choose(handlers: Mapping[str, Any], started: StartedRun) -> Chosen:
 
 def versions_of(handlers: Mapping[str, Any]) -> dict[str, list[str]]:
     """List the versions that handlers have, for those that have some."""
-    found = ((name, _versions_in(handler)) for name, handler in handlers.items())
-    return {name: list(handler.codes) for name, handler in found if handler is not None}
-
-
-def _versions_in(handler: object) -> VersionedHandler | None:
-    """Return the versions of a handler, each with the guards that all of them were given."""
-    if isinstance(handler, Guarded) and isinstance(handler.work, VersionedHandler):
-        versions, guard = handler.work, guarded(*handler.guards)
-        codes = {version: guard(code) for version, code in versions.codes.items()}
-        return VersionedHandler(codes, versions.default, versions.unversioned)
-    return handler if isinstance(handler, VersionedHandler) else None
+    return {
+        name: list(handler.codes)
+        for name, handler in handlers.items()
+        if isinstance(handler, VersionedHandler)
+    }
 
 
 def lanes_of(handlers: Mapping[str, Any]) -> list[str]:

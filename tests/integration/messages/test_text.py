@@ -23,7 +23,6 @@ from redis_state.worker import (
     TextReader,
     TextWriter,
     guarded,
-    retried,
 )
 from tests.support.processes.pools import SESSION, becomes, pool, updates_of
 from tests.support.servers.rollback import rolling_back
@@ -118,22 +117,6 @@ async def test_a_recorded_text_is_published_once_and_the_model_called_once(
         "ask#2/ask#1": ("b answer 2", True, True),
     }
     assert Counter(row.update_id for row in await rows_of(store)).most_common(1)[0][1] == 1
-
-
-async def test_a_stream_step_is_retried_as_its_work_says(store: RedisStateStore) -> None:
-    tries: list[int] = []
-
-    def ask() -> AsyncGenerator[str, None]:
-        tries.append(len(tries))
-        if len(tries) < 3:
-            raise ConnectionError
-        return model(["an ", "answer"])
-
-    async def handler(ctx: TaskContext) -> str:
-        policy = RetryPolicy(attempts=3, wait_initial_s=0, wait_jitter_s=0)
-        return await ctx.stream_step("ask", retried(ask, policy))
-
-    assert (await run_to_the_end(store, handler)).result == "an answer"
 
 
 @pytest.mark.parametrize("in_step", [True, False], ids=["in a step", "in the handler"])

@@ -14,11 +14,10 @@ from redis_state import RedisStateStore
 from redis_state.errors import InvalidField
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import Budget, Guard, Spent, TaskContext, TaskStopped, guarded, versioned
+from redis_state.worker import Budget, Guard, Spent, TaskContext, TaskStopped, guarded
 from redis_state.worker.handler.guards import guards_of
-from redis_state.worker.handler.versions import versions_of
 from tests.support.processes.pools import SESSION, becomes, open_token, pool
-from tests.support.tasks.runs import begin_again, make, run_once
+from tests.support.tasks.runs import make, run_once
 
 
 def spent(*, seconds: float = 0.0, steps: int = 0, updates: int = 0) -> Spent:
@@ -66,31 +65,6 @@ def test_a_guarded_handler_is_itself() -> None:
     assert (handler(3), handler.__doc__) == (3, "Say it.")
     assert guards_of(handler) == (Budget(steps=1),)
     assert guards_of(lambda: None) == ()
-
-
-def test_guards_that_are_given_one_after_the_other_all_hold() -> None:
-    first, second = Budget(steps=1), Budget(updates=1)
-    assert guards_of(guarded(first)(guarded(second)(print))) == (first, second)
-
-
-async def test_a_task_of_a_guarded_handler_keeps_its_version(store: RedisStateStore) -> None:
-    async def old(ctx: TaskContext) -> str:
-        await ctx.step("one", int)
-        if ctx.attempt == 1:
-            begin_again()
-        await ctx.step("two", int)
-        return "old"
-
-    async def new(_: TaskContext) -> str:
-        return "new"
-
-    codes, guard = {"1": old, "2": new}, guarded(Budget(steps=1))
-    await make(store)
-    await run_once(store, guard(versioned(codes, default="1")))
-    handler = guard(versioned(codes, default="2"))
-    assert versions_of({"h": handler}) == {"h": ["1", "2"]}
-    ended = await run_once(store, handler)
-    assert ended.error == "TaskStopped: its budget of 1 steps is used up"
 
 
 async def test_a_budget_of_steps_counts_those_of_all_runs_once(store: RedisStateStore) -> None:

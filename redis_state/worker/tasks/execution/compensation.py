@@ -164,8 +164,6 @@ class Compensations:
         numbers = [note["number"] for note in self._known.values()]
         number = known["number"] if known else max(numbers, default=0) + 1
         self._registered[place] = _Undo(undo, arguments, number, on_cancel)
-        if self._started.replay.rehearsal is not None:
-            self._started.replay.rehearsal.move()
         if known is None:
             note = {"number": number, "on_cancel": on_cancel, "at": steps.reached}
             self._known[place] = note
@@ -341,8 +339,7 @@ class Compensations:
         self, steps: Steps, rehearsal: Rehearsal, handling: asyncio.Task[Any]
     ) -> None:
         """End the handler once it has registered everything, or does no more."""
-        # It may hang where nothing is recorded, outside of any step.
-        while not self._is_complete(steps):
+        while not (rehearsal.waiting and self._is_complete(steps)):
             rehearsal.moved.clear()
             try:
                 async with asyncio.timeout(IDLE_S if rehearsal.waiting else None):

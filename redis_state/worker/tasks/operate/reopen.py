@@ -164,10 +164,6 @@ class Reopening:
                 keys.task, f"the task cannot be read: {type(error).__name__}"
             ) from None
         joined = {spawned[child] for child in joins.values() if child in spawned}
-        kept = (
-            joined_child(entry, journal) for entry, _ in steps_of(journal) if entry not in joins
-        )
-        ended = {spawned[child] for child in kept if child in spawned}
         return _RetryPlan(
             view=view,
             state=state,
@@ -175,16 +171,11 @@ class Reopening:
             dropped=dropped,
             steps=steps,
             void=await self._steering(session_id, task_id),
-            children=await self._plan_children(view, joined, ended - joined),
+            children=await self._plan_children(view, joined),
         )
 
-    async def _plan_children(
-        self, parent: TaskStatusView, joined: set[str], ended: set[str]
-    ) -> list[_RetryPlan]:
-        """Plan those whose end is left out, and those that were cancelled with their parent.
-
-        The parent has the end of those that have ``ended``: it waits for none of them any more.
-        """
+    async def _plan_children(self, parent: TaskStatusView, joined: set[str]) -> list[_RetryPlan]:
+        """Plan those whose end is left out, and those that were cancelled with their parent."""
         session_id = parent.session_id
         plans: list[_RetryPlan] = []
         for name in await self._children.children(session_id, parent.task_id):
@@ -195,12 +186,8 @@ class Reopening:
             if (view.parent, view.parent_order) != (parent.task_id, parent.order):
                 continue
             with_parent = parent.status is view.status is TaskStatus.CANCELLED and not view.isolated
-            if name in joined or (with_parent and name not in ended):
-                try:
-                    plans.append(await self._plan_of(view, record))
-                except RetryRefused as refused:
-                    reason = f"its child {name!r}: {refused.reason}; or fork it before the child"
-                    raise RetryRefused(parent.task_id, reason) from None
+            if name in joined or with_parent:
+                plans.append(await self._plan_of(view, record))
         return plans
 
     async def _steering(self, session_id: str, task_id: str) -> list[str]:

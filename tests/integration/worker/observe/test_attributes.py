@@ -20,21 +20,6 @@ from redis_state.worker.tasks.views.stream import TaskView
 from tests.support.processes.pools import SESSION, becomes, client_of, pool
 
 
-async def test_parts_of_a_handler_set_attributes_at_once_and_none_is_lost(
-    store: RedisStateStore,
-) -> None:
-    async def work(ctx: TaskContext) -> None:
-        names = ("a", "b", "c")
-        await asyncio.gather(*(ctx.branch(name).set_attributes({name: 1}) for name in names))
-
-    async with pool(store, {"h": work}) as client:
-        task = await client.submit("h", session_id=SESSION)
-        await becomes(client, task, TaskStatus.COMPLETE)
-        view = await client.inspect(SESSION, task)
-        assert view is not None
-        assert view.attributes == {"a": 1, "b": 1, "c": 1}
-
-
 async def test_a_handler_sets_attributes_once_and_a_replay_does_not_turn_them_back(
     store: RedisStateStore,
 ) -> None:

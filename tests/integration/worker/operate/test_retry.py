@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -19,22 +18,13 @@ from redis_state.errors import (
     RetryRefused,
     TaskFailed,
     TaskUnknown,
-    TaskWasCancelled,
 )
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Budget, Handler, TaskContext, guarded
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.transitions import TaskTransitions
-from tests.support.processes.pools import (
-    SESSION,
-    becomes,
-    client_of,
-    open_token,
-    pool,
-    statuses,
-    updates_of,
-)
+from tests.support.processes.pools import SESSION, becomes, client_of, pool, statuses, updates_of
 from tests.support.samples import task as make_task
 from tests.support.scripts.replies import HOUR
 from tests.support.tasks.crash_states import orphaned, send, started, submitted, sweeper_of
@@ -134,53 +124,6 @@ async def test_what_cannot_be_reopened_is_refused(store: RedisStateStore) -> Non
                     assert pause.token is not None
                     await client.approve(pause.token)
             await becomes(client, name, TaskStatus.COMPLETE)
-
-
-async def test_a_child_that_was_cancelled_by_itself_is_not_reopened_with_its_parent(
-    store: RedisStateStore,
-) -> None:
-    async def parent(ctx: TaskContext) -> str:
-        with suppress(TaskWasCancelled):
-            await ctx.join(await ctx.spawn("child"))
-        await ctx.step("other way", int)
-        await ctx.pause(name="p")
-        return "without it"
-
-    async def child(ctx: TaskContext) -> None:
-        await ctx.pause()
-
-    async with pool(store, {"parent": parent, "child": child}) as client:
-        task = await client.submit("parent", session_id=SESSION)
-        await becomes(client, task, TaskStatus.PAUSED)
-        (spawned,) = await client.children(SESSION, task)
-        await becomes(client, spawned.task_id, TaskStatus.PAUSED)
-        await client.cancel(SESSION, spawned.task_id)
-        await open_token(store, task)
-        await becomes(client, task, TaskStatus.PAUSED)
-        await client.cancel(SESSION, task)
-        await becomes(client, task, TaskStatus.CANCELLED)
-        await client.retry(SESSION, task)
-        await client.approve(await open_token(store, task))
-        assert await client.result(SESSION, task) == "without it"
-        await becomes(client, spawned.task_id, TaskStatus.CANCELLED)
-
-
-async def test_a_parent_of_a_child_that_was_undone_says_what_to_do(
-    store: RedisStateStore,
-) -> None:
-    async def parent(ctx: TaskContext) -> None:
-        await ctx.join(await ctx.spawn("child"))
-
-    async def child(ctx: TaskContext) -> None:
-        ctx.on_failure(print)
-        raise ValueError
-
-    async with pool(store, {"parent": parent, "child": child}) as client:
-        task = await client.submit("parent", session_id=SESSION)
-        await becomes(client, task, TaskStatus.FAILED)
-        with pytest.raises(RetryRefused, match="fork it before the child") as refused:
-            await client.retry(SESSION, task)
-        assert refused.value.task_id == task
 
 
 async def test_a_task_of_a_protocol_is_not_reopened_but_made_again(store: RedisStateStore) -> None:
