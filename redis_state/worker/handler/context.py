@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
 from copy import copy
 from datetime import timedelta
-from random import random
-from time import monotonic
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from redis_state.errors import InvalidField
@@ -26,14 +24,11 @@ from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import Compensations
 from redis_state.worker.tasks.execution.emitter import Emitter
-from redis_state.worker.tasks.execution.inbox import UNDOING, Inbox
+from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.execution.patches import VERSION
 from redis_state.worker.tasks.execution.steps import StepPolicy, Steps
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.waitpoints.forms import PauseForm
-
-# How much longer than until the next moment of a rate those wait that did not get the last ones.
-_LONGER_MS = 5_000
 
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -327,40 +322,23 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         For calls of a model, say: ``await ctx.take("model", Rate(60, timedelta(minutes=1)))``. All
         callers give a name the same rate. One that was set comes before it, see `Rates`. A wait of
         more than a second frees the worker. It is taken once per call and task: a later run does
-        not take it again. A checkpoint.
-
-        In the work of a step it is taken by each attempt, in each run, until the step is recorded.
-        In a later attempt, and in an undo, the wait keeps the worker: to end the run would begin
-        the attempts again.
-
-        Errors: InvalidField for a cost above the rate that is given; TaskCancelled, LeaseLost.
+        not take it again. A checkpoint. Errors: InvalidField for a cost above the rate that is
+        given; TaskCancelled, LeaseLost.
         """
-        if self._steps.in_work:
-            await self._take(name, rate, cost)
-            return
-        # An earlier version recorded in how many ms to try again.
-        while wait_ms := await self._steps.do(f"take {name}", self._take, (name, rate, cost), {}):
+        entry = f"take {name}"
+        while wait_ms := await self._steps.do(entry, self._take, (name, rate, cost), {}):
             await self.sleep(timedelta(milliseconds=wait_ms), name=f"wait for {name}")
 
     async def _take(self, name: str, rate: Rate, cost: int) -> int:
-        """Take from a rate, after any number of waits."""
-        queue, steps = self._children.queue, self._steps
+        """Take from a rate; return in how many ms to try again, if that is not soon."""
+        queue = self._children.queue
         if queue is None:
             raise InvalidField("rate", "is kept by the queue, and this run has none")
-        waiting, waits = f"wait for {name}", 0
-        while self._is_decided(steps.next_entry("pause", waiting)):
-            await self.pause("sleep", name=waiting)
-        held_until = monotonic() + SHORT_SLEEP.total_seconds()
-        while wait_ms := await take(queue, name, rate, cost):
-            if steps.is_retry or UNDOING.get() or monotonic() + wait_ms / 1000 <= held_until:
-                await steps.rest(wait_ms / 1000)
-                continue
-            # Others wait for the same moment, and only one of them gets it.
-            waits += 1
-            wait_ms += min(wait_ms * waits, _LONGER_MS) * random()
-            delay = timedelta(milliseconds=wait_ms)
-            await self.pause("sleep", name=waiting, timeout=delay, on_timeout="resume")
-        return 0
+        wait_ms = await take(queue, name, rate, cost)
+        if 0 < wait_ms <= SHORT_SLEEP / timedelta(milliseconds=1):
+            await asyncio.sleep(wait_ms / 1000)
+            wait_ms = await take(queue, name, rate, cost)
+        return wait_ms
 
     async def _set_attributes(
         self, entry: str, changes: Mapping[str, AttributeValue], gone: AbstractSet[str]

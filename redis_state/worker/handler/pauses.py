@@ -186,9 +186,6 @@ class ContextPauses(ContextCalls):
     async def _pause(self, entry: str, requested: PauseRequest) -> Decision:
         return await self.wait_for(await self._open_pause(entry, requested))
 
-    def _is_decided(self, entry: str) -> bool:
-        return entry in self._pauses and self._pauses[entry]["state"] == "decided"
-
     def _token(self, entry: str) -> str:
         token = pause_token(self._started, entry)
         self._tokens[token] = entry

@@ -39,8 +39,6 @@ class NameScope:
         # Where an attempt of a step's work counts its updates: the next one may publish others.
         self.attempt: str = attempt
         self.path: str = path
-        # Whether it is a later attempt of one of them.
-        self.is_retry: bool = False
         # The steps in whose work the caller is, one in the other.
         self.entries: tuple[str, ...] = (*outer, entry) if entry else outer
         # The asyncio task in which it was begun.

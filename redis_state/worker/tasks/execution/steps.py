@@ -163,24 +163,6 @@ class Steps(CallNames):
         return WORKING.get() is not None
 
     @property
-    def is_retry(self) -> bool:
-        """Whether the caller is in a later attempt of a step. The next run knows of none."""
-        working = WORKING.get()
-        return working is not None and working.is_retry
-
-    async def rest(self, seconds: float) -> None:
-        """Sleep, and keep the worker. A checkpoint from its first moment to its last."""
-        over = asyncio.ensure_future(self._inbox.until_over())
-        try:
-            await asyncio.wait({over}, timeout=seconds)
-            if over.done():
-                over.result()
-        finally:
-            over.cancel()
-            await asyncio.gather(over, return_exceptions=True)
-        await self._inbox.checkpoint()
-
-    @property
     def within(self) -> tuple[str, ...]:
         """The steps in whose work the caller is, one in the other."""
         working = WORKING.get()
@@ -408,7 +390,6 @@ class Steps(CallNames):
         scope = NameScope(
             f"{path}/", home=caller, name=name, entry=entry, attempt=attempt, outer=self.within
         )
-        scope.is_retry = number > 1 or self.is_retry
         token = WORKING.set(scope)
         self._running.begin(entry, number)
         try:
