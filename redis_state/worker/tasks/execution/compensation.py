@@ -33,20 +33,25 @@ from typing import Any, Self
 from redis_state.errors import (
     BackendError,
     CorruptState,
+    HandlerChanged,
     InvalidField,
     InvalidTransition,
+    JournalRewound,
     LeaseLost,
+    PayloadStoreUnavailable,
+    PayloadUnreadable,
 )
 from redis_state.errors.groups import found_in
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
+from redis_state.worker.handler.calls import TaskHandedBack
 from redis_state.worker.tasks.children.cancelling import ON_CANCEL
 from redis_state.worker.tasks.execution.exits import kind_of
 from redis_state.worker.tasks.execution.inbox import UNDOING, Inbox, TaskCancelled
 from redis_state.worker.tasks.execution.steps import Steps
-from redis_state.worker.tasks.recorded.journal import Journals
+from redis_state.worker.tasks.recorded.journal import FAILED, Journals
 from redis_state.worker.tasks.recorded.rehearsal import IDLE_S, Rehearsal, kind_of_error
 from redis_state.worker.tasks.started import StartedRun
 
@@ -61,6 +66,11 @@ OF_SOURCE = "of the source"
 
 # Not the failure of a step or of a compensation: another run continues.
 _NOT_OURS = (BackendError, LeaseLost)
+# Errors that say nothing of a step: the run ends by them.
+_NO_FAILURES = (
+    *(*_NOT_OURS, HandlerChanged, InvalidTransition, JournalRewound, TaskHandedBack),
+    *(PayloadUnreadable, PayloadStoreUnavailable),
+)
 _CLEAN_UP_S = 5.0
 _LOOK_EVERY_S = 0.01
 _NAMED = 10
@@ -164,6 +174,8 @@ class Compensations:
         numbers = [note["number"] for note in self._known.values()]
         number = known["number"] if known else max(numbers, default=0) + 1
         self._registered[place] = _Undo(undo, arguments, number, on_cancel)
+        if self._started.replay.rehearsal is not None:
+            self._started.replay.rehearsal.move()
         if known is None:
             note = {"number": number, "on_cancel": on_cancel, "at": steps.reached}
             self._known[place] = note
@@ -172,11 +184,20 @@ class Compensations:
                 self._cancels = True
                 self._inbox.record_soon(ON_CANCEL, b"true")
 
-    def step_failed(self, entry: str, error: Exception) -> None:
-        """Remember a step that failed: its handler may handle that, and a rehearsal must too."""
-        if found_in(error, *_NOT_OURS) is None and len(self._failed_steps) < _MOST_ERRORS:
-            text = codec.text_of(error)[:_LONGEST_TEXT]
-            self._failed_steps[entry] = (kind_of_error(error), text)
+    def step_failed(self, entry: str, error: Exception, place: int | None) -> None:
+        """Remember a step that failed: its handler may handle that, and every later run must too.
+
+        It is recorded if the handler comes to another checkpoint. One without a ``place`` is for a
+        rehearsal alone.
+        """
+        if found_in(error, *_NO_FAILURES) is not None or FAILED + entry in self._started.journal:
+            return
+        failed = kind_of_error(error), codec.text_of(error)[:_LONGEST_TEXT]
+        if len(self._failed_steps) < _MOST_ERRORS:
+            self._failed_steps[entry] = failed
+        if place is not None:
+            note = {"error": list(failed), "place": place}
+            self._inbox.record_later(FAILED + entry, self._payloads.document(note, "error"))
 
     def begin(self, steps: Steps, handling: asyncio.Task[Any]) -> bool:
         """Begin a run; return whether it only rehearses, because the task can only fail.
@@ -339,7 +360,8 @@ class Compensations:
         self, steps: Steps, rehearsal: Rehearsal, handling: asyncio.Task[Any]
     ) -> None:
         """End the handler once it has registered everything, or does no more."""
-        while not (rehearsal.waiting and self._is_complete(steps)):
+        # It may hang where nothing is recorded, outside of any step.
+        while not self._is_complete(steps):
             rehearsal.moved.clear()
             try:
                 async with asyncio.timeout(IDLE_S if rehearsal.waiting else None):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from time import monotonic
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from redis_state.errors import BackendError, HandlerChanged, InvalidField
 from redis_state.models import UpdateType
@@ -28,9 +28,11 @@ from redis_state.worker.tasks.execution.running import RunningSteps, Shown, writ
 from redis_state.worker.tasks.recorded.journal import (
     INLINE_BYTES,
     Journals,
+    failures_of,
     unvisited,
 )
 from redis_state.worker.tasks.recorded.lanes import Lane
+from redis_state.worker.tasks.recorded.rehearsal import error_again
 from redis_state.worker.tasks.started import StartedRun
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -86,8 +88,10 @@ class Steps(CallNames):
         self._running = RunningSteps(self._show_running)
         self._patches = Patches(started, inbox)
         self._open = OpenSteps()
-        # Called with each step that has failed.
-        self.failed: Callable[[str, Exception], None] = lambda _entry, _error: None
+        # What earlier runs have seen fail, and their handlers have handled.
+        self._failures = failures_of(started.journal)
+        # Called with each step that has failed; it is kept for later runs if it has a place.
+        self.failed: Callable[[str, Exception, int | None], None] = _ignore
 
     def effect_id(self, name: str | None) -> str:
         """Return the key of a step's effects. See `TaskContext.effect_id`."""
@@ -114,7 +118,7 @@ class Steps(CallNames):
         entry, lane = self.ask_step(name)
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         once = partial(work, *arguments, **options)
-        return self._do(entry, name, once, policy, lane, checkpoint=checkpoint)
+        return self._do(entry, name, once, policy, lane, checkpoint=checkpoint, counted=True)
 
     async def do_keyed(
         self,
@@ -317,17 +321,21 @@ class Steps(CallNames):
         lane: Lane,
         *,
         checkpoint: bool = False,
+        counted: bool = False,
     ) -> Any:
         steps = self._open
         caller = steps.callers[entry] = asyncio.current_task()
         # One coroutine, as far as it goes: each reply would have to pass through each of several.
         try:
             note = self._recorded.get(entry)
-            waited = self._inbox.checking(steps=0 if note is not None else 1)
+            again = note is not None or entry in self._failures
+            waited = self._inbox.checking(steps=0 if again else 1)
             if waited is not None:
                 await waited
             if note is not None:
                 return await self._journals.result(self._keys, entry, note)
+            if entry in self._failures:
+                self._fail_again(entry)
             started = self._started
             if started.order.missed_at(entry) or started.replay.rehearsal is not None:
                 await self.check_call(entry)
@@ -355,7 +363,9 @@ class Steps(CallNames):
                 ),
             )
         except Exception as error:
-            self.failed(entry, error)
+            # In the work of a step it is that step's: the work is done again.
+            kept = counted and not self.in_work
+            self.failed(entry, error, self.place_of(entry) if kept else None)
             raise
         else:
             return result
@@ -364,6 +374,12 @@ class Steps(CallNames):
             if steps.watched:
                 steps.move()
             self._started.order.end(entry)
+
+    def _fail_again(self, entry: str) -> NoReturn:
+        """Raise the error of a step that failed in an earlier run. Errors: PayloadUnreadable."""
+        note, of = self._failures.pop(entry), f"task {self._keys.task_id!r}"
+        kind, text = self._store.base.payloads.need_within(note["error"], of=of, field=entry)
+        raise error_again(kind, text)
 
     async def _tried(
         self,
@@ -450,6 +466,10 @@ class Steps(CallNames):
 def effect_id(namespace: str, session_id: str, task_id: str, entry: str) -> str:
     """Return the effect id of a step: equal in every attempt, and unique to the step. 128 bits."""
     return codec.fingerprint("effect", namespace, session_id, task_id, entry)
+
+
+def _ignore(_entry: str, _error: Exception, _place: int | None) -> None:
+    """Do nothing about a step that has failed."""
 
 
 async def _awaited(attempt: Awaitable[T]) -> T:

@@ -45,6 +45,7 @@ from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.archived import ArchivedJournal, load_archived
 from redis_state.worker.tasks.recorded.inputs import read_input
 from redis_state.worker.tasks.recorded.journal import (
+    FAILED,
     PLACE,
     Journals,
     StepNote,
@@ -307,6 +308,7 @@ class KeptPart:
             # The version of the handler's code, and the notices about it.
             or name == VERSION
             or name.startswith(PATCH)
+            or (name.startswith(FAILED) and _is_before(note, place))
             or (name.startswith("took:") and not note[0] and (place is None or note[1] < place))
         ]
         others += [f"decided:{name}" for name in others if f"decided:{name}" in journal]

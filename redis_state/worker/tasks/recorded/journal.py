@@ -33,6 +33,8 @@ _RECEIVED = ("signal:", "request:")
 _ASKED_FOR = (_STEP, "pause:", _CHILD, *_RECEIVED)
 # Of a message that was received: how far the handler had come.
 PLACE = "place:"
+# A step whose failure the handler has handled.
+FAILED = "failed:"
 _JOIN = re.compile("[:/]join ")
 # How what is inside of a step begins: a name and its number, or its key.
 _INSIDE = re.compile(r"(?:[^#]|##)*#(?:\d+(?=[/!]|\Z)|=)")
@@ -206,6 +208,16 @@ async def fetch_result(
 def state_of(lane: Lane | None) -> LaneState:
     """Write where a lane stands, for the script that writes an entry."""
     return NO_LANE if lane is None else lane.state()
+
+
+def failures_of(journal: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the steps that have failed, by their entries, without those that are recorded."""
+    found = ((name.removeprefix(FAILED), note) for name, note in journal.items() if _failed(name))
+    return {entry: note for entry, note in found if entry not in journal}
+
+
+def _failed(name: str) -> bool:
+    return name.startswith(FAILED)
 
 
 def part_name(entry: str, number: int) -> bytes:
