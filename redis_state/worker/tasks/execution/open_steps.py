@@ -52,7 +52,7 @@ class OpenSteps:
 
     @contextmanager
     def ending(self) -> Generator[None, None, None]:
-        """Let no step begin in this block, which may end the run."""
+        """Hold back every step that would begin in this block, which may end the run."""
         self.ends += 1
         try:
             yield
