@@ -293,7 +293,8 @@ class TaskRun:
 
     async def _stop_rest(self) -> None:
         """Cancel the steps that the handler has left: no result of theirs is recorded any more."""
-        rest = set[asyncio.Task[Any]]() if self._context is None else self._context.working()
+        if self._context is None or not (rest := self._context.working()):
+            return
         rest.discard(cast("asyncio.Task[Any]", self._handling))
         if not rest:
             return

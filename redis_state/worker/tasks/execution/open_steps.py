@@ -9,7 +9,6 @@ ends with the run in any case.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,8 +24,9 @@ class OpenSteps:
         self.watched: int = 0
         # How many calls are ending the run.
         self.ends: int = 0
-        self._waiting: Counter[str] = Counter()
-        self._moved = asyncio.Event()
+        # How many calls in the work of a step wait.
+        self._waiting: dict[str, int] = {}
+        self._moved: asyncio.Event | None = None
 
     @property
     def are_quiet(self) -> bool:
@@ -35,12 +35,14 @@ class OpenSteps:
 
     def move(self) -> None:
         """Wake those who wait for a change."""
-        self._moved.set()
+        if self._moved is not None:
+            self._moved.set()
 
     @contextmanager
     def waiting(self, within: Sequence[str]) -> Generator[None, None, None]:
         """Count the steps in whose work the caller is as waiting, in this block."""
-        self._waiting.update(within)
+        for entry in within:
+            self._waiting[entry] = self._waiting.get(entry, 0) + 1
         self.move()
         try:
             yield
@@ -71,9 +73,10 @@ class OpenSteps:
             await self._change()
 
     async def _change(self) -> None:
+        moved = self._moved = self._moved or asyncio.Event()
         self.watched += 1
-        self._moved.clear()
+        moved.clear()
         try:
-            await self._moved.wait()
+            await moved.wait()
         finally:
             self.watched -= 1

@@ -403,8 +403,10 @@ class Steps(CallNames):
         path = entry.partition(":")[2]
         number = self._attempts[entry] = self._attempts.get(entry, 0) + 1
         attempt = f"{entry}!{number}"
+        working = WORKING.get()
+        outer = () if working is None else working.entries
         scope = NameScope(
-            f"{path}/", home=caller, name=name, entry=entry, attempt=attempt, outer=self.within
+            f"{path}/", home=caller, name=name, entry=entry, attempt=attempt, outer=outer
         )
         token = WORKING.set(scope)
         self._running.begin(entry, number)

@@ -212,12 +212,11 @@ def state_of(lane: Lane | None) -> LaneState:
 
 def failures_of(journal: Mapping[str, Any]) -> dict[str, Any]:
     """Return the steps that have failed, by their entries, without those that are recorded."""
-    found = ((name.removeprefix(FAILED), note) for name, note in journal.items() if _failed(name))
-    return {entry: note for entry, note in found if entry not in journal}
-
-
-def _failed(name: str) -> bool:
-    return name.startswith(FAILED)
+    return {
+        entry: note
+        for name, note in journal.items()
+        if name.startswith(FAILED) and (entry := name.removeprefix(FAILED)) not in journal
+    }
 
 
 def part_name(entry: str, number: int) -> bytes:
