@@ -15,7 +15,7 @@ from redis_state import RedisStateStore
 from redis_state.models import TaskStatus
 from redis_state.worker import TaskContext
 from redis_state.worker.tasks.waitpoints.open_pauses import list_open_pauses
-from tests.support.processes.pools import SESSION, client_of, pool
+from tests.support.processes.pools import SESSION, becomes, client_of, pool
 from tests.support.servers.command_proxy import CommandProxy
 from tests.support.tasks.runs import TASK, make, run_once
 from tests.support.tasks.waitpoints import tokens_of
@@ -156,6 +156,28 @@ async def test_no_step_begins_while_a_pause_ends_the_run(store: RedisStateStore)
     await decide(store, "p")
     assert (await run_once(store, handler)).status is TaskStatus.COMPLETE
     assert calls == [2]
+
+
+async def test_a_cancel_ends_a_pause_that_waits_for_a_step_and_the_step(
+    store: RedisStateStore,
+) -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("work")
+
+    async def handler(ctx: TaskContext) -> None:
+        await asyncio.gather(ctx.step("work", work), ctx.pause(name="p"))
+
+    async with pool(store, {"h": handler}) as client:
+        await client.submit("h", session_id=SESSION, task_id=TASK)
+        await tokens_of(store, TASK, 1)
+        await client.cancel(SESSION, TASK)
+        await becomes(client, TASK, TaskStatus.CANCELLED)
+    assert ended == ["work"]
 
 
 async def test_a_failure_beside_a_pause_fails_the_task(store: RedisStateStore) -> None:
