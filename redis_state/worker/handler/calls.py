@@ -64,6 +64,8 @@ class ContextCalls:
             raise self._end_paused() from None
 
     def _end_paused(self) -> TaskPaused:
+        if isinstance(self.inbox.over, TaskPaused):
+            return self.inbox.over
         telemetry.event("pause")
         paused = TaskPaused()
         self.inbox.close(paused)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Unpack
 
 from redis_state.errors import InvalidField
@@ -45,7 +46,8 @@ class ContextChildren(ContextCalls):
         """Return a child's result; if the child is not terminal, end the run and wait for it.
 
         The worker is free while the task waits. The child's end starts the next run. The end is
-        recorded like a step's result. A checkpoint.
+        recorded like a step's result. A checkpoint. While a step of another asyncio task works, the
+        run does not end.
 
         Errors: TaskFailed and TaskWasCancelled with the child's reason; InvalidField for a child of
         another task; TaskCancelled, LeaseLost.
@@ -83,7 +85,10 @@ class ContextChildren(ContextCalls):
 
     async def _end_of(self, child: ChildTask) -> dict[str, Any]:
         with self._ending_if_paused():
-            ended = await self._children.join(self._started, child.task_id)
+            ended = await self._steps.end_run(
+                partial(self._children.join, self._started, child.task_id),
+                partial(self._children.look, self._started, child.task_id),
+            )
         if ended is None:
             raise self._end_paused()
         return ended

@@ -313,6 +313,10 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         """Return the asyncio tasks of the handler that still run, without the one that asks."""
         return self._steps.unfinished()
 
+    def working(self) -> set[asyncio.Task[Any]]:
+        """Return the asyncio tasks that do a step now."""
+        return {task for task in self._steps.open.callers.values() if task and not task.done()}
+
     async def take(self, name: str, rate: Rate, *, cost: int = 1) -> None:
         """Take from a rate that all tasks of the namespace share, and wait until it may be used.
 

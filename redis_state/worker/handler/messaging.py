@@ -312,16 +312,28 @@ class ContextMessaging(ContextCalls):
             hold_s = HOLD_S if steps.in_own_task else inf
         try:
             await self.inbox.checkpoint()
-            with self._ending_if_paused():
+            with self._ending_if_paused(), steps.open.waiting(steps.within):
                 message = await self._talk.mailbox.receive(
-                    wanted, hold_s=hold_s, is_busy=lambda: steps.others_work
+                    wanted,
+                    hold_s=hold_s,
+                    is_busy=lambda: not steps.open.are_quiet,
+                    ending=self._end_by,
                 )
+                if message is None:
+                    raise self._end_paused()
+                await steps.passable()
         except CancelledError:
             self._talk.returned[_same(wanted.entry)].append(wanted.entry)
             raise
-        if message is None:
-            raise self._end_paused()
         return message
+
+    async def _end_by(self, pause: Callable[[], Awaitable[bool]]) -> bool:
+        """Pause the task; return whether it is paused. No step begins meanwhile."""
+        with self._steps.open.ending():
+            paused = await pause()
+            if paused:
+                self._end_paused()
+        return paused
 
     async def _replied(self, name: str, asking: Coroutine[Any, Any, Any], expected: Any) -> Any:
         return read_payload(name, await asking, expected)

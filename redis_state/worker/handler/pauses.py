@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from datetime import timedelta
+from functools import partial
 from typing import Any, Unpack
 
 from redis_state.errors import InvalidField, TokenUnknown
@@ -74,6 +75,8 @@ class ContextPauses(ContextCalls):
 
         Take what `open_pause` returned, or its token. The worker is free while the task waits. The
         decision starts the next run, on any worker, in which this call returns. A checkpoint.
+        While a step of another asyncio task works, the run does not end. A decision that comes
+        meanwhile is returned in this run.
 
         Errors: PauseTimeout; InvalidDecision if the value breaks a rule of the pause's type that
         its JSON schema cannot say, such as a validator's; TokenUnknown if this task has not opened
@@ -85,8 +88,12 @@ class ContextPauses(ContextCalls):
         await self.checkpoint()
         if self._pauses[entry]["state"] != "decided":
             await self._steps.rehearsed(f"the decision of {entry}")
+            pauses = TaskPauses(self.store)
             with self._ending_if_paused():
-                note = await TaskPauses(self.store).wait(self._started, entry)
+                note = await self._steps.end_run(
+                    partial(pauses.wait, self._started, entry),
+                    partial(pauses.look, self._started, entry),
+                )
             if note is None:
                 raise self._end_paused()
             self._pauses[entry] |= note

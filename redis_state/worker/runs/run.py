@@ -95,6 +95,7 @@ class TaskRun:
         self._failed: tuple[BaseException, RunOutcome] | None = None
         self._ends_s = monotonic() + config.keep_s
         self._handling: asyncio.Task[Any] | None = None
+        self._context: TaskContext | None = None
         self._lost: LeaseLost | None = None
         self._hard_cancelled = False
         self._overdue = False
@@ -120,6 +121,7 @@ class TaskRun:
             try:
                 await self._prepare()
                 await self._until_done()
+                await self._stop_rest()
                 await self._compensate()
             except asyncio.CancelledError:
                 await shielded(self._hand_off())
@@ -258,7 +260,7 @@ class TaskRun:
             self._inbox.raise_if_over()
             known = ", ".join(sorted(self._config.handlers)) or "none"
             raise LookupError(f"no handler named {name!r} in this worker, which has {known}")
-        context = TaskContext(
+        self._context = context = TaskContext(
             self._store,
             self._started,
             self._inbox,
@@ -288,6 +290,20 @@ class TaskRun:
         if not handling.done():
             log.error("the handler of task %r goes on after it was cancelled", self._task_id)
             self._inbox.close(TaskCancelled("the run is over"))
+
+    async def _stop_rest(self) -> None:
+        """Cancel the steps that the handler has left: no result of theirs is recorded any more."""
+        if self._context is None or not (rest := self._context.working()):
+            return
+        rest.discard(cast("asyncio.Task[Any]", self._handling))
+        if not rest:
+            return
+        self._inbox.close(TaskCancelled("the run is over"))
+        for task in rest:
+            task.cancel()
+        _, stuck = await asyncio.wait(rest, timeout=_CLEAN_UP_S)
+        if stuck:
+            log.error("parts of the handler of task %r go on", self._task_id)
 
     async def _leave(self) -> None:
         """Write down how the run ended."""
@@ -355,6 +371,7 @@ class TaskRun:
         """Set the task pending again, because this process is to stop."""
         if self._handling is not None:
             await self._stop(self._handling)
+            await self._stop_rest()
         outcome = self._outcome()
         ended = outcome is None or outcome[0] is TaskStatus.COMPLETE
         ended = ended or self._inbox.cancelled or self._overdue

@@ -42,6 +42,11 @@ def told(text: str) -> str:
     return f"{MARK} {text}"
 
 
+def fail() -> None:
+    """Fail as a step that the handler handles."""
+    raise ValueError(told("failure"))
+
+
 async def everything(ctx: TaskContext) -> Any:
     """Do all that has a payload."""
     assert ctx.input == {"x": told("input")}
@@ -56,6 +61,8 @@ async def everything(ctx: TaskContext) -> Any:
     ctx.on_failure(undo, receipt)
     large = await ctx.step("large", lambda: told("large") * 10_000)
     assert len(large) > 100_000
+    with pytest.raises(ValueError, match=told("failure")):
+        await ctx.step("fail", fail)
     child = await ctx.spawn("child", {"y": told("child input")}, description=told("child"))
     assert await ctx.join(child) == told("child result")
     await ctx.progress(told("progress"))

@@ -17,6 +17,7 @@ import hmac
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
+from math import inf
 from typing import Any
 
 from redis_state.errors import BackendError, TaskFailed, TaskWasCancelled
@@ -141,12 +142,9 @@ class ChildTasks:
         parent = started.state
         session_id, task_id = parent.session_id, parent.task_id
         while True:
-            child = await self._store.tasks.load(session_id, child_id)
-            if child is None:
-                return await self._end_recorded(session_id, task_id, child_id)
-            if child.status.is_terminal:
-                need_end(child)
-                return recorded_end(child)
+            end, _ = await self.look(started, child_id)
+            if end is not None:
+                return end
             await self._books.inspect_soon(session_id, task_id)
             write = new_write_id()
             reply = await self._scripts.join_task(
@@ -168,6 +166,20 @@ class ChildTasks:
                 return None
             if reply.word not in (ReplyCode.AGAIN, ReplyCode.MISSING):
                 raise_refused(reply, parent, run=started.replay, wanted="PAUSED")
+
+    async def look(self, started: StartedRun, child_id: str) -> tuple[dict[str, Any] | None, float]:
+        """Return the end of a child; or None, with no time by which it ends.
+
+        Errors: TaskFailed as in `join`.
+        """
+        session_id = started.state.session_id
+        child = await self._store.tasks.load(session_id, child_id)
+        if child is None:
+            return await self._end_recorded(session_id, started.state.task_id, child_id), 0.0
+        if not child.status.is_terminal:
+            return None, inf
+        need_end(child)
+        return recorded_end(child), 0.0
 
     @asynccontextmanager
     async def ending(

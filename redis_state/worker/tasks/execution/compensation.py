@@ -16,6 +16,9 @@ has no functions to call, only names. So it rehearses the handler: the calls ret
 recorded, the handler registers the same functions again, and stops where the journal ends.
 
 Nothing here happens at a pause, at a hand-off or after a lost lease: those end a run, not the task.
+
+A fork registers the compensations of the part that it was given, too. What they undo is the
+source's, and so are they: the fork has them as ended.
 """
 
 from __future__ import annotations
@@ -30,20 +33,25 @@ from typing import Any, Self
 from redis_state.errors import (
     BackendError,
     CorruptState,
+    HandlerChanged,
     InvalidField,
     InvalidTransition,
+    JournalRewound,
     LeaseLost,
+    PayloadStoreUnavailable,
+    PayloadUnreadable,
 )
 from redis_state.errors.groups import found_in
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
+from redis_state.worker.handler.calls import TaskHandedBack
 from redis_state.worker.tasks.children.cancelling import ON_CANCEL
 from redis_state.worker.tasks.execution.exits import kind_of
 from redis_state.worker.tasks.execution.inbox import UNDOING, Inbox, TaskCancelled
 from redis_state.worker.tasks.execution.steps import Steps
-from redis_state.worker.tasks.recorded.journal import Journals
+from redis_state.worker.tasks.recorded.journal import FAILED, Journals
 from redis_state.worker.tasks.recorded.rehearsal import IDLE_S, Rehearsal, kind_of_error
 from redis_state.worker.tasks.started import StartedRun
 
@@ -54,9 +62,15 @@ RunOutcome = tuple[TaskStatus, Any, str | None]
 REGISTERED = "undo:"
 UNDONE = "undone:"
 FAILING = "compensating"
+OF_SOURCE = "of the source"
 
 # Not the failure of a step or of a compensation: another run continues.
 _NOT_OURS = (BackendError, LeaseLost)
+# Errors that say nothing of a step: the run ends by them.
+_NO_FAILURES = (
+    *(*_NOT_OURS, HandlerChanged, InvalidTransition, JournalRewound, TaskHandedBack),
+    *(PayloadUnreadable, PayloadStoreUnavailable),
+)
 _CLEAN_UP_S = 5.0
 _LOOK_EVERY_S = 0.01
 _NAMED = 10
@@ -70,7 +84,8 @@ class Compensation:
     """One compensation of a task, as its journal has it.
 
     ``name`` has its order among those of the name. ``state`` is ``registered``, ``undone`` or
-    ``failed``; ``error`` is the class of the last attempt's error.
+    ``failed``; ``error`` is the class of the last attempt's error. In a fork, ``source`` is one of
+    what its source has done, which the fork does not undo.
     """
 
     name: str
@@ -130,6 +145,7 @@ class Compensations:
             for entry, note in started.journal.items()
             if entry.startswith(UNDONE)
         }
+        self._of_source = {place for place, error in self._ended.items() if error == OF_SOURCE}
         self._known = {
             entry.removeprefix(REGISTERED): note
             for entry, note in started.journal.items()
@@ -158,18 +174,30 @@ class Compensations:
         numbers = [note["number"] for note in self._known.values()]
         number = known["number"] if known else max(numbers, default=0) + 1
         self._registered[place] = _Undo(undo, arguments, number, on_cancel)
+        if self._started.replay.rehearsal is not None:
+            self._started.replay.rehearsal.move()
         if known is None:
-            self._known[place] = note = {"number": number, "on_cancel": on_cancel}
+            note = {"number": number, "on_cancel": on_cancel, "at": steps.reached}
+            self._known[place] = note
             self._inbox.record_soon(REGISTERED + place, codec.encode(note))
             if on_cancel and not self._cancels:
                 self._cancels = True
                 self._inbox.record_soon(ON_CANCEL, b"true")
 
-    def step_failed(self, entry: str, error: Exception) -> None:
-        """Remember a step that failed: its handler may handle that, and a rehearsal must too."""
-        if found_in(error, *_NOT_OURS) is None and len(self._failed_steps) < _MOST_ERRORS:
-            text = codec.text_of(error)[:_LONGEST_TEXT]
-            self._failed_steps[entry] = (kind_of_error(error), text)
+    def step_failed(self, entry: str, error: Exception, place: int | None) -> None:
+        """Remember a step that failed: its handler may handle that, and every later run must too.
+
+        It is recorded if the handler comes to another checkpoint. One without a ``place`` is for a
+        rehearsal alone.
+        """
+        if found_in(error, *_NO_FAILURES) is not None or FAILED + entry in self._started.journal:
+            return
+        failed = kind_of_error(error), codec.text_of(error)[:_LONGEST_TEXT]
+        if len(self._failed_steps) < _MOST_ERRORS:
+            self._failed_steps[entry] = failed
+        if place is not None:
+            note = {"error": list(failed), "place": place}
+            self._inbox.record_later(FAILED + entry, self._payloads.document(note, "error"))
 
     def begin(self, steps: Steps, handling: asyncio.Task[Any]) -> bool:
         """Begin a run; return whether it only rehearses, because the task can only fail.
@@ -177,7 +205,7 @@ class Compensations:
         The handler, which runs in ``handling``, is cancelled once it has registered everything.
         """
         self._steps = steps
-        if self._failing is None and self._inbox.cancelled and self._left(TaskStatus.CANCELLED):
+        if self._failing is None and self._inbox.cancelled and self._own(TaskStatus.CANCELLED):
             reason = self._inbox.cancel_reason
             self._failing = _Failing(TaskStatus.CANCELLED, reason, recorded=False)
         if self._failing is None:
@@ -191,7 +219,7 @@ class Compensations:
         """Return whether something is to be undone before a run's outcome is written."""
         if outcome[0] is TaskStatus.PENDING:
             return False
-        return self._failing is not None or bool(self._left(outcome[0]))
+        return self._failing is not None or bool(self._own(outcome[0]))
 
     async def settle(self, outcome: RunOutcome, *, stuck: bool, ends_s: float) -> RunOutcome:
         """Undo what the handler has done; return the task's end, or that it must run again.
@@ -256,7 +284,9 @@ class Compensations:
         if steps is None:  # the run has ended before its handler began
             return
         content: dict[str, Any] = {"status": failing.status.value, "error": failing.error}
-        content["compensations"] = [place.removeprefix("#") for place in left]
+        content["compensations"] = [
+            place.removeprefix("#") for place in left if place not in self._of_source
+        ]
         await steps.report("compensating", {"notice": "compensating"} | content)
         for place in left:
             if place not in self._ended:
@@ -306,6 +336,9 @@ class Compensations:
         ]
         return [place for _, place in sorted(chosen, reverse=True)]
 
+    def _own(self, status: TaskStatus) -> list[str]:
+        return [place for place in self._left(status) if place not in self._of_source]
+
     def _ends(self, left: list[str]) -> tuple[list[str], dict[str, str]]:
         """Return what was undone, and what was not, with the error."""
         ended = {place.removeprefix("#"): self._ended[place] for place in left}
@@ -321,13 +354,15 @@ class Compensations:
         return "; ".join(parts)
 
     def _is_complete(self, steps: Steps) -> bool:
-        return self._known.keys() <= self._registered.keys() and not steps.unused()
+        own = self._known.keys() - self._of_source
+        return own <= self._registered.keys() and not steps.unused()
 
     async def _end_rehearsal(
         self, steps: Steps, rehearsal: Rehearsal, handling: asyncio.Task[Any]
     ) -> None:
         """End the handler once it has registered everything, or does no more."""
-        while not (rehearsal.waiting and self._is_complete(steps)):
+        # It may hang where nothing is recorded, outside of any step.
+        while not self._is_complete(steps):
             rehearsal.moved.clear()
             try:
                 async with asyncio.timeout(IDLE_S if rehearsal.waiting else None):
@@ -359,9 +394,29 @@ def compensations_of(journal: Mapping[str, Any]) -> list[Compensation]:
             end = journal.get(UNDONE + place)
             error = end["error"] if end else None
             state = "registered" if end is None else "undone" if error is None else "failed"
+            if error == OF_SOURCE:
+                state, error = "source", None
             one = Compensation(place.removeprefix("#"), state, error, note["on_cancel"])
             found.append((note["number"], one))
     return [one for _, one in sorted(found, key=lambda numbered: numbered[0])]
+
+
+def of_source(
+    journal: Mapping[str, Any], place: int | None, *, has_steps: bool
+) -> Mapping[str, bytes]:
+    """Make the entries of a fork for the compensations that stay its source's.
+
+    Those are all that the source registered before ``place``, except before its first call.
+    """
+    made: dict[str, bytes] = {}
+    for entry, note in journal.items():
+        if not entry.startswith(REGISTERED) or not has_steps:
+            continue
+        at = note.get("at")
+        if place is None or (at is not None and at < place):
+            made[entry] = codec.encode(note)
+            made[UNDONE + entry.removeprefix(REGISTERED)] = codec.encode({"error": OF_SOURCE})
+    return made
 
 
 def is_being_undone(journal: Mapping[str, Any]) -> bool:

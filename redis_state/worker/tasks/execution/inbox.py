@@ -108,6 +108,8 @@ class Inbox:
         self._over: BaseException | None = None
         # Deliveries that are being recorded, and what records one of them again.
         self._recording: dict[asyncio.Task[None], Callable[[], Awaitable[None]]] = {}
+        # What is recorded only if the handler comes to another checkpoint.
+        self._later: list[tuple[str, bytes]] = []
         self._starting: asyncio.TimerHandle | None = None
         self._follower: asyncio.Task[None] | None = None
         # Returns the lane of the caller that takes events.
@@ -207,6 +209,7 @@ class Inbox:
         """Pass a checkpoint; return what is to be awaited for that, as a rule nothing."""
         replay = self._replay
         steered = self._over or self._cancelled or self._recording or self._follower is None
+        steered = steered or self._later
         if steered or replay.rewound or replay.rehearsal is not None or UNDOING.get():
             return self._steered(steps, updates)
         if not self._open.is_set():
@@ -230,6 +233,8 @@ class Inbox:
         if self._follower is None:
             self._follow_now()
         self.raise_if_over()
+        while self._later:
+            self.record_soon(*self._later.pop(0))
         if self._recording or not self._open.is_set():
             await self._open.wait()
             await self._recorded()
@@ -386,6 +391,10 @@ class Inbox:
             return
         record = partial(self._record, entry, value, lane)
         self._recording[asyncio.get_running_loop().create_task(record())] = record
+
+    def record_later(self, entry: str, value: bytes) -> None:
+        """Record an entry once the handler comes to another checkpoint."""
+        self._later.append((entry, value))
 
     async def _record(self, entry: str, value: bytes, lane: Lane | None) -> None:
         keys = self._store.tasks.keys(self._session_id, self._task_id)

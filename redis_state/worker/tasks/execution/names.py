@@ -32,15 +32,15 @@ class NameScope:
         name: str = "",
         entry: str = "",
         attempt: str = "",
-        depth: int = 0,
+        outer: tuple[str, ...] = (),
     ) -> None:
         self.name: str = name
         self.entry: str = entry
         # Where an attempt of a step's work counts its updates: the next one may publish others.
         self.attempt: str = attempt
         self.path: str = path
-        # Of so many steps, one in the other, it is the innermost.
-        self.depth: int = depth
+        # The steps in whose work the caller is, one in the other.
+        self.entries: tuple[str, ...] = (*outer, entry) if entry else outer
         # The asyncio task in which it was begun.
         self.home: object = home or running_in()
         self._counts: dict[str, int] = {}
@@ -147,6 +147,11 @@ class CallNames:
     def place_of(self, entry: str) -> int:
         """Return how far the handler had come when it used an entry."""
         return self._places.get(entry, 0)
+
+    @property
+    def reached(self) -> int:
+        """How far all asyncio tasks of the handler have come."""
+        return self._started.replay.named("").order
 
     def handler_place_of(self, entry: str) -> int:
         """Return the same, but 0 in a step's work, whose places are not those of the handler."""

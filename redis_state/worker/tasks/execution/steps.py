@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from time import monotonic
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from redis_state.errors import BackendError, HandlerChanged, InvalidField
 from redis_state.models import UpdateType
@@ -21,20 +21,28 @@ from redis_state.worker.tasks.execution.emitter import Emitter
 from redis_state.worker.tasks.execution.exits import Exited, returned
 from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.execution.names import WORKING, CallNames, NameScope, running_in
+from redis_state.worker.tasks.execution.open_steps import OpenSteps
 from redis_state.worker.tasks.execution.patches import Patches
 from redis_state.worker.tasks.execution.retries import Retried, RetryPolicy, try_by
 from redis_state.worker.tasks.execution.running import RunningSteps, Shown, write_running
 from redis_state.worker.tasks.recorded.journal import (
     INLINE_BYTES,
     Journals,
+    failures_of,
     unvisited,
 )
 from redis_state.worker.tasks.recorded.lanes import Lane
+from redis_state.worker.tasks.recorded.rehearsal import error_again
 from redis_state.worker.tasks.started import StartedRun
 
 log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+# How often a call that waits for other steps looks for what it waits for.
+_LOOK_EVERY_S = 1.0
+# How long a handler has to end by the failure of a step before a pause ends the run.
+_SETTLES_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +87,11 @@ class Steps(CallNames):
         self._traced = telemetry.may_trace()
         self._running = RunningSteps(self._show_running)
         self._patches = Patches(started, inbox)
-        # The steps that run, until they are recorded, and who does each.
-        self._calling: dict[str, asyncio.Task[Any] | None] = {}
-        # Called with each step that has failed.
-        self.failed: Callable[[str, Exception], None] = lambda _entry, _error: None
+        self._open = OpenSteps()
+        # What earlier runs have seen fail, and their handlers have handled.
+        self._failures = failures_of(started.journal)
+        # Called with each step that has failed; it is kept for later runs if it has a place.
+        self.failed: Callable[[str, Exception, int | None], None] = _ignore
 
     def effect_id(self, name: str | None) -> str:
         """Return the key of a step's effects. See `TaskContext.effect_id`."""
@@ -109,7 +118,7 @@ class Steps(CallNames):
         entry, lane = self.ask_step(name)
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         once = partial(work, *arguments, **options)
-        return self._do(entry, name, once, policy, lane, checkpoint=checkpoint)
+        return self._do(entry, name, once, policy, lane, checkpoint=checkpoint, counted=True)
 
     async def do_keyed(
         self,
@@ -148,15 +157,79 @@ class Steps(CallNames):
         return run.is_behind(working.entry, own=own, branch=branch)
 
     @property
-    def others_work(self) -> bool:
-        """Whether a step runs, other than those in whose work the caller is."""
-        working = WORKING.get()
-        return len(self._calling) > (0 if working is None else working.depth)
+    def open(self) -> OpenSteps:
+        """The steps that work now, in all branches."""
+        return self._open
 
     @property
     def in_work(self) -> bool:
         """Whether the caller is the work of a step, which is done again until it is recorded."""
         return WORKING.get() is not None
+
+    @property
+    def within(self) -> tuple[str, ...]:
+        """The steps in whose work the caller is, one in the other."""
+        working = WORKING.get()
+        return () if working is None else working.entries
+
+    async def end_run(
+        self,
+        end: Callable[[], Awaitable[T | None]],
+        look: Callable[[], Awaitable[tuple[T | None, float]]],
+    ) -> T | None:
+        """End the run by ``end`` once no other step works; return None if it has ended.
+
+        Until then ``look`` is called now and then. What either of them finds is returned, and the
+        run continues. ``look`` also returns for how many seconds it need not be called. Errors:
+        theirs; TaskCancelled, LeaseLost.
+        """
+        settled = True
+        with self._open.waiting(self.within):
+            while True:
+                if not self._open.are_quiet:
+                    settled = False
+                    found, left_s = await look()
+                    if found is not None:
+                        break
+                    await self._until_quiet(min(left_s, _LOOK_EVERY_S))
+                elif self._has_returned:
+                    await self._inbox.until_over()
+                elif not settled:
+                    # The failure of a step that has just ended may be about to end the handler.
+                    await asyncio.sleep(_SETTLES_S)
+                    settled = True
+                else:
+                    with self._open.ending():
+                        found = await end()
+                    if found is None:
+                        return None
+                    break
+            await self.passable()
+            return found
+
+    async def passable(self) -> None:
+        """Wait while another call is ending the run. Errors: those of a run that has ended."""
+        if self._open.ends:
+            await self._open.until_open()
+            self._inbox.raise_if_over()
+
+    @property
+    def _has_returned(self) -> bool:
+        """Whether the handler has ended: what it left behind does not pause its task."""
+        return isinstance(self._root.home, asyncio.Task) and self._root.home.done()
+
+    async def _until_quiet(self, within_s: float) -> None:
+        quiet = asyncio.ensure_future(self._open.until_quiet())
+        over = asyncio.ensure_future(self._inbox.until_over())
+        both = {quiet, over}
+        try:
+            await asyncio.wait(both, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            if over.done():
+                over.result()
+        finally:
+            quiet.cancel()
+            over.cancel()
+            await asyncio.gather(quiet, over, return_exceptions=True)
 
     async def record(self, entry: str, value: bytes) -> None:
         """Record what this run has learned. Errors: LeaseLost, JournalRewound."""
@@ -194,7 +267,7 @@ class Steps(CallNames):
 
     def unfinished(self) -> set[asyncio.Task[Any]]:
         """Return the asyncio tasks of the handler that still run, without the one that asks."""
-        found = {*self._started.replay.asyncio_tasks(), *self._calling.values()}
+        found = {*self._started.replay.asyncio_tasks(), *self._open.callers.values()}
         own = asyncio.current_task()
         return {task for task in found if not (task is None or task is own or task.done())}
 
@@ -248,20 +321,27 @@ class Steps(CallNames):
         lane: Lane,
         *,
         checkpoint: bool = False,
+        counted: bool = False,
     ) -> Any:
-        caller = self._calling[entry] = asyncio.current_task()
+        steps = self._open
+        caller = steps.callers[entry] = asyncio.current_task()
         # One coroutine, as far as it goes: each reply would have to pass through each of several.
         try:
             note = self._recorded.get(entry)
-            waited = self._inbox.checking(steps=0 if note is not None else 1)
+            again = note is not None or entry in self._failures
+            waited = self._inbox.checking(steps=0 if again else 1)
             if waited is not None:
                 await waited
             if note is not None:
                 return await self._journals.result(self._keys, entry, note)
+            if entry in self._failures:
+                self._fail_again(entry)
             started = self._started
             if started.order.missed_at(entry) or started.replay.rehearsal is not None:
                 await self.check_call(entry)
                 await self.rehearsed(entry)
+            if steps.ends:
+                await self.passable()
             began_s = monotonic()
             if policy is None or policy.attempts == 1:
                 found = await self._once(entry, name, work, caller)
@@ -283,13 +363,23 @@ class Steps(CallNames):
                 ),
             )
         except Exception as error:
-            self.failed(entry, error)
+            # In the work of a step it is that step's: the work is done again.
+            kept = counted and not self.in_work
+            self.failed(entry, error, self.place_of(entry) if kept else None)
             raise
         else:
             return result
         finally:
-            self._calling.pop(entry, None)
+            steps.callers.pop(entry, None)
+            if steps.watched:
+                steps.move()
             self._started.order.end(entry)
+
+    def _fail_again(self, entry: str) -> NoReturn:
+        """Raise the error of a step that failed in an earlier run. Errors: PayloadUnreadable."""
+        note, of = self._failures.pop(entry), f"task {self._keys.task_id!r}"
+        kind, text = self._store.base.payloads.need_within(note["error"], of=of, field=entry)
+        raise error_again(kind, text)
 
     async def _tried(
         self,
@@ -313,10 +403,10 @@ class Steps(CallNames):
         path = entry.partition(":")[2]
         number = self._attempts[entry] = self._attempts.get(entry, 0) + 1
         attempt = f"{entry}!{number}"
-        outer = WORKING.get()
-        depth = 1 if outer is None else outer.depth + 1
+        working = WORKING.get()
+        outer = () if working is None else working.entries
         scope = NameScope(
-            f"{path}/", home=caller, name=name, entry=entry, attempt=attempt, depth=depth
+            f"{path}/", home=caller, name=name, entry=entry, attempt=attempt, outer=outer
         )
         token = WORKING.set(scope)
         self._running.begin(entry, number)
@@ -378,6 +468,10 @@ class Steps(CallNames):
 def effect_id(namespace: str, session_id: str, task_id: str, entry: str) -> str:
     """Return the effect id of a step: equal in every attempt, and unique to the step. 128 bits."""
     return codec.fingerprint("effect", namespace, session_id, task_id, entry)
+
+
+def _ignore(_entry: str, _error: Exception, _place: int | None) -> None:
+    """Do nothing about a step that has failed."""
 
 
 async def _awaited(attempt: Awaitable[T]) -> T:

@@ -14,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from time import monotonic
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 from redis_state import limits
 from redis_state.errors import InvalidField, ReceiveTimeout, RedisStateError
@@ -49,6 +50,9 @@ HOLD_S: Final = 2.0
 _LOOK_EVERY_S = 5.0
 _AGAIN_S = 1.0
 _BETWEEN = "\0"
+
+# Calls what pauses the task, while no step begins, and returns whether it has.
+Ending: TypeAlias = Callable[[Callable[[], Awaitable[bool]]], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,12 @@ class Mailbox:
         self._replied = {entry for entry in started.journal if entry.startswith("reply:")}
 
     async def receive(
-        self, wanted: Receiving, *, hold_s: float, is_busy: Callable[[], bool]
+        self,
+        wanted: Receiving,
+        *,
+        hold_s: float,
+        is_busy: Callable[[], bool],
+        ending: Ending,
     ) -> TaskMessage | None:
         """Return the next message of a box; None if the task was paused to wait for it.
 
@@ -130,7 +139,7 @@ class Mailbox:
             await self._started.replay.rehearsal.end(wanted.entry)
         self._waiting[wanted.box] += 1
         try:
-            return await self._receive(wanted, hold_s, is_busy)
+            return await self._receive(wanted, hold_s, is_busy, ending)
         finally:
             self._waiting[wanted.box] -= 1
 
@@ -163,7 +172,11 @@ class Mailbox:
         self._replied.add(entry)
 
     async def _receive(
-        self, wanted: Receiving, hold_s: float, is_busy: Callable[[], bool]
+        self,
+        wanted: Receiving,
+        hold_s: float,
+        is_busy: Callable[[], bool],
+        ending: Ending,
     ) -> TaskMessage | None:
         hold_ends = monotonic() + hold_s
         async with AsyncExitStack() as stack:
@@ -174,7 +187,7 @@ class Mailbox:
                     return _read(wanted, row)
                 held_s = hold_ends - monotonic()
                 if held_s <= 0 and not is_busy():
-                    if await self._pause(left_ms):
+                    if await ending(partial(self._pause, left_ms)):
                         return None
                     continue
                 if waiter is None:

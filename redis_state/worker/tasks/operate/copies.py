@@ -7,7 +7,7 @@ part too, and its steps from there on have effect ids of their own.
 A fork takes over what belongs to the part before for certain: recorded steps, decided pauses,
 children whose end is recorded, signals and requests that were received, steering that the handler's
 own asyncio task took. It opens its own pauses, whose tokens come from its own secret, and spawns
-its own children.
+its own children. What undoes the part before stays its source's.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.queue.limits import flow_key
-from redis_state.worker.tasks.execution.compensation import is_being_undone
+from redis_state.worker.tasks.execution.compensation import is_being_undone, of_source
 from redis_state.worker.tasks.execution.patches import PATCH, VERSION
 from redis_state.worker.tasks.moves import new_fields
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.archived import ArchivedJournal, load_archived
 from redis_state.worker.tasks.recorded.inputs import read_input
 from redis_state.worker.tasks.recorded.journal import (
+    FAILED,
     PLACE,
     Journals,
     StepNote,
@@ -320,6 +321,7 @@ class KeptPart:
             # The version of the handler's code, and the notices about it.
             or name == VERSION
             or name.startswith(PATCH)
+            or (name.startswith(FAILED) and _is_before(note, place))
             or (name.startswith("took:") and not note[0] and (place is None or note[1] < place))
         ]
         others += [f"decided:{name}" for name in others if f"decided:{name}" in journal]
@@ -340,6 +342,7 @@ class KeptPart:
             "entries": b"%d" % (len(steps) + len(others)),
             # A replay gets nothing new before it has come this far.
             "lane:": codec.encode([max(int(reached), 0), {}, ["", "", "", ""]]),
+            **of_source(journal, place, has_steps=bool(steps)),
         }
         return cls(entry, names, made, bool(steps))
 

@@ -46,12 +46,15 @@ from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import is_undone
 from redis_state.worker.tasks.moves import announcement, status_update
 from redis_state.worker.tasks.recorded.journal import (
+    FAILED,
     PLACE,
     Journals,
+    failures_of,
     joined_child,
     received,
     steps_of,
 )
+from redis_state.worker.tasks.recorded.rehearsal import class_of_kind
 
 _REOPENED = (TaskStatus.FAILED, TaskStatus.CANCELLED)
 # What steered the run that is over, and not its handler.
@@ -157,6 +160,7 @@ class Reopening:
             joins = _failed_joins(journal)
             why = state.error or ""
             dropped = [*joins, *_overdue(journal, why, beyond=joins), *_missed(journal, why)]
+            dropped += _failures(journal, why, beyond=joins)
             steps = len(steps_of(journal)) - len(joins)
             spawned = {entry: note["task"] for entry, note in journal.items() if _is_child(entry)}
         except (ValueError, TypeError, KeyError) as error:
@@ -309,6 +313,19 @@ def _overdue(journal: Mapping[str, Any], error: str, *, beyond: Mapping[str, str
             continue
         if error.startswith("PauseTimeout") or int(note.get("place", 0)) > last:
             found += [entry, f"decided:{entry}"]
+    return found
+
+
+def _failures(journal: Mapping[str, Any], error: str, *, beyond: Mapping[str, str]) -> list[str]:
+    """Find the steps that failed behind the last recorded one, and those that failed the task."""
+    last = max((note.place for entry, note in steps_of(journal) if entry not in beyond), default=0)
+    found: list[str] = []
+    for entry, note in failures_of(journal).items():
+        failed = note["error"]
+        # Sealed, it cannot be compared.
+        text = f"{class_of_kind(failed[0])}: {failed[1]}" if type(failed) is list else None
+        if note["place"] > last or (text is not None and text in error):
+            found.append(FAILED + entry)
     return found
 
 

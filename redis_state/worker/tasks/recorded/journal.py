@@ -33,6 +33,8 @@ _RECEIVED = ("signal:", "request:")
 _ASKED_FOR = (_STEP, "pause:", _CHILD, *_RECEIVED)
 # Of a message that was received: how far the handler had come.
 PLACE = "place:"
+# A step whose failure the handler has handled.
+FAILED = "failed:"
 _JOIN = re.compile("[:/]join ")
 # How what is inside of a step begins: a name and its number, or its key.
 _INSIDE = re.compile(r"(?:[^#]|##)*#(?:\d+(?=[/!]|\Z)|=)")
@@ -206,6 +208,15 @@ async def fetch_result(
 def state_of(lane: Lane | None) -> LaneState:
     """Write where a lane stands, for the script that writes an entry."""
     return NO_LANE if lane is None else lane.state()
+
+
+def failures_of(journal: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the steps that have failed, by their entries, without those that are recorded."""
+    return {
+        entry: note
+        for name, note in journal.items()
+        if name.startswith(FAILED) and (entry := name.removeprefix(FAILED)) not in journal
+    }
 
 
 def part_name(entry: str, number: int) -> bytes:

@@ -72,6 +72,11 @@ def kind_of_error(error: BaseException) -> str:
     return _IN_GROUP.join(f"{type(one).__module__}:{type(one).__qualname__}" for one in kinds)
 
 
+def class_of_kind(kind: str) -> str:
+    """Return the name of the class that `kind_of_error` has written."""
+    return kind.partition(_IN_GROUP)[0].partition(":")[2].rpartition(".")[2]
+
+
 def error_again(kind: str, text: str) -> Exception:
     """Make an error of a recorded class, with its text alone; a RuntimeError if it is not known."""
     kind, *inner = kind.split(_IN_GROUP)
@@ -102,6 +107,10 @@ def _made(kind: type[Exception], text: str, inner: Sequence[str]) -> Exception:
         return group(text.rpartition(" (")[0] or text, [error_again(each, text) for each in inner])
     if issubclass(kind, ValidationError):
         return kind.from_exception_data(text, [])
+    with suppress(Exception):  # foreign code, any failure
+        whole = kind(text)
+        if (str(whole), whole.args) == (text, (text,)):
+            return whole
     error = kind.__new__(kind, text)
     error.args = (text,)
     return error

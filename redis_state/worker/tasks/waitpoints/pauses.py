@@ -144,16 +144,27 @@ class TaskPauses:
             decided = await self._decisions.decided(state, entry, reply)
             return self._readable(state, entry, decided)
         if reply.word in (ReplyCode.EXPIRED, ReplyCode.MISSING):
-            return await self._decide_overdue(started, entry, key)
+            found = await self._decide_overdue(started, entry, key)
+            # Or the server's clock was set back.
+            return await self.wait(started, entry) if isinstance(found, int) else found
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
         version = int(reply.facts[0])
         self._books.note_move(state, TaskStatus.PAUSED, version=version, write=write)
         return None
 
+    async def look(self, started: StartedRun, entry: str) -> tuple[dict[str, Any] | None, float]:
+        """Return the decision of an open pause, and 0; or None, and its seconds left.
+
+        The run continues. Errors: LeaseLost, InvalidTransition.
+        """
+        key = token_key(self._store, pause_token(started, entry))
+        found = await self._decide_overdue(started, entry, key)
+        return (None, found / 1000) if isinstance(found, int) else (found, 0.0)
+
     async def _decide_overdue(
         self, started: StartedRun, entry: str, key: str
-    ) -> dict[str, Any] | None:
-        """Decide what nobody decided before this very run came to wait for it."""
+    ) -> dict[str, Any] | int:
+        """Decide what nobody decided in time; return its ms left if its time is not up."""
         state = started.state
         note = await self._decisions.note(state, entry)
         if note.get("state") == "decided":
@@ -163,8 +174,8 @@ class TaskPauses:
         if reply.word is ReplyCode.TAKEN:
             decided = await self._decisions.decided(state, entry, reply)
             return self._readable(state, entry, decided)
-        if reply.word is ReplyCode.HELD:  # the server's clock was set back
-            return await self.wait(started, entry)
+        if reply.word is ReplyCode.HELD:
+            return int(reply.facts[0])
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
         await self._decisions.unlist(key)
         # With the votes that came in time; the script has added them.

@@ -96,6 +96,25 @@ async def test_a_run_that_ends_in_the_middle_is_continued_by_the_next(
     assert told == ["compensating", "attempt_failed", "compensated"]
 
 
+async def test_a_handler_that_hangs_outside_of_steps_does_not_hold_up_its_undoing(
+    store: RedisStateStore,
+) -> None:
+    world = Bookings()
+    world.broken["receipt of car"] = BackendUnavailable("test", "this run ends here")
+
+    async def handler(ctx: TaskContext) -> None:
+        await book(ctx, world, "car")
+        if ctx.attempt == 1:
+            raise ValueError("no flight")
+        await asyncio.Event().wait()
+
+    assert (await fail(store, handler)).status is TaskStatus.PENDING
+    del world.broken["receipt of car"]
+    async with asyncio.timeout(20):
+        ended = await run_once(store, handler, steps=ONCE)
+    assert ended.error == "ValueError: no flight; undone: undo#1"
+
+
 async def test_a_handler_that_has_handled_an_error_takes_the_same_path_again(
     store: RedisStateStore,
 ) -> None:

@@ -195,17 +195,30 @@ async def test_what_a_handler_does_beside_its_calls_is_decided_where_it_can_be(
     assert_fits(await replay(store, settings))
 
 
-async def test_a_step_that_failed_without_a_record_leaves_a_doubt(store: RedisStateStore) -> None:
+async def test_a_failure_that_was_handled_is_replayed(store: RedisStateStore) -> None:
     async def handler(ctx: TaskContext) -> None:
         try:
             await ctx.step("first", lambda: 1 / 0)
+        except ZeroDivisionError:
+            await ctx.step("second", int)
+        await ctx.step("third", begin_again)
+
+    await left_by(store, handler)
+    report = await replay(store, handler)
+    assert (report.verdict.value, report.at) == ("fits", "step:third#1")
+
+
+async def test_a_step_that_failed_without_a_record_leaves_a_doubt(store: RedisStateStore) -> None:
+    async def handler(ctx: TaskContext) -> None:
+        try:
+            await ctx.keyed_step("first", "key", lambda: 1 / 0)
         except ZeroDivisionError:
             await ctx.step("second", int)
         begin_again()
 
     await left_by(store, handler)
     report = await replay(store, handler)
-    assert (report.verdict.value, report.at) == ("undecided", "step:first#1")
+    assert (report.verdict.value, report.at) == ("undecided", "step:first#=key")
     assert report.recorded == ["step:second#1"]
 
 

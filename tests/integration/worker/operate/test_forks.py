@@ -20,7 +20,8 @@ from redis_state.errors import (
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
-from tests.support.processes.pools import SESSION, pool, updates_of
+from tests.support.processes.pools import SESSION, becomes, pool, updates_of
+from tests.support.tasks.bookings import Bookings
 from tests.support.tasks.work import Work
 
 
@@ -199,6 +200,62 @@ async def test_a_fork_does_not_keep_what_was_undone(store: RedisStateStore) -> N
             await client.fork(SESSION, task)
         forked = await client.fork(SESSION, task, before="a")
         assert await client.result(SESSION, forked) == ["a2", "b2"]
+
+
+async def test_a_fork_undoes_what_it_has_done_itself_and_its_source_the_rest(
+    store: RedisStateStore,
+) -> None:
+    world = Bookings()
+
+    async def trip(ctx: TaskContext) -> None:
+        for what in ("car", "hotel"):
+            receipt = await ctx.step(what, world.book, f"{what} {ctx.task.task_id}")
+            ctx.on_failure(world.undo, receipt, on_cancel=True)
+        if not (await ctx.approval("fly?")).approved:
+            raise ValueError("no flight")
+
+    async with pool(store, {"h": trip}) as client:
+        await client.submit("h", session_id=SESSION, task_id="a")
+        await becomes(client, "a", TaskStatus.PAUSED)
+        forks = {"b": "hotel", "c": None, "d": "car"}
+        for task, before in forks.items():
+            await client.fork(SESSION, "a", before=before, new_task_id=task)
+            await becomes(client, task, TaskStatus.PAUSED)
+        again = await client.fork(SESSION, "b", new_task_id="e")
+        await becomes(client, again, TaskStatus.PAUSED)
+        # Nothing of a fork's own is left to do.
+        await client.cancel(SESSION, "c")
+        await becomes(client, "c", TaskStatus.CANCELLED)
+        found = {
+            task: [
+                (one.name, one.state, one.error)
+                for one in await client.compensations(SESSION, task)
+            ]
+            for task in "abcde"
+        }
+        mine = [(f"undo#{number}", "registered", None) for number in (1, 2)]
+        others = [(f"undo#{number}", "source", None) for number in (1, 2)]
+        assert found == {
+            "a": mine,
+            "b": [others[0], mine[1]],
+            "c": others,
+            "d": mine,
+            "e": others,
+        }
+        errors: dict[str, str | None] = {}
+        for task in "ebad":
+            (pause,) = [one for one in await client.pauses(SESSION) if one.task_id == task]
+            assert pause.token is not None
+            await client.reject(pause.token)
+            errors[task] = (await client.wait(SESSION, task, timeout_s=60)).error
+    assert errors == {
+        "e": "ValueError: no flight",
+        "b": "ValueError: no flight; undone: undo#2; not undone: undo#1 (of the source)",
+        "a": "ValueError: no flight; undone: undo#2, undo#1",
+        "d": "ValueError: no flight; undone: undo#2, undo#1",
+    }
+    done = [line.removeprefix("undo receipt of ") for line in world.log if line.startswith("undo")]
+    assert done == ["hotel b", "hotel a", "car a", "hotel d", "car d"]
 
 
 async def test_a_fork_takes_large_results_along(store: RedisStateStore) -> None:

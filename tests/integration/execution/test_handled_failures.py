@@ -1,0 +1,166 @@
+"""A step whose failure the handler has handled fails in every later run, and is not done again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore
+from redis_state.models import TaskStatus
+from redis_state.worker import RetryPolicy, TaskContext, retried
+from tests.support.processes.pools import SESSION, becomes, open_token, pool
+from tests.support.tasks.runs import TASK, begin_again, make, run_once
+
+
+class Declined(Exception):
+    """An error with an attribute that its text makes."""
+
+    def __init__(self, card: str) -> None:
+        super().__init__(card)
+        self.card = card
+
+
+class Bank:
+    """An outside world with two cards, of which one may be declined."""
+
+    def __init__(self, *bad: str) -> None:
+        self.bad = set(bad)
+        self.calls: list[str] = []
+        self.charged: list[str] = []
+        self.declined: list[str] = []
+
+    def charge(self, card: str) -> str:
+        """Charge a card."""
+        self.calls.append(card)
+        if card in self.bad:
+            raise Declined(card)
+        self.charged.append(card)
+        return card
+
+    async def pay(self, ctx: TaskContext) -> str:
+        """Charge the first card, or else the second one."""
+        try:
+            return await ctx.step("charge A", self.charge, "A")
+        except Declined as declined:
+            self.declined.append(declined.card)
+            return await ctx.step("charge B", self.charge, "B")
+
+
+async def test_a_later_run_takes_the_path_of_the_failure(store: RedisStateStore) -> None:
+    bank = Bank("A")
+
+    async def handler(ctx: TaskContext) -> str:
+        paid = await bank.pay(ctx)
+        if ctx.attempt < 3:
+            begin_again()
+        return paid
+
+    await make(store)
+    await run_once(store, handler)
+    bank.bad.clear()
+    await run_once(store, handler)
+    assert (await run_once(store, handler)).result == "B"
+    assert (bank.calls, bank.declined) == (["A", "B"], ["A"] * 3)
+
+
+async def test_a_failure_that_the_handler_has_not_handled_yet_is_tried_again(
+    store: RedisStateStore,
+) -> None:
+    bank = Bank("A")
+
+    async def handler(ctx: TaskContext) -> str:
+        try:
+            return await ctx.step("charge A", bank.charge, "A")
+        except Declined:
+            begin_again()
+
+    await make(store)
+    await run_once(store, handler)
+    bank.bad.clear()
+    assert (await run_once(store, handler)).result == "A"
+
+
+async def test_a_step_in_the_work_of_a_step_is_tried_again_with_it(store: RedisStateStore) -> None:
+    bank = Bank("A")
+
+    async def outer(ctx: TaskContext) -> str:
+        paid = await bank.pay(ctx)
+        if ctx.attempt == 1:
+            begin_again()
+        return paid
+
+    async def handler(ctx: TaskContext) -> str:
+        once = RetryPolicy(attempts=1)
+        return await ctx.step("outer", retried(outer, once), ctx)
+
+    await make(store)
+    await run_once(store, handler)
+    bank.bad.clear()
+    assert (await run_once(store, handler)).result == "A"
+
+
+async def test_what_was_done_after_a_failure_is_undone_when_the_task_is_cancelled(
+    store: RedisStateStore,
+) -> None:
+    bank = Bank("A")
+
+    async def handler(ctx: TaskContext) -> None:
+        ctx.on_failure(bank.charged.remove, await bank.pay(ctx), on_cancel=True)
+        await ctx.pause()
+
+    async with pool(store, {"h": handler}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        assert bank.charged == ["B"]
+        await client.cancel(SESSION, task)
+        ended = await client.wait(SESSION, task, timeout_s=60)
+    assert (ended.status, ended.error) == (TaskStatus.CANCELLED, "cancelled; undone: remove#1")
+    assert bank.charged == []
+
+
+async def test_a_retry_keeps_a_failure_behind_which_steps_are_recorded(
+    store: RedisStateStore,
+) -> None:
+    bank = Bank("A", "C")
+
+    async def handler(ctx: TaskContext) -> list[str]:
+        paid = await bank.pay(ctx)
+        try:
+            return [paid, await ctx.step("charge C", bank.charge, "C")]
+        except Declined:
+            # This checkpoint has the failure recorded, but the handler does not go on.
+            await ctx.progress("no")
+            await ctx.step("mail", str)
+            raise
+
+    async with pool(store, {"h": handler}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        await becomes(client, task, TaskStatus.FAILED)
+        bank.bad.clear()
+        await client.retry(SESSION, task)
+        assert await client.result(SESSION, task) == ["B", "C"]
+    assert bank.calls == ["A", "B", "C", "C"]
+
+
+@pytest.mark.parametrize("before", [None, "charge B"])
+async def test_a_fork_takes_the_failures_before_it_along(
+    store: RedisStateStore, before: str | None
+) -> None:
+    bank = Bank("A")
+
+    async def handler(ctx: TaskContext) -> Any:
+        paid = await bank.pay(ctx)
+        await ctx.pause()
+        return paid
+
+    async with pool(store, {"h": handler}) as client:
+        await client.submit("h", session_id=SESSION, task_id=TASK)
+        await becomes(client, TASK, TaskStatus.PAUSED)
+        bank.bad.clear()
+        forked = await client.fork(SESSION, TASK, before=before)
+        await client.approve(await open_token(store, forked))
+        assert await client.result(SESSION, forked, timeout_s=60) == "B"
+    assert bank.calls == ["A", "B"] + ["B"] * bool(before)
