@@ -10,7 +10,8 @@ stood still or the server's history went back, hands the task back.
 **Where it resumes.** The first run records the newest checkpoint of the thread, and then gives the
 graph the input. All checkpoints of the task carry its name. So a later run can compare the newest
 checkpoint. If it is of this task, the run resumes the graph there. If it is the recorded one, the
-input was lost, and is given again. If it is another one, the run fails with `ThreadMoved`. A
+input was lost, and is given again. If it is another one, the run fails with `ThreadMoved`. What a
+person has changed since (`aupdate_state`) is of the task whose checkpoint it changes. A
 decision never reaches another task's interrupts.
 
 **Decisions.** An interrupt is a pause with the interrupt's id as its key. So of all decisions one
@@ -260,10 +261,13 @@ class GraphRun:
     async def _newest_and_own(self) -> tuple[str | None, bool]:
         config = RunnableConfig(configurable={"thread_id": self._thread_id})
         found = await self._saver.aget_tuple(config)
-        if found is None:
-            return None, False
-        metadata = cast("Mapping[str, Any]", found.metadata)
-        return found.checkpoint["id"], metadata.get("run_id") == self._name
+        newest = found.checkpoint["id"] if found else None
+        while found is not None:
+            metadata = cast("Mapping[str, Any]", found.metadata)
+            if metadata.get("source") != "update" or found.parent_config is None:
+                return newest, metadata.get("run_id") == self._name
+            found = await self._saver.aget_tuple(found.parent_config)
+        return newest, False
 
     async def _state(self) -> StateSnapshot:
         config = RunnableConfig(configurable=self._config["configurable"])

@@ -127,7 +127,7 @@ class RunHistory(SessionABC):
 
 
 class CompactingHistory(RunHistory):
-    """What a run sees of a session that compacts itself, which is asked to behind the save."""
+    """What a run sees of a session that compacts itself, behind the save."""
 
     def __init__(self, session: OpenAIResponsesCompactionAwareSession, scope: AgentScope) -> None:
         super().__init__(session, scope)
