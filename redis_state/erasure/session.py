@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Collection, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from redis_state.archive.waiting import session_entry
@@ -27,7 +28,8 @@ from redis_state.erasure.walking import (
     sort_key,
 )
 from redis_state.models.erasure import ErasureReport
-from redis_state.scripts import raw, topic_bytes, topic_text
+from redis_state.primitives.listing import ShardedListing
+from redis_state.scripts import GraphListing, raw, topic_bytes, topic_text
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
@@ -259,17 +261,23 @@ class SessionErasure:
     async def _delete_threads(self, session_id: str) -> None:
         """Delete the threads of the session's tasks, and list neither them nor its own."""
         keys, begin = self._keys, raw(graph_task(session_id, ""))
-        for shard in range(GRAPH_SHARDS):
-            # "0" comes behind "/".
-            found: list[bytes] = await self._commands.zrange_by_lex(
-                keys.graph_threads(shard), b"[" + begin, b"(" + begin[:-1] + b"0"
-            )
-            for thread in (member.decode("utf-8", "surrogatepass") for member in found):
-                parts = (keys.graph_thread, keys.graph_order, keys.graph_puts)
-                await self._each(self._commands.unlink, [key_of(thread) for key_of in parts])
-            own = [raw(session_id)] if shard == graph_shard(session_id) else []
-            for index in (keys.graph_threads(shard), keys.graph_expiries(shard)):
-                await self._remove(index, [*found, *own])
+        shards = [
+            GraphListing(keys.graph_threads(n), keys.graph_expiries(n)) for n in range(GRAPH_SHARDS)
+        ]
+        listing = ShardedListing(self._scripts, shards, size=_PAGE)
+        async with aclosing(listing.pages(b"[" + begin, begin=begin)) as pages:
+            async for page in pages:
+                for shard, entry, stamp in page:
+                    thread = entry.decode("utf-8", "surrogatepass")
+                    parts = (keys.graph_thread, keys.graph_order, keys.graph_puts)
+                    await self._each(self._commands.unlink, [key_of(thread) for key_of in parts])
+                    await listing.leave(shard, entry, stamp)
+        own = [key_of(session_id) for key_of in (keys.graph_thread, keys.graph_order)]
+        await listing.remove(
+            graph_shard(session_id),
+            raw(session_id),
+            lambda: self._each(self._commands.unlink, own),
+        )
 
     async def _delete_jobs(self, session_id: str) -> None:
         keys = self._keys

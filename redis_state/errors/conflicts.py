@@ -138,7 +138,7 @@ class ThreadMoved(Conflict):
     """
 
     def __init__(self, thread_id: str) -> None:
-        super().__init__(f"thread {thread_id!r} was continued by another task")
+        super().__init__(f"thread {thread_id!r} was continued by another task or caller")
         self.thread_id = thread_id
 
 

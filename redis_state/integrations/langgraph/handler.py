@@ -10,7 +10,8 @@ stood still or the server's history went back, hands the task back.
 **Where it resumes.** The first run records the newest checkpoint of the thread, and then gives the
 graph the input. All checkpoints of the task carry its name. So a later run can compare the newest
 checkpoint. If it is of this task, the run resumes the graph there. If it is the recorded one, the
-input was lost, and is given again. If it is another one, the run fails with `ThreadMoved`. A
+input was lost, and is given again. If it is another one, the run fails with `ThreadMoved`. What a
+person has changed since (`aupdate_state`) is of the task whose checkpoint it changes. A
 decision never reaches another task's interrupts.
 
 **Decisions.** An interrupt is a pause with the interrupt's id as its key. So of all decisions one
@@ -20,7 +21,11 @@ the resume with the same decision. LangGraph runs a node again from its start wh
 **Events.** An event's key is made of its mode, its content, and the checkpoint that its step began
 with. It also has how often the content came in that step. A step that is repeated after a crash
 publishes what is not published yet. LangGraph yields the results of finished nodes again when it
-resumes, so none is lost.
+resumes, so none of `updates` is lost. Values have the key of the checkpoint that they are of. It
+yields those of a checkpoint again too, but not the last. So those are published at the end, from
+the thread. The values of an input are left out: only a resume yields them. Interrupts are not
+yielded again. They are published where their pauses are opened, of the whole graph, from the
+thread.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.types import Command, Interrupt, StateSnapshot
+from langgraph.types import Command, StateSnapshot
 
 from redis_state import limits
 from redis_state.errors import InvalidField, LeaseLost, ThreadClaimed, ThreadMoved
@@ -168,15 +173,17 @@ class GraphRun:
         # without the checkpoint behind them.
         while (state := await self._state()).tasks:
             if state.interrupts:
-                await self._stream(Command(resume=await self._decisions(state.interrupts)))
+                await self._stream(Command(resume=await self._decisions(state)))
             else:
                 await self._pass_breakpoint(state, stopped=True)
                 await self._stream(None)
+        await self._publish_last(state)
         return codec.plain(state.values)
 
-    async def _decisions(self, interrupts: Sequence[Interrupt]) -> dict[str, Any]:
+    async def _decisions(self, state: StateSnapshot) -> dict[str, Any]:
         """Open a pause for each interrupt, then wait for all; return what resumes each."""
-        pauses: list[Pause] = []
+        interrupts, pauses = state.interrupts, list[Pause]()
+        await self._publish_interrupts(state)
         for one in interrupts:
             options = self._pause_options("interrupt", one.id)
             payload = codec.plain(one.value)
@@ -195,7 +202,40 @@ class GraphRun:
         at = state.config.get("configurable", {}).get("checkpoint_id", "")
         options = self._pause_options("breakpoint", f"breakpoint {at}")
         payload = {"breakpoint": list(state.next)}
+        await self._emit("updates", {_INTERRUPT: []}, f"breakpoint {at}")
         await self._ctx.wait_for(await self._ctx.open_pause("await_input", payload, **options))
+
+    async def _publish_interrupts(self, state: StateSnapshot) -> None:
+        """Publish what the graph waits for, as its stream would: LangGraph yields it only once.
+
+        A run that continues while some are answered publishes none again.
+        """
+        values = state.values if isinstance(state.values, dict) else {}
+        for one in state.interrupts:
+            await self._emit("updates", {_INTERRUPT: [one]}, one.id)
+            await self._emit("values", {**values, _INTERRUPT: [one]}, one.id)
+        for task in state.tasks:
+            if task.interrupts:
+                data: Any = {"id": task.id, "name": task.name, "error": None, "result": {}}
+                data["interrupts"] = task.interrupts
+                await self._emit("tasks", data, " ".join(one.id for one in task.interrupts))
+
+    async def _publish_last(self, state: StateSnapshot) -> None:
+        """Publish the last values: a crash may have left their checkpoint without them."""
+        if "values" in self._options.modes:
+            names: Any = getattr(self._graph, "output_channels", "")
+            values = state.values
+            if not isinstance(names, str) and isinstance(values, dict):
+                values = {name: values[name] for name in names if name in values}
+            at = state.config.get("configurable", {}).get("checkpoint_id", "")
+            await _publish_values(self._ctx, (), at, values)
+
+    async def _emit(self, mode: str, data: Any, of: str) -> None:
+        """Publish where the graph stands still, if that mode is wanted."""
+        if mode in self._options.modes:
+            content = {"graph": mode, "namespace": [], "data": codec.plain(data)}
+            digest = hashlib.sha256(f"{mode} {of}".encode()).hexdigest()[:32]
+            await self._ctx.emit(UpdateType.PROGRESS, content, key=f"graph stop {digest}")
 
     def _pause_options(self, name: str, key: str) -> Any:
         return {"name": name, **self._options.pauses, "key": key}
@@ -214,7 +254,6 @@ class GraphRun:
         async with aclosing(stream):
             async for namespace, mode, chunk in stream:
                 await events.publish(namespace, mode, chunk)
-        await events.end()
 
     async def _newest(self) -> str | None:
         return (await self._newest_and_own())[0]
@@ -222,10 +261,13 @@ class GraphRun:
     async def _newest_and_own(self) -> tuple[str | None, bool]:
         config = RunnableConfig(configurable={"thread_id": self._thread_id})
         found = await self._saver.aget_tuple(config)
-        if found is None:
-            return None, False
-        metadata = cast("Mapping[str, Any]", found.metadata)
-        return found.checkpoint["id"], metadata.get("run_id") == self._name
+        newest = found.checkpoint["id"] if found else None
+        while found is not None:
+            metadata = cast("Mapping[str, Any]", found.metadata)
+            if metadata.get("source") != "update" or found.parent_config is None:
+                return newest, metadata.get("run_id") == self._name
+            found = await self._saver.aget_tuple(found.parent_config)
+        return newest, False
 
     async def _state(self) -> StateSnapshot:
         config = RunnableConfig(configurable=self._config["configurable"])
@@ -239,7 +281,7 @@ class _Events:
         self._ctx = ctx
         self._step: dict[tuple[str, ...], str] = {}
         self._seen: Counter[bytes] = Counter()
-        # Values are those of the checkpoint that comes next.
+        # Values are those of the checkpoint that comes next. None comes where the graph stops.
         self._values: dict[tuple[str, ...], list[Any]] = {}
 
     async def publish(self, namespace: tuple[str, ...], mode: str, chunk: Any) -> None:
@@ -248,18 +290,15 @@ class _Events:
             # A graph without other events is cancelled between two steps.
             await self._ctx.checkpoint()
             self._step[namespace] = chunk["config"]["configurable"]["checkpoint_id"]
-            for values in self._values.pop(namespace, []):
-                await self._emit(namespace, "values", values)
-        elif mode == "values" and not (isinstance(chunk, dict) and _INTERRUPT in chunk):
+            waiting = self._values.pop(namespace, [])
+            if waiting and chunk["metadata"].get("source") != "input":
+                await _publish_values(self._ctx, namespace, self._step[namespace], waiting[-1])
+        elif _has_interrupts(mode, chunk):
+            return
+        elif mode == "values":
             self._values.setdefault(namespace, []).append(chunk)
         else:
             await self._emit(namespace, mode, chunk)
-
-    async def end(self) -> None:
-        """Publish the values that no checkpoint followed."""
-        for namespace, waiting in self._values.items():
-            for values in waiting:
-                await self._emit(namespace, "values", values)
 
     async def _emit(self, namespace: tuple[str, ...], mode: str, chunk: Any) -> None:
         data = codec.plain(_without_metadata(chunk) if mode == "updates" else chunk)
@@ -275,6 +314,24 @@ def _is_asked(state: StateSnapshot) -> bool:
     """Return whether all that is left of a step waits for answers: a crash leaves also others."""
     asking = sum(bool(task.interrupts) for task in state.tasks)
     return asking > 0 and asking == len(state.next)
+
+
+async def _publish_values(
+    ctx: TaskContext, namespace: tuple[str, ...], checkpoint_id: str, values: Any
+) -> None:
+    """Publish the values of a checkpoint, once."""
+    content = {"graph": "values", "namespace": list(namespace), "data": codec.plain(values)}
+    place = codec.encode([*namespace, checkpoint_id])
+    key = f"graph values {hashlib.sha256(place).hexdigest()[:32]}"
+    await ctx.emit(UpdateType.PROGRESS, content, key=key)
+
+
+def _has_interrupts(mode: str, chunk: Any) -> bool:
+    """Return whether an event shows that the graph stops."""
+    if mode not in {"updates", "values", "tasks"} or not isinstance(chunk, dict):
+        return False
+    found = cast("dict[str, Any]", chunk)
+    return bool(found.get("interrupts")) if mode == "tasks" else _INTERRUPT in found
 
 
 def _without_metadata(chunk: Any) -> Any:

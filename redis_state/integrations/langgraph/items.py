@@ -4,13 +4,15 @@
 shards, by namespace, names all items in the order of namespace and key. A search reads a range of
 it.
 
-**Lifetimes.** An item's entry in the listing is written before the item, and outlives it by a
-quarter of its lifetime. A read that refreshes the item renews both. A search removes entries of
-items that are gone, unless they were listed again since.
+**Lifetimes.** An item's entry in the listing is written before the item and behind it, and outlives
+it by a quarter of its lifetime. A read that refreshes the item renews both. A search removes
+entries of items that are gone. `primitives.listing` says why it removes no others.
 
 **Crashes.** A crash between entry and item leaves an entry, which a search removes, or which
-expires. A crash in a deletion leaves the same. Each put is one step, and the last one stands. In a
-batch all reads come first, as in LangGraph's own store.
+expires. A crash in a deletion leaves the same. So can a deletion that meets a put of the same key.
+A crash in a read that refreshes leaves an item that may outlive its entry, until its next use. Each
+put is one step, and the last one stands. In a batch all reads come first, as in LangGraph's own
+store.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from redis_state import limits
 from redis_state.errors import InvalidField
 from redis_state.integrations.langgraph.filters import matches
 from redis_state.integrations.langgraph.store_thread import OnStoreThread, StoreThread
+from redis_state.primitives.listing import ShardedListing
 from redis_state.scripts import GraphListing, ReplyCode
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
@@ -46,6 +49,7 @@ from redis_state.transport.keys import GRAPH_SHARDS
 
 _PAGE = 100
 _AT_ONCE = 50
+_SWEPT = 500
 _BETWEEN = "\0"
 
 Namespace = tuple[str, ...]
@@ -65,6 +69,12 @@ class RedisStore(OnStoreThread, BaseStore):
     def __init__(self, store: RedisStateStore, *, ttl_config: TTLConfig | None = None) -> None:
         self.ttl_config = ttl_config
         self._base = store.base
+        keys = store.base.keys
+        self._shards = [
+            GraphListing(keys.graph_item_names(n), keys.graph_item_expiries(n))
+            for n in range(GRAPH_SHARDS)
+        ]
+        self._listing = ShardedListing(store.base.scripts, self._shards, size=_PAGE)
         self._home = StoreThread(store, "redis_state items")
 
     @classmethod
@@ -117,30 +127,28 @@ class RedisStore(OnStoreThread, BaseStore):
             return None
         value, created, updated, ttl_ms = reply.facts
         if refresh:
-            await self._list(namespace, key, int(ttl_ms))
+            shard, entry = _shard(namespace), _entry(namespace, key)
+            await self._listing.enter(shard, entry, ttl_ms=_longer_ms(int(ttl_ms)))
         payloads, of = self._base.payloads, f"item {key!r}"
         whole = payloads.need(payloads.decode(value), of=of, field="value")
         return SearchItem(namespace, key, whole, _moment(created), _moment(updated))
 
     async def _put(self, op: PutOp) -> None:
-        item = self._item(op.namespace, op.key)
+        scripts, item = self._base.scripts, self._item(op.namespace, op.key)
+        shard, entry = _shard(op.namespace), _entry(op.namespace, op.key)
         if op.value is None:
-            await self._delete(op.namespace, op.key, item)
+            await self._listing.remove(shard, entry, lambda: scripts.unlink(item))
             return
         ttl = self._base.settings.graph_items_ttl
         if op.ttl is not None:
             ttl = limits.lifetime("ttl", timedelta(minutes=op.ttl))
         value = self._base.payloads.write(dict(op.value), field="value")
-        await self._list(op.namespace, op.key, ms(ttl))
-        await self._base.scripts.put_store_item(item, value=value, ttl_ms=ms(ttl))
-
-    async def _delete(self, namespace: Namespace, key: str, item: str) -> None:
-        entry = _entry(namespace, key)
-        listing = self._listing(_shard(namespace))
-        found = await self._base.scripts.read_listing(listing, start=b"[" + entry, size=1)
-        await self._base.scripts.unlink(item)
-        if found.facts and found.facts[0] == entry:
-            await self._base.scripts.leave_listing(listing, entry=entry, stamp=found.facts[1])
+        await self._listing.around(
+            shard,
+            entry,
+            lambda: scripts.put_store_item(item, value=value, ttl_ms=ms(ttl)),
+            ttl_ms=_longer_ms(ms(ttl)),
+        )
 
     async def _search(self, op: SearchOp) -> list[SearchItem]:
         found: list[SearchItem] = []
@@ -148,15 +156,11 @@ class RedisStore(OnStoreThread, BaseStore):
         async with aclosing(self._pages(op.namespace_prefix)) as pages:
             async for page in pages:
                 read = await asyncio.gather(
-                    *(self._get(namespace, key, refresh=False) for namespace, key, _ in page)
+                    *(self._get(*_read_entry(entry), refresh=False) for _, entry, _ in page)
                 )
-                for (namespace, key, stamp), item in zip(page, read, strict=True):
+                for listed, item in zip(page, read, strict=True):
                     if item is None:
-                        await self._base.scripts.leave_listing(
-                            self._listing(_shard(namespace)),
-                            entry=_entry(namespace, key),
-                            stamp=stamp,
-                        )
+                        await self._listing.leave(*listed)
                     elif matches(item.value, op.filter):
                         skipped += 1
                         found += [item] if skipped > op.offset else []
@@ -170,30 +174,14 @@ class RedisStore(OnStoreThread, BaseStore):
             )
         return found
 
-    async def _pages(self, prefix: Namespace) -> AsyncGenerator[list[tuple[Namespace, str, bytes]]]:
-        """Yield items below a namespace by page: namespace, key and stamp of the entry."""
+    async def _pages(self, prefix: Namespace) -> AsyncGenerator[list[tuple[int, bytes, bytes]]]:
+        """Yield entries of items below a namespace, so many as are read at once."""
         begin = b"".join(_raw(label) + b"\0" for label in prefix)
         start = b"[" + begin if begin else b"-"
-        while True:
-            replies = await asyncio.gather(
-                *(
-                    self._base.scripts.read_listing(self._listing(n), start=start, size=_PAGE)
-                    for n in range(GRAPH_SHARDS)
-                )
-            )
-            pages = [
-                list(zip(reply.facts[::2], reply.facts[1::2], strict=True)) for reply in replies
-            ]
-            # What is behind the end of a full shard is not known yet.
-            end = min((page[-1][0] for page in pages if len(page) == _PAGE), default=None)
-            entries = sorted(entry for page in pages for entry in page)
-            known = [each for each in entries if end is None or each[0] <= end]
-            below = [each for each in known if each[0].startswith(begin)]
-            for first in range(0, len(below), _AT_ONCE):
-                yield [(*_read_entry(e), stamp) for e, stamp in below[first : first + _AT_ONCE]]
-            if end is None or len(below) < len(known):
-                return
-            start = b"(" + end
+        async with aclosing(self._listing.pages(start, begin=begin)) as pages:
+            async for page in pages:
+                for first in range(0, len(page), _AT_ONCE):
+                    yield page[first : first + _AT_ONCE]
 
     async def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
         shards = await asyncio.gather(*(self._namespaces_of(n) for n in range(GRAPH_SHARDS)))
@@ -209,26 +197,18 @@ class RedisStore(OnStoreThread, BaseStore):
         start = b"-"
         while True:
             reply = await self._base.scripts.list_store_namespaces(
-                self._listing(shard), start=start, size=_PAGE
+                self._shards[shard], start=start, size=_PAGE, most=_SWEPT
             )
-            found += [_labels(raw) for raw in reply.facts]
-            if len(reply.facts) < _PAGE:
+            swept, *page = reply.facts
+            if int(swept) == _SWEPT:
+                continue
+            found += [_labels(raw) for raw in page]
+            if len(page) < _PAGE:
                 return found
-            start = b"[" + reply.facts[-1] + b"\0\1"
-
-    async def _list(self, namespace: Namespace, key: str, ttl_ms: int) -> None:
-        await self._base.scripts.enter_listing(
-            self._listing(_shard(namespace)),
-            entry=_entry(namespace, key).decode("utf-8", "surrogatepass"),
-            ttl_ms=ttl_ms + ttl_ms // 4,
-        )
+            start = b"[" + page[-1] + b"\0\1"
 
     def _item(self, namespace: Namespace, key: str) -> str:
         return self._base.keys.graph_item(_BETWEEN.join(namespace), key)
-
-    def _listing(self, shard: int) -> GraphListing:
-        keys = self._base.keys
-        return GraphListing(keys.graph_item_names(shard), keys.graph_item_expiries(shard))
 
 
 def _check(op: Op) -> None:
@@ -290,6 +270,10 @@ def _labels(raw: bytes) -> Namespace:
 
 def _raw(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
+
+
+def _longer_ms(ttl_ms: int) -> int:
+    return ttl_ms + ttl_ms // 4
 
 
 def _shard(namespace: Namespace) -> int:

@@ -9,16 +9,38 @@ turns has ended it.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from agents import TResponseInputItem
-from agents.memory import Session, SessionABC
+from agents.memory import (
+    OpenAIConversationsSession,
+    OpenAIResponsesCompactionArgs,
+    OpenAIResponsesCompactionAwareSession,
+    Session,
+    SessionABC,
+    is_openai_responses_compaction_aware_session,
+)
 from agents.memory.session_settings import SessionSettings, resolve_session_limit
 
-from redis_state.errors import SessionBusy
+from redis_state.errors import InvalidField, SessionBusy
 from redis_state.integrations.agent_runs.running import do_unit
 from redis_state.integrations.agent_runs.scopes import AgentScope, named_once
 from redis_state.integrations.openai_agents.session import RedisStateSession, turn_in
 from redis_state.serialization import codec
 from redis_state.worker import TaskHandedBack
+
+
+def history_of(session: Session, scope: AgentScope) -> RunHistory:
+    """Return what a run sees of a session. Errors: InvalidField for one that OpenAI's server keeps.
+
+    The SDK gives such a session other items than all others, by its class.
+    """
+    if isinstance(session, OpenAIConversationsSession):
+        reason = "an OpenAIConversationsSession is not written once in a task: use another session"
+        raise InvalidField("session", reason)
+    if is_openai_responses_compaction_aware_session(session):
+        return CompactingHistory(session, scope)
+    return RunHistory(session, scope)
 
 
 class RunHistory(SessionABC):
@@ -64,9 +86,11 @@ class RunHistory(SessionABC):
         """Write what the run has changed, once. Errors: TaskHandedBack if the session is busy."""
         if not (self._cleared or self._popped or self._added):
             return
-        place = self._scope.place("saved")
+        await self._write("save the session", "saved", self._save)
+
+    async def _write(self, name: str, place: str, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await do_unit(self._scope, "save the session", place, self._save)
+            await do_unit(self._scope, name, self._scope.place(place), work)
         except SessionBusy as busy:
             # Another run is in it for longer than a write waits. This one has only to be saved.
             raise TaskHandedBack(str(busy)) from None
@@ -102,3 +126,26 @@ class RunHistory(SessionABC):
             await session.pop_item()
         if self._added:
             await session.add_items(self._added)
+
+
+class CompactingHistory(RunHistory):
+    """What a run sees of a session that compacts itself, behind the save."""
+
+    def __init__(self, session: OpenAIResponsesCompactionAwareSession, scope: AgentScope) -> None:
+        super().__init__(session, scope)
+        self._compacts = session
+        self._asked: OpenAIResponsesCompactionArgs | None = None
+
+    async def run_compaction(self, args: OpenAIResponsesCompactionArgs | None = None) -> None:
+        """Ask for a compaction, for `save`: the session has no item of the run before."""
+        self._asked = args or {}
+
+    async def save(self) -> None:
+        """Write what the run has changed, then let the session compact itself."""
+        await super().save()
+        if self._asked is not None:
+            await self._write("compact the session", "compacted", self._compact)
+
+    async def _compact(self) -> None:
+        async with turn_in(self._session):
+            await self._compacts.run_compaction(self._asked)

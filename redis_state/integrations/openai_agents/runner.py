@@ -27,7 +27,7 @@ from redis_state.errors import InvalidField
 from redis_state.integrations.agent_runs.scopes import AgentScope, current_scope
 from redis_state.integrations.openai_agents.agents import checked, durable_form
 from redis_state.integrations.openai_agents.approvals import decide
-from redis_state.integrations.openai_agents.history import RunHistory
+from redis_state.integrations.openai_agents.history import history_of
 from redis_state.integrations.openai_agents.models import StepProvider, as_steps
 from redis_state.integrations.openai_agents.session import session_in, turn_in
 from redis_state.integrations.openai_agents.terms import (
@@ -165,7 +165,7 @@ def _begin(
     config, owned = _config(options.get("run_config"))
     options["run_config"] = config
     if options.get("session") is not None:
-        run.history = options["session"] = RunHistory(options["session"], run.scope)
+        run.history = options["session"] = history_of(options["session"], run.scope)
     return run, owned
 
 

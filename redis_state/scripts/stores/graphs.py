@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
-from redis_state.scripts.values import Fence, Member
+from redis_state.scripts.values import Fence
 from redis_state.transport.wire.resp import Argument
 
 
@@ -130,7 +130,7 @@ class GraphScripts(ScriptRunner):
         """OK deleted | LOST epoch | HELD left_ms."""
 
     @script
-    def enter_listing(self, keys: GraphListing, *, entry: Member, ttl_ms: int) -> PendingReply:
+    def enter_listing(self, keys: GraphListing, *, entry: bytes, ttl_ms: int) -> PendingReply:
         """OK."""
 
     @script
@@ -142,8 +142,10 @@ class GraphScripts(ScriptRunner):
         """OK removed."""
 
     @script
-    def list_store_namespaces(self, keys: GraphListing, *, start: bytes, size: int) -> PendingReply:
-        """OK, then each namespace."""
+    def list_store_namespaces(
+        self, keys: GraphListing, *, start: bytes, size: int, most: int
+    ) -> PendingReply:
+        """OK swept, then each namespace; none while there may be more that have expired."""
 
     @script
     def put_store_item(self, item: str, *, value: bytes, ttl_ms: int) -> PendingReply:

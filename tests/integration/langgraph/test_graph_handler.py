@@ -141,6 +141,39 @@ async def test_a_breakpoint_is_a_pause(store: RedisStateStore) -> None:
         assert (await client.result(SESSION, task))["log"] == ["a", "b"]
 
 
+async def test_a_state_that_a_person_changes_is_put_to_the_question_again(
+    store: RedisStateStore,
+) -> None:
+    def pay(state: Log) -> Log:
+        return {"log": [f"pay {interrupt(len(state['log']))}"]}
+
+    def build(saver: Any) -> Any:
+        graph: Any = StateGraph(Log)
+        graph.add_node("begin", partial(_logging, "begin"))
+        graph.add_node("pay", pay)
+        graph.add_edge(START, "begin")
+        graph.add_edge("begin", "pay")
+        return graph.compile(checkpointer=saver)
+
+    async with pool(store, {"g": graph_handler(build)}) as client:
+        task = await client.submit("g", {"log": []}, session_id=SESSION)
+        (first,) = await open_pauses(client)
+        await becomes(client, task, TaskStatus.PAUSED)
+        saver = RedisSaver(store)
+        for word in ("one", "two"):
+            await build(saver).aupdate_state(config_of(SESSION), {"log": [word]})
+        await client.resolve(first.pause_id, approved=True, value="old", actor="ann")
+
+        async def asked() -> Any:
+            pauses = await client.pauses(SESSION)
+            return [each for each in pauses if each.pause_id != first.pause_id]
+
+        (second,) = await eventually(asked, "it asks about the new state")
+        assert (first.payload, second.payload) == (1, 3)
+        await client.resolve(second.pause_id, approved=True, value="new", actor="ann")
+        assert (await client.result(SESSION, task))["log"] == ["begin", "one", "two", "pay new"]
+
+
 async def test_a_thread_that_another_caller_continued_fails_the_task(
     store: RedisStateStore,
 ) -> None:

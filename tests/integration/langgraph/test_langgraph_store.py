@@ -17,6 +17,8 @@ from pydantic import SecretStr
 
 from redis_state import InvalidField, PayloadTooLarge, PayloadUnreadable, RedisStateStore, Settings
 from redis_state.integrations.langgraph import RedisStore
+from redis_state.transport.keys import GRAPH_SHARDS
+from tests.support.scripts.replies import ask
 
 ODD = ["", "a:b", "%", "{a}", "\0", "\0\0", "ä\ud800", "*?[x]", "x" * 500]
 
@@ -190,3 +192,16 @@ async def test_a_value_that_is_too_large_is_refused(
         with pytest.raises(PayloadTooLarge):
             await RedisStore(small).aput(("u",), "k", {"big": "x" * 200})
     assert await RedisStore(store).alist_namespaces() == []
+
+
+async def test_namespaces_of_items_that_have_expired_are_not_listed(store: RedisStateStore) -> None:
+    items = RedisStore(store)
+    for number in range(3):
+        await items.aput(("u",), f"{number}", {"n": 1})
+    scripts = store.base.scripts
+    for shard in range(GRAPH_SHARDS):
+        expiries = store.base.keys.graph_item_expiries(shard)
+        for entry in await scripts.transport.commands.zrange_by_lex(expiries, b"-", b"+"):
+            await ask(scripts, "ZADD", expiries, 1, entry)
+    await items.aput(("v",), "k", {"n": 1})
+    assert await items.alist_namespaces() == [("v",)]

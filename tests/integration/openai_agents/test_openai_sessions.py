@@ -17,8 +17,14 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("agents", reason="needs the openai-agents extra")
 
 from agents import MaxTurnsExceeded, Runner, function_tool
-from agents.memory import OpenAIResponsesCompactionSession, Session
+from agents.memory import (
+    OpenAIConversationsSession,
+    OpenAIResponsesCompactionSession,
+    Session,
+)
+from agents.testing import ScriptedModel, assistant_message
 from cryptography.fernet import Fernet
+from openai import AsyncOpenAI
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore
@@ -29,7 +35,7 @@ from redis_state.integrations.openai_agents.history import RunHistory
 from redis_state.models import TaskStatus
 from redis_state.primitives.log import Bounds, Log
 from redis_state.testing import eventually
-from redis_state.worker import TaskContext
+from redis_state.worker import TaskContext, TaskHandedBack
 from tests.support.agents.openai_agents import QUIET, agent_of, call, scripted
 from tests.support.processes.pools import SESSION, becomes, pool
 
@@ -431,6 +437,56 @@ async def test_a_task_that_clears_its_session_does_so_in_one_turn(store: RedisSt
         task = await client.submit("clerk", session_id=SESSION)
         await client.result(SESSION, task, timeout_s=60)
     assert await contents(session) == ["new"]
+
+
+async def test_a_session_that_compacts_itself_does_so_once_behind_the_save(
+    store: RedisStateStore,
+) -> None:
+    compacted: list[int] = []
+    runs: list[int] = []
+
+    class Compacting(OpenAIResponsesCompactionSession):
+        async def run_compaction(self, args: Any = None, **_: Any) -> None:
+            assert args["response_id"]
+            compacted.append(len(await self.get_items()))
+
+    @function_tool
+    def look() -> str:
+        return "seen"
+
+    model = ScriptedModel([[call("look")], [assistant_message("done")]])
+
+    async def handler(_: TaskContext) -> Any:
+        session = Compacting("any", RedisStateSession(SESSION, store=store), client=MagicMock())
+        agent = agent_of(model, tools=[look])
+        result = await Runner.run(agent, "go", session=session, run_config=QUIET)
+        runs.append(1)
+        if len(runs) == 1:
+            raise TaskHandedBack("the worker dies")
+        return result.final_output
+
+    async with pool(store, {"clerk": durable(handler)}) as client:
+        task = await client.submit("clerk", session_id=SESSION)
+        assert await client.result(SESSION, task, timeout_s=60) == "done"
+    assert (len(runs), compacted) == (2, [4])
+
+
+async def test_a_session_that_openai_keeps_is_refused_in_a_task(store: RedisStateStore) -> None:
+    model = scripted("done")
+
+    async def handler(_: TaskContext) -> Any:
+        session = OpenAIConversationsSession(
+            conversation_id="conv_1", openai_client=MagicMock(spec=AsyncOpenAI)
+        )
+        await Runner.run(agent_of(model), "go", session=session, run_config=QUIET)
+
+    async with pool(store, {"clerk": durable(handler)}) as client:
+        task = await client.submit("clerk", session_id=SESSION)
+        await becomes(client, task, TaskStatus.FAILED)
+        failed = await client.get(SESSION, task)
+    assert failed is not None
+    assert "OpenAIConversationsSession" in str(failed.error)
+    assert model.seen == []
 
 
 async def test_tasks_of_a_history_that_do_not_run_in_turn_are_warned_of_once(

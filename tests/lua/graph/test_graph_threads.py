@@ -381,19 +381,27 @@ async def test_deltas_are_walked_up_to_the_nearest_value(scripts: Scripts, keys:
 
 async def test_threads_are_listed_by_name_until_they_expire(scripts: Scripts, keys: Keys) -> None:
     listing = graph_listing(keys)
-    for thread in ("b", "a", "\ud800"):
+    for thread in (b"b", b"a", b"\xed\xa0\x80"):
         assert await scripts.enter_listing(listing, entry=thread, ttl_ms=HOUR) == ok()
     reply = await scripts.read_listing(listing, start=b"-", size=2)
     assert reply.facts[::2] == [b"a", b"b"]
     # One that was listed again since stays.
     stamp = reply.facts[1]
-    await scripts.enter_listing(listing, entry="a", ttl_ms=HOUR)
+    await scripts.enter_listing(listing, entry=b"a", ttl_ms=HOUR)
     assert await scripts.leave_listing(listing, entry=b"a", stamp=stamp) == ok(0)
     again = await scripts.read_listing(listing, start=b"-", size=1)
     assert await scripts.leave_listing(listing, entry=b"a", stamp=again.facts[1]) == ok(1)
+    # Nor has it a stamp that it had before it was taken out.
+    stamps = set[bytes]()
+    for _ in range(20):
+        await scripts.enter_listing(listing, entry=b"a", ttl_ms=HOUR)
+        stamp = (await scripts.read_listing(listing, start=b"[a", size=1)).facts[1]
+        assert await scripts.leave_listing(listing, entry=b"a", stamp=stamp) == ok(1)
+        stamps.add(stamp)
+    assert len(stamps) == 20
     # What has expired goes with the next one that is listed.
     await ask(scripts, "ZADD", listing.expiries, 1, "b")
-    await scripts.enter_listing(listing, entry="c", ttl_ms=HOUR)
+    await scripts.enter_listing(listing, entry=b"c", ttl_ms=HOUR)
     reply = await scripts.read_listing(listing, start=b"-", size=9)
     assert reply.facts[::2] == [b"c", b"\xed\xa0\x80"]
     assert all(0 < left <= HOUR for left in await lives(scripts, listing.index, listing.expiries))

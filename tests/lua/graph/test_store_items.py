@@ -25,9 +25,15 @@ async def test_an_item_is_put_read_and_refreshed(scripts: Scripts, keys: Keys) -
 
 async def test_namespaces_of_items_are_listed_once(scripts: Scripts, keys: Keys) -> None:
     listing = graph_listing(keys)
-    for entry in ("a\0\0x", "a\0\0y", "a\0\0\0", "a\0b\0\0x", "ab\0\0x", "a\0\x01\0\0x"):
+    for entry in (b"a\0\0x", b"a\0\0y", b"a\0\0\0", b"a\0b\0\0x", b"ab\0\0x", b"a\0\x01\0\0x"):
         await scripts.enter_listing(listing, entry=entry, ttl_ms=HOUR)
-    first = await scripts.list_store_namespaces(listing, start=b"-", size=2)
-    assert first == ok(b"a", b"a\0\x01")
-    rest = await scripts.list_store_namespaces(listing, start=b"[a\0\x01\0\1", size=9)
-    assert rest == ok(b"a\0b", b"ab")
+    first = await scripts.list_store_namespaces(listing, start=b"-", size=2, most=9)
+    assert first == ok(0, b"a", b"a\0\x01")
+    rest = await scripts.list_store_namespaces(listing, start=b"[a\0\x01\0\1", size=9, most=9)
+    assert rest == ok(0, b"a\0b", b"ab")
+    # What has expired is taken out before.
+    for entry in (b"ab\0\0x", b"a\0b\0\0x", b"a\0\0x"):
+        await ask(scripts, "ZADD", listing.expiries, 1, entry)
+    assert await scripts.list_store_namespaces(listing, start=b"-", size=9, most=2) == ok(2)
+    left = await scripts.list_store_namespaces(listing, start=b"-", size=9, most=2)
+    assert left == ok(1, b"a", b"a\0\x01")

@@ -54,11 +54,11 @@ CALLS: dict[str, Call] = {
     ),
     "drop_checkpoints": lambda s, k: drop_checkpoints(s, k, b"%:1", thread=SESSION),
     "delete_graph_thread": lambda s, k: s.delete_graph_thread(graph_keys(k, SESSION), mark=None),
-    "enter_listing": lambda s, k: s.enter_listing(graph_listing(k), entry=SESSION, ttl_ms=HOUR),
+    "enter_listing": lambda s, k: s.enter_listing(graph_listing(k), entry=b"t", ttl_ms=HOUR),
     "read_listing": lambda s, k: s.read_listing(graph_listing(k), start=b"-", size=10),
     "leave_listing": lambda s, k: s.leave_listing(graph_listing(k), entry=b"t", stamp=b""),
     "list_store_namespaces": lambda s, k: s.list_store_namespaces(
-        graph_listing(k), start=b"-", size=10
+        graph_listing(k), start=b"-", size=10, most=10
     ),
     "save_listed": lambda s, k: s.save_listed(
         k.llama_handler(SESSION),

@@ -18,7 +18,7 @@ from redis_state.errors import LeaseLost, ThreadClaimed
 from redis_state.integrations.langgraph.threads.stored.places import thread_of
 from redis_state.integrations.langgraph.threads.threads import Threads
 from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
-from redis_state.scripts import ReplyCode
+from redis_state.scripts import Reply, ReplyCode
 from redis_state.stores.base import Base
 
 
@@ -75,15 +75,18 @@ class ThreadClaims:
 
         Errors: ThreadClaimed.
         """
-        # Before the thread has a key: each thread is listed.
-        await self.threads.list_now(thread_id)
         key, owner = self.threads.keys(thread_id).thread, new_owner()
         if run is not None:
             owner = f"{run.task}:{run.epoch}:{owner}"
             await self._release_earlier(key, run)
-        reply = await self._base.scripts.acquire_lease(
-            key, owner=owner, duration_ms=duration_ms, keep_ms=self.threads.ttl_ms
-        )
+
+        async def acquire() -> Reply:
+            return await self._base.scripts.acquire_lease(
+                key, owner=owner, duration_ms=duration_ms, keep_ms=self.threads.ttl_ms
+            )
+
+        # The claim may be the thread's first key, and each thread is listed.
+        reply = await self.threads.listed(thread_id, acquire)
         if reply.word is ReplyCode.HELD:
             raise ThreadClaimed(thread_id, left_ms=int(reply.facts[0]))
         return HeldLease(key, owner, int(reply.facts[0]))

@@ -7,10 +7,11 @@ namespace. So every call about a thread is one step with two keys, whatever name
 and a deletion removes two keys.
 
 **Lifetimes.** Each write renews both keys. The listing of all threads, in 16 shards, names a thread
-for a quarter longer. It is written before the thread. A process that has listed a thread does not
-list it again for an eighth of its lifetime. It says so in its writes. Such a write is refused if
-the thread is not there: it expired, or another process deleted it. It is made again behind a new
-listing. So no thread is without its entry. A run's index of threads is renewed like that.
+for a quarter longer. It is written before the thread and behind it: see `primitives.listing`. A
+process that has listed a thread does not list it again for an eighth of its lifetime. It says so in
+its writes. Such a write is refused if the thread is not there: it expired, or another process
+deleted it. It is made again between two new listings. So no thread that was written is without its
+entry. A run's index of threads is renewed like that.
 
 **Crashes.** A put is one step: row, values, order. A crash before it leaves an entry in the
 listing, which a reader removes, or which expires. A crash between `put_writes` and the `put` of its
@@ -32,9 +33,9 @@ that continues another one: see `tails`.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Collection, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
 
 from redis_state.errors import LeaseLost, ThreadClaimed
 from redis_state.integrations.langgraph.threads.lately import Lately
@@ -43,6 +44,7 @@ from redis_state.integrations.langgraph.threads.puts import Dropped, PutsSeen
 from redis_state.integrations.langgraph.threads.stored.places import keys_of, split_place
 from redis_state.integrations.langgraph.threads.stored.rows import FoundCheckpoint
 from redis_state.primitives.lease import HeldLease
+from redis_state.primitives.listing import ShardedListing
 from redis_state.primitives.record import new_write_id
 from redis_state.scripts import (
     Fence,
@@ -65,6 +67,8 @@ _NAMES = 500
 # How long puts are listed behind the last step of a pruning.
 _WATCH_MS = 60_000
 
+T = TypeVar("T")
+
 
 class Threads:
     """Write and read threads as bytes."""
@@ -73,6 +77,15 @@ class Threads:
         self._base = base
         self.ttl_ms: int = ttl_ms
         self._listed = Lately(ttl_ms)
+        keys = base.keys
+        self._listing = ShardedListing(
+            base.scripts,
+            [
+                GraphListing(keys.graph_threads(n), keys.graph_expiries(n))
+                for n in range(GRAPH_SHARDS)
+            ],
+            size=_THREADS,
+        )
         self.newest: Newest = Newest()
 
     def keys(self, thread_id: str) -> GraphKeys:
@@ -100,9 +113,9 @@ class Threads:
                 self._base.keys.graph_run(run), member=thread_id, ttl_ms=self._listed.longer_ms
             )
             self._listed.add((run, thread_id))
-        while True:
-            listed = await self._list(thread_id)
-            reply = await self._base.scripts.put_checkpoint(
+
+        async def write(*, listed: bool) -> Reply:
+            return await self._base.scripts.put_checkpoint(
                 self.keys(thread_id),
                 mark=_fence(claim),
                 listed=listed,
@@ -112,8 +125,10 @@ class Threads:
                 ttl_ms=self.ttl_ms,
                 values=values,
             )
-            if not self._must_list(reply, thread_id, claim):
-                return None if reply.word is ReplyCode.STALE else int(reply.facts[0])
+
+        reply = await self._write(thread_id, write)
+        _refuse(reply, thread_id, claim)
+        return None if reply.word is ReplyCode.STALE else int(reply.facts[0])
 
     async def put_writes(
         self,
@@ -125,9 +140,9 @@ class Threads:
         claim: HeldLease | None,
     ) -> None:
         """Add writes of a task to a checkpoint. Errors: LeaseLost, ThreadClaimed."""
-        while True:
-            listed = await self._list(thread_id)
-            reply = await self._base.scripts.put_graph_writes(
+
+        async def write(*, listed: bool) -> Reply:
+            return await self._base.scripts.put_graph_writes(
                 self.keys(thread_id),
                 mark=_fence(claim),
                 listed=listed,
@@ -136,8 +151,8 @@ class Threads:
                 ttl_ms=self.ttl_ms,
                 writes=writes,
             )
-            if not self._must_list(reply, thread_id, claim):
-                return
+
+        _refuse(await self._write(thread_id, write), thread_id, claim)
 
     async def read_one(self, thread_id: str, place: bytes) -> FoundCheckpoint | None:
         """Read a checkpoint whole, None if it is not there."""
@@ -303,14 +318,16 @@ class Threads:
         """List the threads in which a run may have checkpoints."""
         return await self._base.records.members(self._base.keys.graph_run(run_id))
 
-    async def list_now(self, thread_id: str) -> None:
-        """List a thread, which is written next."""
-        await self._base.scripts.enter_listing(
-            self._listing(graph_shard(thread_id)),
-            entry=thread_id,
+    async def listed(self, thread_id: str, write: Callable[[], Awaitable[T]]) -> T:
+        """List a thread, which is written, and return what the write does."""
+        done = await self._listing.around(
+            graph_shard(thread_id),
+            topic_bytes(thread_id),
+            write,
             ttl_ms=self._listed.longer_ms,
         )
         self._listed.add(thread_id)
+        return done
 
     async def threads(self, after: str | None) -> AsyncGenerator[str]:
         """Yield the ids of all threads in the order of their bytes, behind one of them.
@@ -318,26 +335,15 @@ class Threads:
         A page costs each shard one call. Entries of threads that are gone are removed.
         """
         start = b"-" if after is None else b"(" + topic_bytes(after)
-        while True:
-            pages = await asyncio.gather(*(self._shard(n, start) for n in range(GRAPH_SHARDS)))
-            # What is behind the end of a full shard is not known yet.
-            full = [page[-1][0] for page in pages if len(page) == _THREADS]
-            end = min(full, default=None)
-            listed = sorted(entry for page in pages for entry in page)
-            for thread, stamp in listed:
-                if end is None or thread <= end:
+        exists = self._base.scripts.transport.commands.exists
+        async with aclosing(self._listing.pages(start)) as pages:
+            async for page in pages:
+                for shard, thread, stamp in page:
                     thread_id = topic_text(thread) or ""
-                    if await self._base.scripts.transport.commands.exists(
-                        self.keys(thread_id).thread
-                    ):
+                    if await exists(self.keys(thread_id).thread):
                         yield thread_id
                     else:
-                        await self._base.scripts.leave_listing(
-                            self._listing(graph_shard(thread_id)), entry=thread, stamp=stamp
-                        )
-            if end is None:
-                return
-            start = b"(" + end
+                        await self._listing.leave(shard, thread, stamp)
 
     async def _read(self, thread_id: str, places: Sequence[bytes]) -> list[Any]:
         keys = self.keys(thread_id)
@@ -353,29 +359,14 @@ class Threads:
         )
         return list(zip(reply.facts[::2], reply.facts[1::2], strict=True))
 
-    async def _shard(self, shard: int, start: bytes) -> list[tuple[bytes, bytes]]:
-        reply = await self._base.scripts.read_listing(
-            self._listing(shard), start=start, size=_THREADS
-        )
-        return list(zip(reply.facts[::2], reply.facts[1::2], strict=True))
-
-    async def _list(self, thread_id: str) -> bool:
-        """List a thread unless that was done lately; return whether it was."""
+    async def _write(self, thread_id: str, write: Callable[..., Awaitable[Reply]]) -> Reply:
+        """Write a thread, which is listed, as often as it turns out that it is not there."""
         if self._listed.has(thread_id):
-            return True
-        await self.list_now(thread_id)
-        return False
-
-    def _must_list(self, reply: Reply, thread_id: str, claim: HeldLease | None) -> bool:
-        if reply.word is not ReplyCode.MISSING:
-            _refuse(reply, thread_id, claim)
-            return False
-        self._listed.forget(thread_id)
-        return True
-
-    def _listing(self, shard: int) -> GraphListing:
-        keys = self._base.keys
-        return GraphListing(keys.graph_threads(shard), keys.graph_expiries(shard))
+            reply = await write(listed=True)
+            if reply.word is not ReplyCode.MISSING:
+                return reply
+            self._listed.forget(thread_id)
+        return await self.listed(thread_id, lambda: write(listed=False))
 
 
 def _found(part: Sequence[Any], values: dict[bytes, bytes]) -> FoundCheckpoint:

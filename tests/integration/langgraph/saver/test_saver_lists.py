@@ -93,6 +93,8 @@ async def test_other_bad_input_is_refused_by_name(store: RedisStateStore) -> Non
     config = {**config_of("t"), "metadata": {"run_id": "\ud800"}}
     with pytest.raises(InvalidField, match=r"metadata\.run_id"):
         await counting(saver).ainvoke({"log": []}, config)
+    with pytest.raises(InvalidField, match=r"configurable\.checkpoint_ns"):
+        await put(saver, "t", "n" * 300 + "\ud800", n=1)
     with pytest.raises(InvalidField, match="lease_s"):
         saver.claim("t", lease_s=0)
     with pytest.raises(ConfigError, match="lifetime"):

@@ -153,9 +153,11 @@ class Rows:
             packed = ormsgpack.packb(whole)
         except TypeError:
             # The rest was checked.
-            raise InvalidField(
-                "metadata.run_id", "text without lone surrogates is needed"
-            ) from None
+            if _has_lone_surrogate(head.run):
+                reason = "text without lone surrogates is needed"
+                raise InvalidField("metadata.run_id", reason) from None
+            reason = "a long namespace has no lone surrogates"
+            raise InvalidField("configurable.checkpoint_ns", reason) from None
         length = len(packed).to_bytes(_LENGTH, "big")
         return packed + self._packed(parts, "checkpoint") + length
 
@@ -236,3 +238,11 @@ def read_head(row: bytes, *, of: str) -> tuple[Head, int]:
 def line_channel(channel: str) -> str:
     """Write a channel as the line of a write has it: without spaces."""
     return escape("channel", channel)
+
+
+def _has_lone_surrogate(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
