@@ -105,6 +105,8 @@ class Inbox:
         self._open = asyncio.Event()
         self._open.set()
         self._cancelled: TaskCancelled | None = None
+        # Whether the handler, or a part of it, was stopped by the cancel.
+        self.cancel_met: bool = False
         self._over: BaseException | None = None
         # Deliveries that are being recorded, and what records one of them again.
         self._recording: dict[asyncio.Task[None], Callable[[], Awaitable[None]]] = {}
@@ -254,6 +256,7 @@ class Inbox:
         elif self._replay.rehearsal is not None and over is self._cancelled:
             over = None
         if over is not None:
+            self.cancel_met = self.cancel_met or over is self._cancelled
             raise over
 
     async def catch_up(self) -> None:
