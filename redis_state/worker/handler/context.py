@@ -24,7 +24,7 @@ from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import Compensations
 from redis_state.worker.tasks.execution.emitter import Emitter
-from redis_state.worker.tasks.execution.inbox import Inbox
+from redis_state.worker.tasks.execution.inbox import UNDOING, Inbox
 from redis_state.worker.tasks.execution.patches import VERSION
 from redis_state.worker.tasks.execution.steps import StepPolicy, Steps
 from redis_state.worker.tasks.started import StartedRun
@@ -317,13 +317,18 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
 
         For calls of a model, say: ``await ctx.take("model", Rate(60, timedelta(minutes=1)))``. All
         callers give a name the same rate. One that was set comes before it, see `Rates`. A wait of
-        more than a second frees the worker. It is taken once per call and task: a later run does
-        not take it again. A checkpoint. Errors: InvalidField for a cost above the rate that is
+        more than a second frees the worker, but not in a compensation. It is taken once per call
+        and task: a later run does not take it again. A checkpoint. Errors: InvalidField for a cost above the rate that is
         given; TaskCancelled, LeaseLost.
         """
         entry = f"take {name}"
         while wait_ms := await self._steps.do(entry, self._take, (name, rate, cost), {}):
-            await self.sleep(timedelta(milliseconds=wait_ms), name=f"wait for {name}")
+            delay = timedelta(milliseconds=wait_ms)
+            if UNDOING.get():
+                # Its task ends after it, so there is no later run that could continue here.
+                await asyncio.sleep(delay.total_seconds())
+            else:
+                await self.sleep(delay, name=f"wait for {name}")
 
     async def _take(self, name: str, rate: Rate, cost: int) -> int:
         """Take from a rate; return in how many ms to try again, if that is not soon."""
@@ -342,7 +347,5 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         await self.checkpoint()
         if entry in self._started.journal or self._rehearses:
             return
-        kept = {name: value for name, value in self.attributes.items() if name not in gone}
-        attributes = check_attributes("attributes", kept | dict(changes))
         lane = self._steps.lane()
-        await TaskChanges(self.store).set_attributes(self._started, entry, attributes, lane)
+        await TaskChanges(self.store).set_attributes(self._started, entry, changes, gone, lane)

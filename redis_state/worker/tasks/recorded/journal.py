@@ -35,7 +35,7 @@ _ASKED_FOR = (_STEP, "pause:", _CHILD, *_RECEIVED)
 PLACE = "place:"
 _JOIN = re.compile("[:/]join ")
 # How what is inside of a step begins: a name and its number, or its key.
-_INSIDE = re.compile(r"(?:[^#]|##)*#(?:\d+(?=[/!]|\Z)|=)")
+_INSIDE = re.compile(r"(?:[^#]|##)*#(?:\d+(?=[/!]|\Z)|[=~])")
 
 
 @dataclass(frozen=True, slots=True)
