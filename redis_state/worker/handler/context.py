@@ -318,8 +318,8 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         For calls of a model, say: ``await ctx.take("model", Rate(60, timedelta(minutes=1)))``. All
         callers give a name the same rate. One that was set comes before it, see `Rates`. A wait of
         more than a second frees the worker, but not in a compensation. It is taken once per call
-        and task: a later run does not take it again. A checkpoint. Errors: InvalidField for a cost above the rate that is
-        given; TaskCancelled, LeaseLost.
+        and task: a later run does not take it again. A checkpoint. Errors: InvalidField for a cost
+        above the rate that is given; TaskCancelled, LeaseLost.
         """
         entry = f"take {name}"
         while wait_ms := await self._steps.do(entry, self._take, (name, rate, cost), {}):
