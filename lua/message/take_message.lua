@@ -41,7 +41,7 @@ if tonumber(taken) < tonumber(sent) then
 else
   local now = now_ms()
   redis.call('HSETNX', journal, 'due:' .. entry, string.format('%.0f', now + timeout_ms))
-  -- A clock that was set back prolongs nothing.
+  -- Behind a clock that was set back it is due later, but it is looked at again after its length.
   left_ms = math.min(tonumber(redis.call('HGET', journal, 'due:' .. entry)) - now, timeout_ms)
   if left_ms <= 0 then redis.call('HSET', journal, entry, message) end
 end

@@ -71,9 +71,10 @@ class TaskLayout(KeyLayout):
     def session_token(self, token: str) -> str | None:
         """hash: state, payload, task, order, opened, expires, schema, approvals, rejections,
         escalate, escalated, seat:<actor>, vote:<actor> -> JSON, claim:<actor>, claim, actor, at,
-        decision: a pause of a worker's task, named by the token's digest. A seat has its
-        state: open, approved, rejected, delegated or retired. Behind it stands the time in ms, then
-        the number of the vote or the new actor. Its timeout, then `resolved_token_ttl`.
+        decision, timer: a pause of a worker's task, named by the token's digest. ``timer`` is
+        there if it waits for time alone, which is no question. A seat has its state: open,
+        approved, rejected, delegated or retired. Behind it stands the time in ms, then the number
+        of the vote or the new actor. Its timeout, then `resolved_token_ttl`.
         """
         pause_id = token if is_pause_id(token) else pause_id_of(token)
         if pause_id is None:

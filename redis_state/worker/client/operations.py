@@ -127,20 +127,21 @@ class TaskOperations:
         """Reopen a task that is FAILED or CANCELLED, also a dead letter, and queue it.
 
         It keeps its journal: recorded steps are not repeated. Its crashes and what it has used of
-        its budgets are set back. A child's end that failed the task is left out of
-        the journal, and the child is reopened too; so are the children that were cancelled with the
-        task. A pause that timed out and failed the task is opened again. Likewise a message that
-        did not come in time is waited for again. An earlier cancel or PAUSE does not hold any more.
-        Watchers see the task PENDING, with ``retry`` and the number.
+        its budgets are set back. A child's end that failed the task is left out of the journal, and
+        the child is reopened too; so are the children that were cancelled with the task, and not
+        for themselves. A pause that timed out and failed the task is opened again. Likewise a
+        message that did not come in time is waited for again. An earlier cancel or PAUSE does not
+        hold any more. Watchers see the task PENDING, with ``retry`` and the number.
 
-        One caller wins, the others get InvalidTransition. A call that is repeated with the same
-        ``idempotency_key`` does nothing and gets the task. If the caller died before the task was
+        One caller wins, the others get InvalidTransition. A call with the ``idempotency_key`` of
+        the task's last retry does nothing and gets the task. If the caller died before the task was
         reopened, the repeated call reopens it, with the children that were not reopened yet.
 
         Errors: TaskUnknown; InvalidTransition in any other status; RetryRefused for a task that a
-        host saved, that has a status of its protocol's own, or whose parent was cancelled;
-        BackendUnavailable, also if it is reopened and the queue is unreachable. Then a sweeper
-        queues it.
+        host saved, or that has a status of its protocol's own; RetryRefused also if its parent was
+        cancelled, or if what it or a child that it brings did was undone; PayloadUnreadable if it
+        depends on an error that this process cannot read; BackendUnavailable, also if it is
+        reopened and the queue is unreachable. Then a sweeper queues it.
         """
         return (await self._reopening.retry(session_id, task_id, key=idempotency_key)).state
 

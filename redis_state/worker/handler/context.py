@@ -362,7 +362,5 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         await self.checkpoint()
         if entry in self._started.journal or self._rehearses:
             return
-        kept = {name: value for name, value in self.attributes.items() if name not in gone}
-        attributes = check_attributes("attributes", kept | dict(changes))
         lane = self._steps.lane()
-        await TaskChanges(self.store).set_attributes(self._started, entry, attributes, lane)
+        await TaskChanges(self.store).set_attributes(self._started, entry, changes, gone, lane)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
 from inspect import isawaitable
-from typing import Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from redis_state import limits
 from redis_state.worker.tasks.execution.inbox import Inbox
@@ -93,13 +93,20 @@ class Guarded(Generic[P, R]):
     """A handler and the guards of its tasks. A call is the handler's own."""
 
     def __init__(self, work: Callable[P, R], guards: Sequence[Guard]) -> None:
+        # First: it copies what another object of this class has.
+        update_wrapper(self, work)
         self.work: Callable[P, R] = work
         self.guards: tuple[Guard, ...] = tuple(guards)
-        update_wrapper(self, work)
 
     def __call__(self, *arguments: P.args, **options: P.kwargs) -> R:
         """Call the handler."""
         return self.work(*arguments, **options)
+
+    async def release(self, store: Any) -> None:
+        """Close what the handler keeps between tasks. Called when the worker stops."""
+        release: Callable[[Any], Awaitable[None]] | None = getattr(self.work, "release", None)
+        if release is not None:
+            await release(store)
 
 
 def guarded(*guards: Guard) -> Callable[[Callable[P, R]], Guarded[P, R]]:
@@ -112,8 +119,17 @@ def guarded(*guards: Guard) -> Callable[[Callable[P, R]], Guarded[P, R]]:
 
 
 def guards_of(handler: object) -> tuple[Guard, ...]:
-    """Return a handler's own guards."""
-    return handler.guards if isinstance(handler, Guarded) else ()
+    """Return a handler's own guards, the outermost first."""
+    return unguarded(handler)[1]
+
+
+def unguarded(handler: Any) -> tuple[Any, tuple[Guard, ...]]:
+    """Return what is inside of all guards, and these, the outermost first."""
+    guards: tuple[Guard, ...] = ()
+    while isinstance(handler, Guarded):
+        guards += handler.guards
+        handler = cast("Guarded[..., Any]", handler).work
+    return handler, guards
 
 
 class BudgetMeter:

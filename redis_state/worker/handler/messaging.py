@@ -18,6 +18,7 @@ from redis_state.store import RedisStateStore
 from redis_state.worker.handler.calls import ContextCalls
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.execution.inbox import Inbox, refuse_in_undo
+from redis_state.worker.tasks.execution.retries import Retried, retried
 from redis_state.worker.tasks.messaging.mailbox import HOLD_S, Mailbox, Receiving, TaskMessage
 from redis_state.worker.tasks.messaging.messages import REQUEST_TIMEOUT_S, Box, Kind, TaskMessages
 from redis_state.worker.tasks.messaging.payloads import (
@@ -155,13 +156,15 @@ class ContextMessaging(ContextCalls):
         """Run a step whose work yields tokens of a text; publish them, and return the whole text.
 
         The text is recorded, and a later run returns it without calling the work. A crash in the
-        middle repeats the work, as a new generation of the text. See `text` and `step`.
+        middle repeats the work, as a new generation of the text, and so does `retried` work that
+        fails. See `text` and `step`.
         """
 
         async def write() -> str:
             return await write_all(self.text(name), work(*arguments, **options))
 
-        return self._steps.do(name, write, (), {})
+        again = retried(write, work.policy) if isinstance(work, Retried) else write
+        return self._steps.do(name, again, (), {})
 
     def receive(
         self,

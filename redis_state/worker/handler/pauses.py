@@ -114,19 +114,22 @@ class ContextPauses(ContextCalls):
         return self.pause("await_approval", content, **options)
 
     async def sleep(self, delay: timedelta, *, name: str = "sleep") -> None:
-        """Sleep, for seconds or for months. The worker is free meanwhile.
+        """Sleep, for seconds or for months: `active_task_ttl` at most. The worker is free.
 
         A later run continues, in any worker. A sweeper finds the end of the time, within a second
-        or so. A second or less is slept in this run. A checkpoint. Errors: InvalidField;
-        TaskCancelled, LeaseLost.
+        or so. It asks nobody: the pause is in no list, and nothing but time ends it. A second or
+        less is slept in this run. A checkpoint. Errors: InvalidField; TaskCancelled, LeaseLost.
         """
         is_delay = isinstance(delay, timedelta)  # pyright: ignore[reportUnnecessaryIsInstance]
         if not is_delay or delay < timedelta(0):
             raise InvalidField("delay", "needs a timedelta from 0")
+        if delay > self.store.settings.active_task_ttl:
+            raise InvalidField("delay", "is longer than active_task_ttl, for which a task is kept")
         if delay <= SHORT_SLEEP:
             await self._steps.do(name, asyncio.sleep, (delay.total_seconds(),), {})
             return
-        await self.pause("sleep", name=name, timeout=delay, on_timeout="resume")
+        options: PauseOptions = {"name": name, "timeout": delay, "on_timeout": "resume"}
+        await self._pause(*self._ask_pause("sleep", None, options, timer=True))
 
     def pass_keyed_pauses(self) -> None:
         """Take the pauses of earlier runs that have a ``key`` as used.
@@ -151,11 +154,19 @@ class ContextPauses(ContextCalls):
         await self._steps.record(learned, payloads.write(note))
 
     def _ask_pause(
-        self, reason: str, payload: Any, options: PauseOptions, *, reveal: bool = True
+        self,
+        reason: str,
+        payload: Any,
+        options: PauseOptions,
+        *,
+        reveal: bool = True,
+        timer: bool = False,
     ) -> tuple[str, PauseRequest]:
         """Assign a pause its number now, in call order."""
         refuse_in_undo("pause")
-        requested = PauseRequest.read(self.store.settings, reason, payload, options, reveal=reveal)
+        requested = PauseRequest.read(
+            self.store.settings, reason, payload, options, reveal=reveal, timer=timer
+        )
         key = options.get("key")
         if key is not None:
             entry = self._steps.ask_keyed(f"pause:{key}#key")

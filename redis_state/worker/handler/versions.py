@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import InvalidField
 from redis_state.store import RedisStateStore
+from redis_state.worker.handler.guards import guarded, unguarded
 from redis_state.worker.observe.registry import WorkerRegistry
 from redis_state.worker.queue.parked import lane_of
 from redis_state.worker.tasks.execution.patches import VERSION
@@ -66,7 +67,7 @@ def versioned(
     for version, code in given.items():
         if not version or not isinstance(version, str):
             raise InvalidField("codes", f"a version is a text, not {version!r}")
-        if not callable(code) or isinstance(code, VersionedHandler):
+        if not callable(code) or isinstance(unguarded(code)[0], VersionedHandler):
             raise InvalidField("codes", f"version {version!r} needs a handler")
     before = next(iter(codes)) if unversioned is None else unversioned
     for field, version in (("default", default), ("unversioned", before)):
@@ -94,23 +95,26 @@ class Chosen:
 
 def choose(handlers: Mapping[str, Any], started: StartedRun) -> Chosen:
     """Choose the code of a started run: that of the task's version, if it has one."""
-    handler = handlers.get(started.handler)
+    given = handlers.get(started.handler)
+    handler, guards = unguarded(given)
     recorded: str | None = started.journal.get(VERSION)
     if not isinstance(handler, VersionedHandler):
         # Code without versions serves tasks without one: the other may be newer, or older.
-        return Chosen(handler) if recorded is None else Chosen(None, recorded)
+        return Chosen(given) if recorded is None else Chosen(None, recorded)
     if recorded is not None:
-        return Chosen(handler.codes.get(recorded), recorded)
+        known = handler.codes.get(recorded)
+        return Chosen(known and guarded(*guards)(known), recorded)
     began = started.replay.known > 0
     version = handler.unversioned if began else handler.default
-    return Chosen(handler.codes[version], version, is_new=True)
+    return Chosen(guarded(*guards)(handler.codes[version]), version, is_new=True)
 
 
 def versions_of(handlers: Mapping[str, Any]) -> dict[str, list[str]]:
     """List the versions that handlers have, for those that have some."""
+    found = {name: unguarded(handler)[0] for name, handler in handlers.items()}
     return {
         name: list(handler.codes)
-        for name, handler in handlers.items()
+        for name, handler in found.items()
         if isinstance(handler, VersionedHandler)
     }
 

@@ -30,7 +30,7 @@ class PauseRepair:
             return True
         session_id = found.session_id
         key = token_key_of(self._store, session_id, found.pause)
-        if await self._list.has(key):
+        if await self._list.has(key) or await self._list.is_timer(key):
             return True
         while (listing := self._listing.get(session_id)) is not None:
             if await asyncio.shield(listing):

@@ -394,7 +394,9 @@ class TaskRun:
         error = None if handling is None or stopped else handling.exception()
         if isinstance(self._inbox.over, TaskPaused):
             return None
-        if self._hard_cancelled or (stopped and self._inbox.cancelled):
+        # What a handler makes of a part that the cancel has stopped is no result of the task's.
+        met = self._inbox.cancel_met or (stopped and self._inbox.cancelled)
+        if self._hard_cancelled or met:
             return TaskStatus.CANCELLED, None, self._inbox.cancel_reason
         if self._overdue or isinstance(self._inbox.over, TaskStopped):
             text = f"TimeoutError: not done after {self._config.limit_s:g} s"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
 from redis_state.models import TaskState, TaskStatus
-from redis_state.models.attributes import Attributes
+from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.primitives.record import new_write_id
 from redis_state.scripts import ReplyCode, TaskKeys
 from redis_state.serialization import codec
@@ -42,12 +44,28 @@ class TaskChanges:
                 return found
 
     async def set_attributes(
+        self,
+        started: StartedRun,
+        entry: str,
+        changes: Attributes,
+        gone: AbstractSet[str],
+        lane: Lane,
+    ) -> None:
+        """Set attributes of a running task, once per entry of its journal; others are kept.
+
+        Errors: InvalidField; LeaseLost, JournalRewound, InvalidTransition.
+        """
+        async with started.setting:
+            kept = {name: value for name, value in started.attributes.items() if name not in gone}
+            attributes = check_attributes("attributes", kept | dict(changes))
+            # Before it is sent: a caller that is cancelled does not learn that it was set.
+            started.attributes.clear()
+            started.attributes.update(attributes)
+            await self._set_all(started, entry, attributes, lane)
+
+    async def _set_all(
         self, started: StartedRun, entry: str, attributes: Attributes, lane: Lane
     ) -> None:
-        """Set all attributes of a running task, once per entry of its journal.
-
-        Errors: LeaseLost, JournalRewound, InvalidTransition.
-        """
         state, write = started.state, new_write_id()
         reply = await self._scripts.set_attributes(
             self._keys(state),
@@ -60,8 +78,6 @@ class TaskChanges:
         raise_refused(reply, state, run=started.replay, wanted="attributes")
         started.replay.learn(reply, 1, entry, what=state.task_id)
         if reply.word is ReplyCode.OK:
-            started.attributes.clear()
-            started.attributes.update(attributes)
             self._books.note_attributes(started, version=int(reply.facts[0]), write=write)
 
     async def set_priority(self, started: StartedRun, priority: int) -> None:

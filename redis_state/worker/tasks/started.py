@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +57,8 @@ class StartedRun:
     crashes: int = 0
     void: Sequence[str] = ()
     attributes: dict[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
+    # Held by the call that sets attributes: each writes all of them.
+    setting: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
     meter: BudgetMeter = field(default_factory=BudgetMeter, repr=False)
 
 

@@ -11,7 +11,8 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
 from redis_state.models import TaskStatus
-from redis_state.worker import StepPolicy, TaskContext
+from redis_state.worker import Budget, StepPolicy, TaskContext, guarded
+from redis_state.worker.tasks.execution.names import NameScope
 from tests.support.processes.pools import (
     SESSION,
     agent,
@@ -21,6 +22,7 @@ from tests.support.processes.pools import (
     pool,
     serving,
 )
+from tests.support.tasks.runs import begin_again, make, run_once, run_to_the_end
 
 pytestmark = pytest.mark.worker
 
@@ -75,6 +77,50 @@ async def test_a_keyed_step_that_failed_is_done_when_it_is_asked_for_again(
     assert len(set(keys)) == 1
 
 
+@pytest.mark.parametrize("paused", [False, True])
+async def test_a_key_that_is_the_place_of_what_another_keys_step_did_is_a_key_of_its_own(
+    store: RedisStateStore,
+    paused: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    async def handler(ctx: TaskContext) -> list[Any]:
+        async def work() -> str:
+            return "outer" + await ctx.step("secret", lambda: " and inner")
+
+        found = [await ctx.keyed_step("tool", "A", work)]
+        if paused and ctx.attempt == 1:
+            begin_again()
+        keys = ["A/secret#1", "A/secret##1"]
+        return found + [await ctx.keyed_step("tool", key, lambda key=key: key) for key in keys]
+
+    ended = await run_to_the_end(store, handler)
+    assert ended.result == ["outer and inner", "A/secret#1", "A/secret##1"]
+
+
+async def test_a_key_that_an_earlier_version_recorded_is_found(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    async def handler(ctx: TaskContext) -> list[Any]:
+        def work(key: str) -> str:
+            done.append(key)
+            return ctx.effect_id()
+
+        keys = ["issue #1", "issue #2"][: ctx.attempt]
+        found = [await ctx.keyed_step("work", key, work, key) for key in keys]
+        if ctx.attempt == 1:
+            begin_again()
+        return found
+
+    await make(store)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(NameScope, "keyed", NameScope.keyed_before)
+        await run_once(store, handler)
+    ended = await run_once(store, handler, steps=StepPolicy(on_changed="fail"))
+    assert ended.status is TaskStatus.COMPLETE, ended.error
+    assert done == ["issue #1", "issue #2"]
+
+
 async def test_a_handler_that_keeps_something_releases_it_when_its_worker_stops(
     store: RedisStateStore,
 ) -> None:
@@ -90,11 +136,13 @@ async def test_a_handler_that_keeps_something_releases_it_when_its_worker_stops(
             raise RuntimeError("this does not keep the worker from stopping")
 
     keeping = Keeping()
-    worker = agent(store.settings, {"one": keeping, "two": keeping})
+    guarding = Keeping()
+    handlers = {"one": keeping, "two": keeping, "three": guarded(Budget(steps=1))(guarding)}
+    worker = agent(store.settings, handlers)
     async with client_of(store) as client:
         async with serving(worker):
             task = await client.submit("one", session_id=SESSION)
             await becomes(client, task, TaskStatus.COMPLETE)
             assert keeping.released == []
-        assert keeping.released == [True]
+        assert keeping.released == guarding.released == [True]
         assert await client.workers() == []

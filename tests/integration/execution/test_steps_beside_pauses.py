@@ -105,7 +105,7 @@ async def test_a_decision_that_comes_while_a_step_works_is_returned_in_the_same_
             decided.set()
             return ctx.attempt
 
-        return await asyncio.gather(ctx.step("work", decided.wait), asks())
+        return list(await asyncio.gather(ctx.step("work", decided.wait), asks()))
 
     async def decides() -> None:
         await decide(store, "p")
@@ -122,7 +122,8 @@ async def test_steps_whose_own_work_waits_do_not_wait_for_each_other(
         async def asks(name: str) -> str:
             return str((await ctx.pause(name=name)).value)
 
-        return await asyncio.gather(*(ctx.step(f"ask {name}", asks, name) for name in ("p", "q")))
+        asked = (ctx.step(f"ask {name}", asks, name) for name in ("p", "q"))
+        return list(await asyncio.gather(*asked))
 
     await make(store)
     assert (await run_once(store, handler)).status is TaskStatus.PAUSED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
 
@@ -23,6 +23,7 @@ from redis_state.worker import (
     TextReader,
     TextWriter,
     guarded,
+    retried,
 )
 from tests.support.processes.pools import SESSION, becomes, pool, updates_of
 from tests.support.servers.rollback import rolling_back
@@ -198,6 +199,25 @@ async def test_each_attempt_of_a_retried_step_is_a_generation(store: RedisStateS
     assert [row.content["text"] for row in rows] == ["attempt 1", "attempt 2", "attempt 3"]
     assert [row.content.get("reset") for row in rows] == [None, True, True]
     assert shown(rows) == {"ask#1/answer#1": ("attempt 3", True, True)}
+
+
+async def test_a_stream_step_is_retried_as_its_work_says(store: RedisStateStore) -> None:
+    tries: list[int] = []
+
+    async def model() -> AsyncIterator[str]:
+        tries.append(len(tries))
+        yield f"attempt {len(tries)}"
+        if len(tries) < 3:
+            raise ConnectionError
+
+    async def handler(ctx: TaskContext) -> str:
+        policy = RetryPolicy(attempts=3, wait_initial_s=0.01, wait_jitter_s=0)
+        return await ctx.stream_step("answer", retried(model, policy))
+
+    await make(store)
+    assert (await run_once(store, handler)).result == "attempt 3"
+    rows = await rows_of(store)
+    assert [row.content["text"] for row in rows] == ["attempt 1", "attempt 2", "attempt 3"]
 
 
 async def test_a_timeout_of_the_handlers_own_leaves_watchers_what_the_handler_has(

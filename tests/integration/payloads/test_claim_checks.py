@@ -207,6 +207,27 @@ async def test_a_store_of_claims_that_is_away_delays_a_task_and_fails_none(
             await client.result(SESSION, task)
 
 
+async def test_a_child_that_failed_with_a_long_text_runs_again_with_its_parent(
+    claiming: RedisStateStore,
+) -> None:
+    runs: list[str] = []
+
+    async def child(ctx: TaskContext) -> int:
+        runs.append(ctx.task.task_id)
+        if len(runs) == 1:
+            raise ValueError("x" * 20_000)
+        return len(runs)
+
+    async def parent(ctx: TaskContext) -> Any:
+        return await ctx.join(await ctx.spawn("child"))
+
+    async with pool(claiming, {"parent": parent, "child": child}) as client:
+        task = await client.submit("parent", session_id=SESSION)
+        await becomes(client, task, TaskStatus.FAILED)
+        await client.retry(SESSION, task)
+        assert await client.result(SESSION, task, timeout_s=60) == 2
+
+
 async def test_without_the_store_of_claims_a_result_says_where_it_is(
     claiming: RedisStateStore, settings: Settings
 ) -> None:

@@ -16,6 +16,7 @@ from redis_state import RedisStateStore, Sealed, Settings
 from redis_state.errors import (
     PayloadTooLarge,
     PayloadUnreadable,
+    RetryRefused,
     TaskFailed,
     TokenResolved,
 )
@@ -293,6 +294,58 @@ async def test_a_process_without_keys_leaves_tasks_as_they_are_and_operates_on_t
             assert await client.result(SESSION, made, timeout_s=60) == f"{told('end')} 1"
             ended = await client.result(SESSION, forked, timeout_s=60)
             assert ended == told(f"end {told('decision')}")
+
+
+async def test_a_process_without_keys_retries_what_does_not_depend_on_the_error(
+    settings: Settings,
+) -> None:
+    fails = {"step", "child"}
+
+    async def failing(name: str) -> str:
+        if name in fails:
+            raise ValueError(told(name))
+        return name
+
+    async def step(ctx: TaskContext) -> str:
+        return await ctx.step("s", failing, "step")
+
+    async def child(_: TaskContext) -> str:
+        return await failing("child")
+
+    async def parent(ctx: TaskContext) -> Any:
+        return await ctx.join(await ctx.spawn("child"))
+
+    async def missed(ctx: TaskContext) -> Any:
+        return await ctx.receive("go", timeout=timedelta(milliseconds=1))
+
+    async def undone(ctx: TaskContext) -> None:
+        ctx.on_failure(list, name="undo")
+        raise ValueError(told("undone"))
+
+    handlers: dict[str, Any] = {"step": step, "child": child, "parent": parent}
+    handlers |= {"missed": missed, "undone": undone}
+    async with (
+        opened(settings, KEYS[0]) as store,
+        opened(settings) as blind_store,
+        client_of(blind_store) as blind,
+        pool(store, handlers) as client,
+    ):
+        for name in ("step", "parent", "missed", "undone"):
+            await client.submit(name, session_id=SESSION, task_id=name)
+            await becomes(client, name, TaskStatus.FAILED)
+        fails.clear()
+        for name in ("parent", "missed"):
+            with pytest.raises(PayloadUnreadable, match=f"error of task '{name}' cannot be read"):
+                await blind.retry(SESSION, name)
+            state = await client.get(SESSION, name)
+            assert state is not None
+            assert state.status is TaskStatus.FAILED
+        with pytest.raises(RetryRefused, match="was undone"):
+            await blind.retry(SESSION, "undone")
+        await blind.retry(SESSION, "step")
+        assert await client.result(SESSION, "step", timeout_s=60) == "step"
+        await client.retry(SESSION, "parent")
+        assert await client.result(SESSION, "parent", timeout_s=60) == "child"
 
 
 @pytest.mark.role("admin")

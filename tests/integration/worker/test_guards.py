@@ -14,10 +14,22 @@ from redis_state import RedisStateStore
 from redis_state.errors import InvalidField
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import Budget, Guard, Spent, TaskContext, TaskStopped, guarded
+from redis_state.worker import (
+    Budget,
+    Guard,
+    RetryPolicy,
+    Spent,
+    TaskContext,
+    TaskStopped,
+    guarded,
+    retried,
+    versioned,
+)
 from redis_state.worker.handler.guards import guards_of
+from redis_state.worker.handler.versions import lanes_of
+from redis_state.worker.queue.parked import lane_of
 from tests.support.processes.pools import SESSION, becomes, open_token, pool
-from tests.support.tasks.runs import make, run_once
+from tests.support.tasks.runs import begin_again, make, run_once
 
 
 def spent(*, seconds: float = 0.0, steps: int = 0, updates: int = 0) -> Spent:
@@ -65,6 +77,48 @@ def test_a_guarded_handler_is_itself() -> None:
     assert (handler(3), handler.__doc__) == (3, "Say it.")
     assert guards_of(handler) == (Budget(steps=1),)
     assert guards_of(lambda: None) == ()
+
+
+def test_what_is_wrapped_twice_keeps_both() -> None:
+    def handler(ctx: int) -> int:
+        return ctx
+
+    both = guarded(Budget(steps=1))(guarded(Budget(steps=2))(handler))
+    assert (both(3), guards_of(both)) == (3, (Budget(steps=1), Budget(steps=2)))
+    again = retried(retried(handler, RetryPolicy(attempts=5)), RetryPolicy(attempts=2))
+    assert (again(3), again.policy.attempts) == (3, 2)
+
+
+async def test_guarded_versions_are_versions_of_which_each_is_guarded(
+    store: RedisStateStore,
+) -> None:
+    async def first(ctx: TaskContext) -> str:
+        await ctx.step("one", list)
+        if ctx.attempt == 1:
+            begin_again()
+        return "1"
+
+    async def second(ctx: TaskContext) -> str:
+        for _ in range(3):
+            await ctx.step("two", list)
+        return "2"
+
+    def deployed(default: str) -> Any:
+        budget = Budget(steps=2)
+        return guarded(budget)(versioned({"1": first, "2": second}, default=default))
+
+    await make(store)
+    await run_once(store, deployed("1"))
+    # A worker without the versions leaves it to others.
+    assert (await run_once(store, second)).status is TaskStatus.PENDING
+    assert (await run_once(store, deployed("2"))).result == "1"
+    await make(store, "new")
+    ended = await run_once(store, deployed("2"), task_id="new")
+    assert ended.error == "TaskStopped: its budget of 2 steps is used up"
+    lanes = {lane_of("h", None), lane_of("h", "1"), lane_of("h", "2")}
+    assert set(lanes_of({"h": deployed("1")})) == lanes
+    with pytest.raises(InvalidField, match="needs a handler"):
+        versioned({"1": deployed("1")}, default="1")
 
 
 async def test_a_budget_of_steps_counts_those_of_all_runs_once(store: RedisStateStore) -> None:

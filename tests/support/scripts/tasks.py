@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 from redis_state.scripts import (
     TASK_FIELDS,
@@ -30,7 +31,7 @@ async def make_task(
     saved = await scripts.save_task(
         task,
         task_values(status),
-        write=f"made {status}",
+        write=uuid4().hex,
         ttl_ms=HOUR,
         finished=finished,
         updated_at_us=1,

@@ -426,11 +426,12 @@ def is_being_undone(journal: Mapping[str, Any]) -> bool:
 
 def is_undone(journal: Mapping[str, Any]) -> bool:
     """Return whether a task has failed and all its compensations have ended."""
-    failing = _Failing.of(journal)
-    return failing is not None and all(
+    note = journal.get(FAILING)
+    # No more of it than this: a process without the key asks, too.
+    return note is not None and all(
         one.state != "registered"
         for one in compensations_of(journal)
-        if failing.status is TaskStatus.FAILED or one.on_cancel
+        if note["status"] == TaskStatus.FAILED.value or one.on_cancel
     )
 
 

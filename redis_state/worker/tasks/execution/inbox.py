@@ -105,6 +105,8 @@ class Inbox:
         self._open = asyncio.Event()
         self._open.set()
         self._cancelled: TaskCancelled | None = None
+        # Whether the handler, or a part of it, was stopped by the cancel.
+        self.cancel_met: bool = False
         self._over: BaseException | None = None
         # Deliveries that are being recorded, and what records one of them again.
         self._recording: dict[asyncio.Task[None], Callable[[], Awaitable[None]]] = {}
@@ -209,8 +211,7 @@ class Inbox:
         """Pass a checkpoint; return what is to be awaited for that, as a rule nothing."""
         replay = self._replay
         steered = self._over or self._cancelled or self._recording or self._follower is None
-        steered = steered or self._later
-        if steered or replay.rewound or replay.rehearsal is not None or UNDOING.get():
+        if steered or self._later or replay.rewound or replay.rehearsal is not None or UNDOING.get():
             return self._steered(steps, updates)
         if not self._open.is_set():
             return self._steered(steps, updates)
@@ -261,6 +262,7 @@ class Inbox:
         elif self._replay.rehearsal is not None and over is self._cancelled:
             over = None
         if over is not None:
+            self.cancel_met = self.cancel_met or over is self._cancelled
             raise over
 
     async def catch_up(self) -> None:

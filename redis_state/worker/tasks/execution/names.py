@@ -67,6 +67,14 @@ class NameScope:
 
     def keyed(self, kind: str, name: str, key: str) -> str:
         """Return the place of a name that a key identifies, not counting."""
+        if "#" not in key:
+            return self.keyed_before(kind, name, key)
+        # Doubled in it too: else a key could be the text of a place inside of another key's step.
+        place = self.peek(kind, name).rpartition("#")[0]
+        return f"{place}#~{key.replace('#', '##')}"
+
+    def keyed_before(self, kind: str, name: str, key: str) -> str:
+        """Return the place that earlier versions of the library gave to any key."""
         place = self.peek(kind, name).rpartition("#")[0]
         return f"{place}#={key}"
 

@@ -60,9 +60,10 @@ class Retried(Generic[P, R]):
     """Some work and the policy by which a step tries it again. A plain call tries it once."""
 
     def __init__(self, work: Callable[P, R], policy: RetryPolicy) -> None:
+        # First: it copies what another object of this class has.
+        update_wrapper(self, work)
         self.work: Callable[P, R] = work
         self.policy: RetryPolicy = policy
-        update_wrapper(self, work)
 
     def __call__(self, *arguments: P.args, **options: P.kwargs) -> R:
         """Do the work."""

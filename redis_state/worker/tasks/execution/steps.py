@@ -29,6 +29,7 @@ from redis_state.worker.tasks.recorded.journal import (
     INLINE_BYTES,
     Journals,
     failures_of,
+    is_inside,
     unvisited,
 )
 from redis_state.worker.tasks.recorded.lanes import Lane
@@ -129,12 +130,25 @@ class Steps(CallNames):
         options: dict[str, Any],
     ) -> Any:
         """Do a step that is found by its key; who asks for it meanwhile waits for its result."""
+        key = f"{key}"
         entry = f"step:{self._here.keyed('step', name, key)}"
+        if "#" in key:
+            entry = self._keyed_before(entry, name, key)
         lane = self.use(entry)
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         async with self._doing.setdefault(entry, asyncio.Lock()):
             once = partial(work, *arguments, **options)
             return await self._do(entry, name, once, policy, lane)
+
+    def _keyed_before(self, entry: str, name: str, key: str) -> str:
+        """Return the entry of a key in which an earlier version of the library recorded it."""
+        before = f"step:{self._here.keyed_before('step', name, key)}"
+        if before not in self._recorded or entry in self._recorded:
+            return entry
+        # The same text is the place of what was done inside of another key's step.
+        start = before[: -len(key)]
+        others = (one for one in {*self._recorded, *self._requested} if one.startswith(start))
+        return entry if any(is_inside(before, other) for other in others) else before
 
     def patched(self, name: str) -> bool:
         """Return whether this point is new to the task. See `TaskContext.patched`."""

@@ -1,10 +1,10 @@
 """Retry: reopen a task that is FAILED or CANCELLED, with its journal.
 
 The next run replays what is recorded and continues where the last one ended. What ended the task is
-left out of the journal, if it is the last thing there: the end of a child that was not complete, a
-pause that nobody decided in time, a message that did not come in time. So the child runs again too,
-the pause is opened again, and the message is waited for again. Steps that failed were never
-recorded.
+left out of the journal: the end of a child that was not complete, a pause that nobody decided in
+time, a message that did not come in time. It is the last thing there, or the task's error names it.
+So the child runs again too, the pause is opened again, and the message is waited for again. Steps
+that failed were never recorded.
 
     its children first      those that were cancelled with it, and those whose end is left out
     then the watch list     a crash later leaves a task that a sweeper queues
@@ -19,7 +19,7 @@ run: the cancel of before is not theirs any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from redis_state.errors import (
 )
 from redis_state.models import SteeringEventType, TaskState, TaskStatus
 from redis_state.primitives.record import Stored, new_write_id
-from redis_state.scripts import Reply, ReplyCode
+from redis_state.scripts import Reply, ReplyCode, TaskKeys
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
@@ -41,7 +41,7 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
-from redis_state.worker.tasks.children.cancelling import parent_cancelled
+from redis_state.worker.tasks.children.cancelling import WITH_PARENT, parent_cancelled
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import is_undone
 from redis_state.worker.tasks.moves import announcement, status_update
@@ -60,6 +60,7 @@ _REOPENED = (TaskStatus.FAILED, TaskStatus.CANCELLED)
 # What steered the run that is over, and not its handler.
 _STEERED_RUN = (SteeringEventType.CANCEL, SteeringEventType.PAUSE, SteeringEventType.RESUME)
 _LONGEST_KEY = 200
+_UNDONE = "what it did was undone: rerun it"
 _NOT_COMPLETE = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value)
 
 
@@ -156,18 +157,18 @@ class Reopening:
             state = self._store.tasks.read(session_id, task_id, record)
             journal, _ = await self._journals.read(keys)
             if is_undone(journal):
-                raise RetryRefused(task_id, "what it did was undone: rerun it")
-            joins = _failed_joins(journal)
-            why = state.error or ""
+                raise RetryRefused(task_id, _UNDONE)
+            why = await self._why(state, journal)
+            joins = await self._failed_ends(keys, journal, why)
             dropped = [*joins, *_overdue(journal, why, beyond=joins), *_missed(journal, why)]
             dropped += _failures(journal, why, beyond=joins)
             steps = len(steps_of(journal)) - len(joins)
-            spawned = {entry: note["task"] for entry, note in journal.items() if _is_child(entry)}
+            ended = _joined(journal, (entry for entry, _ in steps_of(journal)))
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptState(
                 keys.task, f"the task cannot be read: {type(error).__name__}"
             ) from None
-        joined = {spawned[child] for child in joins.values() if child in spawned}
+        left_out = {ended[entry] for entry in joins}
         return _RetryPlan(
             view=view,
             state=state,
@@ -175,11 +176,47 @@ class Reopening:
             dropped=dropped,
             steps=steps,
             void=await self._steering(session_id, task_id),
-            children=await self._plan_children(view, joined),
+            children=await self._plan_children(view, left_out, kept={*ended.values()} - left_out),
         )
 
-    async def _plan_children(self, parent: TaskStatusView, joined: set[str]) -> list[_RetryPlan]:
-        """Plan those whose end is left out, and those that were cancelled with their parent."""
+    async def _why(self, state: TaskState, journal: Mapping[str, Any]) -> str:
+        """Return why a task has failed, where its retry depends on that.
+
+        Errors: PayloadUnreadable if this process lacks the key.
+        """
+        if state.status is not TaskStatus.FAILED or not _depends_on_why(journal):
+            return ""
+        payloads, of = self._store.base.payloads, f"task {state.task_id!r}"
+        return str(await payloads.fetch(state.error or "", of=of, field="error"))
+
+    async def _failed_ends(self, keys: TaskKeys, journal: Mapping[str, Any], why: str) -> list[str]:
+        """Find the ends of children to leave out: those that are not complete and failed the task.
+
+        These are the last steps of its journal, and those of children that its error names.
+        """
+        found: list[str] = []
+        at_end = True
+        steps = steps_of(journal)
+        joined = _joined(journal, (entry for entry, _ in steps))
+        for entry, note in reversed(steps):
+            child = joined.get(entry)
+            at_end = at_end and child is not None
+            if child is None or not (at_end or child in why):
+                continue
+            # Read as a run does: a large one stands elsewhere, and one may be sealed.
+            if _is_failed_end(await self._journals.result(keys, entry, note)):
+                found.append(entry)
+            else:
+                at_end = False
+        return found
+
+    async def _plan_children(
+        self, parent: TaskStatusView, left_out: set[str], *, kept: set[str]
+    ) -> list[_RetryPlan]:
+        """Plan those whose end is left out, and those that were cancelled with their parent.
+
+        Not those whose end is ``kept``, which the parent's next run finds: they have ended.
+        """
         session_id = parent.session_id
         plans: list[_RetryPlan] = []
         for name in await self._children.children(session_id, parent.task_id):
@@ -189,10 +226,28 @@ class Reopening:
                 continue
             if (view.parent, view.parent_order) != (parent.task_id, parent.order):
                 continue
-            with_parent = parent.status is view.status is TaskStatus.CANCELLED and not view.isolated
-            if name in joined or with_parent:
-                plans.append(await self._plan_of(view, record))
+            both = parent.status is view.status is TaskStatus.CANCELLED and name not in kept
+            with_parent = both and not view.isolated and await self._by_parent(view, record)
+            if name in left_out or with_parent:
+                plans.append(await self._plan_child(parent.task_id, view, record))
         return plans
+
+    async def _plan_child(self, parent: str, view: TaskStatusView, record: Stored) -> _RetryPlan:
+        try:
+            return await self._plan_of(view, record)
+        except RetryRefused as refused:
+            if refused.reason != _UNDONE:
+                raise
+        why = f"what its child {view.task_id!r} did was undone: fork it before that child"
+        raise RetryRefused(parent, why)
+
+    async def _by_parent(self, view: TaskStatusView, record: Stored) -> bool:
+        """Return whether a child was cancelled with its parent, and not for itself."""
+        session_id, task_id = view.session_id, view.task_id
+        error = self._store.tasks.read(session_id, task_id, record).error or ""
+        of = f"task {task_id!r}"
+        error = await self._store.base.payloads.fetch(error, of=of, field="error")
+        return str(error).startswith(WITH_PARENT)
 
     async def _steering(self, session_id: str, task_id: str) -> list[str]:
         """List the events that cancelled or paused the runs before."""
@@ -278,22 +333,23 @@ def _is_of_a_protocol(fields: Mapping[str, bytes]) -> bool:
     return bool(word) and word != status.partition(b":")[0]
 
 
-def _is_child(entry: str) -> bool:
-    return entry.startswith("child:")
+def _joined(journal: Mapping[str, Any], entries: Iterable[str]) -> dict[str, str]:
+    """Find the steps that record the end of a child; each with the child's id."""
+    found = {entry: joined_child(entry, journal) for entry in entries}
+    return {entry: journal[child]["task"] for entry, child in found.items() if child is not None}
 
 
-def _failed_joins(journal: Mapping[str, Any]) -> dict[str, str]:
-    """Find the ends of children that are the last steps of a journal and are not complete.
+def _depends_on_why(journal: Mapping[str, Any]) -> bool:
+    """Return whether a retry leaves out what failed the task, which its error names."""
+    return (
+        bool(_joined(journal, (entry for entry, _ in steps_of(journal))))
+        or any(_is_timed_out(entry, note) for entry, note in journal.items())
+        or any(journal[entry] is None for entry in received(journal))
+    )
 
-    Each with the entry of its child.
-    """
-    found: dict[str, str] = {}
-    for entry, note in reversed(steps_of(journal)):
-        child = joined_child(entry, journal)
-        if child is None or not _is_failed_end(note.result):
-            break
-        found[entry] = child
-    return found
+
+def _is_timed_out(entry: str, note: Any) -> bool:
+    return entry.startswith("pause:") and note.get("timed_out") == "fail"
 
 
 def _is_failed_end(result: Any) -> bool:
@@ -304,12 +360,12 @@ def _is_failed_end(result: Any) -> bool:
             return False
 
 
-def _overdue(journal: Mapping[str, Any], error: str, *, beyond: Mapping[str, str]) -> list[str]:
+def _overdue(journal: Mapping[str, Any], error: str, *, beyond: Collection[str]) -> list[str]:
     """Find the pauses that timed out and failed the task, with what was learned of them."""
     last = max((note.place for entry, note in steps_of(journal) if entry not in beyond), default=0)
     found: list[str] = []
     for entry, note in journal.items():
-        if not entry.startswith("pause:") or note.get("timed_out") != "fail":
+        if not _is_timed_out(entry, note):
             continue
         if error.startswith("PauseTimeout") or int(note.get("place", 0)) > last:
             found += [entry, f"decided:{entry}"]

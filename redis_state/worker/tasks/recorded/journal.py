@@ -37,7 +37,7 @@ PLACE = "place:"
 FAILED = "failed:"
 _JOIN = re.compile("[:/]join ")
 # How what is inside of a step begins: a name and its number, or its key.
-_INSIDE = re.compile(r"(?:[^#]|##)*#(?:\d+(?=[/!]|\Z)|=)")
+_INSIDE = re.compile(r"(?:[^#]|##)*#(?:\d+(?=[/!]|\Z)|[=~])")
 
 
 @dataclass(frozen=True, slots=True)

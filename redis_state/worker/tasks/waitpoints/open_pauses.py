@@ -43,7 +43,7 @@ Fields: TypeAlias = dict[str, Any]
 
 _SLICE = 500
 # The fields that decide whether a pause is open, then its content.
-_TOKEN_FIELDS = ("state", "task", "order", "opened", "expires")
+_TOKEN_FIELDS = ("state", "task", "order", "opened", "expires", "timer")
 _TASK_FIELDS = ("finished", "order")
 
 
@@ -216,7 +216,7 @@ class PauseReading:
             task = tasks[owner] if owner else None
             if task is None or not _is_open(token, task):
                 closed[key] = owner
-            elif int(token["expires"]) > now:
+            elif int(token["expires"]) > now and token["timer"] is None:
                 found.append(_Found(key, token, task, now))
         await self._remove(closed)
         return found

@@ -101,6 +101,10 @@ class PauseList:
         scores = await asyncio.gather(*(commands.zscore(index, key) for index in self._keys))
         return None not in scores
 
+    async def is_timer(self, key: str) -> bool:
+        """Return whether a pause only waits for time, so that it is not to be listed."""
+        return (await self._transport.commands.hmget(key, "timer"))[0] is not None
+
     async def settle(self, keys: Sequence[str]) -> None:
         """List those of pauses that are open, and take the others off, by their tokens."""
         for start in range(0, len(keys), _SLICE):
@@ -110,11 +114,11 @@ class PauseList:
         commands = self._transport.commands
         now = ms_of(await commands.time())
         answers = await asyncio.gather(
-            *(commands.hmget(key, "state", "opened", "expires") for key in keys)
+            *(commands.hmget(key, "state", "opened", "expires", "timer") for key in keys)
         )
         still_open, closed = dict[str, tuple[int, int]](), list[str]()
-        for key, (state, opened, expires) in zip(keys, answers, strict=True):
-            if state == b"open" and int(expires) > now:
+        for key, (state, opened, expires, timer) in zip(keys, answers, strict=True):
+            if state == b"open" and int(expires) > now and timer is None:
                 still_open[key] = int(opened), int(expires) - now
             else:
                 closed.append(key)

@@ -96,10 +96,19 @@ class PauseRequest:
     reveal: bool
     form: PauseForm | None = None
     ballot: Ballot | None = None
+    # It waits for time: nobody is asked, so nobody finds it, and its deadline alone decides it.
+    timer: bool = False
 
     @classmethod
     def read(
-        cls, settings: Settings, reason: str, payload: Any, options: PauseOptions, *, reveal: bool
+        cls,
+        settings: Settings,
+        reason: str,
+        payload: Any,
+        options: PauseOptions,
+        *,
+        reveal: bool,
+        timer: bool = False,
     ) -> PauseRequest:
         """Check what a handler asks. Errors: InvalidField names what cannot be used."""
         limits.known_options(PauseOptions, options)
@@ -125,9 +134,10 @@ class PauseRequest:
             timeout_ms=timeout_ms,
             on_timeout=on_timeout,
             default=default,
-            reveal=reveal,
+            reveal=reveal and not timer,
             form=form,
             ballot=Ballot.read(options, timeout_ms=timeout_ms),
+            timer=timer,
         )
 
     def policy(self) -> dict[str, Any]:
@@ -140,6 +150,7 @@ class PauseRequest:
     def token_fields(self, payloads: Payloads) -> dict[bytes, bytes]:
         """Return what its token has beside what every pause's has."""
         form = {} if self.form is None else {b"schema": payloads.write(self.form.schema)}
+        form |= {b"timer": b"1"} if self.timer else {}
         return form | ({} if self.ballot is None else self.ballot.fields())
 
     def report(self) -> dict[str, Any]:

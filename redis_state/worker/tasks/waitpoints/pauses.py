@@ -112,7 +112,7 @@ class TaskPauses:
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
         started.replay.learn(reply, 2, entry, what=state.task_id)
         recorded, left_ms, _, opened = reply.facts
-        if left_ms:
+        if left_ms and not question.timer:
             await self._list.add(key, opened_ms=int(opened), left_ms=int(left_ms))
         return self._readable(state, entry, payloads.as_object(recorded))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from redis_state import RedisStateStore
 from redis_state.errors import BackendUnavailable
 from redis_state.models import TaskStatus, UpdateType
 from redis_state.worker import (
+    Rate,
     RetryPolicy,
     StepPolicy,
     TaskContext,
@@ -24,6 +26,7 @@ from redis_state.worker import (
 from redis_state.worker.tasks.execution.compensation import Compensation, read_compensations
 from tests.support.processes.pools import (
     SESSION,
+    pool,
     statuses,
     updates_of,
 )
@@ -252,6 +255,26 @@ async def test_an_undo_cannot_wait_for_anyone(store: RedisStateStore) -> None:
     ended = await fail(store, handler)
     stated = "not undone: another#1 (InvalidField), pause#1 (InvalidField)"
     assert ended.error == f"ValueError: no; {stated}"
+
+
+async def test_an_undo_waits_for_a_rate_in_its_own_run(store: RedisStateStore) -> None:
+    undone: list[str] = []
+    rate = Rate(1, timedelta(seconds=1.5))
+
+    async def handler(ctx: TaskContext) -> None:
+        async def undo(what: str) -> None:
+            await ctx.take("bank", rate)
+            undone.append(what)
+
+        ctx.on_failure(undo, "car")
+        ctx.on_failure(undo, "hotel")
+        raise ValueError("no")
+
+    async with pool(store, {"h": handler}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        ended = await client.wait(SESSION, task, timeout_s=60)
+    assert ended.error == "ValueError: no; undone: undo#2, undo#1"
+    assert undone == ["hotel", "car"]
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {

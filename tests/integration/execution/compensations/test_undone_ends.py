@@ -73,6 +73,34 @@ async def test_a_running_task_that_is_cancelled_undoes_by_choice(
     assert world.log[1:] == (["undo receipt of car"] if on_cancel else [])
 
 
+@pytest.mark.parametrize("ends", ["returns", "raises"])
+async def test_a_cancel_that_came_back_as_the_result_of_a_part_is_one_all_the_same(
+    store: RedisStateStore, ends: str
+) -> None:
+    world = Bookings()
+
+    async def part(ctx: TaskContext) -> None:
+        await ctx.step("begin", list)
+        await ctx.inbox.until_over()
+
+    async def handler(ctx: TaskContext) -> Any:
+        await book(ctx, world, "car", on_cancel=True)
+        parts = (part(ctx.branch("part")) for _ in range(2))
+        results = await asyncio.gather(*parts, return_exceptions=True)
+        if ends == "raises":
+            raise ValueError(results)
+        return [str(result) for result in results]
+
+    async with pool(store, {"h": handler}) as client:
+        await client.submit("h", session_id=SESSION, task_id=TASK)
+        await eventually(lambda: world.log, "the car is booked")
+        await client.cancel(SESSION, TASK, reason="too dear")
+        ended = await client.wait(SESSION, TASK, timeout_s=60)
+    assert (ended.status, ended.result) == (TaskStatus.CANCELLED, None)
+    assert ended.error == "too dear; undone: undo#1"
+    assert world.log == ["book car", "undo receipt of car"]
+
+
 @pytest.mark.parametrize("on_cancel", [False, True])
 async def test_a_paused_task_that_is_cancelled_undoes_by_choice(
     store: RedisStateStore,

@@ -11,12 +11,15 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
-from redis_state.models import TaskStatus
+from redis_state.models import TaskStatus, UpdateType
 from redis_state.testing import eventually
-from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.tasks.waitpoints.open_pauses import PauseReading
+from redis_state.worker import Rate, TaskClient, TaskContext
+from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.waitpoints.open_pauses import PauseReading, ages_of_open_pauses
 from tests.support.processes.pools import SESSION, becomes, pool
 from tests.support.scripts.replies import clock_ms
+from tests.support.tasks.crash_states import make_due, sweeper_of
+from tests.support.tasks.runs import make, run_once
 
 HOUR = timedelta(hours=1)
 
@@ -117,6 +120,45 @@ async def test_a_task_that_is_over_or_gone_has_no_open_pause(
         assert await client.pauses() == [] == await client.pauses(SESSION)
         # What was found closed is off the lists.
         assert await indexed(store) == [0, 0]
+
+
+async def test_a_sleep_asks_nobody(store: RedisStateStore) -> None:
+    async def sleeps(ctx: TaskContext) -> None:
+        if ctx.input == "rate":
+            await ctx.take("api", Rate(1, HOUR))
+            await ctx.take("api", Rate(1, HOUR))
+        await ctx.sleep(HOUR)
+
+    async with pool(store, {"h": sleeps}) as client:
+        tasks = [await client.submit("h", given, session_id=SESSION) for given in ("", "rate")]
+        for task in tasks:
+            await becomes(client, task, TaskStatus.PAUSED)
+        for task in tasks:
+            await make_due(store, watch_entry(SESSION, task))
+        await sweeper_of(store).run_once()
+        assert await client.pauses() == await client.pauses(SESSION) == []
+        assert (await client.list_pauses()).pauses == []
+        assert await ages_of_open_pauses(store, most=10) == []
+        # Nor does a sweeper list them, and a session's index has them for its erasure.
+        assert await indexed(store) == [0, 2]
+        opened = [
+            update.content
+            for update in await store.list_updates(SESSION)
+            if update.update_type is UpdateType.CHECKPOINT
+        ]
+        assert len(opened) == 2
+        assert not any("pause_id" in content for content in opened)
+
+
+async def test_a_sleep_that_no_task_outlives_is_refused_by_its_name(
+    store: RedisStateStore,
+) -> None:
+    async def sleeps(ctx: TaskContext) -> None:
+        await ctx.sleep(store.settings.active_task_ttl + HOUR)
+
+    await make(store)
+    ended = await run_once(store, sleeps)
+    assert str(ended.error).startswith("InvalidField: delay: is longer than active_task_ttl")
 
 
 async def test_more_pauses_than_one_look_takes_are_all_listed(store: RedisStateStore) -> None:

@@ -59,6 +59,22 @@ async def test_a_handler_sets_attributes_once_and_a_replay_does_not_turn_them_ba
         assert view.attributes == last
 
 
+async def test_parts_that_set_attributes_at_once_keep_each_others(store: RedisStateStore) -> None:
+    async def work(ctx: TaskContext) -> dict[str, Any]:
+        late = asyncio.create_task(ctx.branch("late").set_attributes({"late": 1}))
+        await asyncio.sleep(0)
+        parts = ({"x": 1}, {"y": 2}, {"given": None})
+        await asyncio.gather(*(ctx.branch("part").set_attributes(part) for part in parts))
+        await late
+        return dict(ctx.attributes)
+
+    async with pool(store, {"h": work}) as client:
+        task = await client.submit("h", session_id=SESSION, attributes={"given": True})
+        assert await client.result(SESSION, task) == {"late": 1, "x": 1, "y": 2}
+        (found,) = (await client.find(attributes={"x": 1, "y": 2, "late": 1})).tasks
+        assert found.attributes == {"late": 1, "x": 1, "y": 2}
+
+
 async def test_attributes_that_cannot_be_are_refused_where_they_are_set(
     store: RedisStateStore,
 ) -> None:
