@@ -137,7 +137,11 @@ async def test_a_handler_that_keeps_something_releases_it_when_its_worker_stops(
 
     keeping = Keeping()
     guarding = Keeping()
-    handlers = {"one": keeping, "two": keeping, "three": guarded(Budget(steps=1))(guarding)}
+    handlers: dict[str, Any] = {
+        "one": keeping,
+        "two": keeping,
+        "three": guarded(Budget(steps=1))(guarding),
+    }
     worker = agent(store.settings, handlers)
     async with client_of(store) as client:
         async with serving(worker):

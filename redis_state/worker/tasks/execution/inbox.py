@@ -211,9 +211,8 @@ class Inbox:
         """Pass a checkpoint; return what is to be awaited for that, as a rule nothing."""
         replay = self._replay
         steered = self._over or self._cancelled or self._recording or self._follower is None
-        if steered or self._later or replay.rewound or replay.rehearsal is not None or UNDOING.get():
-            return self._steered(steps, updates)
-        if not self._open.is_set():
+        replayed = replay.rewound or replay.rehearsal is not None or UNDOING.get()
+        if steered or self._later or replayed or not self._open.is_set():
             return self._steered(steps, updates)
         waited = None if self.guarding is None else self.guarding(steps, updates)
         return None if waited is None else self._guarded(waited)

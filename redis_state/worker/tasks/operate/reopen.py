@@ -343,6 +343,7 @@ def _depends_on_why(journal: Mapping[str, Any]) -> bool:
     """Return whether a retry leaves out what failed the task, which its error names."""
     return (
         bool(_joined(journal, (entry for entry, _ in steps_of(journal))))
+        or bool(failures_of(journal))
         or any(_is_timed_out(entry, note) for entry, note in journal.items())
         or any(journal[entry] is None for entry in received(journal))
     )
@@ -372,7 +373,7 @@ def _overdue(journal: Mapping[str, Any], error: str, *, beyond: Collection[str])
     return found
 
 
-def _failures(journal: Mapping[str, Any], error: str, *, beyond: Mapping[str, str]) -> list[str]:
+def _failures(journal: Mapping[str, Any], error: str, *, beyond: Collection[str]) -> list[str]:
     """Find the steps that failed behind the last recorded one, and those that failed the task."""
     last = max((note.place for entry, note in steps_of(journal) if entry not in beyond), default=0)
     found: list[str] = []
