@@ -41,8 +41,8 @@ class Work:
     async def _opened(self, count: int) -> bool:
         """Return whether so many pauses are open: a sleep too, which is in no list."""
         journal = self._store.tasks.keys(SESSION, TASK).journal
-        entries: list[bytes] = await self._store.base.transport.commands.hkeys(journal)
-        return sum(entry.startswith(b"pause:") for entry in entries) >= count
+        flat: list[bytes] = await self._store.base.scripts.transport.commands.hgetall(journal)
+        return sum(entry.startswith(b"pause:") for entry in flat[::2]) >= count
 
 
 async def decide(store: RedisStateStore, *names: str) -> None:
