@@ -35,6 +35,7 @@ from redis_state.models import SteeringEventType, TaskState, TaskStatus
 from redis_state.primitives.record import Stored, new_write_id
 from redis_state.scripts import Reply, ReplyCode, TaskKeys
 from redis_state.serialization import codec
+from redis_state.serialization.payloads import Sealed
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.tasks import move_fields
@@ -184,10 +185,13 @@ class Reopening:
 
         Errors: PayloadUnreadable if this process lacks the key.
         """
-        if state.status is not TaskStatus.FAILED or not _depends_on_why(journal):
+        error = state.error or ""
+        if state.status is not TaskStatus.FAILED:
             return ""
-        payloads, of = self._store.base.payloads, f"task {state.task_id!r}"
-        return str(await payloads.fetch(state.error or "", of=of, field="error"))
+        if type(error) is Sealed and not _depends_on_why(journal):
+            return ""
+        of = f"task {state.task_id!r}"
+        return str(await self._store.base.payloads.fetch(error, of=of, field="error"))
 
     async def _failed_ends(self, keys: TaskKeys, journal: Mapping[str, Any], why: str) -> list[str]:
         """Find the ends of children to leave out: those that are not complete and failed the task.
