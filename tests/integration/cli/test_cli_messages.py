@@ -57,6 +57,10 @@ async def test_a_task_is_signalled_asked_and_its_values_are_read(
             ran = await cli(settings, *arguments)
             assert ran.status == status, (arguments, ran.err)
             assert text in ran.err
-        again = await cli(settings, "signal", SESSION, relay, "item", "--idempotency-key", "k0")
+        signal, key = ("signal", SESSION, relay, "item"), ("--idempotency-key", "k0")
+        again = await cli(settings, *signal, '["a"]', *key)
         assert (again.status, again.out.strip()) == (0, "sent k0")
+        other = await cli(settings, *signal, '["b"]', *key)
+        assert other.status == 4
+        assert "used before, with another content" in other.err
         await becomes(client, counting, TaskStatus.PAUSED)
