@@ -210,7 +210,8 @@ class GraphRun:
 
         A run that continues while some are answered publishes none again.
         """
-        values = state.values if isinstance(state.values, dict) else {}
+        is_named = isinstance(state.values, dict)
+        values = cast("dict[str, Any]", state.values) if is_named else {}
         for one in state.interrupts:
             await self._emit("updates", {_INTERRUPT: [one]}, one.id)
             await self._emit("values", {**values, _INTERRUPT: [one]}, one.id)
@@ -224,16 +225,18 @@ class GraphRun:
         """Publish the last values: a crash may have left their checkpoint without them."""
         if "values" in self._options.modes:
             names: Any = getattr(self._graph, "output_channels", "")
-            values = state.values
+            values: Any = state.values
             if not isinstance(names, str) and isinstance(values, dict):
-                values = {name: values[name] for name in names if name in values}
+                named = cast("dict[str, Any]", values)
+                values = {name: named[name] for name in names if name in named}
             at = state.config.get("configurable", {}).get("checkpoint_id", "")
             await _publish_values(self._ctx, (), at, values)
 
     async def _emit(self, mode: str, data: Any, of: str) -> None:
         """Publish where the graph stands still, if that mode is wanted."""
         if mode in self._options.modes:
-            content = {"graph": mode, "namespace": [], "data": codec.plain(data)}
+            plain: Any = codec.plain(data)
+            content: dict[str, Any] = {"graph": mode, "namespace": [], "data": plain}
             digest = hashlib.sha256(f"{mode} {of}".encode()).hexdigest()[:32]
             await self._ctx.emit(UpdateType.PROGRESS, content, key=f"graph stop {digest}")
 

@@ -90,7 +90,7 @@ async def test_a_key_that_is_the_place_of_what_another_keys_step_did_is_a_key_of
         if paused and ctx.attempt == 1:
             begin_again()
         keys = ["A/secret#1", "A/secret##1"]
-        return found + [await ctx.keyed_step("tool", key, lambda key=key: key) for key in keys]
+        return found + [await ctx.keyed_step("tool", key, str, key) for key in keys]
 
     ended = await run_to_the_end(store, handler)
     assert ended.result == ["outer and inner", "A/secret#1", "A/secret##1"]

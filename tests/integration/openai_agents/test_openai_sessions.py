@@ -475,7 +475,7 @@ async def test_a_session_that_openai_keeps_is_refused_in_a_task(store: RedisStat
     model = scripted("done")
 
     async def handler(_: TaskContext) -> Any:
-        session = OpenAIConversationsSession(
+        session: Any = OpenAIConversationsSession(
             conversation_id="conv_1", openai_client=MagicMock(spec=AsyncOpenAI)
         )
         await Runner.run(agent_of(model), "go", session=session, run_config=QUIET)

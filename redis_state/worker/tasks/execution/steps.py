@@ -230,7 +230,8 @@ class Steps(CallNames):
     @property
     def _has_returned(self) -> bool:
         """Whether the handler has ended: what it left behind does not pause its task."""
-        return isinstance(self._root.home, asyncio.Task) and self._root.home.done()
+        home: Any = self._root.home
+        return isinstance(home, asyncio.Task) and bool(home.done())
 
     async def _until_quiet(self, within_s: float) -> None:
         quiet = asyncio.ensure_future(self._open.until_quiet())

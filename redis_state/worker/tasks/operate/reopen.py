@@ -382,10 +382,12 @@ def _failures(journal: Mapping[str, Any], error: str, *, beyond: Collection[str]
     last = max((note.place for entry, note in steps_of(journal) if entry not in beyond), default=0)
     found: list[str] = []
     for entry, note in failures_of(journal).items():
-        failed = note["error"]
-        # Sealed, it cannot be compared.
-        text = f"{class_of_kind(failed[0])}: {failed[1]}" if type(failed) is list else None
-        if note["place"] > last or (text is not None and text in error):
+        match note["error"]:
+            case [kind, text]:
+                failed_it = f"{class_of_kind(kind)}: {text}" in error
+            case _:  # sealed, it cannot be compared
+                failed_it = False
+        if failed_it or note["place"] > last:
             found.append(FAILED + entry)
     return found
 

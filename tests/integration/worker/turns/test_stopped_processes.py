@@ -55,9 +55,7 @@ class Pool:
 
     async def submit(self, handler: str, name: str, **options: Any) -> None:
         """Submit a task of the session, in turn."""
-        await self.client.submit(
-            handler, session_id=SESSION, task_id=name, **{"in_turn": True} | options
-        )
+        await self.client.submit(handler, session_id=SESSION, task_id=name, in_turn=True, **options)
 
     async def ends(self, name: str) -> TaskState:
         """Wait for a task's end."""
