@@ -141,7 +141,9 @@ async def test_a_signal_while_it_starts_ends_it(
 ) -> None:
     (tmp_path / "slow_pool.py").write_text("import time\nprint('imports')\ntime.sleep(600)\n")
     process = await begin(
-        settings, *("dev", "slow_pool:worker", "--port", "0", "--data", "kept"), folder=tmp_path
+        settings,
+        *("dev", "slow_pool:worker", "--workers", "1", "--port", "0", "--data", "kept"),
+        folder=tmp_path,
     )
     async with asyncio.timeout(60):
         while b"imports" not in await process.stderr.readline():
@@ -157,7 +159,7 @@ async def test_code_that_cannot_be_imported_is_shown_once_with_its_own_lines(
     url = settings.url.get_secret_value()
     process = await begin(
         settings,
-        *("dev", "broken_pool:worker", "--workers", "3", "--port", "0", "--url", url),
+        *("dev", "broken_pool:worker", "--workers", "2", "--port", "0", "--url", url),
         folder=tmp_path,
     )
     try:
