@@ -61,13 +61,14 @@ class StartDeadline:
     """When a start or an end is given up.
 
     It begins again while the server of ``home`` says that it loads its data: that takes as long as
-    there is data.
+    there is data. It begins once more when that has ended, for what follows.
     """
 
     def __init__(self, seconds: float, home: Path | None = None) -> None:
         self._seconds = seconds
         self._home = home
         self._at = time.monotonic() + seconds
+        self._has_loaded = False
 
     @property
     def left_s(self) -> float:
@@ -78,8 +79,10 @@ class StartDeadline:
         """Return whether the start is given up now."""
         if self.left_s:
             return False
-        if self._home is None or not keeper.is_loading(socket_of(self._home)):
+        loads = self._home is not None and keeper.is_loading(socket_of(self._home))
+        if not (loads or self._has_loaded):
             return True
+        self._has_loaded = loads
         self._at = time.monotonic() + self._seconds
         return False
 

@@ -72,7 +72,8 @@ def is_loading(socket_path: Path) -> bool:
     """Return whether the server says that it still loads its data."""
     try:
         with socket.socket(socket.AF_UNIX) as link:
-            link.settimeout(1.0)
+            # While it loads it answers now and then.
+            link.settimeout(5.0)
             link.connect(str(socket_path))
             link.sendall(b"PING\r\n")
             return link.recv(64).startswith(b"-LOADING")
