@@ -197,7 +197,8 @@ def test_hosts(session: nox.Session, names: tuple[str, ...]) -> None:
     """Install hosts, and run their tests and examples."""
     extras = ",".join((*WITH_HOSTS, *names))
     install(session, "-e", f".[{extras}]", *TESTING, pinned_in=HOST_VERSIONS)
-    session.env["REDIS_STATE_HOSTS"] = "1"
+    # In the processes of xdist too, which are forked with the environment of the run.
+    session.env.update({"REDIS_STATE_HOSTS": "1", **QUIET})
     found = [
         str(file.relative_to(ROOT))
         for name in names
