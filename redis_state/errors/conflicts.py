@@ -102,7 +102,7 @@ class ArchiveInUse(Conflict):
 
     def __init__(self, reasons: Sequence[str]) -> None:
         super().__init__(f"the archive is in use: {'; '.join(reasons)}")
-        self.reasons = list(reasons)
+        self.reasons: list[str] = list(reasons)
 
 
 class LeaseLost(Conflict):

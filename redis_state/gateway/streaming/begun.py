@@ -31,7 +31,7 @@ class BegunStream(AsyncIterator[bytes]):
         self._first = first
         self._rest = rest
         self._stack = stack
-        self.is_empty = not first
+        self.is_empty: bool = not first
 
     @classmethod
     async def begin(cls, chunks: ClosingChunks, stack: AsyncExitStack) -> Self:

@@ -35,6 +35,10 @@ _WITHOUT_THREADS = {
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
+# Before Python 3.11.5, source that is parsed while the collector ends a task with an error fails:
+# the error's traceback parses source too, to show columns ("AST constructor recursion depth
+# mismatch").
+_WITHOUT_COLUMNS = {"PYTHONNODEBUGRANGES": "1"} if sys.version_info < (3, 11, 5) else {}
 _ended_s = 0.0
 _own_child = False
 _begin_interpreter = asyncio.create_subprocess_exec
@@ -71,7 +75,7 @@ def serving(*collecting: str, **options: Any) -> Generator[str]:
                 [sys.executable, *command, *collecting],
                 pass_fds=[listener.fileno()],
                 stdin=subprocess.PIPE,
-                env={**os.environ, **_WITHOUT_THREADS, "PYTHONPATH": path},
+                env={**os.environ, **_WITHOUT_THREADS, **_WITHOUT_COLUMNS, "PYTHONPATH": path},
                 **options,
             ):
                 yield f"{folder}/fork.sock"
