@@ -28,8 +28,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
+from redis_state.errors import BackendError, OutcomeUnknown
 from redis_state.scripts import GraphListing, Scripts
 
 T = TypeVar("T")
@@ -51,9 +53,10 @@ class ShardedListing:
         await self.enter(shard, entry, ttl_ms=ttl_ms)
         try:
             done = await write()
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, OutcomeUnknown):
             # What was sent may be written all the same.
-            await self.enter(shard, entry, ttl_ms=ttl_ms)
+            with suppress(BackendError):
+                await self.enter(shard, entry, ttl_ms=ttl_ms)
             raise
         await self.enter(shard, entry, ttl_ms=ttl_ms)
         return done

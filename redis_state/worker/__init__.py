@@ -5,7 +5,6 @@ from __future__ import annotations
 from redis_state.worker.arq.cron import cleanup_cron
 from redis_state.worker.client.client import TaskClient
 from redis_state.worker.client.unserved import HandlerVersion, UnservedTasks
-from redis_state.worker.handler.calls import TaskHandedBack
 from redis_state.worker.handler.context import TaskContext
 from redis_state.worker.handler.guards import Budget, Guard, Spent, TaskStopped, guarded
 from redis_state.worker.handler.messaging import Request
@@ -21,6 +20,7 @@ from redis_state.worker.schedules.client import Occurrence, Schedules, ScheduleV
 from redis_state.worker.schedules.model import Schedule, occurrence_of
 from redis_state.worker.tasks.children.requests import ChildTask
 from redis_state.worker.tasks.execution.compensation import Compensation
+from redis_state.worker.tasks.execution.exits import TaskHandedBack
 from redis_state.worker.tasks.execution.inbox import TaskCancelled
 from redis_state.worker.tasks.execution.retries import RetryPolicy, retried
 from redis_state.worker.tasks.execution.running import RunningStep

@@ -26,9 +26,9 @@ from redis_state.models import UpdateType
 from redis_state.models.steering import SteeringEvent
 from redis_state.scripts import Fence
 from redis_state.store import RedisStateStore
-from redis_state.worker.handler.calls import TaskHandedBack
 from redis_state.worker.handler.context import TaskContext
 from redis_state.worker.runs.config import Handler
+from redis_state.worker.tasks.execution.exits import TaskHandedBack
 from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
 
 _WAIT_S = 1.0

@@ -49,7 +49,7 @@ from redis_state.models import UpdateType
 from redis_state.serialization import codec
 from redis_state.transport.keys import graph_task
 from redis_state.worker import Decision, Pause, TaskContext
-from redis_state.worker.handler.calls import TaskHandedBack
+from redis_state.worker.tasks.execution.exits import TaskHandedBack
 
 Build: TypeAlias = Callable[[RedisSaver], Any]
 Mode: TypeAlias = Literal["values", "updates", "custom", "messages", "tasks"]

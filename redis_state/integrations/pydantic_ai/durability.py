@@ -52,7 +52,7 @@ from redis_state.integrations.pydantic_ai.backend import (
 )
 from redis_state.integrations.pydantic_ai.waiting import PausingWaiter
 from redis_state.worker import RetryPolicy, TaskCancelled
-from redis_state.worker.handler.calls import TaskPaused
+from redis_state.worker.tasks.execution.exits import TaskPaused
 
 # The key of a tool's metadata: ``{"redis_state": {"retry": RetryPolicy(...)}}``, or False.
 METADATA = "redis_state"

@@ -9,19 +9,10 @@ from redis_state.errors import InvalidTransition
 from redis_state.models import TaskState, TaskStatus
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe import tracing as telemetry
+from redis_state.worker.tasks.execution.exits import TaskPaused
 from redis_state.worker.tasks.execution.inbox import Inbox
 from redis_state.worker.tasks.execution.steps import Steps
 from redis_state.worker.tasks.started import StartedRun
-
-
-class TaskPaused(BaseException):
-    """The task is paused. The run ends here, and a later one begins at the start of the handler."""
-
-
-class TaskHandedBack(Exception):
-    """A handler gives its task back, because something it needs is missing. The task is PENDING
-    again, its slot is free, and a later run begins at the handler's start.
-    """
 
 
 class ContextCalls:

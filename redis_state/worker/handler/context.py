@@ -331,9 +331,10 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         if self._steps.in_work:
             while wait_ms:
                 wait_ms, under = await self._take(name, rate, cost, under)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(wait_ms / 1000):
-                        await self.inbox.until_over()
+                if wait_ms:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(wait_ms / 1000):
+                            await self.inbox.until_over()
             return
         while wait_ms:
             given = (name, rate, cost, under)

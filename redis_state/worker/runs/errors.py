@@ -15,9 +15,8 @@ from redis_state.errors.groups import found_in, leaves
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
-from redis_state.worker.handler.calls import TaskHandedBack, TaskPaused
 from redis_state.worker.runs.config import RunOutcome
-from redis_state.worker.tasks.execution.exits import Exited
+from redis_state.worker.tasks.execution.exits import Exited, TaskHandedBack, TaskPaused
 from redis_state.worker.tasks.execution.inbox import TaskCancelled
 
 log: logging.Logger = logging.getLogger(__name__)

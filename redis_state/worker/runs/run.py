@@ -22,7 +22,6 @@ from redis_state.errors import (
 )
 from redis_state.models import TaskStatus
 from redis_state.store import RedisStateStore
-from redis_state.worker.handler.calls import TaskPaused
 from redis_state.worker.handler.context import TaskContext
 from redis_state.worker.handler.guards import GuardChecks, Spent, TaskStopped, guards_of
 from redis_state.worker.handler.versions import choose, is_served_elsewhere
@@ -41,7 +40,7 @@ from redis_state.worker.tasks.children.cancelling import (
 )
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import AGAIN, Compensations
-from redis_state.worker.tasks.execution.exits import Exited, returned
+from redis_state.worker.tasks.execution.exits import Exited, TaskPaused, returned
 from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions

@@ -12,7 +12,10 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("langgraph")
 
 from redis_state import RedisStateStore, Settings
+from redis_state.errors import OutcomeUnknown
 from redis_state.integrations.langgraph import RedisSaver, RedisStore
+from redis_state.primitives.listing import ShardedListing
+from redis_state.scripts import GraphListing
 from redis_state.transport.keys import graph_task
 from tests.support.agents.checkpoints import listed, put
 from tests.support.samples import changed
@@ -129,3 +132,24 @@ async def test_who_looked_before_the_write_takes_nothing_out_behind_it(
         written.set()
         await removing[0]
     assert await look(store) == [THREAD]
+
+
+async def test_a_write_whose_outcome_is_not_known_is_entered_behind_it(
+    store: RedisStateStore,
+) -> None:
+    keys = store.base.keys
+    shard = GraphListing(keys.graph_item_names(0), keys.graph_item_expiries(0))
+    listing = ShardedListing(store.base.scripts, [shard], size=10)
+
+    async def entries() -> list[tuple[int, bytes, bytes]]:
+        return [one async for page in listing.pages(b"-") for one in page]
+
+    async def write() -> None:
+        ((_, entry, stamp),) = await entries()
+        await listing.leave(0, entry, stamp)
+        assert not await entries()
+        raise OutcomeUnknown("server", "its link broke")
+
+    with pytest.raises(OutcomeUnknown):
+        await listing.around(0, b"thing", write, ttl_ms=60_000)
+    assert [entry for _, entry, _ in await entries()] == [b"thing"]

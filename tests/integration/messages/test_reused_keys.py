@@ -59,10 +59,10 @@ async def test_another_content_under_a_key_is_refused(
         # Replies are kept for a minute, in case a call is repeated.
         assert {each for each in after.keys() - before.keys() if ":call:" not in each} == set()
         assert b"go on" not in b"".join(after.values())
-        # A digest of a short text gives it away to whoever tries all that it may be.
+        # A digest of a short text gives it away if all that it may be are tried.
         digests = [codec.fingerprint(*parts, "stop, please")[:10] for parts in ((), ("signal",))]
-        told = [digest for digest in digests if digest.encode() in b"".join(after.values())]
-        assert len(told) == (not is_sealed and what in ("signal", "item"))
+        found = [digest for digest in digests if digest.encode() in b"".join(after.values())]
+        assert len(found) == (not is_sealed and what in ("signal", "item"))
     if is_sealed:
         # Who cannot read what was sent does not know, and answers as for a repetition.
         async with opened(store.settings, KEYS[1]) as other, client_of(other) as client:

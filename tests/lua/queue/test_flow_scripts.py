@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 from typing import Any
 
 from redis_state.scripts import EndedJob, EndedJobs, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, lives, ok
-from tests.support.scripts.tasks import job_payload, queued_job
+from tests.support.scripts.tasks import ensure_job, job_payload, queued_job
 
 
 async def put(scripts: Scripts, keys: Keys, task: str, key: str = "", **changes: Any) -> None:
@@ -48,25 +49,6 @@ async def end_at(
     name = queued_job(keys, task).id.encode()
     job = EndedJob(job_payload(keys, task), name, claimed, again_ms, place)
     await scripts.end_jobs(keys.queue("q"), EndedJobs([job]), life_ms=HOUR)
-
-
-async def ensure(scripts: Scripts, keys: Keys, task: str, runs: int = 0, **options: int) -> str:
-    """Ensure that a session's job is queued; give what the queue had of it."""
-    job = queued_job(keys, task, runs=runs, key="1:s")
-    earlier = queued_job(keys, task, runs=max(0, runs - 1)).id
-    reply = await scripts.ensure_job(
-        keys.queue("q"),
-        payload=f"arq:job:{job.id}",
-        picked=f"arq:in-progress:{job.id}",
-        earlier_payload=f"arq:job:{earlier}",
-        job=job,
-        earlier=earlier,
-        orphan=False,
-        version="1",
-        patience_ms=options.get("patience_ms", HOUR),
-        retired=options.get("retired", 0),
-    )
-    return reply.text(0)
 
 
 async def limit(scripts: Scripts, keys: Keys, **settings: str) -> None:
@@ -184,7 +166,7 @@ async def test_a_session_that_waits_by_a_clock_that_was_set_back_takes_its_turn(
     (given,) = await claim_places(scripts, keys)
     await end_at(scripts, keys, *given, again_ms=24 * HOUR)
     assert await claim(scripts, keys) == {}
-    assert await ensure(scripts, keys, "a") == "WAITS"
+    assert await ensure_job(scripts, keys, "a", key="1:s") == "WAITS"
     assert list(await claim(scripts, keys)) == ["a"]
 
 
@@ -198,10 +180,12 @@ async def test_a_claim_that_a_run_has_left_does_not_keep_the_next_run_of_its_tas
     await scripts.queue_job(keys.queue("q"), payload=f"arq:job:{job.id}", job=job)
     assert await claim(scripts, keys) == {}
     # At first the worker may be about to end it, and then its right to run goes first.
-    assert await ensure(scripts, keys, "a", runs=1) == "WAITS"
-    assert await ensure(scripts, keys, "a", runs=1, patience_ms=0) == "HELD"
+    assert await ensure_job(scripts, keys, "a", key="1:s", runs=1) == "WAITS"
+    assert await ensure_job(scripts, keys, "a", key="1:s", runs=1, patience_ms=0) == "HELD"
     assert await claim(scripts, keys) == {}
-    ended = await ensure(scripts, keys, "a", runs=1, patience_ms=0, retired=int(claimed))
+    ended = await ensure_job(
+        scripts, keys, "a", key="1:s", runs=1, patience_ms=0, retired=int(claimed)
+    )
     assert ended == "WAITS"
     assert list(await claim(scripts, keys)) == ["a"]
 
@@ -379,32 +363,15 @@ async def test_the_permit_of_a_dead_worker_is_free_once_its_task_is_queued_again
     claimed = await claim(scripts, keys)
     assert list(claimed) == ["a"]
     await clock_passes(scripts, await clock_ms(scripts))
-    job = queued_job(keys, "a", runs=1, key="k")
-    payloads = [job_payload(keys, "a", runs=runs) for runs in (1, 0)]
-
-    async def ensure(retired: int) -> str:
-        reply = await scripts.ensure_job(
-            queue,
-            payload=payloads[0],
-            picked=f"arq:in-progress:{job.id}",
-            earlier_payload=payloads[1],
-            job=job,
-            earlier=queued_job(keys, "a").id,
-            orphan=True,
-            version="1",
-            patience_ms=0,
-            retired=retired,
-        )
-        return reply.text(0)
-
+    ensure = partial(ensure_job, scripts, keys, "a", key="k", runs=1, orphan=True, patience_ms=0)
     # Its run may go on until its claim is retired.
     since = int(claimed["a"])
-    assert await ensure(since - 1) == "HELD"
+    assert await ensure(retired=since - 1) == "HELD"
     assert await claim(scripts, keys) == {}
-    assert await ensure(since) == "QUEUED"
+    assert await ensure(retired=since) == "QUEUED"
     assert list(await claim(scripts, keys)) == ["b"]
     now = await clock_ms(scripts)
-    name = job.id.rpartition("/")[0] + "/b"
+    name = queued_job(keys, "b").id.rpartition(":")[0]
     # A claim that was made after the inspection stays.
     assert await scripts.drop_claims(queue, before_ms=now - HOUR, tasks=[(name, None)]) == ok(0)
     assert await scripts.drop_claims(queue, before_ms=now, tasks=[(name, None)]) == ok(1)

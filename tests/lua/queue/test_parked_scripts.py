@@ -8,7 +8,7 @@ from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from tests.lua.queue.test_flow_scripts import claim, end, limit, put
 from tests.support.scripts.replies import HOUR, ask, clock_passes, lives, ok
-from tests.support.scripts.tasks import job_payload, queued_job
+from tests.support.scripts.tasks import ensure_job, job_payload, queued_job
 
 ONE, TWO = "v:h/1;", "v:h/2;"
 
@@ -52,22 +52,6 @@ async def served(
     _, _, more, *rest = reply.facts
     names = [name.decode().rpartition("/")[2].partition(":")[0] for name in rest[::3]]
     return dict(zip(names, rest[2::3], strict=True)), more
-
-
-async def ensure(scripts: Scripts, keys: Keys, task: str, *, version: str = "3") -> str:
-    job = queued_job(keys, task)
-    reply = await scripts.ensure_job(
-        keys.queue("q"),
-        payload=job_payload(keys, task),
-        picked=f"arq:in-progress:{job.id}",
-        earlier_payload=job_payload(keys, task),
-        job=job,
-        earlier=job.id,
-        orphan=False,
-        version=version,
-        patience_ms=0,
-    )
-    return reply.text(0)
 
 
 async def test_a_parked_job_is_found_by_workers_of_its_lane_only(
@@ -179,10 +163,10 @@ async def test_a_sweeper_leaves_a_parked_job_until_its_task_changes(
     scripts: Scripts, keys: Keys
 ) -> None:
     await parked(scripts, keys, "t")
-    assert await ensure(scripts, keys, "t") == "WAITS"
+    assert await ensure_job(scripts, keys, version="3", patience_ms=0) == "WAITS"
     assert await claim(scripts, keys) == {}
     # Another task of its name, or this one in another state: nobody knows what it waits for.
-    assert await ensure(scripts, keys, "t", version="4") == "QUEUED"
+    assert await ensure_job(scripts, keys, version="4", patience_ms=0) == "QUEUED"
     assert await served(scripts, keys) == ({}, 0)
     assert list(await claim(scripts, keys)) == ["t"]
 

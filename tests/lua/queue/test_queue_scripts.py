@@ -8,7 +8,7 @@ import pytest
 from redis_state.scripts import EndedJob, EndedJobs, Reply, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, lives, ok
-from tests.support.scripts.tasks import job_payload, queued_job
+from tests.support.scripts.tasks import ensure_job, job_payload, queued_job
 
 
 async def put(scripts: Scripts, keys: Keys, task: str, **changes: Any) -> Reply:
@@ -29,31 +29,6 @@ async def end(
     name = queued_job(keys, task).id.encode()
     job = EndedJob(job_payload(keys, task), name, claimed, again_ms)
     return await scripts.end_jobs(keys.queue("q"), EndedJobs([job]), life_ms=HOUR)
-
-
-async def ensure(
-    scripts: Scripts,
-    keys: Keys,
-    *,
-    runs: int = 0,
-    orphan: bool = False,
-    version: str = "1",
-    patience_ms: int = HOUR,
-) -> str:
-    job = queued_job(keys, runs=runs)
-    earlier = queued_job(keys, runs=max(0, runs - 1)).id
-    reply = await scripts.ensure_job(
-        keys.queue("q"),
-        payload=f"arq:job:{job.id}",
-        picked=f"arq:in-progress:{job.id}",
-        earlier_payload=f"arq:job:{earlier}",
-        job=job,
-        earlier=earlier,
-        orphan=orphan,
-        version=version,
-        patience_ms=patience_ms,
-    )
-    return reply.text(0)
 
 
 async def waiting(scripts: Scripts, keys: Keys) -> list[str]:
@@ -168,14 +143,14 @@ async def test_a_job_can_be_put_off_at_its_end(scripts: Scripts, keys: Keys) -> 
 
 
 async def test_the_states_of_a_job_that_must_be_there(scripts: Scripts, keys: Keys) -> None:
-    assert await ensure(scripts, keys) == "QUEUED"
-    assert await ensure(scripts, keys) == "WAITS"
+    assert await ensure_job(scripts, keys) == "QUEUED"
+    assert await ensure_job(scripts, keys) == "WAITS"
     await ask(scripts, "DEL", job_payload(keys))
-    assert await ensure(scripts, keys) == "QUEUED"
+    assert await ensure_job(scripts, keys) == "QUEUED"
     await claim(scripts, keys)
-    assert await ensure(scripts, keys) == "CLAIMED"
-    assert await ensure(scripts, keys, patience_ms=0) == "RELEASED"
-    assert await ensure(scripts, keys) == "WAITS"
+    assert await ensure_job(scripts, keys) == "CLAIMED"
+    assert await ensure_job(scripts, keys, patience_ms=0) == "RELEASED"
+    assert await ensure_job(scripts, keys) == "WAITS"
     assert await waiting(scripts, keys) == ["t:0"]
 
 
@@ -184,7 +159,7 @@ async def test_what_a_dead_run_has_claimed_is_no_reason_to_wait(
 ) -> None:
     await put(scripts, keys, "t")
     await claim(scripts, keys)
-    assert await ensure(scripts, keys, runs=1, orphan=True, patience_ms=0) == "QUEUED"
+    assert await ensure_job(scripts, keys, runs=1, orphan=True, patience_ms=0) == "QUEUED"
     assert await waiting(scripts, keys) == ["t:1"]
     assert await ask(scripts, "ZCARD", keys.queue("q").claims) == 0
 
@@ -195,9 +170,9 @@ async def test_the_claim_of_the_run_that_follows_a_dead_one_keeps_its_permit(
     """A second sweeper that saw the dead run comes after the takeover, before its run began."""
     await put(scripts, keys, "t")
     await claim(scripts, keys)
-    assert await ensure(scripts, keys, runs=1, orphan=True, patience_ms=0) == "QUEUED"
+    assert await ensure_job(scripts, keys, runs=1, orphan=True, patience_ms=0) == "QUEUED"
     ((name, _, _),) = await claim(scripts, keys)
-    assert await ensure(scripts, keys, runs=1, orphan=True) == "CLAIMED"
+    assert await ensure_job(scripts, keys, runs=1, orphan=True) == "CLAIMED"
     assert await waiting(scripts, keys) == []
     assert await ask(scripts, "ZCARD", keys.queue("q").claims) == 1
     assert name.endswith(b"t:1")
@@ -207,9 +182,9 @@ async def test_a_job_that_was_put_off_under_its_earlier_name_is_good_enough(
     scripts: Scripts, keys: Keys
 ) -> None:
     await put(scripts, keys, "t")
-    assert await ensure(scripts, keys, runs=1) == "WAITS"
+    assert await ensure_job(scripts, keys, runs=1) == "WAITS"
     # Not for a task whose worker is dead: arq's own would take it for one in progress.
-    assert await ensure(scripts, keys, runs=1, orphan=True) == "QUEUED"
+    assert await ensure_job(scripts, keys, runs=1, orphan=True) == "QUEUED"
     assert await waiting(scripts, keys) == ["t:1"]
     assert await ask(scripts, "EXISTS", job_payload(keys)) == 0
 
@@ -221,7 +196,7 @@ async def test_what_arqs_worker_picked_is_released_when_it_is_found_twice(
     await put(scripts, keys, "t")
     picked = f"arq:in-progress:{queued_job(keys).id}"
     await ask(scripts, "SET", picked, "1", "PX", HOUR)
-    assert await ensure(scripts, keys, patience_ms=0) == "CLAIMED"
+    assert await ensure_job(scripts, keys, patience_ms=0) == "CLAIMED"
     assert await ask(scripts, "PTTL", picked) > 0
     version = "1"
     if change == "picked again":
@@ -230,11 +205,11 @@ async def test_what_arqs_worker_picked_is_released_when_it_is_found_twice(
         await ask(scripts, "SET", picked, f"1 {await clock_ms(scripts) + HOUR}", "PX", HOUR)
     else:
         version = "2"
-    assert await ensure(scripts, keys, patience_ms=0, version=version) == "CLAIMED"
-    assert await ensure(scripts, keys, patience_ms=HOUR, version=version) == "CLAIMED"
-    assert await ensure(scripts, keys, patience_ms=0, version=version) == "RELEASED"
+    assert await ensure_job(scripts, keys, patience_ms=0, version=version) == "CLAIMED"
+    assert await ensure_job(scripts, keys, patience_ms=HOUR, version=version) == "CLAIMED"
+    assert await ensure_job(scripts, keys, patience_ms=0, version=version) == "RELEASED"
     assert await ask(scripts, "EXISTS", picked) == 0
-    assert await ensure(scripts, keys) == "WAITS"
+    assert await ensure_job(scripts, keys) == "WAITS"
 
 
 async def test_claims_are_listed_once_they_are_old_enough(scripts: Scripts, keys: Keys) -> None:

@@ -70,6 +70,36 @@ def queued_job(
     return job._replace(**changes)
 
 
+async def ensure_job(
+    scripts: Scripts,
+    keys: Keys,
+    task: str = "t",
+    *,
+    key: str = "",
+    runs: int = 0,
+    orphan: bool = False,
+    version: str = "1",
+    patience_ms: int = HOUR,
+    retired: int = 0,
+) -> str:
+    """Ensure that the job of a task's run is queued; return what the queue had of it."""
+    job = queued_job(keys, task, runs=runs, key=key)
+    before = max(0, runs - 1)
+    reply = await scripts.ensure_job(
+        keys.queue("q"),
+        payload=job_payload(keys, task, runs=runs),
+        picked=f"arq:in-progress:{job.id}",
+        earlier_payload=job_payload(keys, task, runs=before),
+        job=job,
+        earlier=queued_job(keys, task, runs=before).id,
+        orphan=orphan,
+        version=version,
+        patience_ms=patience_ms,
+        retired=retired,
+    )
+    return reply.text(0)
+
+
 def job_payload(keys: Keys, task: str = "t", *, runs: int = 0) -> str:
     """Name the key of a job's payload."""
     return f"arq:job:{queued_job(keys, task, runs=runs).id}"

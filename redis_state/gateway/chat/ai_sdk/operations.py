@@ -173,10 +173,10 @@ async def _task_id(call: ApiCall, body: ChatBody) -> str:
     asked = None if last is None else last.get("id")
     if not isinstance(asked, str) or not asked:
         raise InvalidField("messages", "need a last message of the user with an id")
-    said = [last.get("parts"), last.get("content")] if last else []
+    written = [last.get("parts"), last.get("content")] if last else []
     again = body.trigger == "regenerate-message"
     named = [body.trigger, body.message_id] if again else []
-    task_id = codec.fingerprint("chat", call.path["handler"], body.id, asked, said, *named)
+    task_id = codec.fingerprint("chat", call.path["handler"], body.id, asked, written, *named)
     if not again or body.message_id not in (None, asked):
         return task_id
     return await _next_id(call, body.id, task_id)

@@ -46,9 +46,8 @@ from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
-from redis_state.worker.handler.calls import TaskHandedBack
 from redis_state.worker.tasks.children.cancelling import ON_CANCEL
-from redis_state.worker.tasks.execution.exits import kind_of
+from redis_state.worker.tasks.execution.exits import TaskHandedBack, kind_of
 from redis_state.worker.tasks.execution.inbox import UNDOING, Inbox, TaskCancelled
 from redis_state.worker.tasks.execution.steps import Steps
 from redis_state.worker.tasks.recorded.journal import FAILED, Journals

@@ -9,6 +9,16 @@ from redis_state.errors import InvalidField
 from redis_state.serialization import codec
 
 
+class TaskPaused(BaseException):
+    """The task is paused. The run ends here, and a later one begins at the start of the handler."""
+
+
+class TaskHandedBack(Exception):
+    """A handler gives its task back, because something it needs is missing. The task is PENDING
+    again, its slot is free, and a later run begins at the handler's start.
+    """
+
+
 class Exited(Exception):
     """A handler, or the work of one of its steps, requested the end of the process.
 

@@ -17,7 +17,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.models import TaskState, TaskStatus
 from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.handler.calls import TaskPaused
+from redis_state.worker.tasks.execution.exits import TaskPaused
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.replays import emitted, say, texts
 from tests.support.tasks.runs import begin_again, make, run_once

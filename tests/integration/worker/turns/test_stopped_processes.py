@@ -72,7 +72,7 @@ class Pool:
         lines = file.read_text().splitlines() if file.exists() else []
         return [" ".join(json.loads(line)) for line in lines]
 
-    async def noted(self, what: str) -> None:
+    async def wrote(self, what: str) -> None:
         """Wait until this is written down."""
         await eventually(lambda: what in self.notes(), f"{what!r} is written down")
 
@@ -101,7 +101,7 @@ async def test_a_running_task_that_is_interrupted_sees_it_and_undoes_before_the_
     await pool.start("one")
     await pool.start("two")
     await pool.submit("runs", "old")
-    await pool.noted("begun old")
+    await pool.wrote("begun old")
     await pool.submit("ends", "new", on_busy="interrupt")
     _is_interrupted(await pool.ends("old"))
     assert (await pool.ends("new")).status is TaskStatus.COMPLETE
@@ -116,9 +116,9 @@ async def test_a_task_is_interrupted_although_its_worker_is_killed_once_it_has(
     if at != "begun":
         pool.stay(at)
     await pool.submit("waits" if at == "begun" else "runs", "old")
-    await pool.noted("begun old")
+    await pool.wrote("begun old")
     await pool.submit("ends", "new", on_busy="interrupt")
-    await pool.noted(f"{at} old")
+    await pool.wrote(f"{at} old")
     await pool.kill("one")
     if at != "begun":
         pool.stay(at, stay=False)
@@ -153,7 +153,7 @@ async def test_a_task_that_is_put_off_is_passed_by_what_interrupts(pool: Pool) -
     await pool.start("two")
     await pool.submit("runs", "old")
     await pool.submit("ends", "later", delay=timedelta(hours=1))
-    await pool.noted("begun old")
+    await pool.wrote("begun old")
     await pool.submit("ends", "new", on_busy="interrupt")
     _is_interrupted(await pool.ends("old"))
     assert (await pool.ends("new")).status is TaskStatus.COMPLETE
@@ -166,7 +166,7 @@ async def test_what_waits_and_what_is_put_off_is_replaced_although_a_worker_is_k
 ) -> None:
     await pool.start("one")
     await pool.submit("runs", "first")
-    await pool.noted("begun first")
+    await pool.wrote("begun first")
     await pool.submit("ends", "waiting")
     await pool.submit("ends", "later", delay=timedelta(seconds=1))
     await pool.submit("ends", "new", on_busy="replace")
