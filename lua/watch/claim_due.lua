@@ -3,13 +3,14 @@
 -- KEYS clock    string: when the list was last written, in ms
 -- KEYS about    hash: id -> what the index of tasks knows; another key for a list of other things
 -- ARGV indexed  flag: of tasks
--- ARGV limit    int: entries at most
+-- ARGV limit    int: entries at most, and a quarter more that were found ended
 -- ARGV hold_ms  int: until an entry is due again, unless it is taken out or put off
 -- Returns
---   {'OK', mark, entry, was, stamp, ...}  the time that they have now; what was due, the longest due first,
---                    each with the time that it had and, of tasks, what the index knows of it
+--   {'OK', mark, entry, was, stamp, ...}  the time that they have now; what was due, the longest due first
+--                    and then those found ended, each with the time that it had and, of tasks, what the index knows of it
 -- @include now_ms
 -- @include watch_clock
+-- @include watch_ended
 -- @include watch_live
 -- @include index_id
 -- @include index_doc
@@ -19,6 +20,11 @@ local now = now_ms()
 if tonumber(redis.call('GET', clock) or 0) > now then watch_clock(watch, clock, now) end
 local due = redis.call('ZRANGEBYSCORE', watch, '-inf', string.format('%.0f', now), 'WITHSCORES',
   'LIMIT', 0, limit)
+-- What was found ended has the room that the others leave, and some in any case: its entries must go too.
+local from, room = watch_ended(), math.max(limit - #due / 2, math.ceil(limit / 4))
+local ended = redis.call('ZRANGEBYSCORE', watch, string.format('%.0f', from), string.format('%.0f', from + now),
+  'WITHSCORES', 'LIMIT', 0, room)
+for i = 1, #ended do due[#due + 1] = ended[i] end
 -- Half a millisecond off every time that is put: an entry that has this time is this claim's still,
 -- and nobody has put it anew since.
 local mark = string.format('%.1f', now + hold_ms - 0.5)

@@ -5,10 +5,13 @@ the entry is written before the thing, and removed after the thing's end. An ent
 is harmless. A thing without an entry would be lost for ever. A sweeper claims what is due, repairs
 it, and settles it: it postpones or removes the entry.
 
-This also holds when the server's history goes back to an earlier state. The second of two claims
-that find the thing ended removes the entry. The mark of the first is written after the end of the
-thing: a server that has the mark also has the end. (Two rollbacks within the second between the
-claims can defeat it.)
+This also holds when the server's history goes back to an earlier state. An entry is removed only by
+a claim that finds the thing ended and the entry marked as ended for a second. The mark is written
+after the end of the thing, by a claim before or by the process that ended it: a server that has the
+mark also has the end. (Two rollbacks within that second can defeat it.)
+
+A marked entry has a time far ahead. So a repair does not wait behind things that have ended,
+however many: these are claimed with what room the others leave, and a quarter more.
 """
 
 from __future__ import annotations
@@ -33,9 +36,10 @@ log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# All other times are whole, or a claim's, which end in a half: this fraction is the mark.
-_SECOND_LOOK_MS = 1000.25
-_FOUND_OVER = b".25"
+# What an entry whose thing was found ended has on top of its time: `watch_ended` of the scripts.
+MARK_MS = 10_000_000_000_000
+# The delay of such an entry, a second with the mark.
+ENDED_MS: int = MARK_MS + 1_000
 # So many entries begin to be judged at once, then there is a pause: the tasks of a worker that
 # inspects thousands are not held up.
 _TOGETHER = 8
@@ -46,7 +50,7 @@ _PAUSE_S = 0.002
 class WatchClaim:
     """An entry that was claimed, and by which claim.
 
-    ``again`` if the claim before it found the thing over. ``stamp`` is what the index of tasks
+    ``again`` if the thing was found ended before. ``stamp`` is what the index of tasks
     knows of it, on a list of tasks.
     """
 
@@ -67,9 +71,9 @@ class Fate(Enum):
 Judge = Callable[[WatchClaim], Coroutine[Any, Any, int | Fate]]
 
 
-def found_over(score: bytes) -> bool:
-    """Return whether an entry's time says that the last claim has found its thing over."""
-    return score.endswith(_FOUND_OVER)
+def found_ended(score: bytes | float) -> bool:
+    """Return whether an entry's time says that its thing was found ended before."""
+    return float(score) >= MARK_MS
 
 
 def read_entry(entry: bytes) -> object:
@@ -177,6 +181,8 @@ class WatchList:
     async def claim_due(self, *, limit: int = 100, hold_ms: int = 30_000) -> list[WatchClaim]:
         """Claim entries that are due, ``limit`` of each shard, for ``hold_ms``.
 
+        Entries found ended come last, and may be a quarter more.
+
         One caller gets each entry. After ``hold_ms`` it is due again unless it is settled, so a
         sweeper that dies loses nothing. All shards are read in one write.
         """
@@ -196,9 +202,10 @@ class WatchList:
         for mark, *due in (reply.facts for reply in replies):
             found = zip(due[::3], due[1::3], due[2::3], strict=True)
             claims += [
-                WatchClaim(entry, mark, found_over(was), stamp.decode("utf-8", "surrogatepass"))
+                WatchClaim(entry, mark, found_ended(was), stamp.decode("utf-8", "surrogatepass"))
                 for entry, was, stamp in found
             ]
+        claims.sort(key=lambda claim: claim.again)
         return claims
 
     async def inspect(self, claims: Sequence[WatchClaim], judge: Judge, *, trouble_ms: int) -> int:
@@ -233,7 +240,7 @@ class WatchList:
     async def settle(self, claims: Iterable[tuple[WatchClaim, int | None]]) -> int:
         """Postpone claimed entries by a delay, or remove them for None; return their number.
 
-        The first claim that is to remove an entry postpones it by a second, and marks it.
+        A claim that is to remove an entry without a mark marks it, and postpones it by a second.
 
         An entry that was put again since, or claimed by another caller, is left alone. Its writer
         may know something that the claimer has not seen.
@@ -241,7 +248,7 @@ class WatchList:
         grouped: defaultdict[tuple[int, bytes], list[tuple[bytes, float | None]]]
         grouped = defaultdict(list)
         for claim, delay_ms in claims:
-            settling = _SECOND_LOOK_MS if delay_ms is None and not claim.again else delay_ms
+            settling = ENDED_MS if delay_ms is None and not claim.again else delay_ms
             shard = zlib.crc32(claim.entry) % self._shards
             grouped[shard, claim.mark].append((claim.entry, settling))
         replies = await asyncio.gather(

@@ -1,6 +1,6 @@
 """The sweeper: inspects every unfinished task in time, and repairs what a crash left.
 
-    missing or terminal      its entry is removed, the second time that it is found so
+    missing or terminal      its entry is removed, if it was marked as ended before
     PENDING                  its job is put into the queue if it is missing
     RUNNING, lease valid     checked again when the lease expires
     RUNNING, lease expired   queued for another worker; failed if too many have died with it

@@ -6,7 +6,7 @@ from typing import Any
 
 from redis_state.futures import unawaited
 from redis_state.models import TaskState, TaskStatus
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist import ENDED_MS, WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.task_index import (
@@ -36,12 +36,12 @@ class TaskBookkeeping:
         *,
         version: int,
         write: str,
-        inspect: bool = False,
+        ended: bool = False,
     ) -> None:
         """Write a move into the index, without waiting for it.
 
-        With ``inspect`` a sweeper inspects the task soon: only sweepers remove its entry of the
-        watch list.
+        With ``ended`` the task's entry of the watch list is marked: a sweeper that has nothing more
+        urgent to do removes it.
         """
         task = indexed_move(
             watch_entry(state.session_id, state.task_id),
@@ -50,7 +50,7 @@ class TaskBookkeeping:
             write=write,
             ttl_ms=self._store.tasks.listed_ms(status.value),
         )
-        self._index.moved(task, delay_ms=LOOK_SOON_MS if inspect else None)
+        self._index.moved(task, delay_ms=ENDED_MS if ended else None)
         if status is TaskStatus.PAUSED:
             self.pack_updates(state.session_id)
 

@@ -167,7 +167,6 @@ class TaskTransitions:
             release=True,
             parent=started.parent,
             ended=_end(status, result, error),
-            inspect=status.is_terminal,
         )
 
     async def give_back(self, started: StartedRun, version: str | None) -> None:
@@ -324,7 +323,6 @@ class TaskTransitions:
         from_states: Iterable[TaskStatus] = (TaskStatus.RUNNING,),
         parent: str | None = None,
         ended: Mapping[str, Any] | None = None,
-        inspect: bool = False,
     ) -> None:
         of_child = parent is not None and status.is_terminal
         update = status_update(state, status)
@@ -344,7 +342,9 @@ class TaskTransitions:
             ended=self._ended(ended) if of_child and ended is not None else b"",
         )
         raise_refused(reply, state, run=run, wanted=status.value)
-        self._books.note_move(state, status, version=reply.facts[0], write=write, inspect=inspect)
+        self._books.note_move(
+            state, status, version=reply.facts[0], write=write, ended=status.is_terminal
+        )
 
     def _ended(self, ended: Mapping[str, Any]) -> bytes:
         return self._store.base.payloads.document(ended, "result", "error")

@@ -3,13 +3,14 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import Counter
+from typing import Literal
 
 import pytest
 from hypothesis import strategies as st
 
 from redis_state import Settings
 from redis_state.errors import CorruptState, NoConnection, StoreFull
-from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList
+from redis_state.primitives.watchlist import ENDED_MS, Fate, WatchClaim, WatchList
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import WATCH_SHARDS, Keys
 from tests.support.scripts.models import explore
@@ -84,7 +85,8 @@ async def test_an_entry_is_taken_out_by_the_second_of_two_claims_in_a_row(
     first = await claimed()
     assert not first.again
     assert not await over(first)
-    assert 0 < float(await ask(scripts, "ZSCORE", key, b"e")) - await clock_ms(scripts) < 1_001
+    due_ms = float(await ask(scripts, "ZSCORE", key, b"e"))
+    assert 0 < due_ms - await clock_ms(scripts) - (ENDED_MS - 1_000) < 1_001
     # Whatever says that the thing may not be over begins that anew.
     await watch.put(b"e", delay_ms=0, sooner=True)
     second = await claimed()
@@ -136,7 +138,8 @@ async def test_each_entry_is_settled_as_it_is_judged(
     for entry in verdicts:
         await watch.put(entry, delay_ms=0)
     assert await judged(watch, verdicts) == 0
-    expected = {b"later": 3, b"out": 0, b"left": 1, b"bad": 2, b"worse": 2}
+    marked = round(ENDED_MS / HOUR)
+    expected = {b"later": 3, b"out": marked, b"left": 1, b"bad": 2, b"worse": 2}
     assert await due_in() == expected
     assert "'bad' cannot be swept: k: no task" in caplog.text
     assert "ZeroDivisionError" in caplog.text
@@ -145,6 +148,57 @@ async def test_each_entry_is_settled_as_it_is_judged(
     assert await judged(watch, {b"out": Fate.OUT}) == 1
     del expected[b"out"]
     assert await due_in() == expected
+
+
+async def test_what_ended_is_claimed_behind_what_may_need_a_repair(
+    scripts: Scripts, keys: Keys
+) -> None:
+    watch, limit = WatchList(scripts, keys), 8
+    shard = zlib.crc32(b"orphan") % WATCH_SHARDS
+    ended = [
+        each
+        for each in map(b"%d".__mod__, range(1_600))
+        if zlib.crc32(each) % WATCH_SHARDS == shard
+    ]
+    assert len(ended) > 4 * limit
+    # They have been due for longer than the one that may need a repair.
+    for entry in ended:
+        await watch.put(entry, delay_ms=ENDED_MS - HOUR, sooner=True)
+    await watch.put(b"orphan", delay_ms=0)
+    claims = await watch.claim_due(limit=limit, hold_ms=HOUR)
+    assert [claim.again for claim in claims] == [False] + [True] * (limit - 1)
+    assert claims[0].entry == b"orphan"
+    # Of those that ended some go in each round, however much else is due.
+    for number in range(2 * limit):
+        await ask(scripts, "ZADD", keys.watch(shard), 1, b"urgent %d" % number)
+    claims = await watch.claim_due(limit=limit, hold_ms=HOUR)
+    assert [claim.again for claim in claims] == [False] * limit + [True] * (limit // 4)
+    await watch.settle([(claim, None) for claim in claims if claim.again])
+    left = await ask(scripts, "ZCARD", keys.watch(shard))
+    assert left == 1 + len(ended) + 2 * limit - limit // 4
+
+
+@pytest.mark.parametrize("way", ["later", "given", "first", "sooner"])
+async def test_what_is_put_again_is_not_ended_any_more(
+    scripts: Scripts, keys: Keys, way: Literal["later", "given", "first", "sooner"]
+) -> None:
+    watch, key = WatchList(scripts, keys), keys.watch(zlib.crc32(b"e") % WATCH_SHARDS)
+    await watch.put(b"e", delay_ms=ENDED_MS)
+    await scripts.watch_entry(key, entry=b"e", delay_ms=0, stands=way)
+    (claim,) = await watch.claim_due()
+    assert not claim.again
+
+
+async def test_what_ended_is_found_so_again_after_the_clock_was_set_back(
+    scripts: Scripts, keys: Keys
+) -> None:
+    watch, key = WatchList(scripts, keys), keys.watch(zlib.crc32(b"e") % WATCH_SHARDS)
+    await watch.put(b"e", delay_ms=ENDED_MS)
+    later = await clock_ms(scripts) + HOUR
+    await ask(scripts, "SET", f"{key}:clock", later)
+    await watch.claim_due()
+    due_ms = float(await ask(scripts, "ZSCORE", key, b"e"))
+    assert 0 < due_ms - await clock_ms(scripts) <= 1_000
 
 
 @pytest.mark.parametrize("error", [NoConnection("k", "away"), StoreFull("full")])

@@ -24,6 +24,7 @@ from redis_state.worker.recovery.sweep_loop import sweep_regularly
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import (
     SESSION,
     agent,
@@ -46,6 +47,7 @@ from tests.support.tasks.crash_states import (
     make_due,
     orphaned,
     send,
+    started,
     submitted,
     sweeper_of,
 )
@@ -82,6 +84,29 @@ async def test_a_round_with_nothing_to_do_is_one_turn_and_a_round_is_bounded(
         for number in range(100):
             await make_due(store, watch_entry(SESSION, f"gone-{number}"))
     assert sweeper.totals == SweepReport(looked=200, dropped=100)
+
+
+async def test_a_dead_workers_task_does_not_wait_behind_tasks_that_ended(
+    store: RedisStateStore,
+) -> None:
+    """A pool that ends tasks faster than it sweeps has thousands of their entries due."""
+    ended = [await submitted(store) for _ in range(200)]
+    moves = TaskTransitions(store)
+    for task in ended:
+        await moves.finish_run(await started(store, task), TaskStatus.COMPLETE)
+    orphan = await orphaned(store)
+    for task in (*ended, orphan):
+        await make_due(store, watch_entry(SESSION, task))
+    sweeper = sweeper_of(store, limit=1)
+    report = await sweeper.run_once()
+    assert report.taken_over == 1
+    assert 0 < report.dropped <= 16
+    assert [each for each in await queued(store) if orphan in each]
+    while report.looked:
+        report = await sweeper.run_once()
+    assert sweeper.totals.dropped == len(ended)
+    # Each was inspected once.
+    assert sweeper.totals.looked == len(ended) + 1
 
 
 async def test_with_the_queue_away_the_rest_is_swept_and_nothing_is_lost(

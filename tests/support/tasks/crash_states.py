@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from redis_state import RedisStateStore
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
+from redis_state.primitives import watchlist
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
@@ -56,9 +57,11 @@ async def make_due(store: RedisStateStore, entry: bytes) -> None:
     for shard in range(WATCH_SHARDS):
         key = store.base.keys.watch(shard)
         was: bytes | None = await send(store, "ZSCORE", key, entry)
-        # What a fraction says of it stays.
-        now = "1" if was is None else b"1%b%b" % was.partition(b".")[1:]
-        await send(store, "ZADD", key, "XX", now, entry)
+        if was is not None:
+            # A mark stays.
+            await send(
+                store, "ZADD", key, "XX", 1 + watchlist.MARK_MS * watchlist.found_ended(was), entry
+            )
 
 
 async def forget_entry(store: RedisStateStore, entry: bytes) -> None:
@@ -73,7 +76,7 @@ async def entry_in_ms(store: RedisStateStore, entry: bytes) -> float | None:
     for shard in range(WATCH_SHARDS):
         when = await send(store, "ZSCORE", store.base.keys.watch(shard), entry)
         if when is not None:
-            return float(when) - now
+            return float(when) % watchlist.MARK_MS - now
     return None
 
 

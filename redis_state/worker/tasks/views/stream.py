@@ -12,7 +12,7 @@ from redis_state.errors import CorruptState, TaskUnknown
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.models.attributes import AttributeValue
 from redis_state.primitives.record import Stored
-from redis_state.primitives.watchlist import WatchList, found_over
+from redis_state.primitives.watchlist import WatchList, found_ended
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import need_end
 from redis_state.serialization.rows import as_object
@@ -212,7 +212,7 @@ async def view_of(
 async def list_unfinished(store: RedisStateStore, limit: int) -> list[TaskState]:
     """Read the watch list, on which every unfinished task of a worker stands, next due first.
 
-    Terminal tasks, which stand there until a sweeper has looked twice, are left out.
+    Terminal tasks, which stand there until a sweeper removes them, are left out.
     """
     commands = store.transport.commands
     keys = [store.base.keys.watch(shard) for shard in range(WATCH_SHARDS)]
@@ -225,7 +225,7 @@ async def list_unfinished(store: RedisStateStore, limit: int) -> list[TaskState]
             (float(score), entry)
             for page in pages
             for entry, score in zip(page[::2], page[1::2], strict=True)
-            if not found_over(score)
+            if not found_ended(score)
         )
         loaded = await asyncio.gather(*(_load(store, entry) for _, entry in due))
         found += [state for state in loaded if state is not None]
