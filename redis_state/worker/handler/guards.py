@@ -8,7 +8,6 @@ reason that a guard returns ends the task as FAILED, whatever its handler does a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
@@ -17,6 +16,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from redis_state import limits
 from redis_state.worker.tasks.execution.inbox import Inbox
+from redis_state.worker.tasks.usage import UsageMeter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -132,32 +132,11 @@ def unguarded(handler: Any) -> tuple[Any, tuple[Guard, ...]]:
     return handler, guards
 
 
-class BudgetMeter:
-    """What a task uses in one run, on top of what earlier runs have used."""
-
-    def __init__(self, *, spent_ms: int = 0, updates: int = 0, steps: int = 0) -> None:
-        self.steps: int = steps
-        self.updates: int = updates
-        self._spent_ms = spent_ms
-        self._began = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """The time of all runs, up to now."""
-        return self._spent_ms / 1000 + time.monotonic() - self._began
-
-    def fields(self) -> dict[str, bytes]:
-        """Write it as fields of the task's record, for the next run."""
-        spent = {"spent_ms": b"%d" % round(self.seconds * 1000)}
-        # It only grows: a task without updates has had none.
-        return spent | {"spent_updates": b"%d" % self.updates} if self.updates else spent
-
-
 class GuardChecks:
     """The guards of one run. Called at each checkpoint, with what is about to begin there."""
 
     def __init__(
-        self, meter: BudgetMeter, guards: Sequence[Guard], inbox: Inbox, about: Spent
+        self, meter: UsageMeter, guards: Sequence[Guard], inbox: Inbox, about: Spent
     ) -> None:
         self._meter = meter
         self._guards = guards

@@ -16,12 +16,12 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.task_index import attributes_of
-from redis_state.worker.handler.guards import BudgetMeter
 from redis_state.worker.observe.tracing import carried
 from redis_state.worker.tasks.recorded.call_order import CallOrder
 from redis_state.worker.tasks.recorded.inputs import read_input
 from redis_state.worker.tasks.recorded.journal import steps_of
 from redis_state.worker.tasks.recorded.replay import Replay
+from redis_state.worker.tasks.usage import UsageMeter
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class StartedRun:
     attributes: dict[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
     # Held by the call that sets attributes: each writes all of them.
     setting: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
-    meter: BudgetMeter = field(default_factory=BudgetMeter, repr=False)
+    meter: UsageMeter = field(default_factory=UsageMeter, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def read_started(
         in_turn=found.in_turn,
         void=codec.decode(record.fields.get("void", b"[]")),
         attributes=attributes_of(record.fields),
-        meter=BudgetMeter(
+        meter=UsageMeter(
             spent_ms=int(record.fields.get("spent_ms", 0)),
             updates=int(record.fields.get("spent_updates", 0)),
             # A task that was reopened has its whole budget again.
