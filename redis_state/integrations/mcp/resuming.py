@@ -22,7 +22,7 @@ from mcp.server.streamable_http import (
 )
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecurityMiddleware
-from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse
+from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -173,7 +173,7 @@ class ResumableSessions:
                             break
                         if sent.message is not None:
                             yield _frame(sent.message, sent.event_id)
-                        if isinstance(sent.message, JSONRPCResponse | JSONRPCError):
+                        if sent.is_last:
                             return
                         coming = asyncio.ensure_future(anext(found))
                         continue
