@@ -92,6 +92,20 @@ async def test_dead_tasks_are_listed(client: TaskClient, settings: Settings) -> 
     stated(await cli(settings, "tasks", "--dead", "-s", "another"), 0, "No tasks.")
 
 
+async def test_filters_choose_among_all_tasks_and_not_among_the_first(
+    client: TaskClient, settings: Settings
+) -> None:
+    store = client.store
+    for task in ("first", "second", "third"):
+        await make(store, task)
+    due = [one.task_id for one in await client.unfinished()]
+    await take(store, due[-1])
+    (running,) = (
+        await cli(settings, "tasks", "--status", "RUNNING", "--limit", "1", "--json")
+    ).document
+    assert running["task_id"] == due[-1]
+
+
 async def test_a_pause_is_found_and_approved_by_its_id(
     served: TaskClient, settings: Settings
 ) -> None:
