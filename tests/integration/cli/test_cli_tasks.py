@@ -130,7 +130,9 @@ async def test_a_pause_is_found_by_its_task(served: TaskClient, settings: Settin
     task, _ = await ask(served)
     stated(await cli(settings, "approve", SESSION, "none"), 3, "no task 'none'")
     stated(await cli(settings, "approve", SESSION, task, "--pause", "x"), 3, "no such open pause")
-    stated(await cli(settings, "approve", SESSION, task, "--value", "yes"), 2, "is not JSON")
+    for text in ("yes", "NaN", '{"n": -Infinity}'):
+        ran = await cli(settings, "approve", SESSION, task, "--value", text)
+        stated(ran, 2, "is not JSON")
     stated(await cli(settings, "reject", SESSION, task), 0, "rejected")
     assert await served.result(SESSION, task, timeout_s=60) is False
     stated(await cli(settings, "reject", SESSION, task), 3, "no such open pause")
