@@ -14,7 +14,7 @@ from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Self
+from typing import Self, TypeAlias
 
 import anyio
 from mcp.server.streamable_http import EventCallback, EventId, EventMessage, EventStore, StreamId
@@ -42,6 +42,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 _AGAIN_S = 0.2
 _PATIENCE_S = 60.0
+_Unkept: TypeAlias = asyncio.Queue[JSONRPCMessage | None]
 _TOO_LARGE = "The answer is too large to be kept for a client that reconnects"
 
 
@@ -49,15 +50,20 @@ _TOO_LARGE = "The answer is too large to be kept for a client that reconnects"
 class SessionScope:
     """Where the messages of one session are, and whose session it is.
 
-    ``followers`` are the connections that follow its log here, each with its stream: they get from
-    their queues what could not be kept.
+    ``followers`` are the connections that follow its log here, each with its stream. They get from
+    their queues what could not be kept, and None at the session's end.
     """
 
     name: str
     owner: str
-    followers: list[tuple[StreamId, asyncio.Queue[JSONRPCMessage]]] = field(
-        default_factory=list[tuple[StreamId, "asyncio.Queue[JSONRPCMessage]"]]
+    followers: list[tuple[StreamId, _Unkept]] = field(
+        default_factory=list[tuple[StreamId, "_Unkept"]]
     )
+
+    def end_followers(self) -> None:
+        """End the connections that follow its log here."""
+        for _, unkept in self.followers:
+            unkept.put_nowait(None)
 
 
 # Copied into the tasks of a session by the request that opens it.
@@ -175,11 +181,11 @@ class RedisEventStore(EventStore):
         scope = _needed()
         last = await self._last(scope, last_event_id)
         if last is not None and last.stream is not None:
-            follower = last.stream, asyncio.Queue[JSONRPCMessage]()
+            follower = last.stream, _Unkept()
             scope.followers.append(follower)
             try:
                 async with anyio.create_task_group() as group:
-                    group.start_soon(_pass_on, follower[1], send_callback)
+                    group.start_soon(_pass_on, follower[1], send_callback, group.cancel_scope)
                     await self._follow(scope, last, send_callback)
                     group.cancel_scope.cancel()
             finally:
@@ -219,9 +225,9 @@ class RedisEventStore(EventStore):
                     message = JSONRPCError(jsonrpc="2.0", id=message.id, error=large)
                 elif not isinstance(error, BackendUnavailable) or loop.time() >= give_up_at:
                     log.warning("a message of an MCP session is not kept: %s", error)
-                    for followed, queue in scope.followers:
+                    for followed, unkept in scope.followers:
                         if followed == stream_id:
-                            queue.put_nowait(message)
+                            unkept.put_nowait(message)
                     return ""
                 else:
                     await asyncio.sleep(_AGAIN_S)
@@ -318,9 +324,10 @@ def new_scope(owner: str) -> SessionScope:
     return SessionScope(secrets.token_urlsafe(16), owner)
 
 
-async def _pass_on(messages: asyncio.Queue[JSONRPCMessage], send: EventCallback) -> None:
-    while True:
-        await send(EventMessage(await messages.get()))
+async def _pass_on(unkept: _Unkept, send: EventCallback, following: anyio.CancelScope) -> None:
+    while (message := await unkept.get()) is not None:
+        await send(EventMessage(message))
+    following.cancel()
 
 
 def _needed() -> SessionScope:
