@@ -146,5 +146,5 @@ class Side:
         lines = (await server.info()).decode("utf-8", "replace").splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
-    def _of(self, name: str, copy: str = "") -> CopyKeys:
-        return CopyKeys(name, self._keys.copied(name), self._keys.copy_of(name, copy))
+    def _of(self, name: str, call: str = "") -> CopyKeys:
+        return CopyKeys(name, self._keys.copied(name), self._keys.copy_of(name, call))

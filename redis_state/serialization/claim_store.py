@@ -59,14 +59,14 @@ class Elsewhere:
         """Write an object; return what names it. Errors: PayloadStoreUnavailable."""
         today = datetime.now(UTC).date().isoformat()
         key = f"{self._place}/{today}/{secrets.token_hex(16)}"
-        await self._asked("write", self._claims.put, key, data)
+        await self._ask("write", self._claims.put, key, data)
         return f"{hashlib.sha256(data).hexdigest()}:{key}".encode()
 
     async def get(self, name: bytes, *, of: str, field: str) -> bytes:
         """Return the object of a name. Errors: PayloadLost; PayloadStoreUnavailable."""
         text = name.decode("ascii", "replace")
         digest, key = text[:_DIGEST_CHARACTERS], text[_DIGEST_CHARACTERS + 1 :]
-        data = await self._asked("read", self._claims.get, key)
+        data = await self._ask("read", self._claims.get, key)
         if data is None:
             raise PayloadLost(of, field, key, "is missing")
         if hashlib.sha256(data).hexdigest() != digest:
@@ -81,10 +81,10 @@ class Elsewhere:
         key = name.decode("ascii", "replace")[_DIGEST_CHARACTERS + 1 :]
         if not key.startswith(f"{self._place}/"):
             return False
-        await self._asked("delete", self._claims.delete, key)
+        await self._ask("delete", self._claims.delete, key)
         return True
 
-    async def _asked(self, to: str, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    async def _ask(self, to: str, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Ask the store. One that does not answer is away. Errors: PayloadStoreUnavailable."""
         try:
             async with asyncio.timeout(_ANSWER_S):
