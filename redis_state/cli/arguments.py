@@ -6,7 +6,7 @@ import getpass
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from redis_state.errors import InvalidField
 
@@ -14,9 +14,13 @@ from redis_state.errors import InvalidField
 def json_of(option: str, text: str) -> Any:
     """Read an argument that is JSON. Errors: InvalidField."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         raise InvalidField(option, "is not JSON; a text needs quotes of its own") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
 
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ _PAIRED = frozenset({"hash", "zset"})
 
 @dataclass
 class Content:
-    """What a key holds. ``left_ms`` is what is left of its lifetime, None if it has none."""
+    """What a key holds. ``left_ms`` is what was left of its lifetime, None if it has none."""
 
     kind: str
     left_ms: int | None
@@ -24,6 +25,14 @@ class Content:
     about: tuple[bytes, ...] = ()
     _items: list[list[bytes]] = field(default_factory=list[list[bytes]])
     _pairs: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    _read_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def ttl_ms(self) -> int:
+        """What is left of its lifetime by now, 0 for ever: a large key is read and written long."""
+        if self.left_ms is None:
+            return 0
+        return max(1, self.left_ms - int((time.monotonic() - self._read_at) * 1000))
 
     def add(self, part: list[Any]) -> None:
         """Add a part as a script gave it: a walk through a hash may give an item twice."""

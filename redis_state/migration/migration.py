@@ -118,9 +118,10 @@ class Migration:
 
         async def find_extra(name: str) -> None:
             if not await self._source.has(name):
-                there, _ = await self._target.read(name)
+                there, copied = await self._target.read(name)
                 if there is not None and not _is_ending(there):
                     report.extra.add(name)
+                    report.stale += copied is not None
 
         await _each(self._source, compare)
         await _each(self._target, find_extra)
@@ -132,10 +133,11 @@ class Migration:
         """Check, and if both are equal delete the notes of the migration.
 
         From then on a copy leaves alone all that differs. ``delete_source`` deletes the namespace
-        at the source too. If they are not equal, nothing is done.
+        at the source too, also if the target has more than it: so it can be repeated after a crash
+        that left a part of the source. If they are not equal, nothing is done.
         """
         report = await self.check(listen=listen)
-        if report.equal:
+        if report.equal or (delete_source and report.has_all):
             await self._target.drop_all(copies=True)
             if delete_source:
                 report.deleted = await self._source.drop_all()

@@ -61,7 +61,8 @@ class Checked:
     """What a comparison has found.
 
     ``missing`` are at the source only, ``extra`` at the target only; ``different`` have another
-    content, ``lifetimes`` another lifetime.
+    content, ``lifetimes`` another lifetime. ``stale`` of the extra ones were copied, and are gone
+    from the source since.
     """
 
     same: int = 0
@@ -69,11 +70,17 @@ class Checked:
     extra: Named = field(default_factory=Named)
     different: Named = field(default_factory=Named)
     lifetimes: Named = field(default_factory=Named)
+    stale: int = 0
     finished: bool = False
     deleted: int = 0
 
     @property
     def equal(self) -> bool:
         """Whether both hold the same."""
-        found = (self.missing, self.extra, self.different, self.lifetimes)
-        return not any(each.count for each in found)
+        return self.has_all and not self.extra.count
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the target has all of the source alike, and no copy of what is gone from it."""
+        found = (self.missing, self.different, self.lifetimes)
+        return not any(each.count for each in found) and not self.stale

@@ -89,21 +89,22 @@ class Side:
     async def write(self, name: str, content: Content) -> None:
         """Replace a key in one step, and note its digest. A crash leaves what was there.
 
-        Errors: LostRace if others write the copy too.
+        Each copy has a name of its own, so none has parts of another. Errors: LostRace if the
+        server loses it, time and again.
         """
         for _ in range(_TRIES):
             if await self._written(name, content):
                 return
-        raise LostRace(f"the copy of {name} is written by another migration too")
+        raise LostRace(f"the copy of {name} is gone before all of it is there")
 
     async def _written(self, name: str, content: Content) -> bool:
-        parts = [*content.parts()]
+        parts, keys = [*content.parts()], self._of(name, os.urandom(6).hex())
         for number, (before, items) in enumerate(parts, start=1):
             reply = await self._scripts.write_part(
-                self._of(name),
+                keys,
                 kind=content.kind,
                 at=before,
-                ttl_ms=content.left_ms or 0,
+                ttl_ms=content.ttl_ms,
                 keep_ms=_KEEP_MS,
                 digest=content.digest() if number == len(parts) else b"",
                 about=content.about,
@@ -145,5 +146,5 @@ class Side:
         lines = (await server.info()).decode("utf-8", "replace").splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
-    def _of(self, name: str) -> CopyKeys:
-        return CopyKeys(name, self._keys.copied(name), self._keys.copy_of(name))
+    def _of(self, name: str, call: str = "") -> CopyKeys:
+        return CopyKeys(name, self._keys.copied(name), self._keys.copy_of(name, call))

@@ -11,15 +11,21 @@ become, and so does `FolderClaims.prune`.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import quote
 
 from redis_state.errors import PayloadLost, PayloadStoreUnavailable
 
+T = TypeVar("T")
+
 _DIGEST_CHARACTERS: Final = 64
+# The largest payload takes a slow link less.
+_ANSWER_S: Final = 120.0
 
 
 class ClaimStore(Protocol):
@@ -53,20 +59,14 @@ class Elsewhere:
         """Write an object; return what names it. Errors: PayloadStoreUnavailable."""
         today = datetime.now(UTC).date().isoformat()
         key = f"{self._place}/{today}/{secrets.token_hex(16)}"
-        try:
-            await self._claims.put(key, data)
-        except Exception as error:
-            raise PayloadStoreUnavailable("write", type(error).__name__) from error
+        await self._ask("write", self._claims.put, key, data)
         return f"{hashlib.sha256(data).hexdigest()}:{key}".encode()
 
     async def get(self, name: bytes, *, of: str, field: str) -> bytes:
         """Return the object of a name. Errors: PayloadLost; PayloadStoreUnavailable."""
         text = name.decode("ascii", "replace")
         digest, key = text[:_DIGEST_CHARACTERS], text[_DIGEST_CHARACTERS + 1 :]
-        try:
-            data = await self._claims.get(key)
-        except Exception as error:
-            raise PayloadStoreUnavailable("read", type(error).__name__) from error
+        data = await self._ask("read", self._claims.get, key)
         if data is None:
             raise PayloadLost(of, field, key, "is missing")
         if hashlib.sha256(data).hexdigest() != digest:
@@ -81,8 +81,13 @@ class Elsewhere:
         key = name.decode("ascii", "replace")[_DIGEST_CHARACTERS + 1 :]
         if not key.startswith(f"{self._place}/"):
             return False
-        try:
-            await self._claims.delete(key)
-        except Exception as error:
-            raise PayloadStoreUnavailable("delete", type(error).__name__) from error
+        await self._ask("delete", self._claims.delete, key)
         return True
+
+    async def _ask(self, to: str, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Ask the store. One that does not answer is away. Errors: PayloadStoreUnavailable."""
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                return await call(*arguments)
+        except Exception as error:
+            raise PayloadStoreUnavailable(to, type(error).__name__) from error

@@ -40,6 +40,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.testing import leaked_keys
 from redis_state.testing.clock import Agenda, ClockSettings, Moment
+from redis_state.testing.stores import ALONE
 from redis_state.transport.movable_clock import TEST_CLOCK
 from redis_state.worker import AgentWorker, TaskClient
 from redis_state.worker.pool.process import WorkerConfig, run_forever
@@ -292,7 +293,7 @@ _UNWAITED = _Unwaited()
 
 def _clock_settings(given: Settings | None, url: str) -> ClockSettings:
     """Make the settings of a pool, in a namespace that no other has."""
-    chosen: dict[str, Any] = {}
+    chosen = {**ALONE}
     if given is not None:
         chosen |= {name: getattr(given, name) for name in given.model_fields_set}
     chosen |= {"queue_url": None, "credentials": None, "password_file": None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any, Final
 
 from pydantic import SecretStr
 
@@ -12,11 +13,25 @@ from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.testing import leaked_keys
 
+# Of servers and places beside the store's own.
+ALONE: Final[dict[str, Any]] = {
+    **dict.fromkeys(("queue_url", "credentials", "password_file", "archive_url", "durable_events")),
+    **dict.fromkeys(("claim_check_bytes", "claim_check_url", "claim_check_store")),
+    "guarantee": "fast",
+    "guarantee_replicas": None,
+    "durable_trusted": False,
+}
+
+
+def own_settings(url: str, namespace: str, **options: Any) -> Settings:
+    """Make settings of a test's own server: no variable leads to another server, or its data."""
+    return Settings(**{**ALONE, **options, "url": SecretStr(url), "namespace": namespace})
+
 
 @asynccontextmanager
 async def open_store(url: str) -> AsyncGenerator[RedisStateStore]:
     """Give a store with a namespace of its own, and check that no key in it would stay for ever."""
-    settings = Settings(url=SecretStr(url), namespace=f"test-{uuid.uuid4().hex[:12]}")
+    settings = own_settings(url, f"test-{uuid.uuid4().hex[:12]}")
     async with RedisStateStore(settings) as store:
         yield store
     assert not await leaked_keys(settings), "keys without a lifetime"

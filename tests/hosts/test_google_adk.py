@@ -16,6 +16,7 @@ from redis_state.errors import BackendUnavailable, CorruptState, InvalidField, P
 from tests.hosts import real
 from tests.hosts.links import CALLERS, dying_links
 from tests.support.processes import children
+from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import start_process
 from tests.support.servers.rollback import rolling_back
 
@@ -290,6 +291,25 @@ async def test_the_newest_events_are_there_though_more_are_appended_while_it_rea
     read = await service.get_session(**place, config=bases.GetSessionConfig(num_recent_events=2))
     assert appended == 5
     assert [each.id for each in read.events] == ["e1", "e2"]
+
+
+async def test_a_session_that_is_written_while_it_is_read_has_what_its_events_changed(
+    service: Any, settings: Settings
+) -> None:
+    place = {"app_name": "app", "user_id": "u"}
+    made = await service.create_session(**place, session_id="s", state={"app:n": 0, "user:n": 0})
+
+    async def append() -> None:
+        await service.append_event(made, event_of({"app:n": 1, "user:n": 1}))
+
+    async with CommandProxy(settings.url.get_secret_value()) as proxy:
+        url = SecretStr(proxy.url)
+        async with RedisStateStore(settings.model_copy(update={"url": url})) as store:
+            reader = RedisStateSessionService(store)
+            with proxy.meanwhile("HGETALL", append, at=3):
+                found = await reader.get_session(**place, session_id="s")
+    assert found.state["app:n"] >= len(found.events)
+    assert found.state["user:n"] >= len(found.events)
 
 
 async def test_bytes_that_are_no_text_are_refused_and_not_shown(service: Any) -> None:

@@ -82,9 +82,9 @@ def import_(
     thread is claimed while it is written. One that another process has claimed is left out. An
     imported thread has its whole lifetime, `graph_threads_ttl`, from now.
 
-    Status 0 if the target has all that the source has, 1 if something differs or was left out. It
-    is 2 for a wrong --from, 5 if the target cannot be reached. A dry run is 0 unless something
-    differs.
+    Status 0 if the target has all that the source has, 1 if something differs or was left out, or a
+    named thread is not there. It is 2 for a wrong --from or file, 5 if the target cannot be
+    reached. A dry run is 0 unless something differs.
     """
     options = _ImportOptions(source, url, thread or [], threads_file, write=not dry_run)
     _finish(options, as_json=as_json, missing_is_fine=dry_run)
@@ -115,6 +115,11 @@ class _ImportOptions:
     threads: list[str]
     file: Path | None
     write: bool
+
+    @property
+    def named(self) -> bool:
+        """Whether threads are named, and not all are meant."""
+        return bool(self.threads or self.file)
 
 
 @dataclass(slots=True)
@@ -216,7 +221,10 @@ async def _one(
 ) -> int:
     """Import a thread; return for how long it is claimed by another process."""
     try:
-        total.add(await saver.aimport_thread(source, thread_id, check=not options.write))
+        done = await saver.aimport_thread(source, thread_id, check=not options.write)
+        total.add(done)
+        if not done.checkpoints and options.named:
+            total.failed[thread_id] = "the source has no such thread"
     except ThreadClaimed as error:
         return max(error.left_ms, 1)
     except NoConnection:
@@ -230,12 +238,11 @@ async def _one(
 
 
 async def _chosen(source: ThreadSource, options: _ImportOptions) -> AsyncIterator[str]:
-    if options.threads or options.file:
+    if options.named:
         for thread_id in options.threads:
             yield thread_id
-        if options.file:
-            for line in options.file.read_text(encoding="utf-8").splitlines():
-                yield line
+        for thread_id in _lines_of(options.file) if options.file else ():
+            yield thread_id
         return
     try:
         async for thread_id in source.threads():
@@ -245,6 +252,16 @@ async def _chosen(source: ThreadSource, options: _ImportOptions) -> AsyncIterato
     except Exception as error:  # noqa: BLE001 - of the source's package
         name = type(error).__name__
         raise CallerError(f"--from cannot list its threads ({name}): name them") from None
+
+
+def _lines_of(file: Path) -> list[str]:
+    """Read the ids in a file, without empty lines. Errors: CallerError."""
+    try:
+        return [line for line in file.read_text(encoding="utf-8").split("\n") if line]
+    except OSError as error:
+        raise CallerError(f"--threads-file: {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CallerError(f"--threads-file: {file} is not UTF-8") from None
 
 
 class _Progress:

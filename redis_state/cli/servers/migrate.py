@@ -151,7 +151,8 @@ def finish(
 ) -> None:
     """Check, and if both are equal end the migration. Call it when nobody writes.
 
-    A later `copy` leaves alone all that differs. If they are not equal, nothing is done.
+    A later `copy` leaves alone all that differs. If they are not equal, nothing is done. What only
+    the target has does not stand against --delete-source: repeat it if it was cut off.
 
     Status 0 if it is finished, 1 if they are not equal, 5 if a server cannot be reached.
     """
@@ -195,7 +196,7 @@ def _compare(
             print_line(f"The migration is finished.{gone}")
         elif finish:
             print_line("Nothing was done: stop what writes, and copy again.")
-    if not found.equal:
+    if not (found.finished or found.equal):
         raise typer.Exit(ExitCode.FAILED)
 
 

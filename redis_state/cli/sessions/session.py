@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -167,7 +168,8 @@ def export(
         print(text)
         return
     try:
-        out.write_text(text + "\n", encoding="utf-8")
+        with open(out, "w", encoding="utf-8", opener=_for_its_owner) as file:
+            file.write(text + "\n")
     except OSError as error:
         _refuse(f"{out} cannot be written: {error.strerror}")
 
@@ -235,6 +237,11 @@ def diff(
             print("They are the same.")
     if found:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    """Open a file; one that is not there yet is made for its owner only."""
+    return os.open(path, flags, 0o600)
 
 
 def _raw(session_id: str, url: str | None, *, with_keys: bool) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -33,6 +33,8 @@ from redis_state.models.tasks import parent_of
 
 if TYPE_CHECKING:
     from redis_state.worker import OpenPause, TaskClient, TaskView
+
+T = TypeVar("T")
 
 _PAGE = 1_000
 
@@ -270,10 +272,25 @@ def workers(
 
 
 async def _unserved(client: TaskClient, session: str | None, limit: int) -> list[TaskState]:
-    listed = [task for one in await client.unserved(limit=limit) for task in one.tasks]
-    wanted = [task for task in listed if session in (None, task[0])]
+    async def named(most: int) -> list[tuple[str, str]]:
+        return [task for one in await client.unserved(limit=most) for task in one.tasks]
+
+    wanted = await _first(named, lambda task: session in (None, task[0]), limit)
     loaded = await asyncio.gather(*(client.get(*task) for task in wanted))
-    return [one for one in loaded if one is not None][:limit]
+    return [one for one in loaded if one is not None]
+
+
+async def _first(
+    read: Callable[[int], Awaitable[Sequence[T]]], wanted: Callable[[T], bool], limit: int
+) -> list[T]:
+    """Return the first that are wanted, of however many others stand before them."""
+    most = limit
+    while True:
+        listed = await read(most)
+        chosen = [one for one in listed if wanted(one)]
+        if len(chosen) >= limit or len(listed) < most:
+            return chosen[:limit]
+        most *= 4
 
 
 async def _paused(
@@ -298,14 +315,14 @@ async def _listed(
     status: Sequence[TaskStatus] | None,
     limit: int,
 ) -> Sequence[TaskState]:
+    def wanted(one: TaskState) -> bool:
+        return session in (None, one.session_id) and (not status or one.status in status)
+
     if dead:
-        listed = await client.dead(limit=limit)
-        listed = [one for one in listed if session in (None, one.session_id)]
-    elif session is not None:
-        listed = await client.store.list_tasks(session)
-    else:
-        listed = await client.unfinished(limit=limit)
-    return [one for one in listed if not status or one.status in status][:limit]
+        return await _first(lambda most: client.dead(limit=most), wanted, limit)
+    if session is not None:
+        return [*filter(wanted, await client.store.list_tasks(session))][:limit]
+    return await _first(lambda most: client.unfinished(limit=most), wanted, limit)
 
 
 async def _updates(

@@ -87,17 +87,18 @@ class RedisStateSessionService(_base.BaseSessionService):  # type: ignore[misc] 
     ) -> Any:
         """Return a session with its events in order, or None.
 
-        The session, its events and its marker are of one moment. Errors: PayloadUnreadable,
-        CorruptState.
+        The session, its events and its marker are of one moment. The states of the app and the user
+        are of then or later. Errors: PayloadUnreadable, CorruptState.
         """
         keys = self._keys(app_name, user_id, session_id.strip())
-        fetch = self._of.scripts.transport.commands.hgetall
-        shared = asyncio.gather(fetch(keys.app), fetch(keys.user))
         found = await self._of.records.load(keys.session)
-        app, user = await shared
         if found is None:
             return None
+        # After the session: what its events have changed is in them.
+        fetch = self._of.scripts.transport.commands.hgetall
+        shared = asyncio.gather(fetch(keys.app), fetch(keys.user))
         events = await self._events(keys, int(found.fields.get("end", 0)), config)
+        app, user = await shared
         return self._session(app_name, found, _flat(app), _flat(user), events)
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> Any:

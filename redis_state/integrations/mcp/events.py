@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from contextlib import aclosing
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Self
+from typing import Self, TypeAlias
 
+import anyio
 from mcp.server.streamable_http import EventCallback, EventId, EventMessage, EventStore, StreamId
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse
@@ -40,15 +42,28 @@ log: logging.Logger = logging.getLogger(__name__)
 
 _AGAIN_S = 0.2
 _PATIENCE_S = 60.0
+_Unkept: TypeAlias = asyncio.Queue[JSONRPCMessage | None]
 _TOO_LARGE = "The answer is too large to be kept for a client that reconnects"
 
 
 @dataclass(eq=False)
 class SessionScope:
-    """Where the messages of one session are, and whose session it is."""
+    """Where the messages of one session are, and whose session it is.
+
+    ``followers`` are the connections that follow its log here, each with its stream. They get from
+    their queues what could not be kept, and None at the session's end.
+    """
 
     name: str
     owner: str
+    followers: list[tuple[StreamId, _Unkept]] = field(
+        default_factory=list[tuple[StreamId, "_Unkept"]]
+    )
+
+    def end_followers(self) -> None:
+        """End the connections that follow its log here."""
+        for _, unkept in self.followers:
+            unkept.put_nowait(None)
 
 
 # Copied into the tasks of a session by the request that opens it.
@@ -157,12 +172,36 @@ class RedisEventStore(EventStore):
     async def replay_events_after(
         self, last_event_id: EventId, send_callback: EventCallback
     ) -> StreamId | None:
-        """Send what came after an event in its stream, in order; return the stream's id.
+        """Send what comes after an event in its stream, in order, until the request is answered.
 
-        None, and nothing is sent, for an event that is not kept, or of another session. Errors:
-        ConfigError without `attach`; PayloadUnreadable, BackendError.
+        It returns None: the SDK gives a stream to a connection a while after its replay, and what
+        is sent meanwhile would reach nobody. Nothing is sent for an event that is not kept, or of
+        another session. Errors: ConfigError without `attach`; PayloadUnreadable, BackendError.
         """
-        return await self.replay(_needed(), last_event_id, send_callback)
+        scope = _needed()
+        last = await self._last(scope, last_event_id)
+        if last is not None and last.stream is not None:
+            follower = last.stream, _Unkept()
+            scope.followers.append(follower)
+            try:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(_pass_on, follower[1], send_callback, group.cancel_scope)
+                    await self._follow(scope, last, send_callback)
+                    group.cancel_scope.cancel()
+            finally:
+                scope.followers.remove(follower)
+        return None
+
+    async def _follow(self, scope: SessionScope, last: SentMessage, send: EventCallback) -> None:
+        try:
+            async with aclosing(self.log(scope.name).follow(last.cursor, last.stream)) as found:
+                async for sent in found:
+                    if sent.message is not None:
+                        await send(EventMessage(sent.message, sent.event_id))
+                    if sent.is_last:
+                        return
+        except CursorGap:  # trimmed since: the client's next request for it gets a 404
+            return
 
     async def add(
         self, scope: SessionScope, stream_id: StreamId, message: JSONRPCMessage | None
@@ -186,6 +225,9 @@ class RedisEventStore(EventStore):
                     message = JSONRPCError(jsonrpc="2.0", id=message.id, error=large)
                 elif not isinstance(error, BackendUnavailable) or loop.time() >= give_up_at:
                     log.warning("a message of an MCP session is not kept: %s", error)
+                    for followed, unkept in scope.followers:
+                        if followed == stream_id:
+                            unkept.put_nowait(message)
                     return ""
                 else:
                     await asyncio.sleep(_AGAIN_S)
@@ -193,19 +235,23 @@ class RedisEventStore(EventStore):
     async def replay(
         self, scope: SessionScope, last_event_id: EventId, send: EventCallback
     ) -> StreamId | None:
-        """Send what came after an event of a session. See `replay_events_after`."""
-        log = self.log(scope.name)
-        last = await log.find(last_event_id)
-        if last is None or last.owner != scope.owner:
+        """Send what came after an event of a session in its stream, in order; return the stream."""
+        last = await self._last(scope, last_event_id)
+        if last is None:
             return None
         try:
-            found = await log.after(last.cursor, last.stream)
+            found = await self.log(scope.name).after(last.cursor, last.stream)
         except CursorGap:  # trimmed since
             return None
         for sent in found:
             if sent.message is not None:
                 await send(EventMessage(sent.message, sent.event_id))
         return last.stream
+
+    async def _last(self, scope: SessionScope, event_id: EventId) -> SentMessage | None:
+        """Return an event of a session, if it is kept and its owner's."""
+        last = await self.log(scope.name).find(event_id)
+        return None if last is None or last.owner != scope.owner else last
 
     async def end(self, scope: SessionScope) -> None:
         """Note the end of a session for the replicas that follow it. Errors: BackendError."""
@@ -265,13 +311,23 @@ class SessionEventStore(EventStore):
     async def replay_events_after(
         self, last_event_id: EventId, send_callback: EventCallback
     ) -> StreamId | None:
-        """Send what came after an event. See `RedisEventStore.replay_events_after`."""
+        """Send what came after an event in its stream, in order; return the stream's id.
+
+        None, and nothing is sent, for an event that is not kept, or of another session. Errors:
+        PayloadUnreadable, BackendError.
+        """
         return await self._events.replay(self._scope, last_event_id, send_callback)
 
 
 def new_scope(owner: str) -> SessionScope:
     """Return the scope of a new session, which nobody can guess."""
     return SessionScope(secrets.token_urlsafe(16), owner)
+
+
+async def _pass_on(unkept: _Unkept, send: EventCallback, following: anyio.CancelScope) -> None:
+    while (message := await unkept.get()) is not None:
+        await send(EventMessage(message))
+    following.cancel()
 
 
 def _needed() -> SessionScope:

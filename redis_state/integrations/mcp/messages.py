@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp.server.streamable_http import EventId, StreamId
-from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse, jsonrpc_message_adapter
 
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
@@ -36,6 +36,11 @@ class SentMessage:
     owner: str
     stream: StreamId | None
     message: JSONRPCMessage | None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing follows it in its stream: an answer, or the session's end."""
+        return self.stream is None or isinstance(self.message, JSONRPCResponse | JSONRPCError)
 
 
 class MessageLog:

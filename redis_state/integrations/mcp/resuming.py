@@ -22,7 +22,7 @@ from mcp.server.streamable_http import (
 )
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecurityMiddleware
-from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse
+from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -121,8 +121,9 @@ class ResumableSessions:
     def _note_idleness(self, session_id: str, session: SessionScope) -> None:
         """Note the end of a session that the SDK will end after a time without requests.
 
-        The manager has no hook for it, and terminates a transport however its session ends. At the
-        end of the process, which other replicas see by its lease, the idle scope is not cancelled.
+        The manager has no hook for it, and terminates a transport however its session ends. Then
+        the connections that follow the session here end too. At the end of the process, which other
+        replicas see by its lease, the idle scope is not cancelled.
         """
         transport = self._manager._server_instances.get(session_id)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         if transport is None:
@@ -130,6 +131,7 @@ class ResumableSessions:
         terminate = transport.terminate
 
         async def terminate_and_note() -> None:
+            session.end_followers()
             await terminate()
             scope = transport.idle_scope
             if scope is not None and scope.cancel_called:
@@ -173,7 +175,7 @@ class ResumableSessions:
                             break
                         if sent.message is not None:
                             yield _frame(sent.message, sent.event_id)
-                        if isinstance(sent.message, JSONRPCResponse | JSONRPCError):
+                        if sent.is_last:
                             return
                         coming = asyncio.ensure_future(anext(found))
                         continue

@@ -27,6 +27,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types import (
     HEADER_MISMATCH,
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolRequestParams,
     CallToolResult,
@@ -49,6 +50,7 @@ from redis_state.integrations.mcp.principals import current_principal
 from redis_state.integrations.mcp.tools import DurableTool, task_error
 from redis_state.models import TaskState, TaskStatus
 from redis_state.serialization import codec
+from redis_state.serialization.payloads import unreadable_of
 from redis_state.stores.base import ms
 from redis_state.worker import OpenPause, TaskClient
 
@@ -61,6 +63,7 @@ _ENDS = {
     TaskStatus.CANCELLED: "cancelled",
 }
 _UNKNOWN = "Unknown task"
+_UNREADABLE = "This server lacks the key of the task's result"
 _GONE = "its caller has gone"
 _CANCEL_S = 5.0
 _ACK: dict[str, Any] = {"resultType": "complete"}
@@ -205,6 +208,7 @@ class RedisTasks(Extension):
             with anyio.move_on_after(_CANCEL_S, shield=True):
                 await self.client.cancel(session_id, task_id, reason=_GONE, hard=self._hard)
             raise
+        _need_readable(state)
         if state.status is TaskStatus.COMPLETE:
             return CallToolResult.model_validate(state.result)
         raise MCPError.from_error_data(_error_of(state))
@@ -213,6 +217,7 @@ class RedisTasks(Extension):
         state = await self._task_of(ctx, params)
         status = _ENDS.get(state.status)
         more: dict[str, Any] = {}
+        _need_readable(state)
         if status == "completed":
             more["result"] = state.result
         elif status == "failed":
@@ -287,7 +292,8 @@ class RedisTasks(Extension):
         return found
 
     def _task(self, state: TaskState, status: str) -> dict[str, Any]:
-        message = (state.progress or {}).get("message")
+        progress: Any = state.progress
+        message = progress.get("message") if isinstance(progress, dict) else None
         return {
             "taskId": state.task_id,
             "status": status,
@@ -315,6 +321,12 @@ def _check_name(ctx: ServerRequestContext[Any, Any], task_id: str) -> None:
     headers = getattr(ctx.request, "headers", None)
     if headers is not None and decode_header_value(headers.get(MCP_NAME_HEADER)) != task_id:
         raise MCPError(HEADER_MISMATCH, f"{MCP_NAME_HEADER} does not name the request's task")
+
+
+def _need_readable(state: TaskState) -> None:
+    """Refuse a task whose end this server cannot read. Errors: MCPError."""
+    if state.status is not TaskStatus.CANCELLED and unreadable_of(state):
+        raise MCPError(INTERNAL_ERROR, _UNREADABLE)
 
 
 def _error_of(state: TaskState) -> ErrorData:

@@ -9,6 +9,7 @@ from typing import Final
 from pydantic import SecretStr
 
 from redis_state.settings import Settings
+from redis_state.testing.stores import own_settings
 
 HANDLER: Final = "errand"
 # In the environment, because others can read a command line.
@@ -37,4 +38,4 @@ class WorkerOrder:
     def settings(self) -> Settings:
         """Return the settings of the store."""
         keys = None if self.payload_keys is None else SecretStr(self.payload_keys)
-        return Settings(url=SecretStr(self.url), namespace=self.namespace, payload_keys=keys)
+        return own_settings(self.url, self.namespace, payload_keys=keys)

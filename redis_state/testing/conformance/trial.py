@@ -33,6 +33,7 @@ from redis_state.testing.conformance.host import (
     text_of,
 )
 from redis_state.testing.conformance.orders import HANDLER, WorkerOrder
+from redis_state.testing.stores import own_settings
 from redis_state.worker import OpenPause, TaskClient
 from redis_state.worker.runs.waiting import shielded
 
@@ -326,7 +327,7 @@ async def open_trial(
     """Open a trial in a namespace of its own, whose keys are deleted at the end."""
     keys = None if payload_keys is None else SecretStr(payload_keys)
     namespace = f"conformance-{uuid.uuid4().hex[:12]}"
-    settings = Settings(url=SecretStr(url), namespace=namespace, payload_keys=keys)
+    settings = own_settings(url, namespace, payload_keys=keys)
     async with Trial(reference, host, settings, timeout_s=timeout_s) as trial:
         yield trial
 

@@ -27,9 +27,9 @@ class PoolLayout(KeyLayout):
         """
         return f"{self.namespace}:moving:{tag_of(original)}"
 
-    def copy_of(self, original: str) -> str:
+    def copy_of(self, original: str, call: str) -> str:
         """any: what a migration copies, until all of it is there. Seven days."""
-        return f"{self.copied(original)}:new:{original.rpartition('}')[2]}"
+        return f"{self.copied(original)}:new:{call}{original.rpartition('}')[2]}"
 
     def watch(self, shard: int) -> str:
         """zset: what a process must inspect -> when, in ms; ``:clock`` string: the server's time at

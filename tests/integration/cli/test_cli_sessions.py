@@ -104,6 +104,7 @@ async def test_an_export_is_imported_as_it_was(
     printed = await cli("export", "a", "--with-keys")
     assert printed.document == session.to_dict()
     assert (await cli("export", "a", "-o", "a.json")).status == 0
+    assert (tmp_path / "a.json").stat().st_mode & 0o077 == 0
     exported = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
     assert exported == session.redacted().to_dict()
     taken = await cli("import", "a.json")

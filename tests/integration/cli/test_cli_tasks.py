@@ -92,6 +92,20 @@ async def test_dead_tasks_are_listed(client: TaskClient, settings: Settings) -> 
     stated(await cli(settings, "tasks", "--dead", "-s", "another"), 0, "No tasks.")
 
 
+async def test_filters_choose_among_all_tasks_and_not_among_the_first(
+    client: TaskClient, settings: Settings
+) -> None:
+    store = client.store
+    for task in ("first", "second", "third"):
+        await make(store, task)
+    due = [one.task_id for one in await client.unfinished()]
+    await take(store, due[-1])
+    (running,) = (
+        await cli(settings, "tasks", "--status", "RUNNING", "--limit", "1", "--json")
+    ).document
+    assert running["task_id"] == due[-1]
+
+
 async def test_a_pause_is_found_and_approved_by_its_id(
     served: TaskClient, settings: Settings
 ) -> None:
@@ -116,7 +130,9 @@ async def test_a_pause_is_found_by_its_task(served: TaskClient, settings: Settin
     task, _ = await ask(served)
     stated(await cli(settings, "approve", SESSION, "none"), 3, "no task 'none'")
     stated(await cli(settings, "approve", SESSION, task, "--pause", "x"), 3, "no such open pause")
-    stated(await cli(settings, "approve", SESSION, task, "--value", "yes"), 2, "is not JSON")
+    for text in ("yes", "NaN", '{"n": -Infinity}'):
+        ran = await cli(settings, "approve", SESSION, task, "--value", text)
+        stated(ran, 2, "is not JSON")
     stated(await cli(settings, "reject", SESSION, task), 0, "rejected")
     assert await served.result(SESSION, task, timeout_s=60) is False
     stated(await cli(settings, "reject", SESSION, task), 3, "no such open pause")

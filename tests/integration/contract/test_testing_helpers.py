@@ -10,6 +10,7 @@ import pytest
 
 from redis_state import RedisStateStore, Settings
 from redis_state.testing import eventually, leaked_keys
+from redis_state.testing.stores import open_store
 from tests.support.processes import children
 from tests.support.samples import admin, update
 from tests.support.servers.faults import run_python
@@ -18,6 +19,36 @@ from tests.support.servers.faults import run_python
 async def test_the_fixture_gives_a_working_store(redis_state_store: RedisStateStore) -> None:
     await redis_state_store.save_update(update("u", 1))
     assert len(await redis_state_store.list_updates("session")) == 1
+
+
+async def test_no_variable_leads_a_tests_store_elsewhere(
+    own_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    from redis_state.testing.conformance.orders import WorkerOrder  # noqa: PLC0415 - the extra
+    from redis_state.testing.pool import Pool  # noqa: PLC0415 - the extra
+
+    monkeypatch.setenv("REDIS_STATE_QUEUE_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("REDIS_STATE_PASSWORD_FILE", "/nowhere")
+    monkeypatch.setenv("REDIS_STATE_DURABLE_EVENTS", "postgresql://127.0.0.1:1/production")
+    monkeypatch.setenv("REDIS_STATE_ARCHIVE_URL", "postgresql://127.0.0.1:1/production")
+    order = WorkerOrder(
+        reference="",
+        url=own_url,
+        namespace="n",
+        payload_keys=None,
+        folder="",
+        name="",
+        kill=[],
+        hold=[],
+        lease_s=1.0,
+        parent=0,
+    )
+    async with open_store(own_url) as store, Pool({}, url=own_url) as pool:
+        for settings in (store.settings, pool.settings, order.settings()):
+            assert settings.queue_url is settings.password_file is None
+            assert settings.durable_events is settings.archive_url is None
+        assert (await store.health()).ok
 
 
 async def test_a_condition_that_never_holds_is_named() -> None:

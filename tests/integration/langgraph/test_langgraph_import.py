@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -180,6 +181,25 @@ async def test_a_dry_run_writes_nothing_and_a_check_compares(settings: Settings)
     assert (checked.status, checked.document["missing"]) == (0, 0)
     assert checked.document["source_digest"] == checked.document["target_digest"]
     assert checked.document["source_digest"] in ran.out
+
+
+async def test_threads_that_are_named_and_not_there_are_named_again(
+    settings: Settings, tmp_path: Path
+) -> None:
+    other = InMemorySaver()
+    await put(other, "t", 0, a=1)
+    graph_sources.made["given"] = other
+    ids = tmp_path / "ids"
+    asked = ("langgraph", "import", "--from", FROM, "--json", "--threads-file", str(ids))
+    missing = await cli(settings, *asked)
+    assert (missing.status, missing.out) == (2, "")
+    assert f"{ids} cannot be read: No such file" in missing.err
+    ids.write_bytes(b"\xff")
+    assert "is not UTF-8" in (await cli(settings, *asked)).err
+    ids.write_text("t\n\nmistyped\n", encoding="utf-8")
+    ran = await cli(settings, *asked)
+    assert (ran.status, ran.document["added"], ran.document["equal"]) == (1, 1, False)
+    assert ran.document["failed"] == {"mistyped": "the source has no such thread"}
 
 
 @dataclass

@@ -23,7 +23,7 @@ from mcp.server.subscriptions import (
     ToolsListChanged,
 )
 from mcp.shared.exceptions import MCPError
-from mcp_types import ErrorData, JSONRPCNotification
+from mcp_types import ErrorData, JSONRPCNotification, JSONRPCResponse
 
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import ConfigError
@@ -45,6 +45,7 @@ from tests.support.servers.faults import Proxy
 
 pytestmark = pytest.mark.worker
 
+ANSWER = JSONRPCResponse(jsonrpc="2.0", id="1", result={})
 LISTS: list[ServerEvent] = [ToolsListChanged(), PromptsListChanged(), ResourcesListChanged()]
 
 
@@ -157,12 +158,44 @@ async def test_what_a_session_asks_of_the_store_is_about_that_session(
         try:
             first = await events.store_event("1", None)
             await events.store_event("1", said)
-            assert await events.replay_events_after(first, take) == "1"
+            await events.store_event("2", said)
+            await events.store_event("1", ANSWER)
+            assert await events.replay_events_after(first, take) is None
             SCOPE.set(new_scope("ann"))
             assert await events.replay_events_after(first, take) is None
         finally:
             SCOPE.reset(token)
-    assert heard == [said]
+    assert heard == [said, ANSWER]
+
+
+async def test_a_connection_that_resumed_gets_what_cannot_be_kept(settings: Settings) -> None:
+    heard: list[Any] = []
+
+    async def take(event: EventMessage) -> None:
+        heard.append((event.event_id, event.message))
+
+    said, large = (
+        JSONRPCNotification(jsonrpc="2.0", method="notifications/x", params={"text": "x" * size})
+        for size in (1, 5000)
+    )
+    small = settings.model_copy(update={"max_payload_bytes": 2000})
+    async with RedisStateStore(small) as store, RedisEventStore(store) as events:
+        token = SCOPE.set(new_scope("ann"))
+        try:
+            first = await events.store_event("1", None)
+            kept = await events.store_event("1", said)
+            resumed = asyncio.create_task(events.replay_events_after(first, take))
+            await eventually(lambda: heard, "what was missed is sent")
+            assert await events.store_event("2", large) == ""
+            assert await events.store_event("1", large) == ""
+            await eventually(lambda: len(heard) > 1, "what is not kept is sent")
+            await events.store_event("1", ANSWER)
+            assert await resumed is None
+        finally:
+            SCOPE.reset(token)
+    assert [message for _, message in heard] == [said, large, ANSWER]
+    assert heard[0][0] == kept
+    assert heard[1][0] is None
 
 
 async def test_a_call_fails_with_what_its_client_or_an_operator_did(

@@ -39,10 +39,11 @@ from redis_state.serialization.codec import DecodeError
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
 from tests.support.http.asgi_servers import PLAIN
-from tests.support.mcp.servers import mcp_client, serving_mcp
+from tests.support.mcp.servers import mcp_client, serving_app, serving_mcp
 from tests.support.mcp.tools import TOOLS
 from tests.support.payloads import KEYS
 from tests.support.processes.pools import pool
+from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
 from tests.support.servers.rollback import rolling_back
 
@@ -245,6 +246,69 @@ async def test_a_message_that_is_too_large_does_not_end_its_session(settings: Se
                     assert (await client.list_tools()).tools
                     result: Any = await client.call_tool("count", {"upto": 2})
                     assert result.content[0].text == "counted"
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_an_answer_that_comes_while_its_client_resumes_reaches_it(
+    settings: Settings,
+    ends: bool,  # noqa: FBT001
+) -> None:
+    begun, released, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    server = MCPServer("tests", log_level="CRITICAL")
+
+    @server.tool()
+    async def wait() -> str:
+        """Wait until the test releases it."""
+        begun.set()
+        await released.wait()
+        left.set()
+        return "released"
+
+    async def release() -> None:
+        if ends:
+            (transport,) = server.session_manager._server_instances.values()
+            await transport.terminate()
+        else:
+            released.set()
+            await left.wait()
+
+    async with CommandProxy(settings.url.get_secret_value()) as proxy:
+        through = settings.model_copy(update={"url": SecretStr(proxy.url)})
+        async with (
+            RedisStateStore(through) as store,
+            RedisEventStore(store) as events,
+            httpx2.AsyncClient(verify=PLAIN, trust_env=False, timeout=20) as http,
+        ):
+            app = server.streamable_http_app(event_store=events)
+            events.attach(server.session_manager)
+            async with serving_app(app) as port:
+                url = f"http://127.0.0.1:{port}/mcp"
+                headers = {"Accept": "application/json, text/event-stream"}
+                about = {"name": "t", "version": "1"}
+                opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": about}
+                asked: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
+                opened = await http.post(url, json=asked | {"params": opening}, headers=headers)
+                headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
+                headers["MCP-Protocol-Version"] = "2025-11-25"
+                called = {"id": 7, "method": "tools/call", "params": {"name": "wait"}}
+                async with http.stream(
+                    "POST", url, json=asked | called, headers=headers
+                ) as calling:
+                    async for line in calling.aiter_lines():
+                        if line.startswith("id: "):
+                            headers["Last-Event-ID"] = line[4:]
+                            break
+                    await begun.wait()
+                # The answer is stored behind what the replay reads.
+                with proxy.meanwhile("XRANGE", release, at=2):
+                    async with (
+                        asyncio.timeout(20),
+                        http.stream("GET", url, headers=headers) as following,
+                    ):
+                        async for line in following.aiter_lines():
+                            if "released" in line:
+                                return
+        assert ends, "the stream ended without the answer"
 
 
 async def test_a_session_that_was_ended_is_not_followed_elsewhere(

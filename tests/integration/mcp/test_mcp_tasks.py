@@ -18,7 +18,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitResult, EmptyResult
 
-from redis_state import RedisStateStore
+from redis_state import RedisStateStore, Settings
 from redis_state.errors import InvalidField
 from redis_state.integrations.mcp import (
     TASKS,
@@ -42,6 +42,7 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
 from tests.support.mcp.servers import mcp_client, serving_mcp
 from tests.support.mcp.tools import TOOLS, echo
+from tests.support.payloads import KEYS, opened
 from tests.support.processes.pools import pool
 
 pytestmark = pytest.mark.worker
@@ -132,6 +133,20 @@ async def test_a_call_becomes_a_task_with_a_result(store: RedisStateStore) -> No
         for wrong in unfit:
             result: Any = await caller.session.call_tool("odd.name-1", wrong, allow_claimed=True)
             assert result.is_error
+
+
+async def test_a_server_without_the_key_of_a_result_says_so(settings: Settings) -> None:
+    async with opened(settings, KEYS[0]) as store, opened(settings) as other:
+        async with served(store) as server, calling(server) as caller:
+            task = await caller.begin("echo", value="secret")
+            await caller.becomes(task, "completed")
+        async with TaskClient(other) as client:
+            server = MCPServer(
+                "tests", extensions=[RedisTasks(client, TOOLS)], log_level="CRITICAL"
+            )
+            async with calling(server) as caller:
+                with pytest.raises(MCPError, match="lacks the key of the task's result"):
+                    await caller.get(task)
 
 
 async def test_errors_of_tools_and_of_protocols(store: RedisStateStore) -> None:

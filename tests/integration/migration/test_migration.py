@@ -12,8 +12,16 @@ import pytest
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import BackendUnavailable, ConfigError, LostRace
+from redis_state.errors import (
+    BackendError,
+    BackendUnavailable,
+    CommandRefused,
+    ConfigError,
+    LostRace,
+)
 from redis_state.migration import Migration, PassProgress
+from redis_state.migration.content import Content
+from redis_state.migration.side import Side
 from redis_state.rights import Role, user_rule
 from redis_state.scripts import Scripts
 from redis_state.testing import eventually
@@ -24,6 +32,7 @@ from tests.support.samples import update as make_update
 from tests.support.script_calls import CALLS
 from tests.support.servers.choice import on_path, wheel_binary
 from tests.support.servers.clusters import running_cluster
+from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import Proxy, run_server, sender_to, short_directory
 from tests.support.servers.states import assert_alike, state_of
 from tests.support.sizes import sizes
@@ -179,6 +188,90 @@ async def test_nothing_is_finished_or_deleted_while_they_differ(
         assert (found.finished, found.deleted) == (True, found.same)
     assert state(source) == {}
     assert state(target)
+
+
+async def test_a_deletion_of_the_source_that_was_cut_off_is_completed(
+    source: Settings, target: Settings
+) -> None:
+    async with RedisStateStore(source) as here:
+        for number in range(30):
+            await here.save_memory_state(f"m{number}", {"n": number})
+    async with (
+        CommandProxy(source.url.get_secret_value()) as proxy,
+        Migration(settings_of(proxy.url), target) as migration,
+    ):
+        await migration.copy()
+        before = state(target, pattern="v1:*")
+        with (
+            proxy.answer("UNLINK", "NOPERM no right", at=10, times=None),
+            pytest.raises(CommandRefused),
+        ):
+            await migration.finish(delete_source=True)
+        assert 0 < len(state(source)) < 30
+        assert not (await migration.finish()).finished
+        found = await migration.finish(delete_source=True)
+        assert (found.finished, found.stale) == (True, 0)
+    assert state(source) == {}
+    assert_alike(before, state(target, pattern="v1:*"))
+
+
+async def test_what_was_copied_and_is_gone_stands_against_a_deletion(
+    source: Settings, target: Settings
+) -> None:
+    async with RedisStateStore(source) as here, Migration(source, target) as migration:
+        for key in ("a", "b"):
+            await here.save_memory_state(key, {})
+        await migration.copy()
+        await here.transport.commands.unlink(here.base.keys.memory("a"))
+        found = await migration.finish(delete_source=True)
+        assert (found.finished, found.extra.count, found.stale) == (False, 1, 1)
+        assert state(source)
+
+
+async def test_a_lifetime_goes_on_while_a_key_is_copied(source: Settings, target: Settings) -> None:
+    async with RedisStateStore(source) as here, Side(source) as one, Side(target) as other:
+        name = here.base.keys.memory("m")
+        await here.save_memory_state("m", {})
+        commands = here.transport.commands
+        content, _ = await one.read(name)
+        assert content is not None
+        assert content.left_ms is not None
+        left_ms = content.left_ms
+
+        async def went_on() -> bool:
+            return await commands.pttl(name) < left_ms - 1000
+
+        await eventually(went_on, "a second of its lifetime is over")
+        await other.write(name, content)
+        async with RedisStateStore(target) as there:
+            # Both clocks began within the read.
+            assert await there.transport.commands.pttl(name) < left_ms - 200
+
+
+async def test_no_copy_has_parts_of_another_that_is_made_at_the_same_time(
+    target: Settings,
+) -> None:
+    name = Keys(NAMESPACE).tasks("s")
+    mine, others = (Content("list", 60_000) for _ in range(2))
+    mine.add([b"mine"] * 1200)
+    others.add([b"other"] * 1200)
+    url = target.url.get_secret_value()
+    async with (
+        CommandProxy(url) as near,
+        CommandProxy(url) as far,
+        Side(settings_of(near.url)) as one,
+        Side(settings_of(far.url)) as other,
+    ):
+
+        async def begin() -> None:
+            with far.answer("write_part", at=2, times=None), pytest.raises(BackendError):
+                await other.write(name, others)
+
+        with near.meanwhile("write_part", begin, at=2):
+            await one.write(name, mine)
+        found, copied = await one.read(name)
+    assert found is not None
+    assert found.digest() == copied == mine.digest()
 
 
 @pytest.mark.parametrize("rows", sizes(400, 20_000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
@@ -23,9 +24,10 @@ from redis_state.errors import (
     TaskFailed,
 )
 from redis_state.models import TaskStatus
+from redis_state.serialization import claim_store
 from redis_state.settings import make_settings
 from redis_state.testing import eventually
-from redis_state.worker import TaskContext
+from redis_state.worker import TaskClient, TaskContext
 from tests.support.payloads import KEYS, dump, opened
 from tests.support.processes.pools import SESSION, becomes, client_of, pool
 from tests.support.servers.ports import free_port
@@ -205,6 +207,21 @@ async def test_a_store_of_claims_that_is_away_delays_a_task_and_fails_none(
         shutil.rmtree(folder)
         with pytest.raises(PayloadStoreUnavailable):
             await client.result(SESSION, task)
+
+
+async def test_a_store_of_claims_that_does_not_answer_is_away(
+    settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent(FolderClaims):
+        async def put(self, key: str, data: bytes) -> None:
+            del key, data
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(claim_store, "_ANSWER_S", 0.05)
+    options: dict[str, Any] = {"claim_check_bytes": 10_000, "claim_check_store": Silent(folder)}
+    async with opened(settings, **options) as store, TaskClient(store) as client:
+        with pytest.raises(PayloadStoreUnavailable, match="cannot write an object: TimeoutError"):
+            await client.submit("h", LARGE, session_id=SESSION)
 
 
 async def test_a_child_that_failed_with_a_long_text_runs_again_with_its_parent(

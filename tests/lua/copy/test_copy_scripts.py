@@ -10,7 +10,7 @@ from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok
 @pytest.fixture
 def copied(keys: Keys) -> CopyKeys:
     key = keys.tasks("s")
-    return CopyKeys(key, keys.copied(key), keys.copy_of(key))
+    return CopyKeys(key, keys.copied(key), keys.copy_of(key, "c"))
 
 
 async def put(

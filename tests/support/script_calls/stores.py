@@ -90,7 +90,7 @@ def _resolve_patch(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
 
 def _copied(keys: Keys) -> CopyKeys:
     key = keys.tasks(SESSION)
-    return CopyKeys(key, keys.copied(key), keys.copy_of(key))
+    return CopyKeys(key, keys.copied(key), keys.copy_of(key, "c"))
 
 
 CALLS: dict[str, Call] = {
