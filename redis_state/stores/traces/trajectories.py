@@ -13,7 +13,6 @@ from redis_state.serialization.rows import as_object
 from redis_state.stores.archive_list import record_entry, record_list
 from redis_state.stores.base import Base, ms
 
-
 _MOST = 1_000_000_000
 
 
