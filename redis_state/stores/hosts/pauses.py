@@ -184,7 +184,8 @@ class PauseStore:
                     await self._tokens.open(key, unsaved.payload, ttl_ms=unsaved.left_ms)
             if self._unsaved.get(key) is unsaved:
                 del self._unsaved[key]
-        for left in [left for left in self._left if left[0] == key]:
+        # Copied in one step: the store may be used in several threads.
+        for left in [left for left in list(self._left) if left[0] == key]:
             await self._tokens.release(key, claim=left[1])
             self._left.pop(left, None)
 
