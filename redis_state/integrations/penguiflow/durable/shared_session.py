@@ -143,7 +143,7 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
         self._callers[task_id] = caller
         try:
             result = await super().run_task(pipeline, task_id=task_id, **options)
-            while task_id in self._stopped:
+            if task_id in self._stopped:
                 await asyncio.sleep(0)  # cancelled here, and not where its caller waits next
         except asyncio.CancelledError:
             if task_id in self._stopped and not caller.uncancel():
