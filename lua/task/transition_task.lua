@@ -1,5 +1,6 @@
 -- Move a task that no worker runs from one phase to another and say so in its session's updates, in
--- one step. Its phase is its status, or what a protocol calls it more finely while it has that status.
+-- one step. Its phase is its status, or what a protocol calls it more finely while it has that status. A
+-- repetition finds its update, and undoes no later move.
 -- KEYS task                     hash: version, write, order, status, attempts, phase and the fields given
 -- KEYS tasks                    zset: task_id -> expiry in us
 -- KEYS lease                    hash: owner, claim, epoch, expires
@@ -35,7 +36,10 @@
 
 local was = redis.call('HMGET', task, 'status', 'phase', 'write', 'attempts')
 if not was[1] then return { 'MISSING' } end
-if was[3] == write then return { 'OK', redis.call('HGETALL', task) } end
+-- The call's own update says that it was here before, whatever came since.
+if was[3] == write or redis.call('HEXISTS', announcement.ids, announcement.row_id) == 1 then
+  return { 'OK', redis.call('HGETALL', task) }
+end
 local now = now_ms()
 local is_held = lease_left(lease, now) > 0
 local lost = fence(lease, mark)

@@ -20,7 +20,10 @@ _DIGEST = ("tools_invoked", "observations_summary", "reasoning_summary", "artifa
 
 
 def turn_of(given: Any, turn_id: str) -> Turn:
-    """Take a turn as it is stored; nothing is shared with the host's. Errors: InvalidField."""
+    """Take a turn as it is stored; nothing is shared with the host's.
+
+    Errors: InvalidField, also for what could not be read back: the memory could not be either.
+    """
     try:
         digest = given.trajectory_digest
         turn = {
@@ -33,7 +36,7 @@ def turn_of(given: Any, turn_id: str) -> Turn:
         }
     except AttributeError as error:
         raise InvalidField("turn", f"has no {error.name}") from None
-    return {**codec.plain(turn), "id": turn_id}
+    return _turn("turn", {**codec.plain(turn), "id": turn_id}, Counter())
 
 
 def document_of(state: State, config: ShortTermMemoryConfig) -> dict[str, Any]:
@@ -94,7 +97,7 @@ def _turn(field: str, given: Any, seen: Counter[str]) -> Turn:
             "artifacts_hidden_refs": list(fields.get("artifacts_hidden_refs") or []),
             "ts": float(fields.get("ts") or 0.0),
         }
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidField(field, "a turn with a field of a wrong type") from None
     turn_id = fields.get("id")
     if not isinstance(turn_id, str):

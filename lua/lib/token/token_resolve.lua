@@ -4,7 +4,8 @@
 local function token_resolve(key, use, now)
   local was = redis.call('HMGET', key, 'state', 'payload', 'expires', 'claim', 'actor', 'at', 'decision', 'task', 'void')
   -- A claim that was released may come later than its release: its caller has left.
-  if not was[1] or was[9] == use.claim then return { 'MISSING' }, false end
+  local void = was[9] and string.find(' ' .. was[9] .. ' ', ' ' .. use.claim .. ' ', 1, true)
+  if not was[1] or void then return { 'MISSING' }, false end
   if was[1] == 'resolved' and was[4] == use.claim and was[7] == use.decision then
     return { 'OK', was[2], was[8] }, false
   end

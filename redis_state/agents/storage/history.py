@@ -8,7 +8,7 @@ from typing import Any
 from redis_state.agents.state.agent_state import AgentState
 from redis_state.agents.state.wire.frozen import frozen_map
 from redis_state.agents.state.wire.kinds import write_moment
-from redis_state.agents.storage.session_store import HasBase
+from redis_state.agents.storage.session_store import HasBase, SessionStore
 from redis_state.errors import InvalidField
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
@@ -42,10 +42,17 @@ def summary_of(state: AgentState) -> dict[str, Any]:
 
 
 class ExecutionHistory:
-    """Records the executions of agents, each once, and lists the newest 1,000 of an agent."""
+    """Records the executions of agents, each once, and lists the newest 1,000 of an agent.
+
+    They are kept `agent_sessions_ttl` after the last; those of a SessionStore with a longer
+    ``lifetime`` as long as its sessions, which know by them what was done.
+    """
 
     def __init__(self, store: HasBase) -> None:
         self._base = store.base
+        self._ttl_ms = ms(self._base.settings.agent_sessions_ttl)
+        if isinstance(store, SessionStore):
+            self._ttl_ms = max(self._ttl_ms, ms(store.lifetime))
 
     async def record(self, agent_id: str, summary: Mapping[str, Any]) -> bool:
         """Add a summary, once per ``executionId``; return whether it was new.
@@ -85,7 +92,7 @@ class ExecutionHistory:
         return int(await self._base.scripts.transport.commands.xlen(key))
 
     def _log(self, agent_id: str) -> Log:
-        bounds = Bounds(MOST, ms(self._base.settings.agent_sessions_ttl))
+        bounds = Bounds(MOST, self._ttl_ms)
         return Log(self._base.scripts, self._base.keys.executions(agent_id), bounds)
 
 

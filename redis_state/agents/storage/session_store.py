@@ -95,7 +95,8 @@ class SessionStore:
         if lifetime is None:
             lifetime = self._base.settings.agent_sessions_ttl
         with limits.options():
-            self._ttl_ms = ms(limits.lifetime("lifetime", lifetime))
+            self.lifetime: timedelta = limits.lifetime("lifetime", lifetime)
+        self._ttl_ms = ms(self.lifetime)
         self._archived = record_list(self._base, "agent_sessions")
         if self._archived is not None and self._ttl_ms < _LEAST_ARCHIVED_MS:
             raise ConfigError("lifetime: an archive needs 2 hours at least")

@@ -7,6 +7,7 @@ token is claimed in the store first, and only the winner resumes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -17,6 +18,9 @@ from redis_state.errors import ConfigError, TokenResolved
 from redis_state.integrations.penguiflow.adapter.private_names import drop_copies, has_copy
 from redis_state.store import RedisStateStore
 from redis_state.stores.hosts.pauses import current_claim
+
+# How many callers in this process are about to resume a pause, by planner and token.
+_CALLERS: Counter[tuple[int, str]] = Counter()
 
 
 async def resume_once(
@@ -83,7 +87,8 @@ async def _claimed(
     if idempotency_key is None and current_claim(token) is not None:
         # A planner hands on to the planner that it keeps for the session.
         return await resume()
-    held = has_copy(planner, token)
+    held, place = has_copy(planner, token), (id(planner), token)
+    _CALLERS[place] += 1
     try:
         async with store.pauses.claimed(
             token, idempotency_key=idempotency_key, actor=actor
@@ -95,8 +100,14 @@ async def _claimed(
                 if claimed.used or idempotency_key is not None:
                     drop_copies(planner, token)
     except TokenResolved:
-        drop_copies(planner, token)
+        # Another caller here may have the claim, and be about to begin with the copy.
+        if _CALLERS[place] == 1:
+            drop_copies(planner, token)
         raise
+    finally:
+        _CALLERS[place] -= 1
+        if not _CALLERS[place]:
+            del _CALLERS[place]
 
 
 __all__ = ["OncePlanner", "resume_once"]

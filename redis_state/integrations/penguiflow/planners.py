@@ -6,7 +6,7 @@
 The planner's pause becomes the task's pause. The worker is free, and the holder of the pause's
 token approves or rejects it through `TaskClient`. A new planner, in any worker, continues with the
 stored trajectory. Each stretch between two pauses is a step of the task. A crash in the middle of
-one repeats the stretch. There `once` and `noted_model` return recorded results.
+one repeats the stretch. There `once` and `recorded_model` return recorded results.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class TaskInbox(SteeringInbox):  # type: ignore[misc]  # penguiflow has no types
 
 
 class RecordedModel:
-    """A planner's model client whose answers are recorded as steps. See `noted_model`."""
+    """A planner's model client whose answers are recorded as steps. See `recorded_model`."""
 
     def __init__(self, client: Any, ctx: TaskContext) -> None:
         self._client = client

@@ -119,7 +119,8 @@ class SteeringBridge:
         self._readers: dict[str, SteeringReader] = {}
         self._turning = asyncio.Lock()
         self._turns: set[asyncio.Task[None]] = set()
-        self._fed: set[str] = set()
+        # By task and event: one event may be of several tasks.
+        self._fed: set[tuple[str, str]] = set()
         # By task: what this session was given itself, until a reader has come by it.
         self._own: dict[str, dict[str, asyncio.Future[bool]]] = {}
 
@@ -138,7 +139,7 @@ class SteeringBridge:
 
         If that fails, the session forgets the event too, so that the call can be repeated.
         """
-        if event.event_id in self._fed:
+        if (event.task_id, event.event_id) in self._fed:
             return
         outcome = asyncio.get_running_loop().create_future()
         self._own.setdefault(event.task_id, {})[event.event_id] = outcome
@@ -165,8 +166,9 @@ class SteeringBridge:
 
     async def feed(self, event: SteeringEvent) -> None:
         """Give the session an event as its own, as often as it takes while the server is away."""
+        place = event.task_id, event.event_id
         while True:
-            self._fed.add(event.event_id)
+            self._fed.add(place)
             try:
                 await self.session.steer(event)
             except BackendError as error:
@@ -180,7 +182,7 @@ class SteeringBridge:
                 self.delivered += 1
                 return
             finally:
-                self._fed.discard(event.event_id)
+                self._fed.discard(place)
             await asyncio.sleep(_AGAIN_S)
 
     async def start(self) -> None:

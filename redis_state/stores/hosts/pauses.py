@@ -23,6 +23,7 @@ from redis_state.transport.keys import token_digest
 
 log: logging.Logger = logging.getLogger(__name__)
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 # So many pauses that could not be saved, and so many claims that nobody has, are kept at most.
@@ -71,7 +72,8 @@ class PauseStore:
         self._consumer = consumer
         self._tokens = Tokens(base.scripts, keep_ms=ms(base.settings.resolved_token_ttl))
         self._unsaved: OrderedDict[str, _Unsaved] = OrderedDict()
-        self._left: OrderedDict[str, str] = OrderedDict()
+        # Several callers of this process may have left one token.
+        self._left: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     async def save(self, token: str, payload: dict[str, Any]) -> None:
         """Keep a pause until it is loaded or `pause_ttl` has passed. Saving again restarts that
@@ -182,15 +184,14 @@ class PauseStore:
                     await self._tokens.open(key, unsaved.payload, ttl_ms=unsaved.left_ms)
             if self._unsaved.get(key) is unsaved:
                 del self._unsaved[key]
-        claim = self._left.get(key)
-        if claim is not None:
-            await self._tokens.release(key, claim=claim)
-            if self._left.get(key) == claim:
-                del self._left[key]
+        # Copied in one step: the store may be used in several threads.
+        for left in [left for left in list(self._left) if left[0] == key]:
+            await self._tokens.release(key, claim=left[1])
+            self._left.pop(left, None)
 
     def _release(self, key: str, claim: str) -> None:
         """Release a claim without waiting. If the server is unreachable, the next claim does it."""
-        _keep(self._left, key, claim)
+        _keep(self._left, (key, claim), None)
         task = asyncio.get_running_loop().create_task(self._settle_quietly(key))
         self._base.background.add(task)
         task.add_done_callback(self._base.background.discard)
@@ -202,7 +203,7 @@ class PauseStore:
             log.warning("a pause whose caller left is not released yet: %s", error)
 
 
-def _keep(kept: OrderedDict[str, T], key: str, value: T) -> None:
+def _keep(kept: OrderedDict[K, T], key: K, value: T) -> None:
     kept[key] = value
     kept.move_to_end(key)
     while len(kept) > _MOST_KEPT:

@@ -13,6 +13,8 @@ from redis_state.serialization.rows import as_object
 from redis_state.stores.archive_list import record_entry, record_list
 from redis_state.stores.base import Base, ms
 
+_MOST = 1_000_000_000
+
 
 class TrajectoryStore:
     """Save, load and list trajectories. A trace of two sessions is two trajectories."""
@@ -50,7 +52,7 @@ class TrajectoryStore:
         if limit < 1:
             return []
         index = self._base.keys.traces(session_id)
-        return await self._base.records.members(index, newest=limit)
+        return await self._base.records.members(index, newest=min(limit, _MOST))
 
     async def delete(self, trace_id: str, session_id: str) -> None:
         """Delete a trajectory."""

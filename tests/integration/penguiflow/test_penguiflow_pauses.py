@@ -264,8 +264,9 @@ async def test_a_pause_whose_client_left_before_the_reply_is_resumed_by_another_
     assert lines_of(effects) == 1
 
 
+@pytest.mark.parametrize("twice", [False, True])
 async def test_a_client_that_leaves_before_the_planner_has_the_pause_loses_nothing(
-    host: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, twice: bool
 ) -> None:
     effects = tmp_path / "effects"
     planner = make_planner(host, effects, BEFORE, OncePlanner)
@@ -292,6 +293,9 @@ async def test_a_client_that_leaves_before_the_planner_has_the_pause_loses_nothi
             return await state() == b"resolved"
 
         await eventually(claimed, "the request waits for the session")
+        if twice:
+            with pytest.raises(TokenResolved):
+                await planner.resume(token, "yes", tool_context=CONTEXT)
         request.cancel()
         busy.cancel()
         await asyncio.gather(request, busy, return_exceptions=True)

@@ -183,6 +183,32 @@ async def test_a_load_of_unknown_outcome_leaves_the_pause_to_the_next_load(
         await unlucky.aclose()
 
 
+async def test_all_callers_of_a_process_that_leave_a_pause_leave_it_to_the_next(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    await store.save_planner_state("token", {"n": 1})
+    key = store.base.keys.pause("token")
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        unlucky = changed(settings, url=proxy.url)
+        await reached(unlucky)
+        proxy.silence()
+        loading = [asyncio.create_task(unlucky.load_planner_state("token")) for _ in range(2)]
+
+        async def claimed() -> bool:
+            state: bytes = await admin(store, "HGET", key, "state")
+            return state == b"resolved"
+
+        await eventually(claimed, "the server has the claims")
+        for caller in loading:
+            caller.cancel()
+        await asyncio.wait(loading)
+        proxy.silence(silent=False)
+        proxy.cut()
+        await reached(unlucky)
+        assert await unlucky.load_planner_state("token") == {"n": 1}
+        await unlucky.aclose()
+
+
 async def test_a_failed_save_brings_no_pause_back_that_was_loaded(
     store: RedisStateStore, settings: Settings
 ) -> None:

@@ -31,7 +31,7 @@ async def go(
         phase=finer or status,
         write=write or f"{froms} to {to}",
         ttl_ms=HOUR,
-        announcement=saying(keys, f"now-{to}"),
+        announcement=saying(keys, f"{write or 'now'}-{to}"),
     )
 
 
@@ -60,6 +60,18 @@ async def test_a_task_moves_once_however_often_the_call_is_sent(
     assert await rows_of(scripts, log) == [(1, "now-RUNNING")]
     left = await lives(scripts, task.task, task.tasks, log.rows, log.ids)
     assert all(0 < life <= 1.5 * HOUR for life in left)
+
+
+async def test_a_repetition_undoes_no_move_that_came_since(scripts: Scripts, keys: Keys) -> None:
+    task = task_keys(keys)
+    await make_task(scripts, task, "RUNNING")
+    reported(await go(scripts, keys, task, "PAUSED", froms=["RUNNING"]))
+    reported(await go(scripts, keys, task, "RUNNING", froms=["PAUSED"]))
+    again = reported(await go(scripts, keys, task, "PAUSED", froms=["RUNNING"]))
+    assert (again[b"status"], again[b"version"]) == (b"RUNNING", b"3")
+    reported(await go(scripts, keys, task, "COMPLETE", froms=["RUNNING"]))
+    late = reported(await go(scripts, keys, task, "RUNNING", froms=["PAUSED"]))
+    assert late[b"status"] == b"COMPLETE"
 
 
 async def test_a_finer_phase_holds_for_its_status_in_its_run(scripts: Scripts, keys: Keys) -> None:
@@ -117,4 +129,5 @@ async def test_of_moves_at_once_one_wins_and_the_others_see_it(
     assert [reply.word for reply in replies].count(ReplyCode.OK) == 1
     won = (await fields(scripts, task.task))["status"]
     assert {reply.facts[0] for reply in replies if reply.word is ReplyCode.DENIED} == {won}
-    assert await rows_of(scripts, keys.updates("s")) == [(1, f"now-{won.decode()}")]
+    ((_, row),) = await rows_of(scripts, keys.updates("s"))
+    assert row.endswith(f"-{won.decode()}")

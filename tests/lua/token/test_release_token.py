@@ -29,9 +29,10 @@ async def test_a_released_token_is_as_it_was_before_its_claim(scripts: Scripts, 
     assert await release(scripts, key, "b") == ok(0)
     assert await release(scripts, key, "a") == ok(1)
     assert await release(scripts, key, "a") == ok(0)
-    assert await fields(scripts, key) == {**before, "void": b"a"}
+    assert await fields(scripts, key) == {**before, "void": b" b a a"}
     assert 2 * HOUR < (await lives(scripts, key))[0] <= 3 * HOUR
-    assert await resolve(scripts, key, "b") == ok(b"p", b"")
+    assert await resolve(scripts, key, "b") == no(ReplyCode.MISSING)
+    assert await resolve(scripts, key, "c") == ok(b"p", b"")
 
 
 async def test_a_claim_that_comes_after_its_release_gets_nothing(
@@ -39,6 +40,8 @@ async def test_a_claim_that_comes_after_its_release_gets_nothing(
 ) -> None:
     key = await open_token(scripts, keys)
     assert await release(scripts, key, "a") == ok(0)
+    assert await resolve(scripts, key, "a") == no(ReplyCode.MISSING)
+    assert await release(scripts, key, "another") == ok(0)
     assert await resolve(scripts, key, "a") == no(ReplyCode.MISSING)
     assert await resolve(scripts, key, "b") == ok(b"p", b"")
 

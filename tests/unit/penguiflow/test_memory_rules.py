@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from redis_state.memory import (
     MemoryIsolation,
     MemoryKey,
     ShortTermMemoryConfig,
+    TrajectoryDigest,
     default_token_estimator,
     resolve_key,
 )
@@ -35,6 +37,7 @@ from redis_state.memory.wire import document_of, state_of, turn_of
 from tests.support.memory import KEY, config, full_turn, memory_of, turn
 from tests.support.samples import Opaque
 
+_DIGEST: Any = TrajectoryDigest
 NAMES = st.text(alphabet="ab:%3A\x00é", max_size=6)
 
 
@@ -152,6 +155,28 @@ def test_something_that_is_no_turn_is_refused_by_what_it_lacks() -> None:
     with pytest.raises(InvalidField, match="trajectory_digest") as caught:
         turn_of({"user_message": "a dict"}, "id")
     assert caught.value.field == "turn"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ts": datetime.now(UTC)},
+        {"ts": 10**400},
+        {"artifacts_shown": [1]},
+        {"artifacts_hidden_refs": 1},
+        {"trajectory_digest": _DIGEST([], "", None, 1)},
+    ],
+)
+def test_a_turn_that_could_not_be_read_back_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidField) as caught:
+        turn_of(turn("1", **wrong), "id")
+    assert caught.value.field == "turn"
+
+
+def test_a_turn_is_at_once_what_other_processes_read_of_it() -> None:
+    taken = turn_of(turn("1", artifacts_hidden_refs=None, ts=None), "id")
+    state = state_of({**document_of(State(turns=[taken]), config()), "known": None})
+    assert state.turns == [taken]
 
 
 async def test_what_is_shown_can_be_changed_without_changing_the_memory() -> None:

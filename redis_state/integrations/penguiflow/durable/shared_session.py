@@ -25,7 +25,7 @@ from penguiflow.steering import (
     validate_steering_event,
 )
 
-from redis_state.errors import BackendError, CursorGap
+from redis_state.errors import BackendError, CursorGap, LostRace
 from redis_state.integrations.penguiflow.durable.registry import ENDED, LEFT, SharedRegistry
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -60,6 +60,9 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
         self._spawning = asyncio.Lock()
         self._entering: set[str] = set()
         self._taken_over: set[str] = set()
+        # Who runs a task itself, and of which tasks a take-over has cancelled that one.
+        self._callers: dict[str, asyncio.Task[Any]] = {}
+        self._stopped: set[str] = set()
 
     async def hydrate(self) -> None:
         """Read the tasks, and settle those whose process is gone. Once."""
@@ -129,13 +132,29 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
             return task_id
 
     async def run_task(self, pipeline: Any, *, task_id: str | None = None, **options: Any) -> Any:
-        """Create a task, run it here, and return its result. See `spawn_task`."""
+        """Create a task, run it here, and return its result. See `spawn_task`.
+
+        Errors: LostRace if the task is taken over.
+        """
         task_id = task_id or secrets.token_hex(8)
+        caller: Any = asyncio.current_task()
         await self._spawning.acquire()
         self._entering.add(task_id)
+        self._callers[task_id] = caller
         try:
-            return await super().run_task(pipeline, task_id=task_id, **options)
+            result = await super().run_task(pipeline, task_id=task_id, **options)
+            if task_id in self._stopped:
+                await asyncio.sleep(0)  # cancelled here, and not where its caller waits next
+        except asyncio.CancelledError:
+            if task_id in self._stopped and not caller.uncancel():
+                raise LostRace(f"task {task_id!r} was taken over") from None
+            raise
+        else:
+            return result
         finally:
+            self._stopped.discard(task_id)
+            if self._callers.get(task_id) is caller:
+                del self._callers[task_id]
             self._entered(task_id)
             if task_id in self._registry.leases:
                 # Its caller was cancelled: PenguiFlow would leave it RUNNING.
@@ -145,12 +164,16 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
 
     async def _execute_task(self, *, state: TaskState, pipeline: Any, **options: Any) -> Any:
         self._entered(state.task_id)
-        self._taken_over.discard(state.task_id)
+        if state.task_id in self._registry.leases:
+            self._taken_over.discard(state.task_id)
         starting, start = self._registry.starting, (state.task_id, asyncio.current_task())
         self._registry.expected.add(start)
 
         async def run(runtime: Any) -> Any:
             starting.discard(start)
+            if state.task_id not in self._registry.leases:
+                # Taken over before there was anything to stop.
+                raise asyncio.CancelledError
             return await pipeline(runtime)
 
         try:
@@ -262,8 +285,11 @@ class SharedSession(StreamingSession):  # type: ignore[misc]  # penguiflow has n
     def _stop_task(self, task_id: str) -> None:
         log.warning("task %r is stopped here: its lease was taken over", task_id)
         self._taken_over.add(task_id)
-        handle = self._task_handles.get(task_id)
-        if handle is not None:
+        handle, caller = self._task_handles.get(task_id), self._callers.get(task_id)
+        if caller is not None:
+            self._stopped.add(task_id)
+            caller.cancel()
+        elif handle is not None:
             handle.cancel()
 
     def _status(self, task_id: str) -> TaskStatus | None:

@@ -120,6 +120,32 @@ async def test_what_the_session_itself_was_given_is_saved_once_and_heard_once(
     ]
 
 
+async def test_an_event_of_two_tasks_is_saved_for_one_while_the_other_is_given_it(
+    proxy: CommandProxy, far: Any, elsewhere: Any
+) -> None:
+    given: list[asyncio.Task[bool]] = []
+    async with open_session(far, "session") as session:
+        for name in ("a", "b"):
+            await session.spawn_task(Listener(), task_id=name)
+            await runs_here(session, name)
+        event = steer(SteeringEventType.PRIORITIZE, "a", priority=5)
+        mine = event.model_copy(update={"task_id": "b"})
+
+        async def steer_here() -> None:
+            given.append(asyncio.create_task(session.steer(mine)))
+
+        key = far.base.keys.task("session", "a")
+        with proxy.meanwhile("put_record", steer_here, holding=key):
+            await elsewhere.save_steering(event)
+
+            async def was_given() -> bool:
+                return bool(given)
+
+            await eventually(was_given, "the session is given the event for b")
+        assert await given[0]
+        assert await elsewhere.list_steering("session", task_id="b") == [mine]
+
+
 async def test_what_is_saved_before_the_task_starts_is_told_when_it_starts(
     host: Any, elsewhere: Any
 ) -> None:

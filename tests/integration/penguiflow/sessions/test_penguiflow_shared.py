@@ -30,7 +30,7 @@ from penguiflow.state import (
     UpdateType,
 )
 
-from redis_state import BackendError, BackendUnavailable, Settings
+from redis_state import BackendError, BackendUnavailable, LostRace, Settings
 from redis_state.integrations.penguiflow.durable.registry import LEFT
 from redis_state.integrations.penguiflow.sessions import open_session
 from redis_state.scripts import ReplyCode
@@ -207,6 +207,49 @@ async def test_a_task_that_is_started_again_elsewhere_is_stopped_where_it_ran(
         assert group is not None
         assert (group.status, late) == ("complete", False)
         assert [each["digest"] for each in await session.get_group_results(group_id)] == ["task-0"]
+
+
+async def test_who_runs_a_task_learns_that_it_was_taken_over(host: Any, elsewhere: Any) -> None:
+    go_on = asyncio.Event()
+
+    async def work(runtime: TaskRuntime) -> TaskResult:
+        await go_on.wait()
+        await runtime.session.registry.update_task("task", progress={"stale": True})
+        return await hang(runtime)
+
+    async with open_session(host, "session") as here, open_session(elsewhere, "session") as there:
+        run = asyncio.create_task(here.run_task(work, task_id="task"))
+        await all_run(there, ["task"])
+        await there.spawn_task(hang, task_id="task")
+        await runs(there, "task")
+        go_on.set()
+        with pytest.raises(LostRace, match="'task' was taken over"):
+            await run
+        assert not run.cancelling()
+        (task,) = await elsewhere.list_tasks("session")
+        assert (task.status, task.progress) == (TaskStatus.RUNNING, None)
+
+
+async def test_a_task_that_is_taken_over_before_it_begins_does_not_begin(
+    far: Any, proxy: CommandProxy, elsewhere: Any
+) -> None:
+    began: list[str] = []
+
+    async def work(runtime: TaskRuntime) -> TaskResult:
+        began.append("here")
+        return await hang(runtime)
+
+    async with open_session(far, "session") as here, open_session(elsewhere, "session") as there:
+
+        async def take_over() -> None:
+            await there.spawn_task(hang, task_id="task")
+
+        key = far.base.keys.task("session", "task")
+        with proxy.meanwhile("put_record", take_over, holding=key):
+            await here.spawn_task(work, task_id="task")
+        await stops(here)
+        assert began == []
+        await runs(there, "task")
 
 
 async def test_what_no_session_runs_is_not_settled(host: Any) -> None:

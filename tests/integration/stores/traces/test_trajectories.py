@@ -44,6 +44,7 @@ async def test_the_trace_saved_last_is_listed_first(store: RedisStateStore) -> N
     assert await store.list_traces("session", limit=2) == ["a", "c"]
     assert await store.list_traces("session", 1) == ["a"]
     assert await store.list_traces("session", limit=0) == []
+    assert len(await store.list_traces("session", limit=10**30)) == 3
     assert await store.list_traces("unknown") == []
 
 
