@@ -100,11 +100,13 @@ class ClusterSender(CallSender):
         return waiting + sum(node.pending for node in self._nodes.values())
 
     async def primaries(self) -> list[NodeSender]:
-        """Return the sender of each primary, for commands that are about no key.
+        """Return the sender of each primary of now, for commands that are about no key.
 
         Errors: NoConnection.
         """
         await self.send("TIME", repeatable=True)
+        # Calls about a moved slot find its node. Calls about none would leave a new node out.
+        self._apply(await read_slot_map(self._address, self._known))
         return [node for node in self._nodes.values() if self._counts[node]]
 
     async def drain(self, timeout_s: float | None = None) -> None:

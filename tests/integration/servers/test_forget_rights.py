@@ -87,6 +87,19 @@ async def test_no_key_is_missed_while_slots_move() -> None:
             await nothing_is_left(store, "erased-one")
 
 
+async def test_what_went_to_a_new_node_without_a_call_about_it_is_erased() -> None:
+    async with running_cluster() as cluster:
+        settings = Settings(url=SecretStr(cluster.url), namespace="t")
+        memory = "tenant:user:erased-one"
+        async with RedisStateStore(settings) as store, RedisStateStore(settings) as other:
+            await store.save_memory_state(memory, {"of": "memory"})
+            slot = slot_of(store.base.keys.memory(memory))
+            await cluster.move([slot], await cluster.join())
+            report = await store.forget("erased-one")
+            assert (report.redis, report.failed) == ({"memories": 1}, {})
+            assert await other.load_memory_state(memory) is None
+
+
 async def addresses(store: RedisStateStore) -> list[Address]:
     return [address for address, _ in await store.transport.each_server()]
 
