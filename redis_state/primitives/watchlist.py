@@ -18,20 +18,14 @@ import logging
 import zlib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
-from redis_state.errors import (
-    BackendError,
-    NoConnection,
-    OutcomeUnknown,
-    RedisStateError,
-    StoreFull,
-)
+from redis_state.errors import NoConnection, RedisStateError, StoreFull
+from redis_state.primitives.listed import write_listed
 from redis_state.scripts import Scripts
 from redis_state.serialization import codec
 from redis_state.transport.clock import ms_of
@@ -184,19 +178,7 @@ class WatchList:
                 await asyncio.shield(put())
 
         due_ms = await put()
-        try:
-            done = await write(due_ms)
-        except BaseException:
-            # It may have been written all the same: what became of it is the caller's to know.
-            with suppress(BackendError):
-                await put_again()
-            raise
-        try:
-            await put_again()
-        except BackendError as error:
-            reason = f"written, and perhaps not listed: {error}"
-            raise OutcomeUnknown(str(transport.address), reason) from error
-        return done
+        return await write_listed(lambda: write(due_ms), put_again, address=transport.address)
 
     async def claim_due(self, *, limit: int = 100, hold_ms: int = 30_000) -> list[WatchClaim]:
         """Claim entries that are due, ``limit`` of each shard, for ``hold_ms``.
