@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from redis_state.errors import BackendError, NoConnection, OutcomeUnknown, StoreFull
 
 T = TypeVar("T")
+
+
+@contextmanager
+def behind_a_write(address: object) -> Generator[None]:
+    """Do what follows a write that has succeeded. Errors: OutcomeUnknown if the server is away.
+
+    Its own error would say that the call did not happen.
+    """
+    try:
+        yield
+    except (NoConnection, StoreFull) as error:
+        raise OutcomeUnknown(str(address), f"written, then: {error}") from error
 
 
 async def write_listed(
@@ -29,8 +41,6 @@ async def write_listed(
         with suppress(BackendError):
             await list_again()
         raise
-    try:
+    with behind_a_write(address):
         await list_again()
-    except (NoConnection, StoreFull) as error:
-        raise OutcomeUnknown(str(address), f"written, and perhaps not listed: {error}") from error
     return done

@@ -110,7 +110,7 @@ class ClientDecisions(ABC):
         NotADecider for a vote that does not count; ConfigError if
         the extra ``forms`` is needed to check it; TokenResolved (by whom, when, with what) for
         every later caller, and for a claim with another decision; TokenUnknown, also once the token
-        has expired; InvalidTransition if the task is terminal; BackendUnavailable, also if the
+        has expired; InvalidTransition if the task is terminal; OutcomeUnknown, also if the
         pause is decided and the queue is unreachable: repeat the call with the same
         ``idempotency_key``.
         """
