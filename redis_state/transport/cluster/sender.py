@@ -106,7 +106,7 @@ class ClusterSender(CallSender):
         """
         await self.send("TIME", repeatable=True)
         # Calls about a moved slot find its node. Calls about none would leave a new node out.
-        self._apply(await read_slot_map(self._address, self._known))
+        self._apply(await self._find_slots())
         return [node for node in self._nodes.values() if self._counts[node]]
 
     async def drain(self, timeout_s: float | None = None) -> None:
@@ -326,7 +326,7 @@ class ClusterSender(CallSender):
         for pause_s in _BACKOFF_S.delays():
             self._read_again = False
             try:
-                found = await read_slot_map(self._address, self._known)
+                found = await self._find_slots()
             except NoConnection as error:
                 self._note(error)
             else:
@@ -334,6 +334,9 @@ class ClusterSender(CallSender):
             if not (self._read_again or self._is_stuck()):
                 return
             await asyncio.sleep(pause_s)
+
+    async def _find_slots(self) -> SlotMap:
+        return await read_slot_map(self._address, self._known, timeout_s=self._connect_timeout_s)
 
     def _is_stuck(self) -> bool:
         """Return whether calls wait for a node, for a connection to it, or for its replies."""
