@@ -144,6 +144,11 @@ class ClusterSender(CallSender):
         """The address of the cluster."""
         return self._address
 
+    @property
+    def served_slots(self) -> int:
+        """How many slots have a node that is known."""
+        return SLOTS - self._owners.count(None)
+
     def owner(self, slot: int) -> Endpoint | None:
         """Return the node that has a slot, if that is known."""
         node = self._owners[slot]
