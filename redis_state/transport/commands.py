@@ -146,11 +146,11 @@ class Commands:
         A member that is there all the time is in a page, and may be in two.
         """
 
-        async def server() -> int:
+        async def process() -> list[bytes]:
             await self.zcard(key)
-            return self._sender.connections
+            return []
 
-        return self._scan(("ZSCAN", key), ("COUNT", count), server, step=2)
+        return self._scan(("ZSCAN", key), ("COUNT", count), process, step=2)
 
     def xlen(self, key: str) -> asyncio.Future[Any]:
         """Count a stream's rows."""
@@ -173,34 +173,40 @@ class Commands:
         A key that is there all the time is in a page, and may be in two.
         """
 
-        async def server() -> list[bytes]:
+        async def process() -> list[bytes]:
             with suppress(CommandRefused):
                 return _RUN.findall(await self._send("INFO", "server"))
             return []
 
-        return self._scan(("SCAN",), ("MATCH", pattern, "COUNT", 1000), server, step=1)
+        return self._scan(("SCAN",), ("MATCH", pattern, "COUNT", 1000), process, step=1)
 
     async def _scan(
         self,
         before: Command,
         behind: Command,
-        server: Callable[[], Awaitable[object]],
+        process: Callable[[], Awaitable[list[bytes]]],
         *,
         step: int,
     ) -> AsyncGenerator[list[bytes]]:
-        """Follow a cursor to its end; again if another process of a server answers there.
+        """Follow a cursor to its end; again if another process of a server may have answered.
 
-        Each has an order of its own: with the cursor of another one it leaves some out.
+        Each has an order of its own: with the cursor of another one it leaves some out. ``process``
+        names the one that answers, or returns nothing.
         """
-        asked, was = await server(), object()
-        while asked != was:
+        asked = await process()
+        while True:
             cursor: Argument = b"0"
+            connections = self._sender.connections
             while True:
                 cursor, page = await self._send(*before, cursor, *behind)
                 yield page[::step]
                 if cursor == b"0":
                     break
-            asked, was = await server(), asked
+            if self._sender.connections == connections:
+                return
+            was, asked = asked, await process()
+            if asked and asked == was:
+                return
 
     def time(self) -> asyncio.Future[Any]:
         """Read the server's clock, for `clock.ms_of`."""

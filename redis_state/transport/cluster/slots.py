@@ -62,7 +62,7 @@ async def read_slot_map(
 ) -> SlotMap:
     """Ask nodes of a cluster, some at a time, until one knows who has which slot.
 
-    Each has nearly ``timeout_s``. Nodes that say nothing do not keep others from being asked.
+    Each has nearly ``timeout_s``. Nodes that say nothing hold no other up.
     Errors: NoConnection, of the last that did not.
     """
     waiting, most = random.sample(list(nodes), len(nodes)), _AT_ONCE

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
+from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.migration.side import Side
 from redis_state.settings import make_settings
 from redis_state.transport.commands import Commands
+from tests.support.servers.faults import Proxy
 from tests.support.servers.rollback import Rollback, rolling_back
 
 pytestmark = pytest.mark.server
@@ -71,6 +73,19 @@ async def test_a_walk_without_trouble_reads_each_page_once() -> None:
         for walk in WALKS.values():
             pages = [page async for page in walk(store.transport.commands)]
             assert COUNT <= sum(map(len, pages)) < COUNT * 1.5
+
+
+async def test_a_lost_link_to_the_same_process_costs_no_second_walk() -> None:
+    async with rolling_back() as server, Proxy(server.url) as proxy:
+        through = settings_of(server).model_copy(update={"url": SecretStr(proxy.url)})
+        async with RedisStateStore(through) as store:
+            names, found = await fill(store), list[bytes]()
+            async for page in WALKS["keys"](store.transport.commands):
+                if not found:
+                    assert proxy.cut()
+                found += page
+        assert set(found) == names
+        assert len(found) < COUNT * 1.5
 
 
 async def test_a_large_key_is_copied_whole_though_its_server_is_started_again(

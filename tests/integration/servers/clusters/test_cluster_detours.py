@@ -139,7 +139,7 @@ async def test_a_node_over_a_slow_link_has_the_deadline_of_a_connection(cluster:
             await transport.aclose()
 
 
-async def test_nodes_that_say_nothing_keep_no_other_from_being_asked(cluster: Cluster) -> None:
+async def test_nodes_that_say_nothing_hold_no_other_up(cluster: Cluster) -> None:
     async with AsyncExitStack() as stack:
         silent: list[Endpoint] = []
         for port in (*cluster.ports, *cluster.ports):
