@@ -265,15 +265,9 @@ class _Release:
         if self.report.dry_run:
             self.report.unlisted += await commands.zcard(key)
             return
-        cursor = b"0"
-        while True:
-            # Not by rank: that leaves one out if one before it is removed meanwhile.
-            cursor, page = await commands.zscan(key, cursor, count=_PAGE)
-            entries: list[bytes] = page[::2]
+        async for entries in commands.zscan_all(key, count=_PAGE):
             for start in range(0, len(entries), _TOGETHER):
                 await self._unlist(listed, shard, entries[start : start + _TOGETHER])
-            if cursor == b"0":
-                return
 
     async def _unlist(self, listed: _EntryList, shard: int, entries: Sequence[bytes]) -> None:
         await self._check()

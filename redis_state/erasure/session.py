@@ -339,15 +339,10 @@ class SessionErasure:
 
     async def _remove_beginning(self, index: str, beginning: bytes) -> None:
         """Remove the members of a list of all sessions that begin so."""
-        cursor = b"0"
-        while True:
-            # Not by rank: that leaves one out if one before it is removed meanwhile.
-            cursor, page = await self._commands.zscan(index, cursor, count=_PAGE)
-            found = [member for member in page[::2] if member.startswith(beginning)]
+        async for page in self._commands.zscan_all(index, count=_PAGE):
+            found = [member for member in page if member.startswith(beginning)]
             if found:
                 await self._scripts.zrem(index, *found)
-            if cursor == b"0":
-                return
 
     async def _remove(self, index: str, members: Sequence[bytes]) -> None:
         """Remove members of a list of all sessions, if it is there and has any."""

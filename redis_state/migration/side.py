@@ -68,6 +68,7 @@ class Side:
 
         Not atomic for a large key: one that is written meanwhile may be read half old, half new.
         """
+        asked = self._transport.sender.connections
         reply = await self._scripts.read_part(self._of(name), after=b"", limit=_FIRST_ITEMS)
         if reply.word is ReplyCode.MISSING:
             return None, reply.facts[0]
@@ -83,6 +84,9 @@ class Side:
                         return None, reply.facts[0]
                     _, _, _, after, about, part = reply.facts
                     found.add(part)
+            if self._transport.sender.connections != asked:
+                # Another process of the server may have answered: see `Commands.scan_all`.
+                return await self.read(name)
         found.about = tuple(word if isinstance(word, bytes) else b"%d" % word for word in about)
         return found, copied
 

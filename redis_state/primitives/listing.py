@@ -28,10 +28,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import TypeVar
 
-from redis_state.errors import BackendError, OutcomeUnknown
+from redis_state.errors import OutcomeUnknown
+from redis_state.primitives.listed import write_listed
 from redis_state.scripts import GraphListing, Scripts
 
 T = TypeVar("T")
@@ -49,17 +49,21 @@ class ShardedListing:
     async def around(
         self, shard: int, entry: bytes, write: Callable[[], Awaitable[T]], *, ttl_ms: int
     ) -> T:
-        """Write a thing that is to be found by an entry, and return what the write does."""
-        await self.enter(shard, entry, ttl_ms=ttl_ms)
-        try:
-            done = await write()
-        except (asyncio.CancelledError, OutcomeUnknown):
-            # What was sent may be written all the same.
-            with suppress(BackendError):
-                await self.enter(shard, entry, ttl_ms=ttl_ms)
-            raise
-        await self.enter(shard, entry, ttl_ms=ttl_ms)
-        return done
+        """Write a thing that is to be found by an entry, and return what the write does.
+
+        Errors: as `write_listed`.
+        """
+
+        async def enter() -> None:
+            await self.enter(shard, entry, ttl_ms=ttl_ms)
+
+        await enter()
+        return await write_listed(
+            write,
+            enter,
+            doubts=(asyncio.CancelledError, OutcomeUnknown),
+            address=self._scripts.transport.address,
+        )
 
     async def enter(self, shard: int, entry: bytes, *, ttl_ms: int) -> None:
         """List a thing that is there, for as long as it lives."""

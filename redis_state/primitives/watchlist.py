@@ -24,9 +24,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
+from time import monotonic
 from typing import Any, TypeVar
 
 from redis_state.errors import NoConnection, RedisStateError, StoreFull
+from redis_state.primitives.listed import write_listed
 from redis_state.scripts import Scripts
 from redis_state.serialization import codec
 from redis_state.transport.clock import ms_of
@@ -159,24 +161,28 @@ class WatchList:
         *,
         delay_ms: int,
         put: Callable[[], Awaitable[int]] | None = None,
+        late: bool = False,
     ) -> T:
         """Put an entry, then write its thing; return what that returned.
 
         ``write`` gets the time at which the entry is due, in ms. If the connection broke in
-        between, the server may have come back without the entry: it is put again. Only a caller
-        that is killed at that moment leaves a thing without an entry. ``put`` puts it, if that is
-        one step with something else.
+        between, the server may have come back without the entry: it is put again. With ``late`` so
+        it is if the entry was due meanwhile. Only a caller that is killed at that moment leaves a
+        thing without an entry. ``put`` puts it, if that is one step with something else. Errors:
+        those of ``write``; OutcomeUnknown if it has written, and the entry cannot be put again.
         """
-        sender = self._scripts.transport.sender
-        connections = sender.connections
+        transport, began = self._scripts.transport, monotonic()
+        connections = transport.sender.connections
         if put is None:
             put = partial(self.put, entry, delay_ms=delay_ms, sooner=True)
-        try:
-            return await write(await put())
-        finally:
-            # Also after an error: the thing may have been written.
-            if sender.connections != connections:
+
+        async def put_again() -> None:
+            is_late = late and (monotonic() - began) * 1000 >= delay_ms
+            if is_late or transport.sender.connections != connections:
                 await asyncio.shield(put())
+
+        due_ms = await put()
+        return await write_listed(lambda: write(due_ms), put_again, address=transport.address)
 
     async def claim_due(self, *, limit: int = 100, hold_ms: int = 30_000) -> list[WatchClaim]:
         """Claim entries that are due, ``limit`` of each shard, for ``hold_ms``.

@@ -7,12 +7,10 @@ not remove it.
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic
 from typing import TypeVar
 
 from redis_state.errors import ConfigError
@@ -62,16 +60,13 @@ class RecordList:
 
         If that took so long that the entry may have been removed before, it is put again.
         """
-        put, began = partial(self._put, entry), monotonic()
-
-        async def saved() -> T:
-            try:
-                return await save()
-            finally:
-                if (monotonic() - began) * 1000 >= self._delay_ms:
-                    await asyncio.shield(put())
-
-        return await self.watch.covering(entry, lambda _: saved(), delay_ms=self._delay_ms, put=put)
+        return await self.watch.covering(
+            entry,
+            lambda _: save(),
+            delay_ms=self._delay_ms,
+            put=partial(self._put, entry),
+            late=True,
+        )
 
     async def backlog(self) -> RecordBacklog:
         """Count what waits. Two reads for each shard."""

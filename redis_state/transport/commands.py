@@ -7,12 +7,15 @@ decides, or removes what another client may write again meanwhile, is a script.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
+from redis_state.errors import CommandRefused
 from redis_state.transport.sending.calls import CallSender
-from redis_state.transport.wire.resp import Argument, PackedCommand, packed_command
+from redis_state.transport.wire.resp import Argument, Command, PackedCommand, packed_command
 
 # What they are, for the rights of a user.
 COMMANDS = (
@@ -31,6 +34,8 @@ READING = frozenset(
         *("ZREVRANGEBYSCORE", "ZSCAN", "ZSCORE"),
     )
 )
+
+_RUN = re.compile(rb"run_id:(\w+)")
 
 
 class Commands:
@@ -135,12 +140,17 @@ class Commands:
         """List members of a sorted set by their names, in reverse order."""
         return self._send("ZREVRANGEBYLEX", key, highest, lowest, "LIMIT", 0, count)
 
-    def zscan(self, key: str, cursor: Argument, *, count: int) -> asyncio.Future[Any]:
-        """Read a page of a sorted set: the next cursor, and members with their scores in turn.
+    def zscan_all(self, key: str, *, count: int) -> AsyncGenerator[list[bytes]]:
+        """Read the members of a sorted set in pages. Not by rank: others may remove some meanwhile.
 
         A member that is there all the time is in a page, and may be in two.
         """
-        return self._send("ZSCAN", key, cursor, "COUNT", count)
+
+        async def process() -> list[bytes]:
+            await self.zcard(key)
+            return []
+
+        return self._scan(("ZSCAN", key), ("COUNT", count), process, step=2)
 
     def xlen(self, key: str) -> asyncio.Future[Any]:
         """Count a stream's rows."""
@@ -157,13 +167,45 @@ class Commands:
         """Publish a message to those who follow a channel."""
         return self._send("SPUBLISH", channel, message)
 
-    async def scan_all(self, pattern: str) -> AsyncGenerator[list[bytes]]:
-        """Read the keys that match, in pages. Of a cluster's, those of one node."""
-        cursor = b"0"
+    def scan_all(self, pattern: str) -> AsyncGenerator[list[bytes]]:
+        """Read the keys that match, in pages. Of a cluster's, those of one node.
+
+        A key that is there all the time is in a page, and may be in two.
+        """
+
+        async def process() -> list[bytes]:
+            with suppress(CommandRefused):
+                return _RUN.findall(await self._send("INFO", "server"))
+            return []
+
+        return self._scan(("SCAN",), ("MATCH", pattern, "COUNT", 1000), process, step=1)
+
+    async def _scan(
+        self,
+        before: Command,
+        behind: Command,
+        process: Callable[[], Awaitable[list[bytes]]],
+        *,
+        step: int,
+    ) -> AsyncGenerator[list[bytes]]:
+        """Follow a cursor to its end; again if another process of a server may have answered.
+
+        Each has an order of its own: with the cursor of another one it leaves some out. ``process``
+        names the one that answers, or returns nothing.
+        """
+        asked = await process()
         while True:
-            cursor, keys = await self._send("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
-            yield keys
-            if cursor == b"0":
+            cursor: Argument = b"0"
+            connections = self._sender.connections
+            while True:
+                cursor, page = await self._send(*before, cursor, *behind)
+                yield page[::step]
+                if cursor == b"0":
+                    break
+            if self._sender.connections == connections:
+                return
+            was, asked = asked, await process()
+            if asked and asked == was:
                 return
 
     def time(self) -> asyncio.Future[Any]:

@@ -123,17 +123,14 @@ class A2AOwner:
             writing = partial(self.tasks.write, ref, draft, rule, write=write_id, owner=self.name)
             if draft.phase is not Phase.OPEN or held is not None:
                 return await writing()
-            # Before each try: a sweep takes the entry out while there is no task yet.
-            delay_ms, began = self._lease_ms + _GRAIN_MS, monotonic()
-            try:
-                return await self._watch.covering(
-                    _entry(ref), lambda _: writing(), delay_ms=delay_ms
-                )
-            finally:
-                # A write that arrived late may have found the entry taken out.
-                if (monotonic() - began) * 1000 >= delay_ms:
-                    putting = self._watch.put(_entry(ref), delay_ms=delay_ms)
-                    await asyncio.shield(putting)
+            # Before each try: a sweep takes the entry out while there is no task yet. So it may
+            # behind it, if the write arrives late.
+            return await self._watch.covering(
+                _entry(ref),
+                lambda _: writing(),
+                delay_ms=self._lease_ms + _GRAIN_MS,
+                late=True,
+            )
 
         try:
             written = await self.repeat(write)

@@ -16,11 +16,12 @@ from typing import Any
 from psycopg import AsyncConnection
 from pydantic import SecretStr
 
-from redis_state.errors import BackendError, BackendUnavailable, OutcomeUnknown
+from redis_state.errors import BackendError, BackendUnavailable
 from redis_state.futures import unawaited
 from redis_state.models import StoredEvent
 from redis_state.postgres.address import shown
 from redis_state.postgres.link import PostgresLink
+from redis_state.primitives.listed import write_listed
 from redis_state.primitives.log import Bounds
 from redis_state.primitives.signal import Row
 from redis_state.stores.base import Base, ms
@@ -305,24 +306,24 @@ class DurableEventStore(EventStore):
         unawaited(listed)
         loop = asyncio.get_running_loop()
         parts.own[trace_id] = loop.time()
-        new, appended = 0, False
-        try:
-            try:
-                new = (await self.log(trace_id).append(rows)).new
-                appended = True
+
+        async def list_again() -> None:
+            if sender.connections != connections:
+                # The server may have come back without the entry.
+                await asyncio.shield(self._list.begin(trace_id, delay_ms=soon_ms))
+            else:
                 await listed
-            finally:
-                if sender.connections != connections:
-                    # The server may have come back without the entry.
-                    await asyncio.shield(self._list.begin(trace_id, delay_ms=soon_ms))
-                parts.own[trace_id] = loop.time()
-                parts.saved.set()
-        except BackendUnavailable as error:
-            if not appended:
-                raise
-            # The rows are there; a repetition puts the entry.
-            raise OutcomeUnknown(error.address, error.reason) from None
-        return new
+
+        try:
+            appended = await write_listed(
+                lambda: self.log(trace_id).append(rows),
+                list_again,
+                address=self._base.scripts.transport.address,
+            )
+        finally:
+            parts.own[trace_id] = loop.time()
+            parts.saved.set()
+        return appended.new
 
     async def _kept(self, trace_id: str) -> list[Row]:
         reading, rows, more = self._of_this_loop().reading, list[Row](), True

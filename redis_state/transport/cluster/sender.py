@@ -100,11 +100,13 @@ class ClusterSender(CallSender):
         return waiting + sum(node.pending for node in self._nodes.values())
 
     async def primaries(self) -> list[NodeSender]:
-        """Return the sender of each primary, for commands that are about no key.
+        """Return the sender of each primary of now, for commands that are about no key.
 
         Errors: NoConnection.
         """
         await self.send("TIME", repeatable=True)
+        # Calls about a moved slot find its node. Calls about none would leave a new node out.
+        self._apply(await self._find_slots())
         return [node for node in self._nodes.values() if self._counts[node]]
 
     async def drain(self, timeout_s: float | None = None) -> None:
@@ -141,6 +143,11 @@ class ClusterSender(CallSender):
     def address(self) -> Address:
         """The address of the cluster."""
         return self._address
+
+    @property
+    def served_slots(self) -> int:
+        """How many slots have a node that is known."""
+        return SLOTS - self._owners.count(None)
 
     def owner(self, slot: int) -> Endpoint | None:
         """Return the node that has a slot, if that is known."""
@@ -324,7 +331,7 @@ class ClusterSender(CallSender):
         for pause_s in _BACKOFF_S.delays():
             self._read_again = False
             try:
-                found = await read_slot_map(self._address, self._known)
+                found = await self._find_slots()
             except NoConnection as error:
                 self._note(error)
             else:
@@ -332,6 +339,9 @@ class ClusterSender(CallSender):
             if not (self._read_again or self._is_stuck()):
                 return
             await asyncio.sleep(pause_s)
+
+    async def _find_slots(self) -> SlotMap:
+        return await read_slot_map(self._address, self._known, timeout_s=self._connect_timeout_s)
 
     def _is_stuck(self) -> bool:
         """Return whether calls wait for a node, for a connection to it, or for its replies."""

@@ -20,9 +20,11 @@ from redis_state.transport.wire.reply_errors import connect_error
 from redis_state.transport.wire.resp import Argument
 
 SLOTS = 16384
-# How many nodes are queried at once, and how long each may take.
+# How many nodes are queried at once, and after how long a silence so many more.
 _AT_ONCE = 3
-_ANSWER_S = 1.0
+_SILENT_S = 1.0
+# Sooner than a first call is given up, whose error would not say that no node has answered.
+_ANSWER_PART = 0.8
 
 
 @lru_cache(maxsize=8192)
@@ -55,19 +57,27 @@ class SlotMap:
         return {each.owner for each in self.ranges}
 
 
-async def read_slot_map(address: Address, nodes: Collection[Endpoint]) -> SlotMap:
+async def read_slot_map(
+    address: Address, nodes: Collection[Endpoint], *, timeout_s: float
+) -> SlotMap:
     """Ask nodes of a cluster, some at a time, until one knows who has which slot.
 
+    Each has nearly ``timeout_s``. Nodes that say nothing hold no other up.
     Errors: NoConnection, of the last that did not.
     """
-    waiting = random.sample(list(nodes), len(nodes))
+    waiting, most = random.sample(list(nodes), len(nodes)), _AT_ONCE
     failure: NoConnection = BackendUnavailable(str(address), "no node of the cluster is known")
     asking: set[asyncio.Task[SlotMap | NoConnection]] = set()
     try:
         while waiting or asking:
-            while waiting and len(asking) < _AT_ONCE:
-                asking.add(asyncio.create_task(_ask(address, waiting.pop())))
-            done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            while waiting and len(asking) < most:
+                asking.add(
+                    asyncio.create_task(_ask(address, waiting.pop(), timeout_s * _ANSWER_PART))
+                )
+            done, asking = await asyncio.wait(
+                asking, timeout=_SILENT_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            most += 0 if done else _AT_ONCE
             for task in done:
                 found = task.result()
                 if isinstance(found, SlotMap):
@@ -79,10 +89,10 @@ async def read_slot_map(address: Address, nodes: Collection[Endpoint]) -> SlotMa
     raise failure
 
 
-async def _ask(address: Address, node: Endpoint) -> SlotMap | NoConnection:
-    connection = address.server(node).connection(connect_timeout_s=_ANSWER_S)
+async def _ask(address: Address, node: Endpoint, timeout_s: float) -> SlotMap | NoConnection:
+    connection = address.server(node).connection(connect_timeout_s=timeout_s)
     try:
-        async with asyncio.timeout(_ANSWER_S):
+        async with asyncio.timeout(timeout_s):
             await connect_and_log_in(connection)
             query = connection.pack_command("CLUSTER", "SLOTS")
             await connection.send_packed_command(query, check_health=False)

@@ -81,6 +81,9 @@ _CALLED = re.compile(r"redis\.p?call\(\s*'(\w+)'")
 _CAUGHT = re.compile(r"redis\.pcall\(\s*'(\w+)'")
 _NAMED = re.compile(r"permissions to run the '([^']+)' command")
 
+# What a server says that has no room for a new connection now. redis-py knows a single server's.
+_CROWDED = "max number of clients"
+
 _OLDEST = (7, 0)
 # What a server of another kind than the URL's says to a new connection.
 _HINTS = {
@@ -163,7 +166,7 @@ def connect_error(error: BaseException, address: str, *, changing: bool = False)
             return AuthenticationFailed(address, reason, final=not changing)
         if isinstance(cause, ssl.SSLError):
             return BackendUnavailable(address, _tls_problem(cause), final=True)
-        if isinstance(cause, ResponseError):
+        if isinstance(cause, ResponseError) and _CROWDED not in text:
             failure = reply_error(cause, address)
             if isinstance(failure, CommandRefused):
                 reason = str(failure).removeprefix(f"{address}: ")

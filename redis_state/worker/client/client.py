@@ -136,10 +136,11 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         The call writes the watch list first, then the task, then the queue. After a crash in
         between, a sweeper queues the task within seconds.
 
-        Errors: BackendUnavailable, also if the task is written and the queue is unreachable. Submit
-        it again under its ``task_id``, or leave it to a sweeper. InvalidField for an id that is not
-        text, or the id of a task that a host saved. TaskInProgress. LimitReached if more than 1,000
-        tasks of the session are unfinished, with a policy other than ``enqueue``.
+        Errors: BackendUnavailable; OutcomeUnknown, also if the task is written and the queue is
+        unreachable. Submit it again under its ``task_id``, or leave it to a sweeper. InvalidField
+        for an id that is not text, or the id of a task that a host saved. TaskInProgress.
+        LimitReached if more than 1,000 tasks of the session are unfinished, with a policy other
+        than ``enqueue``.
         """
         submitted = await self.submit_or_find(
             handler,

@@ -8,6 +8,7 @@ from typing import Any
 
 from redis_state import limits
 from redis_state.models import TaskState, TaskStatus
+from redis_state.primitives.listed import behind_a_write
 from redis_state.store import RedisStateStore, process_name
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.job import Job
@@ -110,7 +111,7 @@ class ClientDecisions(ABC):
         NotADecider for a vote that does not count; ConfigError if
         the extra ``forms`` is needed to check it; TokenResolved (by whom, when, with what) for
         every later caller, and for a claim with another decision; TokenUnknown, also once the token
-        has expired; InvalidTransition if the task is terminal; BackendUnavailable, also if the
+        has expired; InvalidTransition if the task is terminal; OutcomeUnknown, also if the
         pause is decided and the queue is unreachable: repeat the call with the same
         ``idempotency_key``.
         """
@@ -215,11 +216,11 @@ class ClientDecisions(ABC):
                 task_id=task_id,
                 before=before,
             )
-            status_view = await self.store.tasks.look(decided.session_id, decided.task_id)
-            if status_view is not None and status_view.status is TaskStatus.PENDING:
-                self._books.note_status(status_view)
-                # Put, not ensured: the worker of the run that paused may still hold that run's job.
-                job = Job.ready(status_view)._replace(trace=span.carrier)
-                await self._queue.put(job)
             span.note(session_id=decided.session_id, task_id=decided.task_id)
-        return await self.get(decided.session_id, decided.task_id)
+            with behind_a_write(self.store.transport.address):
+                found = await self.store.tasks.look(decided.session_id, decided.task_id)
+                if found is not None and found.status is TaskStatus.PENDING:
+                    self._books.note_status(found)
+                    # Put, not ensured: the worker of the run that paused may still hold its job.
+                    await self._queue.put(Job.ready(found)._replace(trace=span.carrier))
+                return await self.get(decided.session_id, decided.task_id)

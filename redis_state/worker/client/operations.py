@@ -140,7 +140,7 @@ class TaskOperations:
         Errors: TaskUnknown; InvalidTransition in any other status; RetryRefused for a task that a
         host saved, or that has a status of its protocol's own; RetryRefused also if its parent was
         cancelled, or if what it or a child that it brings did was undone; PayloadUnreadable if it
-        depends on an error that this process cannot read; BackendUnavailable, also if it is
+        depends on an error that this process cannot read; OutcomeUnknown also if it is
         reopened and the queue is unreachable. Then a sweeper queues it.
         """
         return (await self._reopening.retry(session_id, task_id, key=idempotency_key)).state

@@ -56,10 +56,6 @@ class QueueNames:
         """List all of them, a page at a time. Errors: BackendUnavailable."""
         commands = self._scripts.transport.commands
         names: set[str] = set()
-        cursor = b"0"
-        while True:
-            # Not by rank: that leaves one out if one before it is removed meanwhile.
-            cursor, page = await commands.zscan(self._key, cursor, count=_PAGE)
-            names.update(name.decode("utf-8", "surrogatepass") for name in page[::2])
-            if cursor == b"0":
-                return names
+        async for page in commands.zscan_all(self._key, count=_PAGE):
+            names.update(name.decode("utf-8", "surrogatepass") for name in page)
+        return names

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from redis_state.errors import CommandRefused
+from redis_state.primitives.listed import behind_a_write
 from redis_state.primitives.record import new_write_id
 from redis_state.scripts import EndedJob, EndedJobs, QueuedJob, Scripts, raw
 from redis_state.store import RedisStateStore
@@ -103,11 +104,15 @@ class Queue:
         return known
 
     async def put(self, job: Job) -> None:
-        """Queue a task's run where it belongs, once. Errors: BackendUnavailable."""
-        await self.names.know(job.queue or self.name, at_ms=job.at_ms)
-        written = self._written(job)
-        payload = payload_key(written.id)
-        await self._scripts.queue_job(self.keys(job.queue), payload=payload, job=written)
+        """Queue the run of a task that is written, where it belongs, once.
+
+        Errors: OutcomeUnknown if it cannot be queued now: then a sweeper queues it.
+        """
+        with behind_a_write(self.transport.address):
+            await self.names.know(job.queue or self.name, at_ms=job.at_ms)
+            written = self._written(job)
+            payload = payload_key(written.id)
+            await self._scripts.queue_job(self.keys(job.queue), payload=payload, job=written)
 
     async def ensure_queued(
         self, jobs: Sequence[Job], *, patience_ms: int = 2_000

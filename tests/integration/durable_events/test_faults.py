@@ -290,7 +290,7 @@ async def test_a_save_without_its_entry_on_the_list_has_an_unknown_outcome(
         RedisStateStore(chosen(settings, postgres, "delayed", url=SecretStr(proxy.url))) as store,
     ):
         # As a cluster's primary that has the entry's slot, while another has the log.
-        with proxy.answer("watch_since"), pytest.raises(OutcomeUnknown):
+        with proxy.answer("watch_since", times=None), pytest.raises(OutcomeUnknown):
             await store.save_event(event(0))
         assert await store.load_history("trace") == [event(0)]
         await store.save_event(event(0))

@@ -153,3 +153,14 @@ async def test_a_write_whose_outcome_is_not_known_is_entered_behind_it(
     with pytest.raises(OutcomeUnknown):
         await listing.around(0, b"thing", write, ttl_ms=60_000)
     assert [entry for _, entry, _ in await entries()] == [b"thing"]
+
+
+async def test_a_write_that_cannot_be_entered_behind_it_is_not_said_not_to_have_happened(
+    store: RedisStateStore, stores: list[RedisStateStore], proxies: list[CommandProxy]
+) -> None:
+    with (
+        proxies[0].answer("enter_listing", at=2, times=None),
+        pytest.raises(OutcomeUnknown, match="written, then: "),
+    ):
+        await put_item(stores[0])
+    assert await items(store) == [THREAD]

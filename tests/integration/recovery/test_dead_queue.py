@@ -12,6 +12,7 @@ from pydantic import SecretStr
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
+from redis_state.errors import OutcomeUnknown
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.transport import subscriber as subscribing
@@ -125,6 +126,26 @@ async def test_a_job_is_queued_in_time_over_connections_that_have_died(
         assert proxy.swallowed
         assert len(await queued(store)) == 4
         await queue.clear()
+
+
+async def test_a_task_that_is_written_and_not_queued_is_not_said_not_to_be_there(
+    store: RedisStateStore, proxy: Proxy
+) -> None:
+    """Who repeats without an id what is said not to have happened, has two tasks."""
+    own = store.settings.model_copy(
+        update={"queue_url": SecretStr(proxy.url), "call_timeout_s": 0.5}
+    )
+    proxy.refuse()
+    async with RedisStateStore(own) as apart, TaskClient(apart, queue=queue_of(own)) as client:
+        with pytest.raises(OutcomeUnknown, match="written, then: "):
+            await client.submit("answer", session_id=SESSION)
+        (task,) = await store.list_tasks(SESSION)
+        assert task.status is TaskStatus.PENDING
+        await client.cancel(SESSION, task.task_id)
+        with pytest.raises(OutcomeUnknown):
+            await client.retry(SESSION, task.task_id)
+        (task,) = await store.list_tasks(SESSION)
+        assert task.status is TaskStatus.PENDING
 
 
 async def test_a_worker_is_still_woken_after_its_subscription_has_died(

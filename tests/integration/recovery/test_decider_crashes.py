@@ -12,6 +12,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("jsonschema", reason="needs the forms extra")
 
 from redis_state import RedisStateStore, Settings
+from redis_state.errors import OutcomeUnknown
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Escalate, OpenPause, TaskClient, TaskContext
@@ -26,6 +27,7 @@ from tests.support.processes.pools import (
     serving,
     updates_of,
 )
+from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import run_processes
 from tests.support.servers.rollback import rolling_back
 
@@ -85,6 +87,28 @@ async def listed(client: TaskClient, count: int) -> dict[str, OpenPause]:
     pauses = await eventually(found, f"{count} pauses are open")
     assert pauses is not None
     return pauses
+
+
+async def test_a_decision_that_was_made_is_not_said_not_to_have_been(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async def ask(ctx: TaskContext) -> bool:
+        return (await ctx.pause("may I?")).approved
+
+    async with (
+        pool(store, {"ask": ask}) as client,
+        CommandProxy(settings.url.get_secret_value()) as proxy,
+        RedisStateStore(settings.model_copy(update={"url": SecretStr(proxy.url)})) as through,
+        client_of(through) as decider,
+    ):
+        task = await client.submit("ask", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        (pause,) = await client.pauses(SESSION)
+        with proxy.answer("look_task"), pytest.raises(OutcomeUnknown, match="written, then"):
+            await decider.approve(pause.token, idempotency_key="k")
+        # So it is to be repeated.
+        await decider.approve(pause.token, idempotency_key="k")
+        assert await client.result(SESSION, task, timeout_s=60) is True
 
 
 async def test_forty_actors_in_four_processes_make_one_decision_of_each(

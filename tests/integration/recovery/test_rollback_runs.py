@@ -12,7 +12,7 @@ from pydantic import SecretStr
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import LeaseLost
+from redis_state.errors import LeaseLost, OutcomeUnknown
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.primitives.lease import Leases
 from redis_state.primitives.record import Records
@@ -153,6 +153,25 @@ async def test_a_task_whose_entry_the_server_forgot_before_it_was_written_is_wat
     with pytest.raises(TimeoutError):
         await watch.covering(b"other", write_and_fail, delay_ms=HOUR)
     assert (await entry_in_ms(store, b"other") or 0) > HOUR / 2
+
+
+@pytest.mark.parametrize("failure", [None, OutcomeUnknown("here", "sent"), TimeoutError()])
+async def test_what_became_of_a_write_is_said_though_its_entry_cannot_be_put_again(
+    server: Rollback, failure: Exception | None
+) -> None:
+    async def write(_: int) -> None:
+        await server.stop()
+        await server.start()
+        await store.save_memory_state("thing", {"there": True})
+        await server.stop()
+        if failure is not None:
+            raise failure
+
+    async with RedisStateStore.from_url(server.url, call_timeout_s=0.5) as store:
+        watch = WatchList(store.base.scripts, store.base.keys)
+        with pytest.raises(type(failure) if failure else OutcomeUnknown) as raised:
+            await watch.covering(b"entry", write, delay_ms=HOUR)
+    assert raised.value is failure or "written, then: " in str(raised.value)
 
 
 async def test_a_run_that_the_server_forgot_is_stopped(

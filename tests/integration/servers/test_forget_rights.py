@@ -14,7 +14,8 @@ from redis_state import RedisStateStore, Settings
 from redis_state.erasure import Eraser
 from redis_state.errors import CommandRefused, LostRace
 from redis_state.rights import Role, user_rule
-from redis_state.transport.cluster.slots import slot_of
+from redis_state.transport.cluster.sender import ClusterSender
+from redis_state.transport.cluster.slots import SlotMap, slot_of
 from redis_state.transport.connections.address import Address
 from redis_state.worker import TaskClient
 from tests.support.erasure import fill, left_over, nothing_is_left
@@ -84,6 +85,43 @@ async def test_no_key_is_missed_while_slots_move() -> None:
             assert len(await store.list_tasks("erased-one")) == 1
             await cluster.end_move(empty, other)
             await walked_past(cluster, store, slot_of("erased-one"))
+            await nothing_is_left(store, "erased-one")
+
+
+async def test_what_went_to_a_new_node_without_a_call_about_it_is_erased() -> None:
+    async with running_cluster() as cluster:
+        settings = Settings(url=SecretStr(cluster.url), namespace="t")
+        memory = "tenant:user:erased-one"
+        async with RedisStateStore(settings) as store, RedisStateStore(settings) as other:
+            await store.save_memory_state(memory, {"of": "memory"})
+            slot = slot_of(store.base.keys.memory(memory))
+            await cluster.move([slot], await cluster.join())
+            report = await store.forget("erased-one")
+            assert (report.redis, report.failed) == ({"memories": 1}, {})
+            assert await other.load_memory_state(memory) is None
+
+
+async def test_a_map_that_is_behind_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a node that has not heard of the move yet."""
+    async with running_cluster() as cluster:
+        settings = Settings(url=SecretStr(cluster.url), namespace="t")
+        async with RedisStateStore(settings) as store:
+            await fill(store, "erased-one", "its-trace")
+            sender = store.transport.sender
+            assert isinstance(sender, ClusterSender)
+            behind = await sender._find_slots()
+
+            async def find() -> SlotMap:
+                return behind
+
+            monkeypatch.setattr(sender, "_find_slots", find)
+            source, target = cluster.ports[0], await cluster.join()
+            empty = await cluster.empty_slot(source)
+            await cluster.move([empty], target)
+            with pytest.raises(LostRace, match="are being moved"):
+                await store.forget("erased-one")
+            monkeypatch.undo()
+            await store.forget("erased-one")
             await nothing_is_left(store, "erased-one")
 
 

@@ -86,6 +86,17 @@ class Cluster:
             await self._clients.until(joined, "a replica knows its primary")
         await self.settled()
 
+    async def join(self) -> int:
+        """Start one more primary, which has no slots; return its port."""
+        port = free_port()
+        self.start_node(port)
+        self.ids[port] = await eventually(partial(self._id, port), "a node answers")
+        self.ports.append(port)
+        self._wanted += 1
+        await self.ask(port, "CLUSTER", "MEET", "127.0.0.1", self.ports[0])
+        await self.settled()
+        return port
+
     def start_node(self, port: int) -> None:
         """Start a node, or start it again on what it has kept."""
         directory = self._directory / str(port)

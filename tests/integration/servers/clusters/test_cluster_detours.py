@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import redis as blocking
 from pydantic import SecretStr
 
 from redis_state import Settings
@@ -19,10 +20,11 @@ from redis_state.testing import eventually
 from redis_state.transport.cluster.node import DENSE
 from redis_state.transport.cluster.sender import ClusterSender
 from redis_state.transport.cluster.slots import SLOTS, read_slot_map, slot_of
-from redis_state.transport.connections.address import Address
+from redis_state.transport.connections.address import Address, Endpoint
 from redis_state.transport.sending.batch import Call
 from redis_state.transport.transport import Transport
 from tests.support.servers.clusters import Cluster, running_cluster, tag_in
+from tests.support.servers.faults import Proxy
 
 pytestmark = pytest.mark.server
 KEY = "{moved}list"
@@ -122,8 +124,50 @@ async def test_a_node_that_has_forgotten_the_cluster_says_nothing_about_its_slot
     await cluster.ask(cluster.ports[0], "CLUSTER", "RESET", "HARD")
     # Its reply would come first in some of them.
     for _ in range(30):
-        found = await read_slot_map(address, address.endpoints)
+        found = await read_slot_map(address, address.endpoints, timeout_s=5.0)
         assert max(found.ranges).owner == ("127.0.0.1", cluster.ports[-1])
+
+
+async def test_a_node_over_a_slow_link_has_the_deadline_of_a_connection(cluster: Cluster) -> None:
+    async with Proxy(f"redis://127.0.0.1:{cluster.ports[0]}") as proxy:
+        proxy.dribble(16, 0.1)
+        seed = Settings(url=SecretStr(f"redis+cluster://127.0.0.1:{proxy.port}"))
+        transport = Transport(seed)
+        try:
+            assert await transport.sender.send("SET", KEY, 1, "PX", 60_000, repeatable=True)
+        finally:
+            await transport.aclose()
+
+
+async def test_nodes_that_say_nothing_hold_no_other_up(cluster: Cluster) -> None:
+    async with AsyncExitStack() as stack:
+        silent: list[Endpoint] = []
+        for port in (*cluster.ports, *cluster.ports):
+            proxy = await stack.enter_async_context(Proxy(f"redis://127.0.0.1:{port}"))
+            proxy.silence()
+            silent.append(("127.0.0.1", proxy.port))
+        nodes = [*silent, ("127.0.0.1", cluster.ports[0])]
+        found = await read_slot_map(Address.parse(cluster.url), nodes, timeout_s=60.0)
+    assert {port for _, port in found.primaries} == {*cluster.ports}
+
+
+async def test_calls_and_followers_wait_while_a_node_has_no_room_for_a_connection() -> None:
+    async with running_cluster(primaries=1) as cluster:
+        with cast("Any", blocking).Redis(port=cluster.ports[0]) as admin:
+            admin.config_set("maxclients", 1)
+            transport = Transport(Settings(url=SecretStr(cluster.url)))
+            try:
+                call = transport.sender.send("SET", KEY, 1, "PX", 60_000, repeatable=True)
+                followed = transport.subscriber.subscribe(KEY).next()
+                await eventually(
+                    lambda: admin.info("stats")["rejected_connections"] > 3, "it is refused"
+                )
+                assert not any(each.done() for each in (call, followed))
+                admin.config_set("maxclients", 1_000)
+                assert await call
+                assert await followed is None
+            finally:
+                await transport.aclose()
 
 
 async def test_a_map_like_the_one_before_is_not_compared_slot_by_slot(cluster: Cluster) -> None:
@@ -134,7 +178,7 @@ async def test_a_map_like_the_one_before_is_not_compared_slot_by_slot(cluster: C
         assert [len(slots) for slots in changed] == [SLOTS]
 
         async def read_again() -> int:
-            found = await read_slot_map(sender.address, sender.address.endpoints)
+            found = await read_slot_map(sender.address, sender.address.endpoints, timeout_s=5.0)
             return lines_of(partial(sender._apply, found))
 
         assert await read_again() < SLOTS // 50
