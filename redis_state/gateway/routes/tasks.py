@@ -134,23 +134,16 @@ async def read_tree(call: ApiCall) -> Response:
 
 async def read_timeline(call: ApiCall) -> Response:
     """Read all that is known of a task's runs: steps with their times, pauses, updates."""
-    query, (session_id, task_id) = call.asked(TimelineQuery), call.task
+    session_id, task_id = call.task
     view = await _found(call)
     steps, undos, pauses = await asyncio.gather(
         call.client.snapshots(session_id, task_id),
         call.client.compensations(session_id, task_id),
         call.client.pauses(session_id),
     )
-    missed: int | None = None
-    read = partial(_updates, call, archived=view.archived, limit=query.limit)
-    try:
-        page = await read(query.after)
-    except CursorGap as gap:
-        missed = gap.missed
-        page = await read(gap.resume_after)
     return answer(
-        {
-            "task": shown_task(call, view_document(view)),
+        await _task_and_rows(call, view)
+        | {
             "steps": [step_document(session_id, step) for step in steps],
             "compensations": [compensation_document(session_id, undo) for undo in undos],
             "pauses": [
@@ -158,12 +151,30 @@ async def read_timeline(call: ApiCall) -> Response:
                 for each in pauses
                 if each.task_id == task_id
             ],
-            "rows": _rows(call, page.entries),
-            "missed": missed,
-            "cursor": page.cursor,
-            "at_end": page.at_end,
         }
     )
+
+
+async def read_rows(call: ApiCall) -> Response:
+    """Read a task and a page of its updates: a timeline without what its journal and pauses say."""
+    return answer(await _task_and_rows(call, await _found(call)))
+
+
+async def _task_and_rows(call: ApiCall, view: TaskView) -> dict[str, Any]:
+    query, missed = call.asked(TimelineQuery), None
+    read = partial(_updates, call, archived=view.archived, limit=query.limit)
+    try:
+        page = await read(query.after)
+    except CursorGap as gap:
+        missed = gap.missed
+        page = await read(gap.resume_after)
+    return {
+        "task": shown_task(call, view_document(view)),
+        "rows": _rows(call, page.entries),
+        "missed": missed,
+        "cursor": page.cursor,
+        "at_end": page.at_end,
+    }
 
 
 async def list_snapshots(call: ApiCall) -> Response:
@@ -248,6 +259,8 @@ def _read(path: str, endpoint: Any, summary: str, result: Any, **more: Any) -> O
     return Operation("GET", path, endpoint, summary, result=result, **more)
 
 
+# Not served: the console's own, for a page that has the rest already.
+READ_ROWS = _read(f"{_TASK}/rows", read_rows, "Read on", TimelineResult, query=TimelineQuery)
 OPERATIONS = (
     Operation(
         "GET",
