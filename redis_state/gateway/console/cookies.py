@@ -1,7 +1,7 @@
 """The cookie of a login: a credential that only processes with the console's secret can read.
 
-It is sealed with what every installation has: a keystream of HMAC-SHA256 that is counted on from a
-random number, and a second HMAC over all of it, which is checked before anything is read.
+It is sealed with what every installation has. A keystream of HMAC-SHA256, counted on from a random
+number, hides it. A second HMAC is over all of it, and is checked before anything is read.
 """
 
 from __future__ import annotations

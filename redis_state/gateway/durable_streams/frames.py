@@ -57,7 +57,7 @@ async def stream_frames(
 ) -> AsyncGenerator[bytes]:
     """Give the events from a page on, until the stream is closed or the client is to come again.
 
-    ``has_right`` is asked as often as a heartbeat may come: once it says no, they end.
+    ``has_right`` is called as often as a heartbeat may come. Once it returns False, they end.
     ``seen`` is the feed's version before the page was read. A row that cannot be read later ends
     them, as a feed that hears no more does: the client comes again, and learns why.
     """
