@@ -12,11 +12,12 @@ from redis_state.errors import (
     ArchiveUnavailable,
     CorruptState,
     InvalidField,
+    KeyReused,
     PayloadUnreadable,
     RetryRefused,
     TaskUnknown,
 )
-from redis_state.gateway.answers import HttpProblem, forbidden
+from redis_state.gateway.answers import forbidden
 from redis_state.gateway.auth.principal import Principal, Right
 from redis_state.gateway.calls import ApiCall
 from redis_state.gateway.chat.family_parts import FamilyParts
@@ -28,6 +29,7 @@ from redis_state.gateway.documents import pause_document
 from redis_state.gateway.routes.pauses import decidable_pause, decide
 from redis_state.gateway.showing import shown_content, shown_error
 from redis_state.gateway.streaming.family import TaskFamily
+from redis_state.gateway.submitted import check_submitted
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.models.tasks import parent_of
 from redis_state.serialization import codec
@@ -89,22 +91,30 @@ class ChatTask:
             self.call.has_same_caller,
         )
 
-    async def submit(self, handler: str, task_input: Any) -> EventPlace:
-        """Submit it, or find it if it is there. Errors: HttpProblem for one of another handler."""
+    async def submit(self, handler: str, task_input: Any, *, keyed: bool) -> EventPlace:
+        """Submit it, or find it if it is there.
+
+        Its id is the caller's own key if it is ``keyed``, else follows from what is submitted.
+        Errors: KeyReused for one of another handler or, under a key, with another input.
+        """
         # Read first: a task that is not there then has no row before this place.
         end = await self.rows.end()
         view = await view_task(self.call.store, self.session_id, self.task_id)
-        if view is not None:
-            if view.handler != handler:
-                message = "the id is that of a task of another handler"
-                raise HttpProblem(409, "task_exists", message)
-            return EventPlace(end, "~", 0)
-        if not self.call.principal.may(Right.SUBMIT, self.session_id):
-            raise forbidden()
-        await self.call.client.submit(
-            handler, task_input, session_id=self.session_id, task_id=self.task_id
-        )
-        return EventPlace(end, "^", 0)
+        is_new = view is None
+        if view is None:
+            if not self.call.principal.may(Right.SUBMIT, self.session_id):
+                raise forbidden()
+            found = await self.call.client.submit_or_find(
+                handler, task_input, session_id=self.session_id, task_id=self.task_id
+            )
+            is_new = found.is_new
+        elif view.handler != handler:
+            raise KeyReused("task")
+        if keyed and not is_new:
+            task = self.session_id, self.task_id
+            await check_submitted(self.call.store, *task, handler=handler, task_input=task_input)
+        # Another call may have submitted it meanwhile: all of its rows are behind this place too.
+        return EventPlace(end, "^" if view is None else "~", 0)
 
     async def joined(self) -> EventPlace:
         """Return the place of a client that knows nothing of the task yet."""

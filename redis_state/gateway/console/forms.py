@@ -7,6 +7,7 @@ The value is checked against the schema where it is decided, as everybody's.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, cast
 
 from redis_state.gateway.answers import HttpProblem
@@ -117,7 +118,7 @@ def _read(field: FormField, text: str) -> Any:
             case "integer":
                 return int(text)
             case "number":
-                return float(text) if not text.strip().lstrip("+-").isdecimal() else int(text)
+                return _number(text)
             case "boolean":
                 return {"yes": True, "no": False}[text]
             case "choice":
@@ -127,6 +128,16 @@ def _read(field: FormField, text: str) -> Any:
     except (ValueError, KeyError, IndexError, codec.DecodeError):
         kind = {"json": "JSON", "choice": "one of the choices"}.get(field.kind, f"of {field.kind}")
         raise HttpProblem(422, "invalid", f"{field.label}: is to be {kind}") from None
+
+
+def _number(text: str) -> float:
+    if text.strip().lstrip("+-").isdecimal():
+        return int(text)
+    number = float(text)
+    if not isfinite(number):
+        # JSON has none of them, and no bound of a schema holds for what is no number.
+        raise ValueError
+    return number
 
 
 def _place(text: str) -> int:

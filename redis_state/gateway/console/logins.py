@@ -1,8 +1,9 @@
 """Who looks at a page: a cookie that a credential was exchanged for, once.
 
-A browser sends no Authorization header by itself. The cookie is a token of `BrowserTokens` with the
-credential's own scopes and, at most, its lifetime. A form carries a second token, made from the
-cookie: no page of another origin can know it.
+A browser sends no Authorization header by itself. The cookie has the credential, sealed, and lasts
+at most as long as that. Each request is authenticated by it: a key that was removed, or lost a
+scope, is so here too. A form carries a token that is made from the cookie: no page of another
+origin can know it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -18,10 +20,10 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 
 from redis_state.gateway.answers import HttpProblem
-from redis_state.gateway.auth.browser_tokens import BrowserTokens
 from redis_state.gateway.auth.jwt import Secrets
 from redis_state.gateway.auth.open import is_loopback
 from redis_state.gateway.auth.principal import Authenticator, Principal, Unauthenticated, bearer
+from redis_state.gateway.console.cookies import SealedLogin, open_login, seal_login
 from redis_state.gateway.console.options import ConsoleOptions
 from redis_state.gateway.requests.guard import name_of_host
 
@@ -37,17 +39,15 @@ class Logins:
     def __init__(self, auth: Authenticator, options: ConsoleOptions) -> None:
         self._auth = auth
         self._session = options.session
-        secret = options.secret or secrets.token_urlsafe(48)
-        self._tokens = BrowserTokens(secret, audience="console", cookie=COOKIE)
-        # A form that another process rendered is to be sent to this one too.
-        self._secrets = Secrets(secret)
+        # A cookie, or a form, that another process made is to be sent to this one too.
+        self._secrets = Secrets(options.secret or secrets.token_urlsafe(48))
 
     async def authenticate(self, connection: HTTPConnection) -> Principal | None:
         """Return who looks at a page: by the cookie, else as the gateway knows callers."""
         try:
             if bearer(connection) is None and COOKIE in connection.cookies:
-                found = await self._tokens.authenticate(connection)
-                if found is not None and not found.expired():
+                found = await self._by_cookie(connection)
+                if found is not None:
                     return found
             found = await self._auth.authenticate(connection)
         except Unauthenticated:
@@ -57,19 +57,22 @@ class Logins:
     async def exchange(self, request: Request, credential: str) -> tuple[str, timedelta] | None:
         """Return a cookie's value for a credential, and how long it lasts; None if it is refused.
 
-        Errors: HttpProblem, 422, if its scopes are too many for a cookie.
+        Errors: HttpProblem, 422, for one that is too long for a cookie.
         """
+        credential = credential.strip()
         principal = await self._principal_of(request, credential)
-        if principal is None or principal.expired():
+        if principal is None:
             return None
-        lasts = self._session
+        now, lasts = datetime.now(UTC), self._session
         if principal.expires_at is not None:
-            lasts = min(lasts, principal.expires_at - datetime.now(UTC))
+            lasts = min(lasts, principal.expires_at - now)
         lasts = max(lasts, timedelta(seconds=1))
-        token = self._tokens.mint(principal.subject, map(str, principal.scopes), ttl=lasts)
-        if len(token) > _LARGEST_COOKIE:
-            raise HttpProblem(422, "too_many_scopes", "this credential has too many scopes")
-        return token, lasts
+        cookie = seal_login(self._secrets, SealedLogin(credential, now + lasts))
+        if len(cookie) > _LARGEST_COOKIE:
+            raise HttpProblem(
+                422, "credential_too_long", "this credential is too long for a cookie"
+            )
+        return cookie, lasts
 
     def form_token(self, connection: HTTPConnection, principal: Principal) -> str:
         """Return what a form of this login has to carry."""
@@ -90,18 +93,29 @@ class Logins:
         keys = self._secrets.derived("forms")
         return [hmac.new(key, about, hashlib.sha256).hexdigest() for key in keys]
 
-    async def _principal_of(self, request: Request, credential: str) -> Principal | None:
-        text = credential.strip()
-        if not 0 < len(text) <= _LONGEST_CREDENTIAL or not text.isascii():
+    async def _by_cookie(self, connection: HTTPConnection) -> Principal | None:
+        login = open_login(self._secrets, connection.cookies[COOKIE])
+        if login is None:
             return None
-        scope: dict[str, Any] = dict(request.scope)
-        scope["headers"] = [(b"authorization", b"Bearer " + text.encode())]
+        found = await self._principal_of(connection, login.credential)
+        if found is None:
+            return None
+        ends = min(login.expires_at, found.expires_at or login.expires_at)
+        found = replace(found, expires_at=ends)
+        return None if found.expired() else found
+
+    async def _principal_of(self, connection: HTTPConnection, credential: str) -> Principal | None:
+        if not 0 < len(credential) <= _LONGEST_CREDENTIAL or not credential.isascii():
+            return None
+        scope: dict[str, Any] = dict(connection.scope)
+        scope["headers"] = [(b"authorization", b"Bearer " + credential.encode())]
         # A connection without its client: who is known by an address gave no credential.
         scope["client"] = None
         try:
-            return await self._auth.authenticate(HTTPConnection(scope))
+            found = await self._auth.authenticate(HTTPConnection(scope))
         except Unauthenticated:
             return None
+        return None if found is None or found.expired() else found
 
 
 def remember(response: RedirectResponse, request: Request, token: str, lasts: timedelta) -> None:

@@ -53,4 +53,5 @@ FIND_TASKS: Final = _NAMED["find_tasks"]
 READ_TASK: Final = _NAMED["read_task"]
 READ_TREE: Final = _NAMED["read_tree"]
 READ_TIMELINE: Final = _NAMED["read_timeline"]
+READ_ROWS: Final = tasks.READ_ROWS
 LIST_WORKERS: Final = _NAMED["list_workers"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis_state.errors import RedisStateError
 from redis_state.gateway.durable_streams.answers import next_cursor
+from redis_state.gateway.streaming.client_stream import HasRight
 from redis_state.models.streams import StreamPage
 from redis_state.serialization import codec
 
@@ -52,16 +53,18 @@ async def stream_frames(
     cursor: int | None,
     events_s: float,
     expires_at: datetime | None,
+    has_right: HasRight,
 ) -> AsyncGenerator[bytes]:
     """Give the events from a page on, until the stream is closed or the client is to come again.
 
+    ``has_right`` is called as often as a heartbeat may come. Once it returns False, they end.
     ``seen`` is the feed's version before the page was read. A row that cannot be read later ends
     them, as a feed that hears no more does: the client comes again, and learns why.
     """
     until = monotonic() + events_s
     if expires_at is not None:
         until = min(until, monotonic() + (expires_at - datetime.now(UTC)).total_seconds())
-    begun = False
+    begun, check_at = False, monotonic() + HEARTBEAT_S
     while True:
         offset, wait_s, at_end = shared.page.offset, shared.wait_s, shared.page.at_end
         closed = shared.page.closed
@@ -77,8 +80,13 @@ async def stream_frames(
         try:
             if at_end:
                 await feed.changed(seen, min(wait_s, until - monotonic()))
-            if monotonic() >= until or feeds.closing:
+            now = monotonic()
+            if now >= until or feeds.closing:
                 return
+            if now >= check_at:
+                if not await has_right():
+                    return
+                check_at = now + HEARTBEAT_S
             seen = feed.version
             shared = await feed.read(offset)
         except RedisStateError:

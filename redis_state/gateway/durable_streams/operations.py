@@ -212,6 +212,7 @@ async def _events(call: ApiCall, path: str, query: ReadQuery) -> Response:
             cursor=query.cursor,
             events_s=services.usage.limits.events_s,
             expires_at=principal.expires_at,
+            has_right=call.has_same_caller,
         )
         begun = await BegunStream.begin(frames, stack)
     return Streamed(begun, (*HEADERS, ENCODED) if encoded else HEADERS)

@@ -54,7 +54,7 @@ OPERATIONS = (
         over=Over.OWN,
         body=BulkBody,
         result=BulkResult,
-        answers=(403, 413),
+        answers=(403, 409, 413),
         key="A call repeated by this caller retries no task twice, and copies none twice.",
     ),
 )

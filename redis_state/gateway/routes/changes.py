@@ -14,6 +14,9 @@ from redis_state.gateway.requests.bodies import CancelBody, ForkBody, NoBody, Re
 from redis_state.gateway.results import MadeResult, MovedResult, SteeredResult
 from redis_state.gateway.routes.tasks import new_id_of
 from redis_state.models import SteeringEventType
+from redis_state.worker import TaskView
+from redis_state.worker.tasks.operate.copies import check_forked
+from redis_state.worker.tasks.views.links import TaskLink
 
 _TASK = "/v1/sessions/{session}/tasks/{task}"
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
@@ -81,7 +84,9 @@ async def rerun_task(call: ApiCall) -> Response:
         attributes=body.attributes,
         queue=body.queue,
     )
-    await _check_made(call, target, made)
+    view = await _made(call, target, made)
+    if view is not None and not _is_of(call, view.rerun_of):
+        raise KeyReused("rerun")
     return answer({"session_id": target, "task_id": made}, 201)
 
 
@@ -97,20 +102,23 @@ async def fork_task(call: ApiCall) -> Response:
         attributes=body.attributes,
         queue=body.queue,
     )
-    await _check_made(call, session_id, made)
+    view = await _made(call, session_id, made)
+    if view is not None:
+        if view.forked_from is None or not _is_of(call, view.forked_from):
+            raise KeyReused("fork")
+        check_forked(view.forked_from, body.before)
     return answer({"session_id": session_id, "task_id": made}, 201)
 
 
-async def _check_made(call: ApiCall, session_id: str, made: str) -> None:
-    """Refuse a key under which another task was copied, or submitted. Errors: KeyReused."""
+async def _made(call: ApiCall, session_id: str, made: str) -> TaskView | None:
+    """Return what stands under the caller's key; None without a key."""
     if call.idempotency_key() is None:
-        return
-    view = await call.client.inspect(session_id, made)
-    links = () if view is None else (view.rerun_of, view.forked_from)
-    if view is not None and call.task not in [
-        (each.session_id, each.task_id) for each in links if each is not None
-    ]:
-        raise KeyReused("copy")
+        return None
+    return await call.client.inspect(session_id, made)
+
+
+def _is_of(call: ApiCall, link: TaskLink | None) -> bool:
+    return link is not None and (link.session_id, link.task_id) == call.task
 
 
 def _check_copy(call: ApiCall, target: str) -> None:

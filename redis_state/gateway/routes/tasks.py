@@ -9,17 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from redis_state.errors import (
-    ArchiveUnavailable,
-    CorruptState,
-    CursorGap,
-    InvalidField,
-    PayloadLost,
-    PayloadStoreUnavailable,
-    PayloadUnreadable,
-    RetryRefused,
-    TaskUnknown,
-)
+from redis_state.errors import CursorGap, InvalidField, TaskUnknown
 from redis_state.gateway.answers import answer, forbidden, not_found
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
@@ -52,20 +42,14 @@ from redis_state.gateway.results import (
     TimelineResult,
 )
 from redis_state.gateway.showing import shown_pause, shown_task
+from redis_state.gateway.submitted import check_submitted
 from redis_state.models import StateUpdate
-from redis_state.primitives.sent import SentContent
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 from redis_state.worker import Archived, TaskView
-from redis_state.worker.tasks.operate.copies import Copies
 from redis_state.worker.tasks.views.branches import tasks_of_branch
 
 _TASK = "/v1/sessions/{session}/tasks/{task}"
 _LARGEST_VERSION = 2**53
-# An input that cannot be compared.
-_NO_INPUT = (
-    *(TaskUnknown, RetryRefused, CorruptState, ArchiveUnavailable),
-    *(PayloadLost, PayloadUnreadable, PayloadStoreUnavailable),
-)
 # So many rows of an archived session are read at a time, and so often for one page.
 _PART, _MOST_PARTS = 1_000, 10
 # What a new task may do to others of its session.
@@ -124,7 +108,13 @@ async def submit_task(call: ApiCall) -> Response:
         attributes=body.attributes,
     )
     if not found.is_new and call.idempotency_key() is not None:
-        await _check_same(call, body, found.task_id)
+        await check_submitted(
+            call.store,
+            body.session_id,
+            found.task_id,
+            handler=body.handler,
+            task_input=body.input,
+        )
     document = {"session_id": body.session_id, "task_id": found.task_id, "created": found.is_new}
     return answer(document, 201 if found.is_new else 200)
 
@@ -144,23 +134,16 @@ async def read_tree(call: ApiCall) -> Response:
 
 async def read_timeline(call: ApiCall) -> Response:
     """Read all that is known of a task's runs: steps with their times, pauses, updates."""
-    query, (session_id, task_id) = call.asked(TimelineQuery), call.task
+    session_id, task_id = call.task
     view = await _found(call)
     steps, undos, pauses = await asyncio.gather(
         call.client.snapshots(session_id, task_id),
         call.client.compensations(session_id, task_id),
         call.client.pauses(session_id),
     )
-    missed: int | None = None
-    read = partial(_updates, call, archived=view.archived, limit=query.limit)
-    try:
-        page = await read(query.after)
-    except CursorGap as gap:
-        missed = gap.missed
-        page = await read(gap.resume_after)
     return answer(
-        {
-            "task": shown_task(call, view_document(view)),
+        await _task_and_rows(call, view)
+        | {
             "steps": [step_document(session_id, step) for step in steps],
             "compensations": [compensation_document(session_id, undo) for undo in undos],
             "pauses": [
@@ -168,12 +151,30 @@ async def read_timeline(call: ApiCall) -> Response:
                 for each in pauses
                 if each.task_id == task_id
             ],
-            "rows": _rows(call, page.entries),
-            "missed": missed,
-            "cursor": page.cursor,
-            "at_end": page.at_end,
         }
     )
+
+
+async def read_rows(call: ApiCall) -> Response:
+    """Read a task and a page of its updates: a timeline without what its journal and pauses say."""
+    return answer(await _task_and_rows(call, await _found(call)))
+
+
+async def _task_and_rows(call: ApiCall, view: TaskView) -> dict[str, Any]:
+    query, missed = call.asked(TimelineQuery), None
+    read = partial(_updates, call, archived=view.archived, limit=query.limit)
+    try:
+        page = await read(query.after)
+    except CursorGap as gap:
+        missed = gap.missed
+        page = await read(gap.resume_after)
+    return {
+        "task": shown_task(call, view_document(view)),
+        "rows": _rows(call, page.entries),
+        "missed": missed,
+        "cursor": page.cursor,
+        "at_end": page.at_end,
+    }
 
 
 async def list_snapshots(call: ApiCall) -> Response:
@@ -205,22 +206,6 @@ def new_id_of(call: ApiCall, given: str | None, field: str) -> str | None:
     if given == "":
         raise InvalidField(field, "needs a character or more")
     return key if given is None else given
-
-
-async def _check_same(call: ApiCall, body: SubmitBody, task_id: str) -> None:
-    """Compare what a repeated call submits with its task. Errors: KeyReused.
-
-    An input that cannot be read, or is gone, counts as the same.
-    """
-    payloads = call.store.base.payloads
-    try:
-        source = await Copies(call.store).source(body.session_id, task_id)
-        task_input = await payloads.fetch(source.task_input, of="a task", field="input")
-    except _NO_INPUT:
-        return
-    SentContent.of(payloads, "task", body.handler, body.input).check_same(
-        source.handler, task_input
-    )
 
 
 def _archived(call: ApiCall, wanted: Archived) -> Archived:
@@ -274,6 +259,8 @@ def _read(path: str, endpoint: Any, summary: str, result: Any, **more: Any) -> O
     return Operation("GET", path, endpoint, summary, result=result, **more)
 
 
+# Not served: the console's own, for a page that has the rest already.
+READ_ROWS = _read(f"{_TASK}/rows", read_rows, "Read on", TimelineResult, query=TimelineQuery)
 OPERATIONS = (
     Operation(
         "GET",

@@ -23,11 +23,12 @@ from redis_state.worker.tasks.operate.bulk import (
     is_made_under,
     named_under,
 )
-from redis_state.worker.tasks.operate.copies import Copies, Source
+from redis_state.worker.tasks.operate.copies import Copies, Source, check_forked
 from redis_state.worker.tasks.operate.reopen import Reopening
 from redis_state.worker.tasks.views.finding import FoundPage, find_tasks
 from redis_state.worker.tasks.views.finding_archived import Archived, find_in_both
 from redis_state.worker.tasks.views.session_list import SessionTaskPage, count_tasks, list_sessions
+from redis_state.worker.tasks.views.stream import view_task
 from redis_state.worker.tasks.views.summary import TaskSummary
 from redis_state.worker.tasks.views.task_filter import TaskFilter, TaskFilters
 
@@ -230,8 +231,9 @@ class TaskOperations:
         that it has retried and that failed again. ``before`` is that of forks, ``reason`` that of
         cancels.
 
-        Errors: InvalidField; BackendError if the tasks cannot be listed. What goes wrong with one
-        task is its outcome.
+        Errors: InvalidField; KeyReused if the key forked one of them before with another
+        ``before``; BackendError if the tasks cannot be listed. What goes wrong with one task is its
+        outcome.
         """
         try:
             action = BulkAction(action)
@@ -247,11 +249,20 @@ class TaskOperations:
             replace(wanted, statuses=statuses),
             partial(self._act, action, key=idempotency_key, before=before, reason=reason),
             leave_out=partial(is_made_under, action, idempotency_key),
+            check=None
+            if idempotency_key is None or action is not BulkAction.FORK
+            else partial(self._check_fork, idempotency_key, before),
             dry_run=dry_run,
             limit=limits.count("limit", limit),
             concurrency=limits.count("concurrency", concurrency),
             progress=progress,
         )
+
+    async def _check_fork(self, key: str, before: str | None, task: TaskSummary) -> None:
+        made = named_under(BulkAction.FORK, key, task.session_id, task.task_id)
+        view = await view_task(self.store, task.session_id, made)
+        if view is not None and view.forked_from is not None:
+            check_forked(view.forked_from, before)
 
     async def _act(
         self,

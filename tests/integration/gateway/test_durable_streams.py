@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -16,10 +17,20 @@ import httpx
 
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField
-from redis_state.gateway import AccessScope, Gateway, GatewayLimits, create_gateway
+from redis_state.gateway import (
+    AccessScope,
+    ApiKeys,
+    Gateway,
+    GatewayLimits,
+    create_gateway,
+    make_api_key,
+)
+from redis_state.gateway.auth import files
+from redis_state.gateway.durable_streams import feeds, frames
 from redis_state.gateway.durable_streams.frames import event_lines
 from redis_state.testing import eventually
 from tests.support.http.asgi_servers import PLAIN, serving_asgi
+from tests.support.http.event_streams import PATIENCE_S
 from tests.support.http.gateway import BASE, caller, code_of, stranger, tokens
 from tests.support.scripts.replies import ask
 
@@ -269,6 +280,38 @@ async def test_events_end_after_their_time_and_go_on_from_their_offset(
         await http.post(at("s"), content="two", headers=TEXT)
         again = (await http.get(at("s"), params={"offset": offset, "live": "sse"})).text
         assert ("data:one" in again, "data:two" in again) == (False, True)
+    await app.aclose()
+
+
+async def test_events_end_once_the_key_of_their_reader_was_removed(
+    store: RedisStateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_LOOK_S", 0.0)
+    for module in (frames, feeds):
+        monkeypatch.setattr(module, "HEARTBEAT_S", 0.05)
+    made = [make_api_key(name, ALL) for name in ("ann", "bob")]
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps([kept.document() for _, kept in made]))
+    app = create_gateway(
+        store, auth=ApiKeys.from_file(file), limits=GatewayLimits(events_s=3_600.0)
+    )
+    (ann, _), (bob, kept) = made
+    async with (
+        stranger(app, authorization=f"Bearer {ann}") as of_ann,
+        stranger(app, authorization=f"Bearer {bob}") as of_bob,
+    ):
+        await make(of_ann, "s", "one")
+        ask_for = {"params": {"offset": "-1", "live": "sse"}}
+        first = asyncio.create_task(of_ann.get(at("s"), **ask_for))
+        other = asyncio.create_task(of_bob.get(at("s"), **ask_for))
+        await eventually(lambda: _waiting(app) == 2, "two clients wait")
+        file.write_text(json.dumps([kept.document()]))
+        async with asyncio.timeout(PATIENCE_S):
+            assert "data:one" in (await first).text
+        assert (await of_ann.get(at("s"))).status_code == 401
+        assert not other.done()
+        app.end_streams()
+        await other
     await app.aclose()
 
 

@@ -177,10 +177,20 @@ async def test_a_failed_task_is_retried_rerun_and_forked(served: Served) -> None
             )
             assert forked.json() == {"session_id": "s", "task_id": "f"}
             assert forked.status_code == 201
-        of_another = await http.post(
-            at("s", "f", "fork"), json={}, headers={"idempotency-key": "f"}
+        for place, body in (
+            (at("s", "f", "fork"), {}),
+            (at("s", "t", "fork"), {}),
+            (at("s", "t", "fork"), {"before": "after"}),
+            (at("s", "t", "rerun"), {}),
+        ):
+            other = await http.post(place, json=body, headers={"idempotency-key": "f"})
+            assert (other.status_code, code_of(other)) == (409, "key_reused"), (place, body)
+        # The entry by another of its names is the same one.
+        entry = (await http.get(at("s", "f"))).json()["forked_from"]["before"]
+        same = await http.post(
+            at("s", "t", "fork"), json={"before": entry}, headers={"idempotency-key": "f"}
         )
-        assert (of_another.status_code, code_of(of_another)) == (409, "key_reused")
+        assert same.status_code == 201
         made = (await http.get(at("s", "f"))).json()["forked_from"]
         assert made["task_id"] == "t"
         nothing = await http.post(at("s", "t", "fork"), json={"before": "no such step"})
@@ -263,6 +273,19 @@ async def test_bulk_changes_what_matches_with_an_outcome_for_each(served: Served
         assert many.status_code == 422
         wide = await http.post("/v1/bulk", json={"action": "retry", "filter": {}})
         assert wide.status_code == 403
+
+
+async def test_a_bulk_fork_with_another_entry_under_its_key_is_refused(served: Served) -> None:
+    await served.client.submit("echo", session_id="s", task_id="t")
+    await ends(served, "s", "t")
+    async with served.caller("ann", "admin:session:s") as http:
+        body: dict[str, Any] = {"action": "fork", "filter": {"session_id": "s"}, "dry_run": False}
+        key = {"idempotency-key": "k"}
+        for _ in range(2):
+            done = await http.post("/v1/bulk", json=body, headers=key)
+            assert done.json()["counts"]["done"] == 1
+        other = await http.post("/v1/bulk", json=body | {"before": "a"}, headers=key)
+        assert (other.status_code, code_of(other)) == (409, "key_reused")
 
 
 async def test_a_busy_session_refuses_with_the_task_in_the_way(served: Served) -> None:

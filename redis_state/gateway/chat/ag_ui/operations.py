@@ -127,7 +127,7 @@ async def _begun(call: ApiCall, body: RunAgentBody, form: InputForm) -> tuple[Ch
         return await answer_pauses(call, body.thread_id, answers, claim=body.run_id)
     task = ChatTask(call, body.thread_id, body.run_id)
     given = _last_text(body.messages) if form == "text" else _conversation(body)
-    return task, await task.submit(call.path["handler"], given)
+    return task, await task.submit(call.path["handler"], given, keyed=True)
 
 
 def _conversation(body: RunAgentBody) -> dict[str, Any]:

@@ -90,7 +90,8 @@ async def chat(call: ApiCall) -> Response:
             task, place = await answer_pauses(call, body.id, answers, claim="approvals")
         else:
             task = ChatTask(call, body.id, await _task_id(call, body))
-            place = await task.submit(call.path["handler"], _given(body, query.input))
+            given, keyed = _given(body, query.input), call.idempotency_key() is not None
+            place = await task.submit(call.path["handler"], given, keyed=keyed)
         task, since = task.showing(query.children), frozenset(each.pause_id for each in answers)
         stream = MessageStream(task, approvals=query.approvals == "tool", since=since)
         is_new = place.within == "^" and not answers

@@ -1,4 +1,4 @@
-"""What a task's page keeps while it is streamed: its rows and its tree are read once, then on.
+"""What a task's page keeps while it is streamed: rows, steps and tree are read once, then on.
 
 A page that reads all of them for each row that comes costs the more the longer the task runs.
 """
@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from redis_state.errors import RedisStateError, TaskUnknown
 from redis_state.gateway.answers import problem_of
-from redis_state.gateway.calls import authorise
-from redis_state.gateway.console.operations import READ_TIMELINE, READ_TREE
+from redis_state.gateway.calls import Operation, authorise
+from redis_state.gateway.console.operations import READ_ROWS, READ_TIMELINE, READ_TREE
 from redis_state.gateway.console.pages import PageCall
 from redis_state.gateway.documents import branch_documents
 from redis_state.gateway.streaming.reading import LiveEvent
@@ -24,11 +24,13 @@ _PAGE, _MOST_PAGES = 1_000, 50
 # A page of rows may be many parts of an archive: no more are begun after so long.
 _LONGEST_S = 5.0
 _SHOWN_ROWS = 30
+_BESIDE = ("steps", "compensations", "pauses")
 # What the waterfall is drawn from: so many rows, and so much of each.
 _MOST_MARKS = 5_000
 _DRAWN = frozenset({"STATUS_CHANGE", "CHECKPOINT"})
 _MARKED = ("status", "worker", "pause", "reason", "actor", "approved", "notice", "entry")
-# Rows that may be about children. Others come often: the tree is read again after so long.
+# Rows that may be about children, pauses and runs. Others come often: the tree is read again after
+# so long.
 _MOVES = frozenset({"STATUS_CHANGE", "CHECKPOINT", "NOTIFICATION"})
 _TREE_EVERY_S = 2.0
 
@@ -39,6 +41,9 @@ class ShownRows:
     def __init__(self, call: PageCall) -> None:
         self._call = call
         self._cursor: str | None = None
+        # What the last whole timeline had beside rows, and what its journal had counted by then.
+        self._beside: dict[str, Any] = {}
+        self._counted: list[bytes | None] | None = None
         self._marks: deque[dict[str, Any]] = deque(maxlen=_MOST_MARKS)
         self._newest: deque[dict[str, Any]] = deque(maxlen=_SHOWN_ROWS)
         self._missed = 0
@@ -48,24 +53,43 @@ class ShownRows:
         """The newest rows, oldest first."""
         return list(self._newest)
 
-    async def read(self) -> dict[str, Any]:
+    async def read(self, *, fresh: bool = True) -> dict[str, Any]:
         """Read on, and return the timeline with the rows of its waterfall. Errors: HttpProblem.
 
-        It may end before the newest row, and then says so. The next read begins there.
+        It may end before the newest row, and then says so. The next read begins there. Its steps
+        and pauses are read again if that is to be ``fresh``, or if there are other steps.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + _LONGEST_S
-        timeline = await self._page()
+        counted = await self._count()
+        if fresh or counted != self._counted:
+            timeline = await self._page(READ_TIMELINE)
+            self._beside, self._counted = {name: timeline[name] for name in _BESIDE}, counted
+        else:
+            timeline = await self._page(READ_ROWS)
         for _ in range(_MOST_PAGES - 1):
             if timeline["at_end"] or loop.time() >= until:
                 break
-            timeline = await self._page()
-        return timeline | {"rows": list(self._marks), "missed": self._missed}
+            timeline = await self._page(READ_ROWS)
+        return self._beside | timeline | {"rows": list(self._marks), "missed": self._missed}
 
-    async def _page(self) -> dict[str, Any]:
+    async def _count(self) -> list[bytes | None]:
+        """Read how many entries the task's journal has, and of which version the last step is."""
+        store, path = (await self._call.backstage.services()).store, self._call.task
+        authorise(READ_TIMELINE, self._call.principal, path)
+        key = store.tasks.keys(path["session"], path["task"]).journal
+        try:
+            counted: list[bytes | None] = await store.transport.commands.hmget(
+                key, "entries", "versions"
+            )
+        except RedisStateError as error:
+            raise problem_of(error) from error
+        return counted
+
+    async def _page(self, operation: Operation) -> dict[str, Any]:
         query = {"limit": _PAGE, "after": self._cursor}
         timeline: dict[str, Any] = await self._call.perform(
-            READ_TIMELINE, path=self._call.task, query=query
+            operation, path=self._call.task, query=query
         )
         self._cursor = timeline["cursor"]
         self._missed += timeline["missed"] or 0
@@ -116,7 +140,7 @@ async def _whole(services: Any, session: str, task: str) -> tuple[list[TaskState
     return branch_of(view.state, tasks), incomplete
 
 
-def may_be_about_children(events: Iterable[LiveEvent]) -> bool:
+def may_be_moves(events: Iterable[LiveEvent]) -> bool:
     """Return whether events are more than what a task says while it runs."""
     return any(each.cursor is None or each.name in _MOVES for each in events)
 

@@ -22,7 +22,7 @@ from redis_state.gateway.console.rendering import render
 from redis_state.gateway.console.views.history import (
     ShownRows,
     ShownTree,
-    may_be_about_children,
+    may_be_moves,
 )
 from redis_state.gateway.console.views.inbox import with_form
 from redis_state.gateway.console.views.live import stream_part
@@ -57,7 +57,7 @@ async def stream_task(call: PageCall) -> Response:
             # What was read may be of a history that the server has lost.
             history, tree = ShownRows(call), ShownTree(call)
         try:
-            found = await _read(call, history, tree, fresh=may_be_about_children(events))
+            found = await _read(call, history, tree, fresh=may_be_moves(events))
         except HttpProblem:
             return ""
         return render("task_part.html", **call.values(), **found)
@@ -70,7 +70,7 @@ async def _read(
 ) -> dict[str, Any]:
     # One after the other: a read that outlived the error of the other one would go on with rows
     # that a later read has too.
-    timeline = await history.read()
+    timeline = await history.read(fresh=fresh)
     tree = await tree_of.read(fresh=fresh)
     task, caller, session = timeline["task"], call.principal, call.asked("session")
     steer = caller.may(Right.STEER, session)

@@ -99,12 +99,13 @@ async def do_to_all(
     act: Act,
     *,
     leave_out: Callable[[TaskSummary], bool],
+    check: Callable[[TaskSummary], Awaitable[None]] | None,
     dry_run: bool,
     limit: int,
     concurrency: int,
     progress: Progress | None,
 ) -> BulkReport:
-    """See `TaskClient.bulk`."""
+    """See `TaskClient.bulk`. ``check`` may refuse it, before a task of a page is changed."""
     now = datetime.now(UTC)
     before = wanted.created_before
     before = (
@@ -118,8 +119,11 @@ async def do_to_all(
         size = min(_PAGE, limit - len(items))
         page = await find_tasks(store, wanted, newest_first=False, limit=size, after=cursor)
         cursor = page.cursor
+        tasks = [task for task in page.tasks if not leave_out(task)]
+        if check is not None:
+            await asyncio.gather(*map(check, tasks))
         for item in asyncio.as_completed(
-            [_one(task, act, gate, dry_run=dry_run) for task in page.tasks if not leave_out(task)]
+            [_one(task, act, gate, dry_run=dry_run) for task in tasks]
         ):
             items.append(await item)
             if progress is not None:

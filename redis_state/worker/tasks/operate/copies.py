@@ -22,6 +22,7 @@ from redis_state.archive.model import ArchivedTask
 from redis_state.errors import (
     CorruptState,
     InvalidField,
+    KeyReused,
     PayloadUnreadable,
     RetryRefused,
     TaskUnknown,
@@ -56,7 +57,7 @@ from redis_state.worker.tasks.recorded.journal import (
     steps_of,
 )
 from redis_state.worker.tasks.turns import InTurn
-from redis_state.worker.tasks.views.links import write_link
+from redis_state.worker.tasks.views.links import TaskLink, write_link
 
 _KINDS = ("step:", "pause:", "child:")
 
@@ -353,11 +354,8 @@ def _named(journal: Mapping[str, Any], before: str) -> str:
     Errors: InvalidField.
     """
     entries = [name for name in journal if name.startswith(_KINDS)]
-    for meant in (
-        [name for name in entries if name == before],
-        [name for name in entries if name.partition(":")[2] == before],
-        [name for name in entries if _name_of(name) == before],
-    ):
+    for at in range(3):
+        meant = [name for name in entries if _names_of(name)[at] == before]
         if len(meant) > 1:
             some = ", ".join(meant[:5])
             raise InvalidField("before", f"is the name of {len(meant)} entries: one of {some}")
@@ -368,8 +366,17 @@ def _named(journal: Mapping[str, Any], before: str) -> str:
     )
 
 
-def _name_of(entry: str) -> str:
-    return entry.partition(":")[2].rpartition("#")[0].replace("##", "#")
+def _names_of(entry: str) -> tuple[str, str, str]:
+    """Return how an entry can be named: itself, without its kind, without its number too."""
+    named = entry.partition(":")[2]
+    return entry, named, named.rpartition("#")[0].replace("##", "#")
+
+
+def check_forked(link: TaskLink, before: str | None) -> None:
+    """Compare what a repeated fork keeps with what the fork has kept. Errors: KeyReused."""
+    same = before is None if link.before is None else before in _names_of(link.before)
+    if not same:
+        raise KeyReused("fork")
 
 
 def _bounds(

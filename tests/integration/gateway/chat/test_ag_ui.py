@@ -137,9 +137,10 @@ async def test_the_same_run_posted_again_is_the_same_task(chat: Served) -> None:
         again = await AgUiClient(ann.http).run("say", run_input("s", "t", "hi"))
         assert again.kinds() == ["RUN_STARTED", "MESSAGES_SNAPSHOT", *ann.kinds()[-4:]]
         assert len(await chat.store.list_tasks("s")) == 1
-        other = await ann.http.post("/v1/ag-ui/talk", json=run_input("s", "t"))
-        assert other.status_code == 409
-        assert other.json()["error"]["code"] == "task_exists"
+        for handler, text in (("talk", "hi"), ("say", "bye")):
+            other = await ann.http.post(f"/v1/ag-ui/{handler}", json=run_input("s", "t", text))
+            assert other.status_code == 409
+            assert other.json()["error"]["code"] == "key_reused"
 
 
 async def test_an_interrupt_is_a_pause_and_resume_decides_it_once(chat: Served) -> None:

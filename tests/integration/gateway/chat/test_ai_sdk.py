@@ -83,6 +83,19 @@ def text_of(chunks: list[dict[str, Any]]) -> str:
     return "".join(each["delta"] for each in chunks if each["type"] == "text-delta")
 
 
+async def test_a_message_under_a_key_is_the_task_of_what_was_sent_under_it(chat: Served) -> None:
+    async with client(chat) as http:
+        key = {"idempotency-key": "k"}
+        first = await read(http, "POST", "/v1/ai-sdk/talk", json=sent("s"), headers=key)
+        again = await read(http, "POST", "/v1/ai-sdk/talk", json=sent("s"), headers=key)
+        assert text_of(again) == text_of(first) == "Hello"
+        for handler, body in (("talk", sent("s", "bye")), ("say", sent("s"))):
+            refused = await http.post(f"/v1/ai-sdk/{handler}", json=body, headers=key)
+            assert refused.status_code == 409
+            assert refused.json()["error"]["code"] == "key_reused"
+        assert len(await chat.store.list_tasks("s")) == 1
+
+
 async def test_a_message_has_its_parts_and_an_end(chat: Served) -> None:
     async with client(chat) as http:
         chunks = await read(http, "POST", "/v1/ai-sdk/talk", json=sent("s"))

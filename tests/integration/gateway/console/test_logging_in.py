@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,13 +25,18 @@ from redis_state.gateway import (
     create_gateway,
     make_api_key,
 )
+from redis_state.gateway import app as gateway_app
 from redis_state.gateway.answers import HttpProblem
 from redis_state.gateway.auth import files
+from redis_state.gateway.auth.jwt import Secrets
 from redis_state.gateway.console.assets import PINNED, digest
+from redis_state.gateway.console.cookies import SealedLogin, open_login, seal_login
 from redis_state.gateway.console.logins import Logins
+from redis_state.gateway.streaming.hub import Hub
 from tests.integration.gateway.console.conftest import KEYS, LogIn
 from tests.support.browser.console import Browser
-from tests.support.http.gateway import SECRET, Served, stranger, tokens
+from tests.support.http.asgi_servers import serving_asgi
+from tests.support.http.gateway import SECRET, Served, paused, stranger, tokens
 
 
 async def test_a_key_is_exchanged_for_a_cookie_that_scripts_and_other_sites_do_not_get(
@@ -89,12 +96,64 @@ async def test_a_cookie_ends_with_its_credential(store: RedisStateStore) -> None
     assert cookie.expires <= soon.timestamp() + 1
     # Another process with the same secret knows it; one with a secret of its own does not.
     for options, known in ((ConsoleOptions(secret=SECRET), True), (ConsoleOptions(), False)):
-        other = create_gateway(store, auth=ApiKeys([]), console=options)
+        other = create_gateway(store, auth=ApiKeys([kept]), console=options)
         moved = Browser(other)
         moved.http.cookies = browser.http.cookies
         assert ("Log in" not in (await moved.get()).text) is known
         await other.aclose()
     await app.aclose()
+
+
+async def test_a_login_ends_with_its_key_and_has_the_scopes_that_the_key_has_now(
+    console: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_LOOK_S", 0.0)
+    monkeypatch.setattr(gateway_app, "Hub", partial(Hub, heartbeat_s=0.05))
+    key, kept = make_api_key("ann", ["read:*", "steer:*"])
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps([kept.document()]))
+    options = ConsoleOptions(secret=SECRET)
+    app = create_gateway(console.store, auth=ApiKeys.from_file(file), console=options)
+    await console.client.submit("ask", session_id="s", task_id="t")
+    await paused(console, "s", "t")
+    async with serving_asgi(app, stop=app.end_streams) as port:
+        ann = Browser(app, base=f"http://127.0.0.1:{port}", over_socket=True)
+        await ann.log_in(key)
+        page = await ann.get("/task", session="s", task="t")
+        assert page.form("/task/cancel")
+        live, asked = f"{ann.mount}/console/task/live", {"session": "s", "task": "t"}
+        async with ann.http.stream("GET", live, params=asked) as open_page:
+            assert open_page.status_code == 200
+            fewer = kept.document() | {"scopes": ["read:*"]}
+            file.write_text(json.dumps([fewer]))
+            assert "event: expired" in "".join([each async for each in open_page.aiter_text()])
+        refused = await ann.send(page.form("/task/cancel"))
+        assert refused.status == 403
+        assert "Log in" not in (await ann.get()).text
+        file.write_text("[]")
+        assert (await ann.send(page.form("/task/cancel"))).status == 401
+        assert "Log in" in (await ann.get()).text
+        await ann.http.aclose()
+
+
+def test_a_cookie_is_read_by_its_secret_alone_and_changed_by_nobody() -> None:
+    keys, moment = Secrets(SECRET), datetime(2030, 1, 1, tzinfo=UTC)
+    login = SealedLogin("rsk_abc_" + "s" * 2_000, moment)
+    cookie = seal_login(keys, login)
+    assert "rsk_" not in urlsafe_b64decode(cookie + "==").decode("latin-1")
+    assert "sss" not in repr(login)
+    assert open_login(keys, cookie) == login
+    rotated = Secrets({"2": f"another {SECRET}", "1": SECRET})
+    assert open_login(rotated, cookie) == login
+    assert open_login(Secrets(f"another {SECRET}"), cookie) is None
+    assert seal_login(keys, login) != cookie
+    raw = bytearray(urlsafe_b64decode(cookie + "=" * (-len(cookie) % 4)))
+    for at in (0, 16, len(raw) // 2, len(raw) - 33, len(raw) - 1):
+        changed = bytearray(raw)
+        changed[at] ^= 1
+        assert open_login(keys, urlsafe_b64encode(changed).decode()) is None
+    for nothing in ("", "a", "é", "\ud800", "=", "-" * 5_000, cookie[:-10], cookie + "AAAA"):
+        assert open_login(keys, nothing) is None
 
 
 def test_a_form_of_before_a_new_secret_is_taken_until_the_old_one_is_removed(

@@ -27,12 +27,14 @@ from redis_state.models import (
     TaskType,
     UpdateType,
 )
+from redis_state.scripts import TaskKeys
 from redis_state.stores.sessions.tasks import TaskStore
 from redis_state.testing import eventually
 from redis_state.worker import Schedule
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.new_tasks import NewTasks
+from redis_state.worker.tasks.recorded.journal import Journals
 from tests.integration.gateway.console.conftest import LogIn
 from tests.support.browser.console import Browser, Form
 from tests.support.http.event_streams import EventParser
@@ -352,11 +354,18 @@ async def test_a_live_task_costs_its_own_tasks_and_not_those_of_its_session(
         return await every(self, session_id)
 
     monkeypatch.setattr(TaskStore, "list", counted)
+    journals, read_journal = list[str](), Journals.read
+
+    async def read_counted(self: Journals, keys: TaskKeys, **named: Any) -> Any:
+        journals.append(keys.task_id)
+        return await read_journal(self, keys, **named)
+
+    monkeypatch.setattr(Journals, "read", read_counted)
     renders, render = list[int](), ShownRows.read
 
-    async def recorded(self: ShownRows) -> dict[str, Any]:
-        found = await render(self)
-        renders.append(len(self.newest))
+    async def recorded(self: ShownRows, **named: Any) -> dict[str, Any]:
+        found = await render(self, **named)
+        renders.append(len(journals))
         return found
 
     monkeypatch.setattr(ShownRows, "read", recorded)
@@ -369,6 +378,8 @@ async def test_a_live_task_costs_its_own_tasks_and_not_those_of_its_session(
     assert (await stream)[-1].name == "end"
     assert len(renders) > 3
     assert listed == ["s"]
+    # What a handler says between its steps is read on: its journal is not read again.
+    assert renders[0] == renders[1] == renders[2] < renders[-1]
 
 
 def test_no_value_ends_a_message_of_a_live_part() -> None:
@@ -396,7 +407,7 @@ async def _events(browser: Browser, path: str) -> list[Any]:
 async def test_no_read_of_a_page_outlives_it() -> None:
     reading = set[str]()
 
-    async def rows() -> dict[str, Any]:
+    async def rows(**_: Any) -> dict[str, Any]:
         reading.add("rows")
         for _ in range(20):
             await asyncio.sleep(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,9 +10,7 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
-from redis_state.errors import (
-    InvalidField,
-)
+from redis_state.errors import InvalidField, KeyReused
 from redis_state.models import TaskStatus
 from redis_state.worker.tasks.operate.bulk import BulkItem, BulkOutcome
 from tests.support.processes.pools import client_of, pool
@@ -62,6 +61,27 @@ async def test_all_that_match_are_retried_each_with_its_outcome(store: RedisStat
             forked = await client.bulk("fork", handler="g", idempotency_key="f", limit=50)
             assert forked.counts[BulkOutcome.DONE] == len(forked.items) == 12
         assert sum((await client.count(handler="g")).values()) == 24
+
+
+async def test_a_bulk_fork_under_a_key_keeps_what_it_was_asked_to_keep(
+    store: RedisStateStore,
+) -> None:
+    work = Work("")
+    async with pool(store, {"h": work}) as client:
+        for number in range(3):
+            await client.submit("h", session_id="s", task_id=f"t{number}")
+            await client.wait("s", f"t{number}")
+        ask = partial(client.bulk, "fork", handler="h", session_id="s", idempotency_key="k")
+        first = await ask(before="b", limit=1)
+        assert first.counts[BulkOutcome.DONE] == 1
+        for before in ("c", None):
+            for dry_run in (True, False):
+                with pytest.raises(KeyReused, match="this fork"):
+                    await ask(before=before, dry_run=dry_run)
+        assert len(await store.list_tasks("s")) == 4
+        again = await ask(before="b")
+        assert again.counts[BulkOutcome.DONE] == len(again.items) == 3
+        assert len(await store.list_tasks("s")) == 6
 
 
 async def test_a_task_that_failed_again_is_not_reported_as_retried(store: RedisStateStore) -> None:
