@@ -10,7 +10,7 @@ from a2a.utils.constants import DEFAULT_LIST_TASKS_PAGE_SIZE
 from a2a.utils.task import validate_page_size
 
 from redis_state.integrations.a2a.backend import A2ABackend
-from redis_state.integrations.a2a.convert import protocol_errors, task_of
+from redis_state.integrations.a2a.convert import nanoseconds, protocol_errors, task_of
 from redis_state.stores.a2a.task_model import ListRequest
 
 
@@ -23,7 +23,7 @@ class ScopedTasks:
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         """Return a page of the caller's tasks, the last changed first, as of one moment.
 
-        Errors: InvalidParamsError for a page token or size that is wrong.
+        Errors: InvalidParamsError for a page token, a page size or a time that is wrong.
         """
         scope = self.backend.scope(context)
         if params.page_size:
@@ -31,7 +31,7 @@ class ScopedTasks:
         context_id, since_ns = params.context_id or None, None
         state = str(int(params.status)) if params.status else None
         if params.HasField("status_timestamp_after"):
-            since_ns = params.status_timestamp_after.ToNanoseconds()
+            since_ns = nanoseconds("status_timestamp_after", params.status_timestamp_after)
         size = params.page_size or DEFAULT_LIST_TASKS_PAGE_SIZE
         # A token reads on in its own list only.
         about = (scope, context_id, state, since_ns)

@@ -7,7 +7,7 @@ version. So nothing is published that was not written, and nothing written is lo
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 
 from a2a.server.cluster import (
@@ -26,6 +26,7 @@ from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
 from redis_state.errors import CursorGap, InvalidTransition, VersionConflict
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import (
+    canceled,
     draft_of,
     event_bytes,
     event_of,
@@ -86,27 +87,49 @@ class RedisVersionedTaskStore(ScopedTasks, VersionedTaskStore):
     ) -> TaskVersion:
         """Write the version after ``prev_version``, with its event, and return it.
 
-        A cancel needs no version, only a task that has not ended. Errors:
+        A cancel needs no version, only a task that has not ended. It keeps what was written since
+        the task was read. Errors:
         ConcurrentTaskModificationError for a stale version, a version of another owner's task, a
         task that has ended or was deleted; InvalidParamsError for what is too large.
         """
         ref = self.backend.ref(task.id, context)
-        draft = draft_of(*explained(task, event, self.backend.owner.reason(ref)))
+        cancels = task.status.state == TaskState.TASK_STATE_CANCELED
         lost = ConcurrentTaskModificationError(task.id)
-        if task.status.state == TaskState.TASK_STATE_CANCELED:
-            rule = UNLESS_ENDED
-        elif isinstance(prev_version, RedisTaskVersion) and prev_version.ref != ref:
+        if isinstance(prev_version, RedisTaskVersion) and prev_version.ref != ref and not cancels:
             raise lost
-        else:
-            rule = Rule.at(_place(prev_version))
+        task, event = explained(task, event, self.backend.owner.reason(ref))
         with protocol_errors():
             try:
-                version = await self.backend.owner.save(ref, draft, rule)
+                if cancels:
+                    version = await self._cancel(ref, task, event, prev_version)
+                else:
+                    rule = Rule.at(_place(prev_version))
+                    version = await self.backend.owner.save(ref, draft_of(task, event), rule)
             except (VersionConflict, InvalidTransition) as error:
                 raise lost from error
         if version is None:
             raise lost
         return RedisTaskVersion(ref, version)
+
+    async def _cancel(
+        self, ref: Ref, task: Task, event: Event | None, prev_version: TaskVersion
+    ) -> VersionStamp | None:
+        """Write a cancel over whatever version there is, and keep what was written meanwhile.
+
+        It was made from an earlier read: what the agent saved since is not in it. None if there is
+        no task, or if it has ended.
+        """
+        draft = draft_of(task, event)
+        for _ in range(_CANCEL_TRIES):
+            found = await self.backend.owner.repeat(partial(self.backend.owner.look, ref))
+            if found is None or found.phase in {Phase.ENDED, Phase.GONE}:
+                return None
+            if RedisTaskVersion(ref, found.version) != prev_version:
+                draft = draft_of(*canceled(found.body, task, event))
+            with suppress(VersionConflict):
+                return await self.backend.owner.save(ref, draft, Rule.at(found.version))
+        # A task that is written all the time is canceled as it was a moment ago.
+        return await self.backend.owner.save(ref, draft, UNLESS_ENDED)
 
     async def get(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
         """Return a copy of the task with its version, or None.
@@ -204,6 +227,7 @@ class RedisTaskEventStream(TaskEventStream):
 
 
 _LONGEST_CURSOR = 37
+_CANCEL_TRIES = 20
 
 
 def _place(version: TaskVersion) -> VersionStamp:
