@@ -152,15 +152,18 @@ async def test_a_state_that_this_sdk_does_not_know_is_a_typed_error(
         await tasks.get(nobody, ME)
 
 
-@pytest.mark.parametrize("end", [COMPLETED, CANCELED])
+@pytest.mark.parametrize(("end", "holds_lease"), [(COMPLETED, True), (CANCELED, False)])
 async def test_nothing_of_a_task_outlives_it(
-    settings: Settings, scripts: Scripts, end: TaskState
+    settings: Settings,
+    scripts: Scripts,
+    end: TaskState,
+    holds_lease: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     finished_ms = settings.finished_task_ttl.total_seconds() * 1000
     active_ms = settings.active_task_ttl.total_seconds() * 1000
     assert finished_ms * 2 < active_ms
     async with server_on(settings) as backend:
-        store = create_task_store(backend, holds_lease=True)
+        store = create_task_store(backend, holds_lease=holds_lease)
         configs = create_push_config_store(backend)
         keys = backend.tasks.keys(backend.ref("t", ME))
         push, index = keys.configs, backend.store.base.keys.a2a_config_scopes("t")
@@ -175,7 +178,8 @@ async def test_nothing_of_a_task_outlives_it(
             assert left > active_ms * 0.9
         await store.save(task(state=end), ME)
         assert len(await configs.get_info_for_dispatch("t")) == 1
-        for left in await lives(scripts, keys.task, keys.lease, push):
+        leases = [keys.lease] if holds_lease else []
+        for left in await lives(scripts, keys.task, push, *leases):
             assert 0 < left <= finished_ms + 60_000
         await store.delete("t", ME)
         assert await configs.get_info_for_dispatch("t") == []
