@@ -250,7 +250,10 @@ async def test_a_queue_whose_end_cannot_be_told_is_closed_all_the_same(
         # Nor was a queue made that nobody hears of.
         with pytest.raises(BackendError):
             await far.create_or_tap("u")
-        assert await far.get("u") is None
+        with pytest.raises(BackendError):
+            await far.add("v", EventQueueLegacy())
+        assert await far.get("u") is await far.get("v") is None
+        assert backend.fed == set()
         # Whoever listens elsewhere hears it from the lease, which nobody renews.
         assert await read(tap) == []
         proxy.silence(silent=False)
