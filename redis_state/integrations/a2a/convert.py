@@ -42,8 +42,8 @@ _LONGEST_ID = 2048
 def draft_of(task: Task, event: Event | None) -> Draft:
     """Make a task ready to be written. One that stops without an event of its own is its event.
 
-    Errors: InvalidParamsError for a task without an id or with one of more than 2048 bytes, in no
-    state that this SDK knows, or at a time that cannot be.
+    Errors: InvalidParamsError for a task without an id or with one of more than 2048 bytes, or in
+    no state that this SDK knows. Also for a timestamp that cannot be.
     """
     if not task.id:
         raise InvalidParamsError("task: an id is needed")
@@ -155,8 +155,9 @@ def canceled(body: bytes, task: Task, event: Event | None) -> tuple[Task, Event 
     if current.status.HasField("message") and spoken != task.status.message:
         current.history.append(spoken)
     current.status.CopyFrom(task.status)
-    if isinstance(event, TaskStatusUpdateEvent):
-        current.metadata.MergeFrom(event.metadata)
+    changed = event if isinstance(event, TaskStatusUpdateEvent) else task
+    if changed.HasField("metadata"):
+        current.metadata.MergeFrom(changed.metadata)
     return current, current if isinstance(event, Task) else event
 
 

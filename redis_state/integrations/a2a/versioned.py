@@ -7,7 +7,7 @@ version. So nothing is published that was not written, and nothing written is lo
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from functools import partial
 
 from a2a.server.cluster import (
@@ -26,7 +26,6 @@ from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
 from redis_state.errors import CursorGap, InvalidTransition, VersionConflict
 from redis_state.integrations.a2a.backend import A2ABackend
 from redis_state.integrations.a2a.convert import (
-    canceled,
     draft_of,
     event_bytes,
     event_of,
@@ -35,7 +34,7 @@ from redis_state.integrations.a2a.convert import (
     task_of,
 )
 from redis_state.integrations.a2a.scoped_tasks import ScopedTasks
-from redis_state.stores.a2a.task_model import UNLESS_ENDED, Phase, Ref, Rule, VersionStamp
+from redis_state.stores.a2a.task_model import Phase, Ref, Rule, VersionStamp
 from redis_state.stores.a2a.tasks import new_write
 
 
@@ -95,41 +94,25 @@ class RedisVersionedTaskStore(ScopedTasks, VersionedTaskStore):
         ref = self.backend.ref(task.id, context)
         cancels = task.status.state == TaskState.TASK_STATE_CANCELED
         lost = ConcurrentTaskModificationError(task.id)
-        if isinstance(prev_version, RedisTaskVersion) and prev_version.ref != ref and not cancels:
-            raise lost
+        place: VersionStamp | None = None
+        if isinstance(prev_version, RedisTaskVersion):
+            if prev_version.ref == ref:
+                place = prev_version.place
+            elif not cancels:
+                raise lost
         task, event = explained(task, event, self.backend.owner.reason(ref))
         with protocol_errors():
             try:
                 if cancels:
-                    version = await self._cancel(ref, task, event, prev_version)
+                    version = await self._cancel(ref, task, event, place)
                 else:
-                    rule = Rule.at(_place(prev_version))
+                    rule = Rule.at(place or _place(prev_version))
                     version = await self.backend.owner.save(ref, draft_of(task, event), rule)
             except (VersionConflict, InvalidTransition) as error:
                 raise lost from error
         if version is None:
             raise lost
         return RedisTaskVersion(ref, version)
-
-    async def _cancel(
-        self, ref: Ref, task: Task, event: Event | None, prev_version: TaskVersion
-    ) -> VersionStamp | None:
-        """Write a cancel over whatever version there is, and keep what was written meanwhile.
-
-        It was made from an earlier read: what the agent saved since is not in it. None if there is
-        no task, or if it has ended.
-        """
-        draft = draft_of(task, event)
-        for _ in range(_CANCEL_TRIES):
-            found = await self.backend.owner.repeat(partial(self.backend.owner.look, ref))
-            if found is None or found.phase in {Phase.ENDED, Phase.GONE}:
-                return None
-            if RedisTaskVersion(ref, found.version) != prev_version:
-                draft = draft_of(*canceled(found.body, task, event))
-            with suppress(VersionConflict):
-                return await self.backend.owner.save(ref, draft, Rule.at(found.version))
-        # A task that is written all the time is canceled as it was a moment ago.
-        return await self.backend.owner.save(ref, draft, UNLESS_ENDED)
 
     async def get(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
         """Return a copy of the task with its version, or None.
@@ -227,13 +210,10 @@ class RedisTaskEventStream(TaskEventStream):
 
 
 _LONGEST_CURSOR = 37
-_CANCEL_TRIES = 20
 
 
 def _place(version: TaskVersion) -> VersionStamp:
-    """Read which version is expected; one that the SDK made itself is a number without a time."""
-    if isinstance(version, RedisTaskVersion):
-        return version.place
+    """Read a version that the SDK made itself: a number without a time."""
     number = version._value  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise InvalidParamsError("prev_version: a number is needed")

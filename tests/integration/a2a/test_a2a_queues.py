@@ -313,7 +313,7 @@ async def test_who_only_listens_writes_nothing_but_a_cancel(
     assert found is not None
     assert found.owner == here.backend.owner.name
     await theirs.save(task(state=CANCELED), ME)
-    assert await ours.get("t", ME) == task(state=CANCELED)
+    assert await ours.get("t", ME) == task(state=CANCELED, text="newest")
     await queue.close(immediate=True)
     assert await read(tap) == []
 

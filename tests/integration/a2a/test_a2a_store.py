@@ -91,6 +91,20 @@ async def test_nobody_takes_over_a_task_by_its_id(tasks: RedisTaskStore) -> None
     assert await tasks.get("t", ME) == task(text="mine")
 
 
+async def test_a_cancel_keeps_what_another_server_saved_since_the_task_was_read(
+    settings: Settings, tasks: RedisTaskStore
+) -> None:
+    async with server_on(settings) as elsewhere:
+        working = create_task_store(elsewhere, holds_lease=True)
+        await working.save(task(), ME)
+        made = await tasks.get("t", ME)
+        assert made is not None
+        await working.save(task(text="result"), ME)
+        made.status.state = CANCELED
+        await tasks.save(made, ME)
+        assert await working.get("t", ME) == task(state=CANCELED, text="result")
+
+
 async def test_a_cancel_is_not_lost_to_a_later_write(tasks: RedisTaskStore) -> None:
     for end in (CANCELED, COMPLETED, FAILED):
         name = f"t{end}"
