@@ -27,6 +27,7 @@ from a2a.utils.errors import (
 )
 from a2a.utils.proto_utils import to_stream_response
 from google.protobuf.message import DecodeError
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from redis_state.errors import CursorGap, InvalidField, InvalidTransition
 from redis_state.models.hosts.a2a import read_state
@@ -42,7 +43,7 @@ def draft_of(task: Task, event: Event | None) -> Draft:
     """Make a task ready to be written. One that stops without an event of its own is its event.
 
     Errors: InvalidParamsError for a task without an id or with one of more than 2048 bytes, or in
-    no state that this SDK knows.
+    no state that this SDK knows. Also for a timestamp that cannot be.
     """
     if not task.id:
         raise InvalidParamsError("task: an id is needed")
@@ -55,7 +56,7 @@ def draft_of(task: Task, event: Event | None) -> Draft:
         event = task
     state = str(int(task.status.state))
     timed = task.HasField("status") and task.status.HasField("timestamp")
-    when_ns = task.status.timestamp.ToNanoseconds() if timed else None
+    when_ns = nanoseconds("task: its timestamp", task.status.timestamp) if timed else None
     return Draft(
         state=state,
         phase=phase,
@@ -63,6 +64,14 @@ def draft_of(task: Task, event: Event | None) -> Draft:
         event=b"" if event is None else event_bytes(event),
         fields={"body": task.SerializeToString()},
     )
+
+
+def nanoseconds(name: str, moment: Timestamp) -> int:
+    """Read a time. Errors: InvalidParamsError for one that no clock shows."""
+    try:
+        return moment.ToNanoseconds()
+    except ValueError as error:
+        raise InvalidParamsError(f"{name}: {error}") from None
 
 
 def phase_of(task: Task) -> Phase:
@@ -133,6 +142,23 @@ def failed(task_id: str, body: bytes, reason: str) -> Draft:
     status.timestamp.FromDatetime(datetime.now(UTC))
     task.status.CopyFrom(status)
     return draft_of(task, status_of(task))
+
+
+def canceled(body: bytes, task: Task, event: Event | None) -> tuple[Task, Event | None]:
+    """Put a cancel on the task as it was written since, unless that cannot be read."""
+    try:
+        current = Task.FromString(body)
+    except DecodeError:
+        return task, event
+    # As the SDK does: the message of a status that is replaced goes to the history.
+    spoken = current.status.message
+    if current.status.HasField("message") and spoken != task.status.message:
+        current.history.append(spoken)
+    current.status.CopyFrom(task.status)
+    changed = event if isinstance(event, TaskStatusUpdateEvent) else task
+    if changed.HasField("metadata"):
+        current.metadata.MergeFrom(changed.metadata)
+    return current, current if isinstance(event, Task) else event
 
 
 def explained(task: Task, event: Event | None, reason: str) -> tuple[Task, Event | None]:

@@ -32,7 +32,8 @@ class InterruptibleExecutor(AgentExecutor):
 
     The inner executor's ``cancel`` is called first, as the SDK does for a cancel on the server that
     runs it; then its ``execute`` is cancelled, and this server's own subscribers receive the
-    task's end. ``stop_s`` is how long the inner ``cancel`` may take.
+    task's end. ``stop_s`` is how long each of the two may take. An agent that does not stop by then
+    is left behind: what it writes is refused.
     """
 
     def __init__(self, backend: A2ABackend, inner: AgentExecutor, *, stop_s: float = 10.0) -> None:
@@ -64,11 +65,12 @@ class InterruptibleExecutor(AgentExecutor):
             if agent.done():
                 await agent
                 return
-            await self._stop(ref, agent, context, event_queue)
+            task = await self._ask_to_cancel(ref, context, event_queue)
         finally:
-            for task in (agent, ear):
-                task.cancel()
-            await asyncio.gather(agent, ear, return_exceptions=True)
+            await self._end(ref, agent, ear)
+        if task is None:
+            raise TaskNotFoundError("Task was deleted")
+        await self._report(task, event_queue)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Ask the inner executor to cancel."""
@@ -96,13 +98,10 @@ class InterruptibleExecutor(AgentExecutor):
                 log.warning("ends from elsewhere are not heard of at the moment: %s", error)
                 await asyncio.sleep(feed_check_s(self.backend))
 
-    async def _stop(
-        self,
-        ref: Ref,
-        agent: asyncio.Future[None],
-        context: RequestContext,
-        event_queue: EventQueue,
-    ) -> None:
+    async def _ask_to_cancel(
+        self, ref: Ref, context: RequestContext, event_queue: EventQueue
+    ) -> Task | None:
+        """Ask the inner executor, and return the task as it was ended; None if it was deleted."""
         found = await self._read(ref)
         task = task_of(found.body) if found is not None and found.body else None
         if task is not None:
@@ -112,11 +111,15 @@ class InterruptibleExecutor(AgentExecutor):
                 await self.inner.cancel(context, event_queue)
         except Exception:
             log.exception("the agent of task %r could not be asked to cancel", ref.task_id)
-        agent.cancel()
-        await asyncio.wait({agent})
-        if task is None:
-            raise TaskNotFoundError("Task was deleted")
-        await self._report(task, event_queue)
+        return task
+
+    async def _end(self, ref: Ref, *work: asyncio.Future[None]) -> None:
+        for each in work:
+            each.cancel()
+        done, left = await asyncio.wait(work, timeout=self._stop_s)
+        await asyncio.gather(*done, return_exceptions=True)
+        if left:
+            log.error("the agent of task %r does not stop, and is left behind", ref.task_id)
 
     async def _read(self, ref: Ref) -> VersionedTask | None:
         return await self.backend.owner.read(ref, partial(self.backend.tasks.read, ref))

@@ -57,9 +57,7 @@ class RedisPushNotificationConfigStore(PushNotificationConfigStore):
 
     async def get_info_for_dispatch(self, task_id: str) -> list[TaskPushNotificationConfig]:
         """Return the configurations of a task, of all owners."""
-        held = self.backend.owner.held
-        working = {ref.scope for ref in held if ref.task_id == task_id}
-        find = partial(self._configs.list_all, task_id, working=working)
+        find = partial(self._configs.list_all, task_id)
         # The SDK's sender sends nothing of what it cannot look up: so a stall is waited for.
         found = await self.backend.owner.repeat(find)
         return self._read("a2a-push", found)

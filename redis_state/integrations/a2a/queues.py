@@ -176,11 +176,11 @@ class RedisQueueManager(QueueManager):
         """Take a queue that was made elsewhere in this process. Errors: TaskQueueExists."""
         if task_id in self._queues:
             raise TaskQueueExists
-        self._queues[task_id] = queue
-        self.backend.fed.add(task_id)
-        if not isinstance(queue, _FedQueue):
+        if isinstance(queue, _FedQueue):
+            await self._hold(task_id, queue)
+        else:
             feed = _Feed(self.backend, task_id)
-            await feed.begin()
+            await self._hold(task_id, queue, feed)
             self._start(self._feed_from(await queue.tap(), feed))
 
     async def get(self, task_id: str) -> EventQueueLegacy | None:
@@ -216,14 +216,8 @@ class RedisQueueManager(QueueManager):
         if queue is not None:
             return await queue.tap()
         feed = _Feed(self.backend, task_id)
-        made = self._queues[task_id] = _FedQueue(feed)
-        self.backend.fed.add(task_id)
-        try:
-            await feed.begin()
-        except BaseException:
-            del self._queues[task_id]
-            self.backend.fed.discard(task_id)
-            raise
+        made = _FedQueue(feed)
+        await self._hold(task_id, made, feed)
         return made
 
     async def aclose(self) -> None:
@@ -236,6 +230,18 @@ class RedisQueueManager(QueueManager):
                 pump.cancel()
             await asyncio.gather(*self._pumps, return_exceptions=True)
         await self.backend.aclose()
+
+    async def _hold(self, task_id: str, queue: EventQueueLegacy, feed: _Feed | None = None) -> None:
+        """Take a queue as one that this server feeds, unless feeding it cannot begin."""
+        self._queues[task_id] = queue
+        self.backend.fed.add(task_id)
+        try:
+            if feed is not None:
+                await feed.begin()
+        except BaseException:
+            self._queues.pop(task_id, None)
+            self.backend.fed.discard(task_id)
+            raise
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         pump = asyncio.create_task(work)

@@ -36,6 +36,7 @@ class RedisTaskStore(ScopedTasks, TaskStore):
 
         A server that only taps the task's queue writes nothing but a cancel: there the legacy
         handler saves what it receives, which is older than what the feeding server has saved.
+        A cancel of a task that is worked on elsewhere keeps what was saved since it was read.
         """
         cancels = task.status.state == TaskState.TASK_STATE_CANCELED
         if self.backend.only_listens(task.id) and not cancels:
@@ -43,6 +44,9 @@ class RedisTaskStore(ScopedTasks, TaskStore):
         ref = self.backend.ref(task.id, context)
         draft = draft_of(*explained(task, None, self.backend.owner.reason(ref)))
         with protocol_errors():
+            elsewhere = cancels and ref not in self.backend.owner.held
+            if elsewhere and await self._cancel(ref, task, None, None) is not None:
+                return
             if self._holds_lease:
                 await self.backend.owner.save(ref, draft, UNLESS_REVIVED)
             else:

@@ -34,7 +34,7 @@ from redis_state.integrations.a2a.convert import (
     task_of,
 )
 from redis_state.integrations.a2a.scoped_tasks import ScopedTasks
-from redis_state.stores.a2a.task_model import UNLESS_ENDED, Phase, Ref, Rule, VersionStamp
+from redis_state.stores.a2a.task_model import Phase, Ref, Rule, VersionStamp
 from redis_state.stores.a2a.tasks import new_write
 
 
@@ -86,22 +86,28 @@ class RedisVersionedTaskStore(ScopedTasks, VersionedTaskStore):
     ) -> TaskVersion:
         """Write the version after ``prev_version``, with its event, and return it.
 
-        A cancel needs no version, only a task that has not ended. Errors:
+        A cancel needs no version, only a task that has not ended. It keeps what was written since
+        the task was read. Errors:
         ConcurrentTaskModificationError for a stale version, a version of another owner's task, a
         task that has ended or was deleted; InvalidParamsError for what is too large.
         """
         ref = self.backend.ref(task.id, context)
-        draft = draft_of(*explained(task, event, self.backend.owner.reason(ref)))
+        cancels = task.status.state == TaskState.TASK_STATE_CANCELED
         lost = ConcurrentTaskModificationError(task.id)
-        if task.status.state == TaskState.TASK_STATE_CANCELED:
-            rule = UNLESS_ENDED
-        elif isinstance(prev_version, RedisTaskVersion) and prev_version.ref != ref:
-            raise lost
-        else:
-            rule = Rule.at(_place(prev_version))
+        place: VersionStamp | None = None
+        if isinstance(prev_version, RedisTaskVersion):
+            if prev_version.ref == ref:
+                place = prev_version.place
+            elif not cancels:
+                raise lost
+        task, event = explained(task, event, self.backend.owner.reason(ref))
         with protocol_errors():
             try:
-                version = await self.backend.owner.save(ref, draft, rule)
+                if cancels:
+                    version = await self._cancel(ref, task, event, place)
+                else:
+                    rule = Rule.at(place or _place(prev_version))
+                    version = await self.backend.owner.save(ref, draft_of(task, event), rule)
             except (VersionConflict, InvalidTransition) as error:
                 raise lost from error
         if version is None:
@@ -207,9 +213,7 @@ _LONGEST_CURSOR = 37
 
 
 def _place(version: TaskVersion) -> VersionStamp:
-    """Read which version is expected; one that the SDK made itself is a number without a time."""
-    if isinstance(version, RedisTaskVersion):
-        return version.place
+    """Read a version that the SDK made itself: a number without a time."""
     number = version._value  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise InvalidParamsError("prev_version: a number is needed")

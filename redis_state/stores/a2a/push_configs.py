@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Set as AbstractSet
 
 from redis_state.errors import InvalidField, InvalidTransition
 from redis_state.scripts import ReplyCode
@@ -61,18 +60,18 @@ class PushConfigs:
                 found.append((int(number), name.decode("utf-8", "surrogatepass"), config))
         return {name: config for _, name, config in sorted(found)}
 
-    async def list_all(self, task_id: str, *, working: AbstractSet[str]) -> builtins.list[bytes]:
+    async def list_all(self, task_id: str) -> builtins.list[bytes]:
         """Return all scopes' configurations of a task, each scope's in the order they were put.
 
-        The scopes in ``working``, whose task of this id is worked on here, stay listed for longer.
+        Scopes that have any stay listed for longer: a dispatch is of a task that still changes.
         """
         commands = self._base.scripts.transport.commands
         index = self._base.keys.a2a_config_scopes(task_id)
         names: builtins.list[bytes] = await commands.zrange(index, 0, -1)
         scopes = [name.decode("utf-8", "surrogatepass") for name in names]
-        indexing = [self._index(scope, task_id) for scope in scopes if scope in working]
         found = await asyncio.gather(*(self.list(scope, task_id) for scope in scopes))
-        await asyncio.gather(*indexing)
+        having = [scope for scope, configs in zip(scopes, found, strict=True) if configs]
+        await asyncio.gather(*(self._index(scope, task_id) for scope in having))
         return [config for configs in found for config in configs.values()]
 
     async def drop(self, scope: str, task_id: str, name: str | None) -> bool:

@@ -91,6 +91,20 @@ async def test_nobody_takes_over_a_task_by_its_id(tasks: RedisTaskStore) -> None
     assert await tasks.get("t", ME) == task(text="mine")
 
 
+async def test_a_cancel_keeps_what_another_server_saved_since_the_task_was_read(
+    settings: Settings, tasks: RedisTaskStore
+) -> None:
+    async with server_on(settings) as elsewhere:
+        working = create_task_store(elsewhere, holds_lease=True)
+        await working.save(task(), ME)
+        made = await tasks.get("t", ME)
+        assert made is not None
+        await working.save(task(text="result"), ME)
+        made.status.state = CANCELED
+        await tasks.save(made, ME)
+        assert await working.get("t", ME) == task(state=CANCELED, text="result")
+
+
 async def test_a_cancel_is_not_lost_to_a_later_write(tasks: RedisTaskStore) -> None:
     for end in (CANCELED, COMPLETED, FAILED):
         name = f"t{end}"
@@ -152,15 +166,18 @@ async def test_a_state_that_this_sdk_does_not_know_is_a_typed_error(
         await tasks.get(nobody, ME)
 
 
-@pytest.mark.parametrize("end", [COMPLETED, CANCELED])
+@pytest.mark.parametrize(("end", "holds_lease"), [(COMPLETED, True), (CANCELED, False)])
 async def test_nothing_of_a_task_outlives_it(
-    settings: Settings, scripts: Scripts, end: TaskState
+    settings: Settings,
+    scripts: Scripts,
+    end: TaskState,
+    holds_lease: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     finished_ms = settings.finished_task_ttl.total_seconds() * 1000
     active_ms = settings.active_task_ttl.total_seconds() * 1000
     assert finished_ms * 2 < active_ms
     async with server_on(settings) as backend:
-        store = create_task_store(backend, holds_lease=True)
+        store = create_task_store(backend, holds_lease=holds_lease)
         configs = create_push_config_store(backend)
         keys = backend.tasks.keys(backend.ref("t", ME))
         push, index = keys.configs, backend.store.base.keys.a2a_config_scopes("t")
@@ -175,7 +192,8 @@ async def test_nothing_of_a_task_outlives_it(
             assert left > active_ms * 0.9
         await store.save(task(state=end), ME)
         assert len(await configs.get_info_for_dispatch("t")) == 1
-        for left in await lives(scripts, keys.task, keys.lease, push):
+        leases = [keys.lease] if holds_lease else []
+        for left in await lives(scripts, keys.task, push, *leases):
             assert 0 < left <= finished_ms + 60_000
         await store.delete("t", ME)
         assert await configs.get_info_for_dispatch("t") == []

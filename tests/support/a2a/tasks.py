@@ -86,6 +86,12 @@ def stated(text: str, task_id: str = "t") -> Message:
     return Message(message_id=text, role=Role.ROLE_AGENT, task_id=task_id, parts=parts)
 
 
+def speaking(made: Task, text: str) -> Task:
+    """Give a task's status a message of the agent."""
+    made.status.message.CopyFrom(stated(text))
+    return made
+
+
 def piece(text: str, task_id: str = "t") -> TaskArtifactUpdateEvent:
     """Make an event that brings something."""
     artifact = Artifact(artifact_id=text, parts=[Part(text=text)])

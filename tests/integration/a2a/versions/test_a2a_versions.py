@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -38,8 +40,10 @@ from tests.support.a2a.tasks import (
     WAITING,
     WORKING,
     caller,
+    moved,
     piece,
     server_on,
+    speaking,
     stated,
     task,
 )
@@ -134,6 +138,51 @@ async def test_an_end_stays_the_end(
     assert len(await hear(stream, stream.version_at("t", ME))) == 2
 
 
+async def test_a_cancel_keeps_what_was_saved_since_its_task_was_read(
+    tasks: RedisVersionedTaskStore, stream: RedisTaskEventStream
+) -> None:
+    first = await save(tasks, task())
+    second = await save(tasks, speaking(task(text="result"), "almost done"), first)
+    made_of_first = speaking(task(state=CANCELED), "stop")
+    event = moved(CANCELED)
+    event.metadata.update({"by": "ann"})
+    version = await save(tasks, made_of_first, first, event=event)
+    expected = speaking(task(state=CANCELED, text="result"), "stop")
+    expected.history.append(stated("almost done"))
+    expected.metadata.update({"by": "ann"})
+    assert await read(tasks) == StoredTask(expected, version)
+    assert version.is_after(second)
+    assert [reported.event for reported in await hear(stream, second)] == [event]
+
+
+async def test_a_cancel_loses_nothing_to_an_agent_that_saves_meanwhile(
+    settings: Settings, tasks: RedisVersionedTaskStore
+) -> None:
+    made, version = task(), await save(tasks, task())
+
+    async def work() -> None:
+        nonlocal made, version
+        more = Task.FromString(made.SerializeToString())
+        more.artifacts.append(piece(str(len(made.artifacts))).artifact)
+        version = await save(tasks, more, version)
+        made = more
+
+    async with server_on(settings) as afar:
+        canceling = create_versioned_task_store(afar)
+        stale = (await read(canceling)).version
+        await work()
+        end = save(canceling, task(state=CANCELED), stale, event=moved(CANCELED))
+        ending = asyncio.create_task(end)
+        # Fewer than a cancel tries: each save can cost it one.
+        with suppress(ConcurrentTaskModificationError):
+            for _ in range(15):
+                await work()
+        await ending
+    found = (await read(tasks)).task
+    assert found.status.state == CANCELED
+    assert found.artifacts == made.artifacts
+
+
 async def test_a_cancel_needs_no_version_but_a_task(tasks: RedisVersionedTaskStore) -> None:
     with pytest.raises(ConcurrentTaskModificationError):
         await save(tasks, task(state=CANCELED))
@@ -170,6 +219,19 @@ async def test_a_payload_of_every_size_comes_back(tasks: RedisVersionedTaskStore
 async def test_a_task_without_an_id_is_refused(tasks: RedisVersionedTaskStore) -> None:
     with pytest.raises(InvalidParamsError, match="an id is needed"):
         await save(tasks, task(""))
+
+
+@pytest.mark.parametrize(("seconds", "nanos"), [(10**15, 0), (1, -5)])
+async def test_a_time_that_cannot_be_is_refused(
+    tasks: RedisVersionedTaskStore, seconds: int, nanos: int
+) -> None:
+    made, wanted = task(), ListTasksRequest()
+    for moment in (made.status.timestamp, wanted.status_timestamp_after):
+        moment.seconds, moment.nanos = seconds, nanos
+    with pytest.raises(InvalidParamsError, match="task: its timestamp"):
+        await save(tasks, made)
+    with pytest.raises(InvalidParamsError, match="status_timestamp_after"):
+        await tasks.list(wanted, ME)
 
 
 async def test_versioned_tasks_are_listed(tasks: RedisVersionedTaskStore) -> None:
