@@ -170,6 +170,56 @@ async def test_a_session_that_waits_by_a_clock_that_was_set_back_takes_its_turn(
     assert list(await claim(scripts, keys)) == ["a"]
 
 
+async def test_a_worker_whose_claim_was_ended_by_others_puts_no_second_job_beside_its_key(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "k:tenant")
+    (given,) = await claim_places(scripts, keys)
+    # The worker was cut off for long, so a sweeper has queued the job again. Now it hands it off.
+    retired = int(given[2])
+    ensured = await ensure_job(scripts, keys, "a", key="k:tenant", patience_ms=0, retired=retired)
+    assert ensured == "RELEASED"
+    await end_at(scripts, keys, *given, again_ms=0)
+    await clock_passes(scripts, await clock_ms(scripts))
+    assert list(await claim(scripts, keys)) == ["b"]
+    # Nor does its end take away what the queued job says.
+    await end(scripts, keys, "a", given[2])
+    assert await ask(scripts, "EXISTS", job_payload(keys, "a")) == 1
+
+
+async def test_a_repeated_hand_off_of_a_task_in_turn_queues_it_once(
+    scripts: Scripts, keys: Keys
+) -> None:
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "1:s")
+    (given,) = await claim_places(scripts, keys)
+    for _ in range(2):
+        await end_at(scripts, keys, *given, again_ms=0)
+    await clock_passes(scripts, await clock_ms(scripts))
+    assert [job[:2] for job in await claim_places(scripts, keys)] == [given[:2]]
+
+
+async def test_a_key_that_waits_for_its_rate_by_a_clock_that_was_set_back_takes_its_turn(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, key_rate="1 30")
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "k:tenant")
+    assert list(await claim(scripts, keys)) == ["a"]
+    assert await claim(scripts, keys) == {}
+    # The clock goes back by a day.
+    now = await clock_ms(scripts)
+    for name in (keys.queue("q").waits, keys.queue("q").rates):
+        await ask(scripts, "ZADD", name, "XX", now + 24 * HOUR, "k:tenant")
+    # The rate is clamped to its period, and then the key waits by the new clock.
+    assert await ensure_job(scripts, keys, "b", key="k:tenant") == "WAITS"
+    assert await claim(scripts, keys) == {}
+    await clock_passes(scripts, await clock_ms(scripts) + 35)
+    assert list(await claim(scripts, keys)) == ["b"]
+
+
 async def test_a_claim_that_a_run_has_left_does_not_keep_the_next_run_of_its_task_waiting(
     scripts: Scripts, keys: Keys
 ) -> None:
