@@ -30,6 +30,10 @@ local left = string.format('%.0f', now - life_ms)
 for _, task in ipairs(redis.call('ZRANGE', keys.claims, '-inf', left, 'BYSCORE', 'LIMIT', 0, 16)) do
   claim_end(keys, task)
 end
+-- What holds for a queue lives as long as workers look into it.
+if (set[1] or set[2]) and redis.call('PTTL', keys.flow) < 31536000000 then
+  redis.call('PEXPIRE', keys.flow, 34560000000)
+end
 if set[2] then limit = math.min(limit, set[2] - redis.call('ZCARD', keys.claims)) end
 if set[1] == '1' or limit <= 0 then return reply end
 local due = flow_due(keys, limit, now, life_ms)
@@ -38,9 +42,10 @@ for _ = 1, limit do
   local member, key
   if not plain or not due[at] then member, key = flow_next(keys, now) end
   if member then
-    job_claim(keys, reply, now, string.match(member, '%z([^%z]+)$'), string.match(member, '%z([^%z]+)%z'), key)
+    local place, id = string.match(member, '%z([^%z]+)%z([^%z]+)$')
+    job_claim(keys, reply, now, life_ms, id, place, key)
   elseif due[at] then
-    job_claim(keys, reply, now, due[at], due[at + 1])
+    job_claim(keys, reply, now, life_ms, due[at], due[at + 1])
     at = at + 2
   else
     break

@@ -535,3 +535,34 @@ async def test_whatever_is_done_in_whatever_order_no_limit_is_passed_and_nothing
         held = await claim(scripts, keys)
         assert held
         waiting -= set(held)
+
+
+async def test_a_key_whose_turn_expired_takes_it_again_once_a_waiting_task_is_inspected(
+    scripts: Scripts, keys: Keys
+) -> None:
+    for task, key in (("a", "1:s"), ("b", "k:tenant")):
+        await put(scripts, keys, task, key)
+    # No worker was there for longer than turns are kept.
+    await ask(scripts, "UNLINK", keys.queue("q").turns)
+    assert await claim(scripts, keys) == {}
+    for task, key in (("a", "1:s"), ("b", "k:tenant")):
+        assert await ensure_job(scripts, keys, task, key=key) == "WAITS"
+    assert sorted(await claim(scripts, keys)) == ["a", "b"]
+
+
+async def test_a_permit_does_not_outlive_its_claim(scripts: Scripts, keys: Keys) -> None:
+    await put(scripts, keys, "a", "k:tenant")
+    await claim(scripts, keys)
+    claims, permits = await lives(scripts, keys.queue("q").claims, keys.queue("q").holders)
+    assert 0 < permits <= claims <= HOUR
+
+
+async def test_a_limit_and_a_pause_live_as_long_as_workers_look(
+    scripts: Scripts, keys: Keys
+) -> None:
+    for settings in ({"limit": "2"}, {"limit": "", "paused": "1"}):
+        await limit(scripts, keys, **settings)
+        await ask(scripts, "PEXPIRE", keys.queue("q").flow, HOUR)
+        await claim(scripts, keys)
+        (life,) = await lives(scripts, keys.queue("q").flow)
+        assert life > 24 * 365 * HOUR
