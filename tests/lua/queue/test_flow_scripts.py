@@ -109,6 +109,18 @@ async def test_jobs_with_and_without_a_key_take_turns(scripts: Scripts, keys: Ke
     assert [task[0] for task in await claim(scripts, keys, 4)] == ["p", "k", "p", "k"]
 
 
+async def test_they_take_turns_too_if_each_call_claims_one(scripts: Scripts, keys: Keys) -> None:
+    for number in range(3):
+        await put(scripts, keys, f"p{number}")
+        await put(scripts, keys, f"k{number}", "k")
+    await clock_passes(scripts, await clock_ms(scripts))
+    claimed = [task[0] for _ in range(4) for task in await claim(scripts, keys, 1)]
+    assert claimed == ["p", "k", "p", "k"]
+    # A call for two, and then one for one.
+    assert [task[0] for task in await claim(scripts, keys, 2)] == ["p", "k"]
+    assert all(life > 0 for life in await lives(scripts, keys.queue("q").flow))
+
+
 async def test_a_session_in_turn_has_one_at_a_time(scripts: Scripts, keys: Keys) -> None:
     for number in range(3):
         await put(scripts, keys, f"t{number}", "1:s")
