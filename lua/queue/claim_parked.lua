@@ -35,7 +35,7 @@ local function take(lane, member)
   if full_at then flow_take(keys.rates, key, full_at, now) end
   redis.call('ZREM', keys.keyed, member)
   redis.call('HDEL', keys.owners, id, 'parked:' .. (string.match(id, '^(.*):%d+$') or id))
-  job_claim(keys, reply, now, id, string.match(member, '%z([^%z]+)%z'), key ~= '' and key or nil)
+  job_claim(keys, reply, now, life_ms, id, string.match(member, '%z([^%z]+)%z'), key ~= '' and key or nil)
   return true
 end
 for _, lane in ipairs(lanes) do

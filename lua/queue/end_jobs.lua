@@ -1,11 +1,11 @@
 -- End the claims of jobs, and put those off that are to run again: a job with a key, too, waits in the queue
 -- until then. One of a session whose tasks run in turn stays where it was in its session's line, which waits
--- with it. A repetition finds the claims gone; what it puts off again is harmless, because the task's record
--- decides.
+-- with it. A repetition finds the claims gone, and changes nothing. Nor does a worker whose claim was ended by
+-- others: they have queued the job, under its key.
 -- KEYS keys.queue    zset: job id -> when it is due, in ms
 -- KEYS keys.claims   zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow     hash: limits of the queue, turn
--- KEYS keys.owners   hash: held:<task> -> key, later:<id> -> key
+-- KEYS keys.owners   hash: id -> its key and place, held:<task> -> key, later:<id> -> key
 -- KEYS keys.keyed    zset: key, place and id of each job that has a key, in order
 -- KEYS keys.turns    zset: key -> when it had its turn
 -- KEYS keys.holders  zset: key and task of each claim that has a key
@@ -34,13 +34,16 @@ for i, payload in ipairs(payloads) do
   local mine = claim_end(keys, task, claimed)
   ended = ended + mine
   local came = place and place > 0 and place < now
-  if again_ms and mine == 1 and string.sub(key or '', 1, 2) == '1:' then
+  if not again_ms then
+    local waits = redis.call('ZSCORE', keys.queue, id) or redis.call('HEXISTS', keys.owners, id) == 1
+    if not waits then redis.call('DEL', payload) end
+  elseif mine == 1 and string.sub(key or '', 1, 2) == '1:' then
     job_place(keys, id, key, came and jobs[4 * i] or string.format('%.0f', now), life_ms + again_ms)
     if again_ms > 0 then
       redis.call('ZREM', keys.turns, key)
       flow_later(keys.waits, key, now + again_ms)
     end
-  elseif again_ms then
+  elseif mine == 1 then
     if key then
       redis.call('HSET', keys.owners, 'later:' .. id, key)
       lives(keys.owners, life_ms + again_ms)
@@ -49,8 +52,6 @@ for i, payload in ipairs(payloads) do
     local first = key and again_ms == 0 and came
     redis.call('ZADD', keys.queue, 'NX', first and jobs[4 * i] or string.format('%.0f', now + again_ms), id)
     lives(keys.queue, life_ms + again_ms)
-  elseif not redis.call('ZSCORE', keys.queue, id) then
-    redis.call('DEL', payload)
   end
 end
 -- What a limit held back may begin in any worker.

@@ -1,8 +1,9 @@
--- Move a job from its place to the claims, and into the reply.
+-- Move a job from its place to the claims, and into the reply. Its permit lives as long as claims do: a permit
+-- without its claim would be nobody's to end.
 -- @include lives
 -- @include is_ahead
 -- @include claim_end
-local function job_claim(keys, reply, now, id, place, key)
+local function job_claim(keys, reply, now, life_ms, id, place, key)
   local task = string.match(id, '^(.*):%d+$') or id
   local before = tonumber(redis.call('ZSCORE', keys.claims, task) or 0)
   -- Later than any claim before it, which its worker then no longer ends: its permit goes now.
@@ -15,8 +16,9 @@ local function job_claim(keys, reply, now, id, place, key)
     redis.call('HSET', keys.owners, 'held:' .. task, key)
     redis.call('ZADD', keys.holders, 0, key .. '\0' .. task)
     redis.call('ZADD', keys.turns, redis.call('HINCRBY', keys.flow, 'turn', 1), key)
-    -- Permits and settings live as long as claims may, and longer; what waits for longer keeps its key.
-    for _, each in ipairs({ keys.owners, keys.holders, keys.turns }) do lives(each, 691200000) end
+    lives(keys.holders, life_ms)
+    -- What waits for longer keeps its key.
+    for _, each in ipairs({ keys.owners, keys.turns }) do lives(each, 691200000) end
     redis.call('PEXPIRE', keys.flow, 34560000000)
   else
     redis.call('ZREM', keys.queue, id)

@@ -339,8 +339,10 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         while wait_ms:
             given = (name, rate, cost, under)
             wait_ms, under = await self._steps.do(f"take {name}", self._take_soon, given, {})
-            if wait_ms:
-                await self.sleep(timedelta(milliseconds=wait_ms), name=f"wait for {name}")
+            left, longest = timedelta(milliseconds=wait_ms), self.store.settings.active_task_ttl
+            while left > timedelta():
+                await self.sleep(min(left, longest), name=f"wait for {name}")
+                left -= longest
 
     async def _take(self, name: str, rate: Rate, cost: int, under: str) -> tuple[int, str]:
         """Take from a rate; return in how many ms it may be used, and by which rate."""

@@ -92,7 +92,8 @@ class Job(NamedTuple):
             version=task.version,
             orphan=task.status is TaskStatus.RUNNING,
             since_ms=_since_ms(task),
-            at_ms=task.due_ms or None,
+            # What has begun waits for it no more, also if the clock was set back since.
+            at_ms=None if task.attempts else task.due_ms or None,
             key=task.key,
         )
 

@@ -358,7 +358,7 @@ class Sweeper:
         task, claimed_ms = waiting.task, _claimed_ms(waiting.claim)
         if how in (QueueState.CLAIMED, QueueState.HELD):
             return self._patience_ms
-        if task.due_ms > claimed_ms:
+        if task.due_ms > claimed_ms and not task.attempts:
             return max(self._waiting_ms, min(task.due_ms - claimed_ms, _LONGEST_DELAY_MS))
         age_ms = claimed_ms - task.order // 1000
         longest_ms = self._longest_ms

@@ -86,7 +86,8 @@ class Schedules:
     """The schedules of a namespace. Part of a `TaskClient`, as ``client.schedules``.
 
     Every change is one atomic step, safe while the schedule fires: an occurrence that was decided
-    on before is submitted as it was then. Workers follow within a second.
+    on before is submitted as it was then. Workers follow within a second. One that loses to other
+    changes of the schedule for all of `call_timeout_s` fails with VersionConflict: repeat it.
     """
 
     def __init__(self, store: RedisStateStore, queue: Queue) -> None:

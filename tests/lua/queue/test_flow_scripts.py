@@ -109,6 +109,18 @@ async def test_jobs_with_and_without_a_key_take_turns(scripts: Scripts, keys: Ke
     assert [task[0] for task in await claim(scripts, keys, 4)] == ["p", "k", "p", "k"]
 
 
+async def test_they_take_turns_too_if_each_call_claims_one(scripts: Scripts, keys: Keys) -> None:
+    for number in range(3):
+        await put(scripts, keys, f"p{number}")
+        await put(scripts, keys, f"k{number}", "k")
+    await clock_passes(scripts, await clock_ms(scripts))
+    claimed = [task[0] for _ in range(4) for task in await claim(scripts, keys, 1)]
+    assert claimed == ["p", "k", "p", "k"]
+    # A call for two, and then one for one.
+    assert [task[0] for task in await claim(scripts, keys, 2)] == ["p", "k"]
+    assert all(life > 0 for life in await lives(scripts, keys.queue("q").flow))
+
+
 async def test_a_session_in_turn_has_one_at_a_time(scripts: Scripts, keys: Keys) -> None:
     for number in range(3):
         await put(scripts, keys, f"t{number}", "1:s")
@@ -168,6 +180,56 @@ async def test_a_session_that_waits_by_a_clock_that_was_set_back_takes_its_turn(
     assert await claim(scripts, keys) == {}
     assert await ensure_job(scripts, keys, "a", key="1:s") == "WAITS"
     assert list(await claim(scripts, keys)) == ["a"]
+
+
+async def test_a_worker_whose_claim_was_ended_by_others_puts_no_second_job_beside_its_key(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, per_key="1")
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "k:tenant")
+    (given,) = await claim_places(scripts, keys)
+    # The worker was cut off for long, so a sweeper has queued the job again. Now it hands it off.
+    retired = int(given[2])
+    ensured = await ensure_job(scripts, keys, "a", key="k:tenant", patience_ms=0, retired=retired)
+    assert ensured == "RELEASED"
+    await end_at(scripts, keys, *given, again_ms=0)
+    await clock_passes(scripts, await clock_ms(scripts))
+    assert list(await claim(scripts, keys)) == ["b"]
+    # Nor does its end take away what the queued job says.
+    await end(scripts, keys, "a", given[2])
+    assert await ask(scripts, "EXISTS", job_payload(keys, "a")) == 1
+
+
+async def test_a_repeated_hand_off_of_a_task_in_turn_queues_it_once(
+    scripts: Scripts, keys: Keys
+) -> None:
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "1:s")
+    (given,) = await claim_places(scripts, keys)
+    for _ in range(2):
+        await end_at(scripts, keys, *given, again_ms=0)
+    await clock_passes(scripts, await clock_ms(scripts))
+    assert [job[:2] for job in await claim_places(scripts, keys)] == [given[:2]]
+
+
+async def test_a_key_that_waits_for_its_rate_by_a_clock_that_was_set_back_takes_its_turn(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await limit(scripts, keys, key_rate="1 30")
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "k:tenant")
+    assert list(await claim(scripts, keys)) == ["a"]
+    assert await claim(scripts, keys) == {}
+    # The clock goes back by a day.
+    now = await clock_ms(scripts)
+    for name in (keys.queue("q").waits, keys.queue("q").rates):
+        await ask(scripts, "ZADD", name, "XX", now + 24 * HOUR, "k:tenant")
+    # The rate is clamped to its period, and then the key waits by the new clock.
+    assert await ensure_job(scripts, keys, "b", key="k:tenant") == "WAITS"
+    assert await claim(scripts, keys) == {}
+    await clock_passes(scripts, await clock_ms(scripts) + 35)
+    assert list(await claim(scripts, keys)) == ["b"]
 
 
 async def test_a_claim_that_a_run_has_left_does_not_keep_the_next_run_of_its_task_waiting(
@@ -485,3 +547,34 @@ async def test_whatever_is_done_in_whatever_order_no_limit_is_passed_and_nothing
         held = await claim(scripts, keys)
         assert held
         waiting -= set(held)
+
+
+async def test_a_key_whose_turn_expired_takes_it_again_once_a_waiting_task_is_inspected(
+    scripts: Scripts, keys: Keys
+) -> None:
+    for task, key in (("a", "1:s"), ("b", "k:tenant")):
+        await put(scripts, keys, task, key)
+    # No worker was there for longer than turns are kept.
+    await ask(scripts, "UNLINK", keys.queue("q").turns)
+    assert await claim(scripts, keys) == {}
+    for task, key in (("a", "1:s"), ("b", "k:tenant")):
+        assert await ensure_job(scripts, keys, task, key=key) == "WAITS"
+    assert sorted(await claim(scripts, keys)) == ["a", "b"]
+
+
+async def test_a_permit_does_not_outlive_its_claim(scripts: Scripts, keys: Keys) -> None:
+    await put(scripts, keys, "a", "k:tenant")
+    await claim(scripts, keys)
+    claims, permits = await lives(scripts, keys.queue("q").claims, keys.queue("q").holders)
+    assert 0 < permits <= claims <= HOUR
+
+
+async def test_a_limit_and_a_pause_live_as_long_as_workers_look(
+    scripts: Scripts, keys: Keys
+) -> None:
+    for settings in ({"limit": "2"}, {"limit": "", "paused": "1"}):
+        await limit(scripts, keys, **settings)
+        await ask(scripts, "PEXPIRE", keys.queue("q").flow, HOUR)
+        await claim(scripts, keys)
+        (life,) = await lives(scripts, keys.queue("q").flow)
+        assert life > 24 * 365 * HOUR

@@ -314,6 +314,24 @@ async def test_a_task_that_is_put_off_is_not_due_earlier_nor_later_by_another_pr
     assert state.priority == 0
 
 
+async def test_a_task_that_has_begun_is_not_put_off_by_a_clock_that_was_set_back(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    async def ask(ctx: TaskContext) -> bool:
+        return (await ctx.approval("Shall I go on?")).approved
+
+    async with pool(store, {"ask": ask}):
+        task = await client.submit("ask", session_id=SESSION, delay=timedelta(milliseconds=10))
+        await becomes(client, task, TaskStatus.PAUSED)
+        # By the new clock the time that it waited for is still to come.
+        due = await clock_ms(store.base.scripts) + HOUR
+        key = store.base.keys.task(SESSION, task)
+        await store.transport.sender.send("HSET", key, "due", due, repeatable=True)
+        (pause,) = await client.pauses(SESSION)
+        await client.approve(pause.pause_id or "")
+        await becomes(client, task, TaskStatus.COMPLETE)
+
+
 async def test_a_task_that_is_put_off_for_long_keeps_its_key(
     store: RedisStateStore, client: TaskClient
 ) -> None:

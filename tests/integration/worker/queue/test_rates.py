@@ -56,6 +56,22 @@ async def test_a_rate_that_was_set_holds_for_handlers_until_it_is_taken_away(
         await client.cancel(SESSION, second)
 
 
+async def test_a_place_that_comes_later_than_a_task_is_kept_for_is_waited_for_in_parts(
+    store: RedisStateStore,
+) -> None:
+    async def call(ctx: TaskContext) -> str:
+        await ctx.take("my model", Rate(1, timedelta(days=1)))
+        return "taken"
+
+    settings = store.settings.model_copy(update={"active_task_ttl": timedelta(hours=6)})
+    async with RedisStateStore(settings) as short, pool(short, {"call": call}) as client:
+        first = await client.submit("call", session_id=SESSION)
+        await becomes(client, first, TaskStatus.COMPLETE)
+        second = await client.submit("call", session_id=SESSION)
+        await becomes(client, second, TaskStatus.PAUSED)
+        await client.cancel(SESSION, second)
+
+
 async def test_what_is_no_rate_is_refused_by_name(store: RedisStateStore) -> None:
     wrong: Any = "60/m"
     async with TaskClient(store) as client:
