@@ -18,9 +18,10 @@ from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.copying.backfill import backfill
 from redis_state.archive.copying.updates import UpdateCopies
 from redis_state.archive.protocol import Archive
-from redis_state.archive.waiting import ArchiveList, session_entry
+from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveUnavailable
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
+from redis_state.stores.archive_list import session_entry
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.archiving import listing
 from redis_state.worker.recovery.sweeper import Sweeper
