@@ -20,6 +20,7 @@ from redis_state.stores.archive_list import session_entry
 from redis_state.testing import leaked_keys
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import TaskClient
+from redis_state.worker.archiving.again import enlist_saved_tasks
 from redis_state.worker.tasks.histories import read_history
 from tests.support.processes.pools import SESSION
 from tests.support.servers.faults import run_processes
@@ -29,6 +30,7 @@ from tests.support.tasks.archives import (
     archive_all,
     archived,
     archived_rows,
+    ended,
     expected,
     let_expire,
     live_rows,
@@ -78,7 +80,7 @@ async def test_a_saved_task_is_held_archived_let_go_of_and_read(
     assert await read_history(live, SESSION, "a") is None
     async with ArchiveReader(live) as reader:
         listed = await reader.tasks(session_id=SESSION)
-        assert {each.handler for each in listed} == {""}
+        assert {each.task_id for each in listed} == set(tasks)
     assert await leaked_keys(live.settings) == []
 
 
@@ -87,9 +89,9 @@ async def test_a_task_that_is_saved_again_is_archived_again(
 ) -> None:
     await save_to_end(live, "a")
     await archive_all(live, archive)
-    ended = await live.tasks.load(SESSION, "a")
-    assert ended is not None
-    await live.save_task(replace(ended, description="later"))
+    state = await live.tasks.load(SESSION, "a")
+    assert state is not None
+    await live.save_task(replace(state, description="later"))
     assert await archived(archive) != await expected(live, "a")
     await archive_all(live, archive)
     assert await archived(archive) == await expected(live, "a")
@@ -126,6 +128,29 @@ async def test_an_unfinished_task_lists_its_session_once_in_a_while(
         assert not await watch.has(session_entry(SESSION))
         await save_begun(other, "a")
         assert await watch.has(session_entry(SESSION))
+
+
+@pytest.mark.role("any", why="it reads the names of all keys")
+async def test_those_of_before_and_those_that_the_archive_lost_are_found(
+    settings: Settings, archiving: Settings, archive: Archive
+) -> None:
+    ids = ["a", "€ 0:/{" * 50]
+    async with RedisStateStore(settings) as store:
+        for each in ids:
+            await save_to_end(store, each)
+        await save_begun(store, "runs")
+    async with RedisStateStore(archiving) as live:
+        worked = await ended(live)
+        assert await enlist_saved_tasks(live) == len(ids)
+        assert (await archive_all(live, archive)).tasks == len(ids)
+        assert await archived(archive) == await expected(live, *ids)
+        await archive.forget(SESSION)
+        assert await enlist_saved_tasks(live) == len(ids)
+        assert (await archive_all(live, archive)).tasks == 0
+        assert await enlist_saved_tasks(live, again=True) == len(ids)
+        assert (await archive_all(live, archive)).tasks == len(ids)
+        assert await archived(archive) == await expected(live, *ids)
+        assert worked not in await archived(archive)
 
 
 async def test_without_an_archive_nothing_is_listed(settings: Settings) -> None:
