@@ -110,12 +110,14 @@ class SavedTaskList(CoveringList):
         super().__init__(base, key_of=keys.archive_watch, since_of=keys.archive_since)
 
     async def _put(self, entry: bytes) -> int:
-        _, due_ms = await asyncio.gather(
-            self._scripts.note_member(
+        async def note() -> None:
+            await self._scripts.note_member(
                 self._since.key(entry), member=topic_text(entry) or "", ttl_ms=LISTED_MS
-            ),
-            self.watch.put(entry, delay_ms=self._delay_ms, sooner=True),
-        )
+            )
+
+        # The entry first. What is noted goes with the entry: without one it would stay.
+        put = self.watch.put(entry, delay_ms=self._delay_ms, sooner=True)
+        due_ms, _ = await asyncio.gather(put, note())
         return due_ms
 
 

@@ -7,11 +7,11 @@ reading JSON; the rest is one document.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache, partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -27,6 +27,8 @@ from redis_state.stores.base import ARCHIVE_HOLD_MS, Base, ms
 from redis_state.stores.sessions.saved_tasks import SavedTasks
 from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
 from redis_state.transport.key_text import LONGEST_REMEMBERED
+
+T = TypeVar("T")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -133,10 +135,22 @@ class TaskStore:
         if self._archiving is None:
             return await self._save(state, values, fence, finished=finished)
         save = partial(self._save, state, values, fence, finished=finished)
+        return await self.archiving(state.session_id, state.task_id, save, finished=finished)
+
+    async def archiving(
+        self,
+        session_id: str,
+        task_id: str,
+        write: Callable[[], Awaitable[T]],
+        *,
+        finished: bool,
+    ) -> T:
+        """Write a task so that the archive finds it once it is ``finished``, if there is one."""
+        if self._archiving is None:
+            return await write()
         if not finished:
-            return await self._archiving.save_unfinished(state.session_id, save)
-        keys = self.keys(state.session_id, state.task_id)
-        return await self._archiving.save_ended(state.session_id, keys, save)
+            return await self._archiving.save_unfinished(session_id, write)
+        return await self._archiving.save_ended(session_id, self.keys(session_id, task_id), write)
 
     async def _save(
         self, state: TaskState, values: tuple[bytes, ...], fence: Fence | None, *, finished: bool

@@ -97,6 +97,17 @@ async def test_a_task_that_is_saved_again_is_archived_again(
     assert await archived(archive) == await expected(live, "a")
 
 
+async def test_a_task_that_a_host_moves_to_its_end_is_archived(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    await save_begun(live, "a")
+    await live.transitions.move(SESSION, "a", TaskStatus.COMPLETE, result="x")
+    assert await send(live, "PTTL", live.tasks.keys(SESSION, "a").task) > 300 * DAY_MS
+    assert (await archive_all(live, archive)).tasks == 1
+    assert await archived(archive) == await expected(live, "a")
+    assert await archived_rows(archive) == await live_rows(live)
+
+
 async def test_two_archivers_copy_a_saved_task_once(
     live: RedisStateStore, archive: Archive
 ) -> None:
