@@ -1,7 +1,9 @@
 """How a task that a host saves comes to be archived. A worker's own is listed by its sweeper.
 
-the save ends it   its entry is on the archive's list before it, and it is held right behind it
-it does not        its session is listed now and then, whose updates may expire before the end
+    a save ends the task   its entry is put on the archive's list first, and it is held right behind
+    it does not            its session is listed now and then: its updates may expire before
+
+The entry finds the task whatever dies. A session is listed again by each process.
 """
 
 from __future__ import annotations

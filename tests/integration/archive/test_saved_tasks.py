@@ -97,11 +97,17 @@ async def test_a_task_that_is_saved_again_is_archived_again(
     assert await archived(archive) == await expected(live, "a")
 
 
-async def test_a_task_that_a_host_moves_to_its_end_is_archived(
-    live: RedisStateStore, archive: Archive
+@pytest.mark.parametrize("by", ["its host", "a client"])
+async def test_a_saved_task_that_is_moved_to_its_end_is_archived(
+    live: RedisStateStore, archive: Archive, by: str
 ) -> None:
     await save_begun(live, "a")
-    await live.transitions.move(SESSION, "a", TaskStatus.COMPLETE, result="x")
+    if by == "its host":
+        await live.transitions.move(SESSION, "a", TaskStatus.COMPLETE, result="x")
+    else:
+        await live.transitions.move(SESSION, "a", TaskStatus.PAUSED)
+        async with TaskClient(live) as client:
+            await client.cancel(SESSION, "a")
     assert await send(live, "PTTL", live.tasks.keys(SESSION, "a").task) > 300 * DAY_MS
     assert (await archive_all(live, archive)).tasks == 1
     assert await archived(archive) == await expected(live, "a")

@@ -258,7 +258,7 @@ async def test_what_ends_while_an_archiver_works_stays_held_and_is_looked_at_soo
 async def test_what_ends_expires_in_time_where_nothing_is_archived(
     settings: Settings, tmp_path: Path, whose: str
 ) -> None:
-    # A host's task is never archived.
+    # Who ends a host's task lists it for the archive, and then holds it: see `SavedTasks`.
     if whose == "a host's":
         settings = settings.model_copy(update={"archive_url": SecretStr(tmp_path.as_uri())})
     async with RedisStateStore(settings) as store:
