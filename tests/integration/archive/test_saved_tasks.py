@@ -179,7 +179,7 @@ async def test_without_an_archive_nothing_is_listed(settings: Settings) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1600)
-@pytest.mark.parametrize("stride", sizes(37, 1))
+@pytest.mark.parametrize("stride", sizes(61, 1))
 async def test_a_process_dies_at_each_round_trip(
     archiving: Settings, archive_url: str, stride: int
 ) -> None:
