@@ -110,6 +110,7 @@ class ArchivedTask:
 
     ``version`` and ``write`` say which end it is: a task that was retried ends more than once.
     ``record`` and ``journal`` are the fields as they were stored. ``replaces`` is as a record's.
+    A task that a host saved has no ``handler``: it is empty.
     """
 
     session_id: str
@@ -140,8 +141,9 @@ class ArchivedTask:
         fields = with_whole_job(dict(zip(record[::2], record[1::2], strict=True)))
         for own in OWN_FIELDS:
             fields.pop(own, None)
-        job = as_object(fields[b"job"])
-        fields[b"job"] = _without_secret(fields[b"job"], job.get("secret"))
+        if b"job" in fields:
+            job = as_object(fields[b"job"])
+            fields[b"job"] = _without_secret(fields[b"job"], job.get("secret"))
         return cls._read(
             session_id,
             task_id,
@@ -176,7 +178,7 @@ class ArchivedTask:
             version=int(fields[b"version"]),
             write=text(b"write") or "",
             status=TaskStatus(fields[b"status"].decode()),
-            handler=str(as_object(fields[b"job"])["handler"]),
+            handler=str(as_object(fields[b"job"])["handler"]) if b"job" in fields else "",
             queue=text(b"queue"),
             trace_id=document.get("trace_id"),
             parent=text(b"parent"),

@@ -19,14 +19,10 @@ from math import inf
 from redis_state.primitives.waiting_since import WaitingSince
 from redis_state.primitives.watchlist import WatchList, read_entry
 from redis_state.scripts import topic_text
-from redis_state.serialization import codec
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
-from redis_state.stores.base import ms
+from redis_state.stores.archive_list import LISTED_MS, session_entry
 from redis_state.stores.sessions.task_status import watch_entry
-
-_LISTED_MS = 34_560_000_000
-_LEAST_LOOK_MS, _LONGEST_LOOK_MS = 1_000, 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,7 @@ class ArchiveList:
         entry = watch_entry(session_id, task_id)
         await asyncio.gather(
             self._scripts.note_member(
-                self._since.key(entry), member=topic_text(entry) or "", ttl_ms=_LISTED_MS
+                self._since.key(entry), member=topic_text(entry) or "", ttl_ms=LISTED_MS
             ),
             self.tasks.bring_forward(entry, delay_ms=0),
         )
@@ -78,25 +74,15 @@ class ArchiveList:
     async def backlog(self) -> ArchiveBacklog:
         """Count what waits. Two reads for each shard."""
         tasks, oldest_s = await self._since.backlog(
-            self._keys.archive_watch, ms_of_score=lambda score: score / 1000 - _LISTED_MS
+            self._keys.archive_watch, ms_of_score=lambda score: score / 1000 - LISTED_MS
         )
         return ArchiveBacklog(tasks, oldest_s)
-
-
-def session_look_ms(settings: Settings) -> int:
-    """Return how often a session is looked at: long before its updates would expire."""
-    return min(max(ms(settings.updates_ttl) // 8, _LEAST_LOOK_MS), _LONGEST_LOOK_MS)
 
 
 def many_updates(settings: Settings) -> float:
     """Return from how many new updates on a session is looked at soon: the oldest may be lost."""
     most = settings.max_updates_per_session
     return max(most // 4, 1) if most else inf
-
-
-def session_entry(session_id: str) -> bytes:
-    """Return a session's entry for its watch list."""
-    return codec.encode(["session", session_id])
 
 
 def session_of_entry(entry: bytes) -> str | None:

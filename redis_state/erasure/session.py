@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from redis_state.archive.waiting import session_entry
 from redis_state.erasure.families import LOGS, class_of
 from redis_state.erasure.memories import delete_memories
 from redis_state.erasure.walking import (
@@ -33,7 +32,12 @@ from redis_state.scripts import GraphListing, raw, topic_bytes, topic_text
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
-from redis_state.stores.archive_list import agent_session_entry, artifact_entry, event_entry
+from redis_state.stores.archive_list import (
+    agent_session_entry,
+    artifact_entry,
+    event_entry,
+    session_entry,
+)
 from redis_state.stores.index_walk import listed_under
 from redis_state.stores.sessions.job_parts import with_whole_job
 from redis_state.stores.sessions.task_status import watch_entry

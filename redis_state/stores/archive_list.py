@@ -1,13 +1,14 @@
-"""Which records are to be archived: a watch list, in shards.
+"""What is saved and to be archived: watch lists, in shards.
 
-An entry stands for one record, or for one log, and is written before it. It is due once the save
-has succeeded or failed. A later save puts the entry again, so an archiver that looks meanwhile does
-not remove it.
+An entry stands for one record, for one log, or for one task of a host, and is written before it. It
+is due once the save has succeeded or failed. A later save puts the entry again, so an archiver that
+looks meanwhile does not remove it.
 """
 
 from __future__ import annotations
 
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,15 +17,19 @@ from typing import TypeVar
 from redis_state.errors import ConfigError
 from redis_state.primitives.waiting_since import WaitingSince
 from redis_state.primitives.watchlist import WatchList
+from redis_state.scripts import topic_text
 from redis_state.serialization import codec
-from redis_state.settings import ArchiveClass
-from redis_state.stores.base import Base
+from redis_state.settings import ArchiveClass, Settings
+from redis_state.stores.base import Base, ms
 from redis_state.transport.keys import WATCH_SHARDS
 
 T = TypeVar("T")
 
 # More than the deadline of the save's call.
 _MARGIN_MS = 5_000
+# For so long a task may be on its list. Since when it is, is written as the end of that.
+LISTED_MS = 34_560_000_000
+_LEAST_LOOK_MS, _LONGEST_LOOK_MS = 1_000, 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +40,17 @@ class RecordBacklog:
     oldest_s: float
 
 
-class RecordList:
-    """The records of all classes that are to be archived."""
+class CoveringList(ABC):
+    """A list whose entries are put before what they stand for is saved."""
 
-    def __init__(self, base: Base) -> None:
-        keys = base.keys
-        self._scripts, self._keys = base.scripts, keys
-        self._since = WaitingSince(base.scripts, keys.archive_records_since)
+    def __init__(
+        self, base: Base, *, key_of: Callable[[int], str], since_of: Callable[[int], str]
+    ) -> None:
+        self._scripts, self._key_of = base.scripts, key_of
+        self._since = WaitingSince(base.scripts, since_of)
+        self._since_of = since_of
         self._delay_ms = round(base.settings.call_timeout_s * 1000) + _MARGIN_MS
-        self.watch: WatchList = WatchList(
-            base.scripts,
-            keys,
-            key_of=keys.archive_records,
-            since_of=keys.archive_records_since,
-        )
+        self.watch: WatchList = WatchList(base.scripts, base.keys, key_of=key_of, since_of=since_of)
 
     @property
     def rest_s(self) -> float:
@@ -68,19 +70,50 @@ class RecordList:
             late=True,
         )
 
+    @abstractmethod
+    async def _put(self, entry: bytes) -> int:
+        """Put an entry, with since when it waits; return when it is due, in ms."""
+
+
+class RecordList(CoveringList):
+    """The records of all classes that are to be archived."""
+
+    def __init__(self, base: Base) -> None:
+        keys = base.keys
+        super().__init__(base, key_of=keys.archive_records, since_of=keys.archive_records_since)
+
     async def backlog(self) -> RecordBacklog:
         """Count what waits. Two reads for each shard."""
-        return RecordBacklog(*await self._since.backlog(self._keys.archive_records_since))
+        return RecordBacklog(*await self._since.backlog(self._since_of))
 
     async def _put(self, entry: bytes) -> int:
         reply = await self._scripts.watch_since(
-            self._keys.archive_records(zlib.crc32(entry) % WATCH_SHARDS),
+            self._key_of(zlib.crc32(entry) % WATCH_SHARDS),
             since=self._since.key(entry),
             entry=entry,
             delay_ms=self._delay_ms,
             stands="given",
         )
         return int(reply.facts[0])
+
+
+class SavedTaskList(CoveringList):
+    """The tasks that hosts save, on the archive's list of tasks."""
+
+    def __init__(self, base: Base) -> None:
+        keys = base.keys
+        super().__init__(base, key_of=keys.archive_watch, since_of=keys.archive_since)
+
+    async def _put(self, entry: bytes) -> int:
+        async def note() -> None:
+            await self._scripts.note_member(
+                self._since.key(entry), member=topic_text(entry) or "", ttl_ms=LISTED_MS
+            )
+
+        # The entry first. What is noted goes with the entry: without one it would stay.
+        put = self.watch.put(entry, delay_ms=self._delay_ms, sooner=True)
+        due_ms, _ = await asyncio.gather(put, note())
+        return due_ms
 
 
 def record_list(base: Base, what: ArchiveClass) -> RecordList | None:
@@ -94,6 +127,16 @@ def record_list(base: Base, what: ArchiveClass) -> RecordList | None:
     if settings.archive_url is None:
         raise ConfigError("archive_classes: needs archive_url")
     return RecordList(base) if what in settings.archive_classes else None
+
+
+def session_look_ms(settings: Settings) -> int:
+    """Return how often a session is looked at: long before its updates would expire."""
+    return min(max(ms(settings.updates_ttl) // 8, _LEAST_LOOK_MS), _LONGEST_LOOK_MS)
+
+
+def session_entry(session_id: str) -> bytes:
+    """Return a session's entry for its watch list."""
+    return codec.encode(["session", session_id])
 
 
 def agent_session_entry(session_id: str) -> bytes:

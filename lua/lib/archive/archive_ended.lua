@@ -1,5 +1,6 @@
 -- Hold a task that ends, and the log of its session's updates, in the step that ends it: they do not expire until they
--- are archived. With a `hold_ms` of 0 nothing is. A host's task, which has no job, is not held: no archiver takes it.
+-- are archived. With a `hold_ms` of 0 nothing is. A host's task, which has no job, is
+-- held by who lists it.
 -- @include archive_hold
 -- @include archive_place
 -- @include log_hold

@@ -34,7 +34,6 @@ from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import (
     ArchiveList,
     many_updates,
-    session_look_ms,
     session_of_entry,
 )
 from redis_state.errors import ArchiveUnavailable, NoConnection, RedisStateError, StoreFull
@@ -42,6 +41,7 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import WatchClaim
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.store import RedisStateStore
+from redis_state.stores.archive_list import session_look_ms
 from redis_state.stores.base import ARCHIVE_HOLD_MS
 from redis_state.stores.sessions.task_status import task_of_entry
 from redis_state.stores.task_index import TaskIndex, indexed_move

@@ -413,7 +413,13 @@ def _artifact(kept: KeptArtifact) -> dict[str, Any]:
 
 
 def _listed(task: ArchivedTask) -> _ShownTask:
-    row = task.session_id, task.task_id, coloured(task.status), task.handler, age(task.ended_at)
+    row = (
+        task.session_id,
+        task.task_id,
+        coloured(task.status),
+        task.handler or "-",
+        age(task.ended_at),
+    )
     return _ShownTask(_summary(task), row)
 
 
@@ -422,7 +428,7 @@ def _summary(task: ArchivedTask) -> dict[str, Any]:
         "session_id": task.session_id,
         "task_id": task.task_id,
         "status": task.status.value,
-        "handler": task.handler,
+        "handler": task.handler or None,
         "created_at": task.created_at.isoformat(),
         "ended_at": task.ended_at.isoformat(),
         "attributes": dict(task.attributes),

@@ -18,7 +18,7 @@ from redis_state.archive.copying.archiver import Archiver, ArchiveReport
 from redis_state.archive.copying.backfill import backfill as backfill_tasks
 from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.working import WorkingArchivers
-from redis_state.errors import ArchiveUnavailable
+from redis_state.errors import ArchiveUnavailable, CommandRefused
 from redis_state.store import process_name
 from redis_state.stores.archive_list import RecordList
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from redis_state.worker.observe.stats import WorkerStats
 
 _LOOK_S = 0.5
+_SAVED_TASKS = "tasks of hosts"
 
 
 async def archive_due(url: str | None, *, backfill: bool, again: bool) -> dict[str, Any]:
@@ -40,11 +41,17 @@ async def archive_due(url: str | None, *, backfill: bool, again: bool) -> dict[s
         if backfill or again:
             from redis_state.worker.archiving.again import (  # noqa: PLC0415 - the extra
                 enlist_records,
+                enlist_saved_tasks,
             )
 
             enlisted = await backfill_tasks(store, again=again)
+            try:
+                enlisted += await enlist_saved_tasks(store, again=again)
+            except CommandRefused:
+                # It takes the right to read names, which the index of tasks does not.
+                left.append(_SAVED_TASKS)
             records_found = await enlist_records(store, again=again)
-            found, left = records_found.counts, sorted(records_found.left)
+            found, left = records_found.counts, [*left, *sorted(records_found.left)]
         due_at = monotonic()
         if found.total():
             due_at += RecordList(store.base).rest_s + 1

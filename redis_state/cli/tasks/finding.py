@@ -246,7 +246,7 @@ def _print_found(found: Sequence[TaskSummary]) -> None:
             task.session_id,
             task.task_id,
             coloured(task.status).append(" archived" if task.archived else ""),
-            task.handler,
+            task.handler or "-",
             _ago(task.created_at),
             " ".join(f"{name}={brief(value)}" for name, value in task.attributes.items()),
             brief(task.error or ""),

@@ -65,7 +65,7 @@ class SummaryResult(ResultShape):
     session_id: str
     task_id: str
     status: TaskStatus
-    handler: str
+    handler: str | None
     attributes: dict[str, str | int | bool]
     created_at: datetime
     updated_at: datetime

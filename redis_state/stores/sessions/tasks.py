@@ -7,11 +7,11 @@ reading JSON; the rest is one document.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache, partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -24,8 +24,11 @@ from redis_state.serialization import codec
 from redis_state.serialization.fields import choice, moment, validated
 from redis_state.serialization.payloads import Parts, Payloads, Sealed
 from redis_state.stores.base import ARCHIVE_HOLD_MS, Base, ms
+from redis_state.stores.sessions.saved_tasks import SavedTasks
 from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
 from redis_state.transport.key_text import LONGEST_REMEMBERED
+
+T = TypeVar("T")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -74,6 +77,7 @@ class TaskStore:
         self._active_ttl_ms = ms(base.settings.active_task_ttl)
         self._finished_ttl_ms = ms(base.settings.finished_task_ttl)
         self._hold_ms = 0 if base.settings.archive_url is None else ARCHIVE_HOLD_MS
+        self._archiving = SavedTasks(base) if self._hold_ms else None
         self._state_type = state_type
         self._snapshot_type = snapshot_type
         # Where the host's own contexts have other defaults than what is not stored.
@@ -106,7 +110,7 @@ class TaskStore:
         return self._finished_ttl_ms if status in _ENDED else self._active_ttl_ms
 
     def hold_ms(self, status: str) -> int:
-        """Return for how long a worker's task in this state waits for the archive; 0: it does not.
+        """Return for how long a task in this state waits for the archive; 0: it does not.
 
         The archiver lets go of it.
         """
@@ -123,10 +127,34 @@ class TaskStore:
         """Save a task whole; return whether it was accepted.
 
         The last save wins; clocks of callers do not matter. An older view of a terminal task does
-        not reopen it. Under a ``fence`` the owner's save wins. Errors: LeaseLost after a takeover.
+        not reopen it. Under a ``fence`` the owner's save wins. With an archive, a task that has
+        ended waits for it. Errors: LeaseLost after a takeover.
         """
         values = _values(self._base.payloads, state)
         finished = values[0] in _ENDED_BYTES
+        if self._archiving is None:
+            return await self._save(state, values, fence, finished=finished)
+        save = partial(self._save, state, values, fence, finished=finished)
+        return await self.archiving(state.session_id, state.task_id, save, finished=finished)
+
+    async def archiving(
+        self,
+        session_id: str,
+        task_id: str,
+        write: Callable[[], Awaitable[T]],
+        *,
+        finished: bool,
+    ) -> T:
+        """Write a task so that the archive finds it once it is ``finished``, if there is one."""
+        if self._archiving is None:
+            return await write()
+        if not finished:
+            return await self._archiving.save_unfinished(session_id, write)
+        return await self._archiving.save_ended(session_id, self.keys(session_id, task_id), write)
+
+    async def _save(
+        self, state: TaskState, values: tuple[bytes, ...], fence: Fence | None, *, finished: bool
+    ) -> bool:
         if fence is not None:
             await self._save_fenced(state, values, fence, finished=finished)
             return True

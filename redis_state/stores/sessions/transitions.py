@@ -51,18 +51,24 @@ class Transitions:
         fields = move_fields(phase.status, self._base.payloads, **changes)
         del fields["status"]  # the script writes it, with the phase
         keys = self._tasks.keys(session_id, task_id)
-        reply = await self._base.scripts.transition_task(
-            keys,
-            fields,
-            mark=fence.mark if fence else b"",
-            from_phases=sorted(source.value for source in words.sources(phase)),
-            status=phase.status.value,
-            phase=phase.value,
-            write=new_write_id(),
-            ttl_ms=self._tasks.ttl_ms(phase.status.value),
-            hold_ms=self._tasks.hold_ms(phase.status.value),
-            announcement=self._announce(session_id, task_id, phase),
-        )
+        write = new_write_id()
+
+        async def move_it() -> Reply:
+            return await self._base.scripts.transition_task(
+                keys,
+                fields,
+                mark=fence.mark if fence else b"",
+                from_phases=sorted(source.value for source in words.sources(phase)),
+                status=phase.status.value,
+                phase=phase.value,
+                write=write,
+                ttl_ms=self._tasks.ttl_ms(phase.status.value),
+                hold_ms=self._tasks.hold_ms(phase.status.value),
+                announcement=self._announce(session_id, task_id, phase),
+            )
+
+        ended = phase.status.is_terminal
+        reply = await self._tasks.archiving(session_id, task_id, move_it, finished=ended)
         if reply.word is ReplyCode.OK:
             moved = self._read(session_id, task_id, stored(reply.facts[0]))
             return await self._tasks.whole(moved)

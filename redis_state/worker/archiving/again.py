@@ -1,5 +1,6 @@
-"""Put records on the archive's list that Redis has: those of before, or all of them again.
+"""Put on the archive's lists what Redis has: what was there before, or all of it again.
 
+    tasks of hosts    each session lists its tasks. Those of workers are found by their index
     trajectories      the notes of traces name the sessions, and each session lists its traces
     agents' sessions  their listing has all of them
     events            the first row of each log says whose it is
@@ -20,6 +21,7 @@ from typing import Any, Final, TypeAlias
 
 from redis_state.archive.copying.sources import RecordReader
 from redis_state.archive.model import RecordKind
+from redis_state.archive.waiting import ArchiveList
 from redis_state.erasure.walking import FoundKey, KeyWalk
 from redis_state.errors import CorruptState
 from redis_state.scripts import topic_text
@@ -75,6 +77,42 @@ async def enlist_records(store: RedisStateStore, *, again: bool = False) -> Enli
                 await asyncio.gather(*(_enlist(store, kind, each, again=again) for each in some))
             done.counts[kind.what] += len(page)
     return done
+
+
+async def enlist_saved_tasks(store: RedisStateStore, *, again: bool = False) -> int:
+    """Put all ended tasks of hosts on the archive's list that Redis has; return their number.
+
+    With ``again`` their marks are removed first. A session whose id is so long that its keys have a
+    digest of it is left out: no key says it. It may be repeated. Errors: those of `enlist_records`.
+    """
+    found = 0
+    async for page in KeyWalk(store).all(["tasks"]):
+        for key in page:
+            if key.kind != "tasks" or key.rest or is_digest(key.tag):
+                continue
+            session_id = unescape(key.tag)
+            tasks = await store.tasks.ids(session_id)
+            for start in range(0, len(tasks), _TOGETHER):
+                some = tasks[start : start + _TOGETHER]
+                each_listed = (_enlist_task(store, session_id, one, again=again) for one in some)
+                found += sum(await asyncio.gather(*each_listed))
+    return found
+
+
+async def _enlist_task(
+    store: RedisStateStore, session_id: str, task_id: str, *, again: bool
+) -> bool:
+    try:
+        view = await store.tasks.look(session_id, task_id)
+    except CorruptState:
+        # An archiver could not read it either.
+        return False
+    if view is None or view.ours or not view.status.is_terminal:
+        return False
+    if again:
+        await store.base.scripts.hdel(store.tasks.keys(session_id, task_id).task, "archived")
+    await ArchiveList(store).enlist(session_id, task_id)
+    return True
 
 
 async def _enlist(store: RedisStateStore, kind: RecordKind, found: Found, *, again: bool) -> None:

@@ -109,7 +109,7 @@ async def count_versions(
         )
         counted.update(
             zip(
-                (task.handler for task in page.tasks),
+                (task.handler or "" for task in page.tasks),
                 await _versions(store, [(task.session_id, task.task_id) for task in page.tasks]),
                 strict=True,
             )

@@ -99,7 +99,7 @@ async def read_history(store: RedisStateStore, session_id: str, task_id: str) ->
         record = await store.tasks.load_fields(session_id, task_id)
         if record is None:
             task = await load_archived(store, session_id, task_id)
-            if task is None:
+            if task is None or not task.handler:
                 return None
             kept = ArchivedJournal(store, task)
             journal = kept.read(whole=True)

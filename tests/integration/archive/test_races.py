@@ -16,8 +16,9 @@ from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.copying.updates import UpdateCopies
 from redis_state.archive.model import ArchiveBatch, ArchivedTask
 from redis_state.archive.protocol import Archive
-from redis_state.archive.waiting import ArchiveList, session_entry
+from redis_state.archive.waiting import ArchiveList
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
+from redis_state.stores.archive_list import session_entry
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.archives import all_due, archive_all, archived, ended, expected
 from tests.support.tasks.crash_states import send

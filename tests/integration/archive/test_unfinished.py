@@ -18,9 +18,10 @@ from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.copying.backfill import backfill
 from redis_state.archive.copying.updates import UpdateCopies
 from redis_state.archive.protocol import Archive
-from redis_state.archive.waiting import ArchiveList, session_entry
+from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveUnavailable
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
+from redis_state.stores.archive_list import session_entry
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.archiving import listing
 from redis_state.worker.recovery.sweeper import Sweeper
@@ -257,7 +258,7 @@ async def test_what_ends_while_an_archiver_works_stays_held_and_is_looked_at_soo
 async def test_what_ends_expires_in_time_where_nothing_is_archived(
     settings: Settings, tmp_path: Path, whose: str
 ) -> None:
-    # A host's task is never archived.
+    # Who ends a host's task lists it for the archive, and then holds it: see `SavedTasks`.
     if whose == "a host's":
         settings = settings.model_copy(update={"archive_url": SecretStr(tmp_path.as_uri())})
     async with RedisStateStore(settings) as store:

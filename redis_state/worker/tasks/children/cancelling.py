@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 
 from redis_state.errors import InvalidTransition
 from redis_state.models import SteeringEvent, SteeringEventType, TaskState, TaskStatus
@@ -68,7 +69,13 @@ class CancelCascade:
             return
         with suppress(InvalidTransition):
             async with self._children.ending(session_id, task_id, parent):
-                cancelled = await self._transitions.cancel(state, reason, parent=parent)
+                cancel = partial(self._transitions.cancel, state, reason, parent=parent)
+                if status_view is None or status_view.ours:
+                    cancelled = await cancel()
+                else:
+                    # No sweeper lists a host's task for the archive.
+                    tasks = self._store.tasks
+                    cancelled = await tasks.archiving(session_id, task_id, cancel, finished=True)
             if cancelled:
                 await self.cancel_children(session_id, task_id, reason, hard=hard)
 

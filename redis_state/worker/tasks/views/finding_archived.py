@@ -82,7 +82,7 @@ async def find_in_both(
 
 def archived_summary(store: RedisStateStore, task: ArchivedTask) -> TaskSummary | None:
     """Describe an archived task; None if its record cannot be read."""
-    named = (task.session_id, task.task_id, task.status, task.handler)
+    named = (task.session_id, task.task_id, task.status, task.handler or None)
     try:
         made = summary_of(*named, task.as_stored, payloads=store.base.payloads)
     except (ValueError, KeyError, TypeError, CorruptState):

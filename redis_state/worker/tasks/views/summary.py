@@ -12,7 +12,7 @@ from redis_state.models.attributes import AttributeValue
 from redis_state.primitives.record import Stored
 from redis_state.serialization.payloads import Payloads
 from redis_state.store import RedisStateStore
-from redis_state.stores.sessions.job_parts import job_of
+from redis_state.stores.sessions.job_parts import JOB, job_of
 from redis_state.stores.sessions.tasks import read_updated
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.tasks.views.links import TaskLink, link_of
@@ -22,14 +22,15 @@ from redis_state.worker.tasks.views.links import TaskLink, link_of
 class TaskSummary:
     """A task as it stood when it was found, without its input and its result.
 
-    ``worker`` is the last that ran it. ``retries`` counts how often it was reopened. One that is
+    ``worker`` is the last that ran it. One that a host saved has no ``handler``: only the archive
+    lists it. ``retries`` counts how often it was reopened. One that is
     ``archived`` is not in Redis any more.
     """
 
     session_id: str
     task_id: str
     status: TaskStatus
-    handler: str
+    handler: str | None
     attributes: Mapping[str, AttributeValue]
     created_at: datetime
     updated_at: datetime
@@ -51,7 +52,7 @@ def summary_of(
     session_id: str,
     task_id: str,
     status: TaskStatus,
-    handler: str,
+    handler: str | None,
     record: Stored,
     *,
     payloads: Payloads,
@@ -93,7 +94,7 @@ async def read_summary(
 ) -> tuple[int | None, TaskSummary | None]:
     """Return when a task was first saved, and the task as its record has it.
 
-    No time for one that is not there; no summary for one of a host, or that is unreadable.
+    No time for one that is not there; no summary for one that is unreadable.
     """
     record = await store.tasks.load_fields(session_id, task_id)
     if record is None:
@@ -101,7 +102,9 @@ async def read_summary(
     payloads = store.base.payloads
     try:
         status = TaskStatus(record.fields["status"].decode())
-        handler = str(payloads.as_object(job_of(record.fields))["handler"])
+        handler = None
+        if JOB in record.fields:
+            handler = str(payloads.as_object(job_of(record.fields))["handler"])
         made = summary_of(session_id, task_id, status, handler, record, payloads=payloads)
     except (ValueError, KeyError, TypeError, CorruptState):
         return record.order, None
