@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 
 from tests.support import costs
@@ -30,9 +29,7 @@ def test_each_line_of_the_list_is_a_test() -> None:
 TESTS = """
 import pytest
 
-@pytest.mark.parametrize("case", [
-    pytest.param(0, marks=pytest.mark.full), 1, 2, pytest.param(3, marks=pytest.mark.slow)
-])
+@pytest.mark.parametrize("case", [pytest.param(0, marks=pytest.mark.full), *range(1, 9)])
 def test_sweep(case): pass
 
 @pytest.mark.parametrize("case", [1, pytest.param(2, marks=pytest.mark.full)])
@@ -43,8 +40,7 @@ def test_alone(): pass
 @pytest.mark.parametrize("case", [1, 2])
 def test_quick(case): pass
 """
-
-
+# Given to the process as a plugin.
 LIST = """
 import tests.conftest
 tests.conftest._COSTLY = {f"test_some.py::test_{name}" for name in ("sweep", "one_size", "alone")}
@@ -54,17 +50,17 @@ tests.conftest._COSTLY = {f"test_some.py::test_{name}" for name in ("sweep", "on
 async def test_of_a_costly_test_with_several_cases_the_first_stays(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "own_list.py").write_text(LIST)
-    own = ("-q", "--collect-only", "-p", "tests.conftest", "-p", "own_list", *children.LEAN)
+    own = ("-q", "--collect-only", "--assert=plain", "-p", "tests.conftest", *children.LEAN)
     where = ("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), str(tmp_path))
-    path = os.pathsep.join([str(tmp_path), str(ROOT), *filter(None, sys.path)])
     process = await forkserver.start(
-        *("-m", "pytest", *own, "-m", "exhaustive", *where),
-        environment={**os.environ, "PYTHONPATH": path},
+        *("-m", "pytest", *own, "-p", "own_list", "-m", "exhaustive", *where),
+        environment=os.environ,
         folder=tmp_path,
     )
     printed, _ = await process.communicate()
     found = sorted(re.findall(r"::(\S+)", printed.decode()))
-    assert found == ["test_alone", "test_one_size[1]", "test_sweep[2]", "test_sweep[3]"]
+    # As they stand in the file, although the tests are shuffled.
+    assert found == ["test_alone", "test_one_size[1]", *(f"test_sweep[{at}]" for at in range(2, 9))]
 
 
 def test_the_list_names_what_costs_most_for_each_case() -> None:
