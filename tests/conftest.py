@@ -93,12 +93,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.server)
 
 
-@pytest.hookimpl(specname="pytest_collection_modifyitems", wrapper=True, tryfirst=True)
-def pytest_leave_out_what_costs_much(items: list[pytest.Item]) -> Generator[None]:
-    """Mark what `make test` leaves to `make test-exhaustive`, before anything is shuffled."""
+@pytest.hookimpl(specname="pytest_collection_modifyitems", tryfirst=True)
+def pytest_mark_what_costs_much(items: list[pytest.Item]) -> None:
+    """Mark what `make test` leaves to `make test-exhaustive`."""
     for item in costs.left_out(items, _COSTLY):
         item.add_marker(pytest.mark.exhaustive)
-    return (yield)
 
 
 @pytest.hookimpl(trylast=True)

@@ -2,7 +2,7 @@
 
 `tests/costly.txt` names the functions of these tests: sweeps that kill a process at each place,
 trials under load, sets of servers, interpreters that import everything. Of a test with several
-cases the first stays in `make test`. The list is written from the CPU seconds of the whole suite:
+cases that with the first id stays. The list is written from the CPU seconds of the whole suite:
 
     make test MARKS= PYTEST_ARGS="-p tests.support.processes.cpu --cpu-report=cpu.jsonl"
     .venv/bin/python -m tests.support.costs cpu.jsonl
@@ -30,13 +30,17 @@ def listed(text: str) -> frozenset[str]:
 
 
 def left_out(items: Iterable[pytest.Item], costly: frozenset[str]) -> Iterator[pytest.Item]:
-    """Yield the tests of costly functions, without the first case of those that have several."""
+    """Yield the tests of costly functions, without one case of those that have several.
+
+    That is the same in every order of the tests.
+    """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         function = function_of(item.nodeid)
         if function in costly and item.get_closest_marker("full") is None:
             cases.setdefault(function, []).append(item)
     for each in cases.values():
+        each.sort(key=lambda item: item.nodeid)
         yield from each[1:] or each
 
 
@@ -48,7 +52,7 @@ def function_of(test: str) -> str:
 def costliest(rows: Sequence[tuple[str, float]], share: float = SHARE) -> list[str]:
     """Name the functions whose cases cost most, so many that leaving them out saves this share."""
     cases: dict[str, list[float]] = {}
-    for test, seconds in rows:
+    for test, seconds in sorted(rows):
         cases.setdefault(function_of(test), []).append(seconds)
     wanted = share * sum(map(sum, cases.values()))
     names: list[str] = []

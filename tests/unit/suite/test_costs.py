@@ -47,7 +47,9 @@ tests.conftest._COSTLY = {f"test_some.py::test_{name}" for name in ("sweep", "on
 """
 
 
-async def test_of_a_costly_test_with_several_cases_the_first_stays(tmp_path: Path) -> None:
+async def test_of_a_costly_test_the_case_with_the_first_id_stays(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "own_list.py").write_text(LIST)
     own = ("-q", "--collect-only", "--assert=plain", "-p", "tests.conftest", *children.LEAN)
@@ -59,7 +61,7 @@ async def test_of_a_costly_test_with_several_cases_the_first_stays(tmp_path: Pat
     )
     printed, _ = await process.communicate()
     found = sorted(re.findall(r"::(\S+)", printed.decode()))
-    # As they stand in the file, although the tests are shuffled.
+    # The tests were shuffled before.
     assert found == ["test_alone", "test_one_size[1]", *(f"test_sweep[{at}]" for at in range(2, 9))]
 
 
