@@ -5,6 +5,8 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 # JOBS=0 runs the suite in one process; else each process has a server of its own.
 JOBS ?= auto
+# What of the suite `make test` runs, by pytest's -m: all, if it is empty.
+MARKS ?= not exhaustive
 EXAMPLE ?= review
 SIZE ?= 1
 MINUTES ?= 30
@@ -26,7 +28,7 @@ export ASAP_PYTHON
 HTTP_CLIENT_TESTS ?= tests/integration/worker tests/integration/schedules tests/integration/stores/test_snapshots.py
 # A gateway hides what is damaged, has no span for its caller, does not die with it, and has limits of its own.
 NOT_OVER_HTTP = damaged or one_trace or dies_behind or death_at_any or too_long_to_judge or any_characters or taken_over
-.PHONY: help demo test test-full fuzz chaos soak check types mypy pyright coverage wheel test-wheel test-redis7 test-redis8 \
+.PHONY: help demo test test-exhaustive test-full fuzz chaos soak check types mypy pyright coverage wheel test-wheel test-redis7 test-redis8 \
 	test-redis-server test-acl test-cluster test-matrix test-asap test-a2a test-hosts test-light-hosts test-upstream test-savers test-buckets test-lowest test-durable-streams \
 	test-mcp-conformance test-typescript test-chat-clients test-http-client bench bench-quick compose-check docs lock clean
 
@@ -34,8 +36,10 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 demo: .venv/.$(or $(APART:%=dev),$(filter penguiflow pydantic_ai openai_agents mcp,$(EXAMPLE)),demo) ## run an example (EXAMPLE=review, pydantic_ai, openai_agents, penguiflow, langgraph, mcp, a2a_server, google_adk, llama_index, agent_framework or crewai; ARGS=... are passed on)
 	@$(if $(APART),$(BIN)/nox -s "example($(EXAMPLE))" --,$(BIN)/python -m examples.$(EXAMPLE)) $(ARGS)
-test: .venv/.dev ## run the whole suite (PYTEST_ARGS=..., JOBS=0 for one process)
-	@$(BIN)/python $(PYTEST)
+test: .venv/.dev ## run the suite without its costly tests, in three minutes (PYTEST_ARGS=..., JOBS=0 for one process)
+	@$(BIN)/python -m pytest -m "$(MARKS)" -n $(JOBS) $(PYTEST_ARGS)
+test-exhaustive: ## run the costly tests: deaths at each place, trials under load, sets of servers
+	@$(MAKE) --no-print-directory test MARKS=exhaustive
 test-full: .venv/.dev ## run the tests at the sizes that are promised and take long
 	@REDIS_STATE_FULL=1 $(BIN)/python -m pytest -n 0 -m full $(PYTEST_ARGS)
 fuzz: .venv/.dev ## look for new examples: random seeds, full size, 1,000 examples a test (EXAMPLES=...)

@@ -23,6 +23,7 @@ from redis_state.rights import Role
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
+from tests.support import costs
 from tests.support.hosts import KINDS, Host, open_host
 from tests.support.logs import is_of_the_test
 from tests.support.processes import children, forkserver, nursery
@@ -62,6 +63,7 @@ TESTS = Path(__file__).resolve().parent
 SERVER = {"lua", "transport", "servers", "primitives", "stores", "contract"}
 # The folders of tests that start sets of servers, and wait for what becomes of them.
 LONG = {"servers", "chaos"}
+_COSTLY = costs.listed(costs.FILE.read_text(encoding="utf-8"))
 # How many of the others stand behind each of these, and of those that are marked `slow`.
 BETWEEN = 6
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -89,6 +91,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     folders = _folders(item.path)
     if "unit" not in folders and SERVER & folders:
         item.add_marker(pytest.mark.server)
+
+
+@pytest.hookimpl(specname="pytest_collection_modifyitems", tryfirst=True)
+def pytest_mark_what_costs_much(items: list[pytest.Item]) -> None:
+    """Mark what `make test` leaves to `make test-exhaustive`."""
+    for item in costs.left_out(items, _COSTLY):
+        item.add_marker(pytest.mark.exhaustive)
 
 
 @pytest.hookimpl(trylast=True)

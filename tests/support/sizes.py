@@ -1,4 +1,4 @@
-"""The sizes of a test: `make test` runs the reduced one, and `make test-full` the promised one."""
+"""The sizes of a test: the suite runs the reduced one, and `make test-full` the promised one."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ async def worker(
         await children.end(process)
 
 
-# `make test` has one death of each kind, and `make test-full` has all.
+# The suite has one death of each kind, and `make test-full` has all.
 @pytest.mark.parametrize(
     ("death", "again"),
     [

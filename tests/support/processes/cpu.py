@@ -1,9 +1,9 @@
 """The CPU seconds of each test: of its own process, and of the processes that it starts.
 
-``pytest -p tests.support.processes.cpu --cpu-report=<file>`` writes one JSON line for each test:
-the seconds of this process, of the processes below it, and of the clock. A process of the fork
-server counts among those below when it has ended, but not one that it had forked itself. A daemon
-does not count, because this process is not its parent.
+``pytest -p tests.support.processes.cpu --cpu-report=<file>`` writes one JSON line for each test
+that is run: the seconds of this process, of the processes below it, and of the clock. A process of
+the fork server counts among those below when it has ended, but not one that it had forked itself. A
+daemon does not count, because this process is not its parent.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Measure a test with its fixtures."""
     path = item.config.getoption("cpu_report")
-    if not path:
+    if not path or item.get_closest_marker("skip"):
         return (yield)
     began, own, below = time.monotonic(), time.process_time(), _below()
     try:

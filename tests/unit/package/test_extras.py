@@ -67,14 +67,23 @@ def _distributions(extras: str) -> set[str]:
         seen.add(item)
         found.add(name)
         try:
-            lines = requires(name) or []
+            needed = _requirements(name)
         except PackageNotFoundError:
             pytest.skip(f"{name} is not installed here: what it brings is not known")
-        for requirement in map(Requirement, lines):
+        for requirement in needed:
             marker = requirement.marker
             if marker is None or any(marker.evaluate({"extra": one}) for one in wanted):
                 waiting.append((_canonical(requirement.name), frozenset({"", *requirement.extras})))
     return found
+
+
+# Both read files of packages: once for all tests.
+_owners = cache(packages_distributions)
+
+
+@cache
+def _requirements(name: str) -> list[Requirement]:
+    return list(map(Requirement, requires(name) or []))
 
 
 def _canonical(name: str) -> str:
@@ -125,7 +134,7 @@ def _direct(module: str) -> tuple[str, ...] | None:
 
 def _missing(extras: str, entries: Iterable[str]) -> dict[str, str]:
     """Map each module that the extras do not bring to the one that imports it."""
-    have, owners = _distributions(extras), packages_distributions()
+    have, owners = _distributions(extras), _owners()
     waiting, seen = [(entry, "") for entry in entries], set[str]()
     missing = dict[str, str]()
     while waiting:

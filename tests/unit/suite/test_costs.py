@@ -1,0 +1,75 @@
+"""What `make test` leaves out is in one list; of a test with several cases one stays."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from tests.support import costs
+from tests.support.processes import children, forkserver
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_each_line_of_the_list_is_a_test() -> None:
+    lines = costs.FILE.read_text(encoding="utf-8").split()
+    assert lines == sorted(set(lines))
+    # A file may have the tests of another one.
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    names = {name for text in texts for name in re.findall(r"def (test_\w+)\(", text)}
+    gone = [
+        line
+        for line in lines
+        if line.rpartition("::")[2] not in names or not (ROOT / line.partition("::")[0]).exists()
+    ]
+    assert not gone, "renamed? Then rename them in tests/costly.txt too"
+
+
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("case", [pytest.param(0, marks=pytest.mark.full), *range(1, 9)])
+def test_sweep(case): pass
+
+@pytest.mark.parametrize("case", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_one_size(case): pass
+
+def test_alone(): pass
+
+@pytest.mark.parametrize("case", [1, 2])
+def test_quick(case): pass
+"""
+# Given to the process as a plugin.
+LIST = """
+import tests.conftest
+tests.conftest._COSTLY = {f"test_some.py::test_{name}" for name in ("sweep", "one_size", "alone")}
+"""
+
+
+async def test_of_a_costly_test_the_case_with_the_first_id_stays(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "own_list.py").write_text(LIST)
+    own = ("-q", "--collect-only", "--assert=plain", "-p", "tests.conftest", *children.LEAN)
+    where = ("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), str(tmp_path))
+    process = await forkserver.start(
+        *("-m", "pytest", *own, "-p", "own_list", "-m", "exhaustive", *where),
+        environment=os.environ,
+        folder=tmp_path,
+    )
+    printed, _ = await process.communicate()
+    found = sorted(re.findall(r"::(\S+)", printed.decode()))
+    # The tests were shuffled before.
+    assert found == ["test_alone", "test_one_size[1]", *(f"test_sweep[{at}]" for at in range(2, 9))]
+
+
+def test_the_list_names_what_costs_most_for_each_case() -> None:
+    rows = [("a::sweep[1]", 3.0), ("a::sweep[2]", 5.0), ("a::table[1]", 1.0), ("a::one", 6.0)]
+    rows += [("tests/unit/package/test_imports.py::test_that_costs_much", 9.0)]
+    rows += [(f"a::table[{number}]", 1.0) for number in range(2, 6)]
+    # 29 seconds: the one saves 6, and the sweep the 5 of its second case.
+    assert costs.costliest(rows, 0.2) == ["a::one"]
+    assert costs.costliest(rows, 0.37) == ["a::one", "a::sweep"]
+    assert costs.costliest(rows, 0.4) == ["a::one", "a::sweep", "a::table"]
