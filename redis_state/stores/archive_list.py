@@ -7,6 +7,7 @@ looks meanwhile does not remove it.
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
@@ -110,7 +111,7 @@ class SavedTaskList(CoveringList):
                 self._since.key(entry), member=topic_text(entry) or "", ttl_ms=LISTED_MS
             )
 
-        # The entry first. What is noted goes with the entry: without one it would stay.
+        # The entry first: what is recorded beside goes with it, and would stay without one.
         put = self.watch.put(entry, delay_ms=self._delay_ms, sooner=True)
         due_ms, _ = await asyncio.gather(put, note())
         return due_ms
