@@ -17,7 +17,7 @@
 -- @include now_ms
 -- @include flow_may
 -- @include job_claim
--- @include parked_note
+-- @include parked_place
 -- @once
 
 local now, set = now_ms(), redis.call('HMGET', keys.flow, 'paused', 'limit', 'parked', 'passed')
@@ -75,6 +75,6 @@ if passed ~= (set[4] or '') then
   redis.call('PEXPIRE', keys.flow, 34560000000)
 end
 if not reply[5] then return reply end
-reply[3] = parked_note(keys.flow, now)
+reply[3] = parked_place(keys.flow, now)
 if redis.call('PTTL', keys.claims) < life_ms then redis.call('PEXPIRE', keys.claims, life_ms) end
 return keep_reply(reply)

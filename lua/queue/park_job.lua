@@ -23,7 +23,7 @@
 -- @include lives
 -- @include claim_end
 -- @include job_unpark
--- @include parked_note
+-- @include parked_place
 
 local task = string.match(id, '^(.*):%d+$') or id
 local key = redis.call('HGET', keys.owners, 'held:' .. task) or ''
@@ -43,6 +43,6 @@ if redis.call('HSETNX', keys.owners, id, owner) == 1 then
   for _, each in ipairs({ keys.owners, keys.keyed }) do lives(each, life_ms) end
   if redis.call('EXISTS', payload) == 1 then lives(payload, life_ms) end
 end
-parked_note(keys.flow, now_ms())
+parked_place(keys.flow, now_ms())
 redis.pcall('SPUBLISH', keys.channel, '')
 return { 'OK', 1 }

@@ -7,7 +7,7 @@
 -- ARGV expected     version and, after a space, its write; 0 for absent
 -- ARGV ttl_ms       int: milliseconds
 -- ARGV schedule_id  the schedule's id
--- ARGV look_ms      int: from now, when a worker must look; '' leaves that as it is
+-- ARGV check_ms      int: from now, when a worker must look; '' leaves that as it is
 -- ARGV sooner       flag: an earlier time stands
 -- ARGV restart      flag: no occurrence up to now is due any more
 -- ARGV fields..     names and values, in turn
@@ -31,9 +31,9 @@ if restart then
   fields[#fields + 1] = given
 end
 local version = record_write(schedule, { key = schedules, member = schedule_id }, write, ttl_ms, fields, was)
-if look_ms then
+if check_ms then
   watch_clock(due, clock, now)
-  local when, stands = now + look_ms, tonumber(redis.call('ZSCORE', due, schedule_id))
+  local when, stands = now + check_ms, tonumber(redis.call('ZSCORE', due, schedule_id))
   if not (sooner and stands and stands < when) then
     redis.call('ZADD', due, string.format('%.0f', when), schedule_id)
   end

@@ -58,13 +58,13 @@ class ArchiveList:
         """
         entry = watch_entry(session_id, task_id)
         await asyncio.gather(
-            self._scripts.note_member(
+            self._scripts.add_member(
                 self._since.key(entry), member=topic_text(entry) or "", ttl_ms=LISTED_MS
             ),
             self.tasks.bring_forward(entry, delay_ms=0),
         )
 
-    async def look_at_session(self, session_id: str, *, within_ms: int) -> None:
+    async def watch_session(self, session_id: str, *, within_ms: int) -> None:
         """Put a session on its list, or have it looked at sooner. A sooner look stands.
 
         One that looks at the session meanwhile does not remove it.

@@ -36,7 +36,7 @@ class WorkingArchivers:
         if monotonic() - self._signed_at < _EVERY_S:
             return
         scripts = self._store.base.scripts
-        await scripts.note_member(self._key, member=self._name, ttl_ms=_LASTS_MS)
+        await scripts.add_member(self._key, member=self._name, ttl_ms=_LASTS_MS)
         self._signed_at = monotonic()
 
     async def __aenter__(self) -> Self:

@@ -93,7 +93,7 @@ class ApiCall:
         """The session and the task in the path."""
         return self.path["session"], self.path["task"]
 
-    def asked(self, model: type[M]) -> M:
+    def query_as(self, model: type[M]) -> M:
         """Return the parameters of the query."""
         return _as(model, self.query)
 

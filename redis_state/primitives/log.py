@@ -38,7 +38,7 @@ _MOST = 1_000_000_000
 # Where a text points that is no cursor: at no row of any log.
 _NOWHERE = -1
 _RETRY_S = 0.2
-_LOOK_AGAIN_S = 30.0
+_CHECK_AGAIN_S = 30.0
 # A subscription that takes longer to confirm is not waited for.
 _CONFIRMED_S = 1.0
 
@@ -399,7 +399,7 @@ class _Follower:
         self._keeps_rows = keeps_rows
         self._first: int | None = None
         # Silence may also be a subscription that cannot be made: then the log is read.
-        self.check_again_s: float = min(reconnect_timeout_s, _LOOK_AGAIN_S)
+        self.check_again_s: float = min(reconnect_timeout_s, _CHECK_AGAIN_S)
         # Whether the log is to be read before anything is heard.
         self.behind: bool = True
 

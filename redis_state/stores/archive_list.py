@@ -30,7 +30,7 @@ T = TypeVar("T")
 _MARGIN_MS = 5_000
 # For so long a task may be on its list. Since when it is, is written as the end of that.
 LISTED_MS = 34_560_000_000
-_LEAST_LOOK_MS, _LONGEST_LOOK_MS = 1_000, 3_600_000
+_LEAST_CHECK_MS, _LONGEST_CHECK_MS = 1_000, 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class SavedTaskList(CoveringList):
 
     async def _put(self, entry: bytes) -> int:
         async def note() -> None:
-            await self._scripts.note_member(
+            await self._scripts.add_member(
                 self._since.key(entry), member=topic_text(entry) or "", ttl_ms=LISTED_MS
             )
 
@@ -130,9 +130,9 @@ def record_list(base: Base, what: ArchiveClass) -> RecordList | None:
     return RecordList(base) if what in settings.archive_classes else None
 
 
-def session_look_ms(settings: Settings) -> int:
+def session_check_ms(settings: Settings) -> int:
     """Return how often a session is looked at: long before its updates would expire."""
-    return min(max(ms(settings.updates_ttl) // 8, _LEAST_LOOK_MS), _LONGEST_LOOK_MS)
+    return min(max(ms(settings.updates_ttl) // 8, _LEAST_CHECK_MS), _LONGEST_CHECK_MS)
 
 
 def session_entry(session_id: str) -> bytes:

@@ -317,7 +317,7 @@ class ArtifactStore:
         ttl_ms = quota.ttl_ms
         if self._archived is not None and ttl_ms:
             ttl_ms = max(ttl_ms, self._references_ms)
-        await self._base.scripts.note_member(
+        await self._base.scripts.add_member(
             self._base.keys.artifact_sessions(), member=place, ttl_ms=ttl_ms
         )
 

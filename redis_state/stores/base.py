@@ -79,13 +79,13 @@ class Base:
             self.set_aside(scope, f"{kind} {row.cursor}", row.data, error)
             return None
 
-    def note_first(self, index: str, member: str, *, ttl_ms: int) -> asyncio.Future[Any]:
+    def record_first(self, index: str, member: str, *, ttl_ms: int) -> asyncio.Future[Any]:
         """Add a member to an index of another slot, before the save that the caller makes next.
 
         It is queued at once and awaited after that save. The calls keep their order, so a saved
         thing is never missing from its index.
         """
-        recorded = self.scripts.begin_note_member(index, member=member, ttl_ms=ttl_ms)
+        recorded = self.scripts.begin_add_member(index, member=member, ttl_ms=ttl_ms)
         # The save may fail first; then nobody awaits this.
         unawaited(recorded)
         return recorded

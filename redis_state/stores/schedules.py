@@ -80,14 +80,14 @@ class ScheduleStore:
         fields: Mapping[str, bytes],
         *,
         expected: int,
-        look_ms: int | None = None,
+        check_ms: int | None = None,
         sooner: bool = False,
         restart: bool = False,
     ) -> tuple[Version, int]:
         """Save fields in one step; return the version and the server's time in ms.
 
         ``expected`` is the version that it must have, 0 for none. A worker looks at it in
-        ``look_ms``; ``sooner`` lets an earlier time stand. After a ``restart`` no occurrence up to
+        ``check_ms``; ``sooner`` lets an earlier time stand. After a ``restart`` no occurrence up to
         now is due any more. Errors: VersionConflict; nothing is written then.
         """
         write = new_write_id()
@@ -98,7 +98,7 @@ class ScheduleStore:
             expected=expected,
             ttl_ms=self._ttl_ms,
             schedule_id=schedule_id,
-            look_ms=look_ms,
+            check_ms=check_ms,
             sooner=sooner,
             restart=restart,
         )

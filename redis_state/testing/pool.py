@@ -54,8 +54,8 @@ __all__ = ["ClockSettings", "Pool", "open_pools"]
 # A worker's own would be added to each stop of the clock.
 _POLL_S = 0.005
 _SWEEP_S = 0.25
-_LOOK_S = 0.002
-_LONGEST_LOOK_S = 0.02
+_CHECK_S = 0.002
+_LONGEST_CHECK_S = 0.02
 # A day of a pool's life is never skipped at once: what is renewed once a day is renewed.
 _DAY_MS = 86_400_000
 _LONGEST = timedelta(days=3650)
@@ -190,7 +190,7 @@ class Pool:
     async def _settle(self, given_up: set[str]) -> Moment:
         """Wait until nothing happens any more, but for what has used up the patience."""
         seen: dict[str, float] = {}
-        look_s = _LOOK_S
+        check_s = _CHECK_S
         while True:
             self._raise_if_ended()
             await self._sweep()
@@ -200,8 +200,8 @@ class Pool:
             given_up |= {each for each, at_s in seen.items() if now_s - at_s > self._patience_s}
             if moment.busy <= given_up:
                 return moment
-            await asyncio.sleep(look_s)
-            look_s = min(look_s * 1.2, _LONGEST_LOOK_S)
+            await asyncio.sleep(check_s)
+            check_s = min(check_s * 1.2, _LONGEST_CHECK_S)
 
     async def _sweep(self) -> None:
         """Do what is due by the clock of now, until nothing is."""

@@ -25,7 +25,8 @@ ALONE: Final[dict[str, Any]] = {
 
 def own_settings(url: str, namespace: str, **options: Any) -> Settings:
     """Make settings of a test's own server: no variable leads to another server, or its data."""
-    return Settings(**{**ALONE, **options, "url": SecretStr(url), "namespace": namespace})
+    chosen: dict[str, Any] = {**ALONE, **options, "url": SecretStr(url), "namespace": namespace}
+    return Settings(**chosen)
 
 
 @asynccontextmanager

@@ -19,9 +19,9 @@ _EDGES = ("before", "after")
 # What must be among the places of death: one script for each kind of move.
 _MOVES = {
     "submit": {"index_task", "create_task", "the queue"},
-    "begin": {"start_task", "note_step", "open_pause", "pause_task"},
+    "begin": {"start_task", "record_step", "open_pause", "pause_task"},
     "resolve": {"decide_pause", "the queue"},
-    "end": {"start_task", "note_step", "move_task", "index_task"},
+    "end": {"start_task", "record_step", "move_task", "index_task"},
     "retry": {"watch_entry", "retry_task", "index_task", "the queue"},
 }
 

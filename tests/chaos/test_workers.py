@@ -36,7 +36,7 @@ from tests.support.scripts.replies import clock_ms
 
 _WORKERS = 4
 _KILL_EVERY_S = 2.0
-_LOOK_EVERY_S = 0.4
+_CHECK_EVERY_S = 0.4
 _LONGEST_S = 420.0
 
 
@@ -68,7 +68,7 @@ async def test_workers_are_killed(
         began_s = time.monotonic()
         kill_at = began_s + _KILL_EVERY_S / 2
         while len(over) < jobs and time.monotonic() < began_s + _LONGEST_S:
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_CHECK_EVERY_S)
             found = await store.list_tasks(SESSION)
             over = {one.task_id: one for one in found if one.status.is_terminal}
             # With one or two left, it would be their machine's speed at starting that counts.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from redis_state.errors import InvalidField
 from redis_state.serialization import codec
 from redis_state.worker.schedules.model import Missed, Schedule, occurrence_of
-from redis_state.worker.schedules.plan import LONGEST_LOOK_MS, MOST_AT_ONCE, LookPlan, plan
+from redis_state.worker.schedules.plan import LONGEST_WAIT_MS, MOST_AT_ONCE, OccurrencePlan, plan
 
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
@@ -29,14 +29,14 @@ def make(**options: Any) -> Schedule:
     return Schedule(**given_ | options)
 
 
-def look(schedule: Schedule, *, behind: float, late_ms: int = 0, **options: Any) -> LookPlan:
+def look(schedule: Schedule, *, behind: float, late_ms: int = 0, **options: Any) -> OccurrencePlan:
     """Look at a schedule that was settled so many minutes ago."""
     given_: dict[str, Any] = {"paused": False} | options
     after_ms = NOW - round(behind * MINUTE_MS)
     return plan(schedule, after_ms=after_ms, now_ms=NOW + late_ms, **given_)
 
 
-def minutes(decided: LookPlan) -> list[float]:
+def minutes(decided: OccurrencePlan) -> list[float]:
     return [(at_ms - NOW) / MINUTE_MS for at_ms in decided.occurrences]
 
 
@@ -44,7 +44,7 @@ def test_an_occurrence_in_time_is_due_and_the_next_look_is_at_the_next_one() -> 
     decided = look(make(), behind=1, late_ms=700)
     assert minutes(decided) == [0]
     assert decided.after_ms == NOW
-    assert decided.look_ms == MINUTE_MS - 700
+    assert decided.check_ms == MINUTE_MS - 700
     assert decided.skipped is None
 
 
@@ -52,7 +52,7 @@ def test_nothing_is_due_before_its_time() -> None:
     decided = look(make(), behind=0, late_ms=700)
     assert minutes(decided) == []
     assert decided.after_ms == NOW
-    assert decided.look_ms == MINUTE_MS - 700
+    assert decided.check_ms == MINUTE_MS - 700
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_many_are_done_in_parts_and_none_is_lost_or_done_twice() -> None:
         sizes.append(len(decided.occurrences))
         done += decided.occurrences
         after_ms = decided.after_ms
-        assert decided.look_ms == (0 if len(done) < 130 else MINUTE_MS)
+        assert decided.check_ms == (0 if len(done) < 130 else MINUTE_MS)
     assert sizes == [MOST_AT_ONCE, MOST_AT_ONCE, 30]
     assert done == [NOW - n * MINUTE_MS for n in reversed(range(130))]
 
@@ -114,28 +114,28 @@ def test_an_occurrence_is_left_out_while_the_one_before_runs() -> None:
 
 def test_a_paused_schedule_and_one_far_off_are_looked_at_once_a_day() -> None:
     decided = look(make(), behind=60, paused=True)
-    assert (decided.occurrences, decided.look_ms) == ((), LONGEST_LOOK_MS)
-    assert look(make(cron="0 0 1 1 *"), behind=0).look_ms == LONGEST_LOOK_MS
+    assert (decided.occurrences, decided.check_ms) == ((), LONGEST_WAIT_MS)
+    assert look(make(cron="0 0 1 1 *"), behind=0).check_ms == LONGEST_WAIT_MS
 
 
 def test_one_that_has_ended_is_never_looked_at_again() -> None:
     end = datetime.fromtimestamp(NOW / 1000 + 1, UTC)
     decided = look(make(end=end), behind=1)
     assert minutes(decided) == [0]
-    assert decided.look_ms is None
+    assert decided.check_ms is None
 
 
 def test_a_clock_that_is_set_back_brings_nothing_back() -> None:
     decided = look(make(), behind=-30)
     assert minutes(decided) == []
     assert decided.after_ms == NOW + 30 * MINUTE_MS
-    assert decided.look_ms == 31 * MINUTE_MS
+    assert decided.check_ms == 31 * MINUTE_MS
 
 
 def test_a_clock_that_was_wrong_by_more_than_a_day_begins_anew() -> None:
     decided = look(make(), behind=-365 * 24 * 60)
     assert decided.after_ms == NOW
-    assert decided.look_ms == MINUTE_MS
+    assert decided.check_ms == MINUTE_MS
 
 
 @given(

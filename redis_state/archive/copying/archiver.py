@@ -41,7 +41,7 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import WatchClaim
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.store import RedisStateStore
-from redis_state.stores.archive_list import session_look_ms
+from redis_state.stores.archive_list import session_check_ms
 from redis_state.stores.base import ARCHIVE_HOLD_MS
 from redis_state.stores.sessions.task_status import task_of_entry
 from redis_state.stores.task_index import TaskIndex, indexed_move
@@ -83,7 +83,7 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
         lists = self._list.tasks, self._list.sessions
         super().__init__(archive, lists, ArchiveReport, limit=limit, pace=pace)
         self._copies = UpdateCopies(store, archive, pace=self._pace)
-        self._session_ms = session_look_ms(store.settings)
+        self._session_ms = session_check_ms(store.settings)
         self._many = many_updates(store.settings)
         self._index = TaskIndex(store.base.scripts, store.base.keys)
 
@@ -131,7 +131,7 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
         erased = await self._archive.erased(wanted)
         # Once a task is marked, only this leads to the updates that its end holds.
         unclaimed = of_tasks.difference(named.values())
-        await self._look_at_sessions(unclaimed, within_ms=self._session_ms)
+        await self._watch_sessions(unclaimed, within_ms=self._session_ms)
         ended = await self._without_erased(ended, erased, done)
         last = await self._archive.last_rows(wanted)
         copied = await self._copies.copy({each: last.get(each) for each in wanted}, erased)
@@ -145,9 +145,9 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
         await self._pace.rest()
         await self._copies.let_expire(copied.whole)
         many = [each for each in unclaimed if copied.rows[each] >= self._many]
-        await self._look_at_sessions(many, within_ms=AGAIN_MS)
+        await self._watch_sessions(many, within_ms=AGAIN_MS)
         for entry, session_id in named.items():
-            done.settled[entry] = await self._next_look(session_id, copied)
+            done.settled[entry] = await self._next_check(session_id, copied)
 
     async def _read(self, claims: Sequence[WatchClaim], done: _Done) -> list[_Ended]:
         replies = await self._look(claims, least_ms=_DAY_MS, whole=True)
@@ -195,7 +195,7 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
                 return error
             if reply.word is ReplyCode.MISSING:
                 # It was removed after its end, which holds the updates of its session.
-                await self._look_at_sessions([task[0]], within_ms=AGAIN_MS)
+                await self._watch_sessions([task[0]], within_ms=AGAIN_MS)
             return reply
 
         return list(await asyncio.gather(*map(one, claims)))
@@ -241,7 +241,7 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
     def _title(self, due: _Ended) -> str:
         return f"task {due.copy.task_id!r} of session {due.owner!r}"
 
-    async def _next_look(self, session_id: str | None, copied: CopiedUpdates) -> int | None:
+    async def _next_check(self, session_id: str | None, copied: CopiedUpdates) -> int | None:
         """Return when a session is looked at again; None once its log has expired."""
         if session_id is None:
             return None
@@ -254,9 +254,9 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
     def _delay_ms(self, session_id: str, copied: CopiedUpdates) -> int:
         return AGAIN_MS if copied.rows[session_id] >= self._many else self._session_ms
 
-    async def _look_at_sessions(self, sessions: Iterable[str], *, within_ms: int) -> None:
+    async def _watch_sessions(self, sessions: Iterable[str], *, within_ms: int) -> None:
         await asyncio.gather(
-            *(self._list.look_at_session(each, within_ms=within_ms) for each in sessions)
+            *(self._list.watch_session(each, within_ms=within_ms) for each in sessions)
         )
 
     async def _keep(self, claims: Sequence[Sequence[WatchClaim]], done: _Done) -> None:

@@ -69,7 +69,7 @@ class TrajectorySource:
         """Keep the note by which the trace knows the session. Each look does so again."""
         # Not for longer: an erasure finds the note by the trajectory.
         index = self._keys.trace_sessions(key)
-        await self._scripts.note_member(index, member=owner, ttl_ms=2 * _DAY_MS)
+        await self._scripts.add_member(index, member=owner, ttl_ms=2 * _DAY_MS)
 
 
 class AgentSessionSource:
@@ -120,7 +120,7 @@ class ArtifactSource:
         """Keep the note by which the place of the session is found. Each look does so again."""
         del key
         index, place = self._keys.artifact_sessions(), artifact_place(owner)
-        await self._scripts.note_member(index, member=place, ttl_ms=2 * _DAY_MS)
+        await self._scripts.add_member(index, member=place, ttl_ms=2 * _DAY_MS)
 
 
 class RecordReader:

@@ -85,7 +85,7 @@ class Expiry:
         if file.kind == UPDATES:
             if not self._is_readable(file):
                 return False
-            self._note_last(self._reader.keys(file, None))
+            self._record_last(self._reader.keys(file, None))
         self.changes.gone[file.name] = file
         return True
 
@@ -106,7 +106,7 @@ class Expiry:
             self.changes.edit(file).expired_us = before_us
             self.report.add(file.kind, expired.num_rows)
             if file.kind == UPDATES:
-                self._note_last(expired)
+                self._record_last(expired)
 
     def _is_missing(self, file: DataFile) -> bool:
         if file.name not in self._missing:
@@ -129,7 +129,7 @@ class Expiry:
         """Count a file as not read. It stays, and the next call would begin with it again."""
         self._left += file.rows
 
-    def _note_last(self, table: Any) -> None:
+    def _record_last(self, table: Any) -> None:
         kept = table.filter(pc.invert(table["lost"]))
         for session, place in zip(kept["session_id"].to_pylist(), places(kept), strict=True):
             self._last[session] = max(self._last.get(session, place), place)

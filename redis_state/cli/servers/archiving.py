@@ -25,7 +25,7 @@ from redis_state.stores.archive_list import RecordList
 if TYPE_CHECKING:
     from redis_state.worker.observe.stats import WorkerStats
 
-_LOOK_S = 0.5
+_CHECK_S = 0.5
 _SAVED_TASKS = "tasks of hosts"
 
 
@@ -72,7 +72,7 @@ async def archive_due(url: str | None, *, backfill: bool, again: bool) -> dict[s
                 counts = asdict(total) | copied | {"enlisted": enlisted}
                 counts |= {"enlisted_records": found.total()}
                 return counts | {"left": left}
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_S)
 
 
 async def follow_until_ended(

@@ -15,7 +15,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_LOOK_S: Final = 1.0
+_CHECK_S: Final = 1.0
 
 
 class WatchedFile(Generic[T]):
@@ -36,7 +36,7 @@ class WatchedFile(Generic[T]):
     def __call__(self) -> T:
         """Return what the file has now."""
         now = monotonic()
-        if now - self._looked_at >= _LOOK_S:
+        if now - self._looked_at >= _CHECK_S:
             self._looked_at = now
             self._look()
         return self._value

@@ -119,7 +119,7 @@ class Jwks:
         )
         self._lifespan_s = lifespan_s
         self._keys: dict[str, jwt.PyJWK] = {}
-        self._read_at = self._asked_at = -inf
+        self._read_at = self._requested_at = -inf
         self._failed_at = -inf
         # Callers of several loops may wait for the same fetch.
         self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="jwks")
@@ -160,9 +160,9 @@ class Jwks:
         """Begin a fetch, or return the one that is under way; None if the last one is too new."""
         if self._fetching is None or self._fetching.done():
             now = monotonic()
-            if now - self._asked_at < self._AGAIN_S:
+            if now - self._requested_at < self._AGAIN_S:
                 return None
-            self._asked_at = now
+            self._requested_at = now
             self._fetching = self._fetcher.submit(self._fetch)
         return self._fetching
 

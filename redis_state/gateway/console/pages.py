@@ -66,7 +66,7 @@ class PageCall:
         """The path that all pages are below."""
         return cookie_path(self.request)
 
-    def asked(self, name: str, default: str = "") -> str:
+    def param(self, name: str, default: str = "") -> str:
         """Return a parameter of the URL."""
         return _last(self.query, name, default)
 
@@ -77,7 +77,7 @@ class PageCall:
     @property
     def task(self) -> dict[str, str]:
         """The session and the task of the URL."""
-        return {"session": self.asked("session"), "task": self.asked("task")}
+        return {"session": self.param("session"), "task": self.param("task")}
 
     async def perform(self, operation: Operation, **given: Any) -> Any:
         """Call an operation as who looks. Errors: HttpProblem."""
@@ -110,7 +110,7 @@ class PageCall:
             "form_token": self.backstage.logins.form_token(self.request, self.principal),
             "form_key": secrets.token_urlsafe(16),
             "banner": None if banner is None else banner(),
-            "said": _SAID.get(self.asked("said")),
+            "said": _SAID.get(self.param("said")),
         }
 
     def go(self, page: str, **query: Any) -> Response:

@@ -22,7 +22,7 @@ async def stream_events(call: ApiCall) -> Response:
 
 async def begin_stream(call: ApiCall) -> BegunStream:
     """Begin a stream, count it, and read its first chunk. Errors: what is wrong with the call."""
-    query, services = call.asked(EventsQuery), call.services
+    query, services = call.query_as(EventsQuery), call.services
     visible = None if services.visible is None else partial(services.visible, call.principal)
     chunks = services.hub.frames(
         call.path["session"],

@@ -28,7 +28,7 @@ async def list_pauses(call: ApiCall) -> Response:
     """List the open pauses that the caller sees, the oldest first. A page may be short, or empty,
     and still have a cursor.
     """
-    query, caller = call.asked(PausesQuery), call.principal
+    query, caller = call.query_as(PausesQuery), call.principal
     if not caller.has_any(*_OWN_RIGHTS):
         raise forbidden("the caller may see no pause")
     page = await list_pause_page(

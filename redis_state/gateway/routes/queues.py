@@ -33,7 +33,7 @@ async def read_queue(call: ApiCall) -> Response:
 
 async def list_keys(call: ApiCall) -> Response:
     """List who waits in a queue and who runs, by key: those with the most waiting tasks first."""
-    limit = call.asked(QueueKeysQuery).limit
+    limit = call.query_as(QueueKeysQuery).limit
     found = await call.client.queues.keys(call.path["queue"], limit=limit)
     return answer({"keys": [queue_key_document(each) for each in found]})
 

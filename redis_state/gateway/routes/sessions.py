@@ -22,7 +22,7 @@ _LONGEST_WAIT_S = 10.0
 
 async def list_sessions(call: ApiCall) -> Response:
     """List the sessions that have tasks: all, or those that the caller may read."""
-    query = call.asked(PageQuery)
+    query = call.query_as(PageQuery)
     if call.principal.everywhere(Right.READ):
         page = await call.client.sessions(limit=query.limit, after=query.after)
         listed = [session_document(each) for each in page.sessions]
@@ -66,7 +66,7 @@ async def forget_session(call: ApiCall) -> Response:
 
     The gateway's user of the Redis server needs the role ``admin``. Who erased is in the log.
     """
-    query = call.asked(ForgetQuery)
+    query = call.query_as(ForgetQuery)
     report = await call.client.forget(
         call.path["session"],
         dry_run=query.dry_run,

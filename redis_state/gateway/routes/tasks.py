@@ -57,7 +57,7 @@ _PART, _MOST_PARTS = 1_000, 10
 
 async def find_tasks(call: ApiCall) -> Response:
     """Find tasks that match every filter. A caller of some sessions names one of them."""
-    query = call.asked(FindQuery)
+    query = call.query_as(FindQuery)
     session_id = query.session_id
     if not call.principal.everywhere(Right.READ):
         named = call.principal.named("session", Right.READ)
@@ -161,7 +161,7 @@ async def read_rows(call: ApiCall) -> Response:
 
 
 async def _task_and_rows(call: ApiCall, view: TaskView) -> dict[str, Any]:
-    query, missed = call.asked(TimelineQuery), None
+    query, missed = call.query_as(TimelineQuery), None
     read = partial(_updates, call, archived=view.archived, limit=query.limit)
     try:
         page = await read(query.after)

@@ -67,7 +67,7 @@ class RedisStateCheckpointStorage:
         }
         key = self._of.keys.framework_checkpoint(given)
         before = self._of.fetch(key, ("workflow", "entry"))
-        listed = self._of.note_first(index, f"{entry} {given}", ttl_ms=self._ttl_ms)
+        listed = self._of.record_first(index, f"{entry} {given}", ttl_ms=self._ttl_ms)
         await self._of.records.save(key, fields, ttl_ms=self._ttl_ms)
         await listed
         of, named = await before

@@ -52,7 +52,7 @@ from redis_state.transport.keys import manager_scope
 _START = "0-0"
 _SLICE = 100
 # How often a subscriber reads a task that has no event yet.
-_LOOK_AGAIN_S = 30.0
+_CHECK_AGAIN_S = 30.0
 # How tasks are listed: the states themselves are nobody's filter.
 _ACTIVE, _ENDED = "active", "ended"
 
@@ -262,7 +262,7 @@ class TaskEvents:
         first = asyncio.ensure_future(anext(rows))
         try:
             while True:
-                done, _ = await asyncio.wait({first}, timeout=_LOOK_AGAIN_S)
+                done, _ = await asyncio.wait({first}, timeout=_CHECK_AGAIN_S)
                 if done:
                     return first.result()
                 if await self._tasks.read(ref) is None:

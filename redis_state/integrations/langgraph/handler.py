@@ -166,7 +166,7 @@ class GraphRun:
             if newest != begun:
                 raise ThreadMoved(self._thread_id)
             await self._stream(self._ctx.input)
-        elif (state := await self._state()).tasks and not _is_asked(state):
+        elif (state := await self._state()).tasks and not _awaits_input(state):
             await self._pass_breakpoint(state)
             await self._stream(None)
         # Not its `next`: that is empty too when a crash left the writes of all tasks of a step
@@ -313,7 +313,7 @@ class _Events:
         await self._ctx.emit(UpdateType.PROGRESS, content, key=key)
 
 
-def _is_asked(state: StateSnapshot) -> bool:
+def _awaits_input(state: StateSnapshot) -> bool:
     """Return whether all that is left of a step waits for answers: a crash leaves also others."""
     asking = sum(bool(task.interrupts) for task in state.tasks)
     return asking > 0 and asking == len(state.next)

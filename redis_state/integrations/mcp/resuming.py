@@ -103,7 +103,7 @@ class ResumableSessions:
                 )
                 if session_id is not None:
                     self._scopes[session_id] = session
-                    self._note_idleness(session_id, session)
+                    self._record_idleness(session_id, session)
             await send(message)
 
         return note
@@ -118,7 +118,7 @@ class ResumableSessions:
 
         return note
 
-    def _note_idleness(self, session_id: str, session: SessionScope) -> None:
+    def _record_idleness(self, session_id: str, session: SessionScope) -> None:
         """Note the end of a session that the SDK will end after a time without requests.
 
         The manager has no hook for it, and terminates a transport however its session ends. Then
@@ -130,14 +130,14 @@ class ResumableSessions:
             return
         terminate = transport.terminate
 
-        async def terminate_and_note() -> None:
+        async def terminate_and_record() -> None:
             session.end_followers()
             await terminate()
             scope = transport.idle_scope
             if scope is not None and scope.cancel_called:
                 await self._end(session)
 
-        transport.terminate = terminate_and_note  # type: ignore[method-assign]
+        transport.terminate = terminate_and_record  # type: ignore[method-assign]
 
     async def _end(self, session: SessionScope) -> None:
         try:

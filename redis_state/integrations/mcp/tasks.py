@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import anyio
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -293,7 +293,9 @@ class RedisTasks(Extension):
 
     def _task(self, state: TaskState, status: str) -> dict[str, Any]:
         progress: Any = state.progress
-        message = progress.get("message") if isinstance(progress, dict) else None
+        # A sealed one is no dict: this server lacks its key.
+        readable = cast("dict[str, Any]", progress) if isinstance(progress, dict) else {}
+        message: object = readable.get("message")
         return {
             "taskId": state.task_id,
             "status": status,

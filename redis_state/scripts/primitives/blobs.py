@@ -79,9 +79,9 @@ class BlobScripts(ScriptRunner):
         """OK deleted left."""
 
     @script
-    def note_member(self, index: str, *, member: str, ttl_ms: int) -> PendingReply:
+    def add_member(self, index: str, *, member: str, ttl_ms: int) -> PendingReply:
         """OK recorded."""
 
     @script
-    def begin_note_member(self, index: str, *, member: str, ttl_ms: int) -> asyncio.Future[Any]:
-        """Queue `note_member` at once, before whatever the caller sends next."""
+    def begin_add_member(self, index: str, *, member: str, ttl_ms: int) -> asyncio.Future[Any]:
+        """Queue `add_member` at once, before whatever the caller sends next."""

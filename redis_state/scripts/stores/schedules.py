@@ -23,7 +23,7 @@ class ScheduleScripts(ScriptRunner):
         expected: Expected,
         ttl_ms: int,
         schedule_id: str,
-        look_ms: int | None,
+        check_ms: int | None,
         sooner: bool,
         restart: bool,
     ) -> PendingReply:

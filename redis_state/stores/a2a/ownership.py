@@ -138,7 +138,7 @@ class A2AOwner:
             raise
         except BaseException as error:
             self._let_go(ref, held)
-            self._note_failure(ref, "save it", error)
+            self._record_failure(ref, "save it", error)
             raise
         self._failures.pop(ref, None)
         if written is None:
@@ -158,7 +158,7 @@ class A2AOwner:
         try:
             return await self.repeat(call)
         except BackendError as error:
-            self._note_failure(ref, "read it", error)
+            self._record_failure(ref, "read it", error)
             raise
 
     def fail_run(self, task_id: str, error: BackendError) -> None:
@@ -166,7 +166,7 @@ class A2AOwner:
         for ref, held in list(self.held.items()):
             if ref.task_id == task_id:
                 self._let_go(ref, held)
-                self._note_failure(ref, "publish its events", error)
+                self._record_failure(ref, "publish its events", error)
 
     def reason(self, ref: Ref) -> str:
         """Return why the run of a task failed here; empty if it did not, or long ago."""
@@ -374,7 +374,7 @@ class A2AOwner:
         if held is not None and self.held.get(ref) is held:
             self.held.pop(ref).stop()
 
-    def _note_failure(self, ref: Ref, what: str, error: BaseException) -> None:
+    def _record_failure(self, ref: Ref, what: str, error: BaseException) -> None:
         lease_s = self._lease_ms / 1000
         match error:
             case StoreFull():

@@ -82,6 +82,6 @@ class PushConfigs:
         return int(reply.facts[0]) > 0
 
     async def _index(self, scope: str, task_id: str) -> None:
-        await self._base.scripts.note_member(
+        await self._base.scripts.add_member(
             self._base.keys.a2a_config_scopes(task_id), member=scope, ttl_ms=self._ttl_ms
         )

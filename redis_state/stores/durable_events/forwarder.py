@@ -89,7 +89,7 @@ class Forwarder:
         self._list = EventList(base)
         self._ttl_ms = ms(base.settings.events_ttl)
         # A trace is looked at this often: long before its events expire.
-        self._look_ms = min(max(self._ttl_ms // 8, 1_000), 3_600_000)
+        self._check_ms = min(max(self._ttl_ms // 8, 1_000), 3_600_000)
         self._failures = 0
 
     async def run_once(self) -> ForwardReport:
@@ -222,7 +222,7 @@ class Forwarder:
                 break
             more = bool(reply.facts[0])
         there = await self._base.scripts.transport.commands.exists(of.keys.rows)
-        return self._look_ms if there else None
+        return self._check_ms if there else None
 
     async def _ask(self, work: Callable[[Any], Awaitable[T]], *, writes: bool = False) -> T:
         try:

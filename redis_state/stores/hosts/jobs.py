@@ -145,7 +145,7 @@ class JobStore:
         )
         return _moment(_kept(reply, claim).facts[0])
 
-    async def note_run(self, job_id: str, document: dict[str, Any]) -> None:
+    async def record_run(self, job_id: str, document: dict[str, Any]) -> None:
         """Append a run, once per content."""
         row = (codec.fingerprint(document).encode(), codec.encode(document))
         await self._log(job_id).add(row)

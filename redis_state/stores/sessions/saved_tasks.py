@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import TaskKeys
-from redis_state.stores.archive_list import SavedTaskList, session_entry, session_look_ms
+from redis_state.stores.archive_list import SavedTaskList, session_check_ms, session_entry
 from redis_state.stores.base import ARCHIVE_HOLD_MS, Base
 from redis_state.stores.sessions.task_status import watch_entry
 
@@ -33,7 +33,7 @@ class SavedTasks:
         self._scripts, self._keys = base.scripts, base.keys
         self._tasks = SavedTaskList(base)
         self._sessions = WatchList(base.scripts, base.keys, key_of=base.keys.archive_sessions)
-        self._look_ms = session_look_ms(base.settings)
+        self._check_ms = session_check_ms(base.settings)
         self._listed: OrderedDict[str, float] = OrderedDict()
 
     async def save_ended(
@@ -67,11 +67,11 @@ class SavedTasks:
     async def save_unfinished(self, session_id: str, save: Callable[[], Awaitable[T]]) -> T:
         """Make a save that ends no task, and list its session unless that was done a while ago."""
         now_ms, was_ms = monotonic() * 1000, self._listed.get(session_id)
-        if was_ms is not None and now_ms - was_ms < self._look_ms:
+        if was_ms is not None and now_ms - was_ms < self._check_ms:
             return await save()
         entry = session_entry(session_id)
         saved, _ = await asyncio.gather(
-            _awaited(save), self._sessions.bring_forward(entry, delay_ms=self._look_ms)
+            _awaited(save), self._sessions.bring_forward(entry, delay_ms=self._check_ms)
         )
         self._listed[session_id] = now_ms
         self._listed.move_to_end(session_id)

@@ -44,7 +44,7 @@ class BindingStore:
                 (keys.conversations(session_id), conversation),
                 (keys.trace_sessions(of), session_id),
             ):
-                recorded.append(self._base.note_first(index, name, ttl_ms=ttl_ms))
+                recorded.append(self._base.record_first(index, name, ttl_ms=ttl_ms))
         await self._base.records.save(
             keys.binding(binding.trace_id, member),
             {"document": codec.encode(document), "retired": b"%d" % binding.is_terminal},

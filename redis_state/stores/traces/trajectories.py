@@ -31,7 +31,7 @@ class TrajectoryStore:
         document = codec.encode(mapping("trajectory", trajectory.serialise()))
         ttl_ms = ms(self._base.settings.trajectories_ttl)
         place = Place(keys.traces(session_id), trace_id)
-        recorded = self._base.note_first(keys.trace_sessions(trace_id), session_id, ttl_ms=ttl_ms)
+        recorded = self._base.record_first(keys.trace_sessions(trace_id), session_id, ttl_ms=ttl_ms)
         save = partial(
             self._base.records.save, key, {"document": document}, ttl_ms=ttl_ms, place=place
         )

@@ -13,7 +13,7 @@ from redis_state.testing.conformance.host import Errand, load_host
 from redis_state.testing.conformance.orders import HANDLER, VARIABLE, WorkerOrder
 from redis_state.worker import AgentWorker
 
-_LOOK_S: Final = 0.5
+_CHECK_S: Final = 0.5
 
 
 async def serve(order: WorkerOrder) -> None:
@@ -31,7 +31,7 @@ async def serve(order: WorkerOrder) -> None:
     )
     serving = asyncio.create_task(worker.serve())
     while not serving.done():
-        await asyncio.wait({serving}, timeout=_LOOK_S)
+        await asyncio.wait({serving}, timeout=_CHECK_S)
         if not _is_alive(order.parent):
             serving.cancel()
     serving.result()

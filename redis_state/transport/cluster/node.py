@@ -115,7 +115,7 @@ class NodeSender(Sender):
         if taken:
             self._again = deque(call for call in self._again if call.slot not in slots)
             self._queue = deque(call for call in self._queue if call.slot not in slots)
-            self._note_idle()
+            self._record_idle()
         return taken
 
     @property

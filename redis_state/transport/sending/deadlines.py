@@ -70,7 +70,7 @@ class TimedCalls(CallSender):
         """List what was sent and is not over, in order: not answered, or not confirmed."""
         return [*self._confirming.calls(), *self._inflight]
 
-    def _note_idle(self) -> None:
+    def _record_idle(self) -> None:
         if self._idle is not None and not self.pending:
             self._idle.set()
             self._idle = None
@@ -110,7 +110,7 @@ class TimedCalls(CallSender):
             moments.append(self._look_at(protocol, now))
         if moments:
             self._arm(max(min(moments), now + _GRAIN_S))
-        self._note_idle()
+        self._record_idle()
 
     def _look_at(self, protocol: RespProtocol, now: float) -> float:
         """Give up a connection that seems dead; return when to check again.

@@ -245,7 +245,7 @@ class Sender(OrderedCalls):
         self._inflight.clear()
         self._shares.clear()
         self._resume()
-        self._note_idle()
+        self._record_idle()
 
     def failed(self, error: Exception) -> None:
         """Keep the reason for the waiters, or raise it at once if waiting is useless."""
@@ -319,7 +319,7 @@ class Sender(OrderedCalls):
                         parts.append(request)
                         self._shares.extend(of_request)
                     protocol.write(b"".join(parts))
-        self._note_idle()
+        self._record_idle()
 
     def _sent_now(self, batch: list[Call]) -> list[bytes]:
         """Take note that calls are in flight; return their commands, packed."""
@@ -365,7 +365,7 @@ class Sender(OrderedCalls):
         elif self._queue or self._again:
             # It waited for a login, or is one.
             self._flush_soon()
-        self._note_idle()
+        self._record_idle()
 
     def _hear_beside(self, share: int, reply: Any) -> None:
         """Take a reply that is no call's. Answer the calls that are confirmed by it."""
@@ -421,7 +421,7 @@ class Sender(OrderedCalls):
                 call.fail(again(error))
         self._again.clear()
         self._queue.clear()
-        self._note_idle()
+        self._record_idle()
 
     def _abandon(self) -> None:
         """Give every remaining call an outcome; the store or the loop is going away."""

@@ -18,7 +18,7 @@ from redis_state.archive.waiting import ArchiveList, many_updates
 from redis_state.errors import CorruptState
 from redis_state.primitives.watchlist import Fate, WatchClaim
 from redis_state.store import RedisStateStore
-from redis_state.stores.archive_list import session_look_ms
+from redis_state.stores.archive_list import session_check_ms
 from redis_state.stores.sessions.task_status import TaskStatusView
 
 _SOON_MS = 1_000
@@ -41,7 +41,7 @@ class ArchiveEntries:
     def __init__(self, store: RedisStateStore) -> None:
         self._store = store
         self._list = ArchiveList(store)
-        self._every_s = session_look_ms(store.settings) / 1000
+        self._every_s = session_check_ms(store.settings) / 1000
         self._many = many_updates(store.settings)
         self._sessions: OrderedDict[str, _ListedSession] = OrderedDict()
 
@@ -72,7 +72,7 @@ class ArchiveEntries:
         soon = new or n < listed or n - listed >= self._many
         if not soon and was is not None and now_s - was.at_s < self._every_s:
             return
-        await self._list.look_at_session(
+        await self._list.watch_session(
             session_id, within_ms=_SOON_MS if soon else round(self._every_s * 1000)
         )
         self._sessions[session_id] = _ListedSession(now_s, n if soon else listed)

@@ -65,7 +65,7 @@ from redis_state.worker.tasks.views.stream import (
 from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions
 
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
-_LOOK_EVERY_S = 5.0
+_CHECK_EVERY_S = 5.0
 LONGEST_DELAY = timedelta(days=3653)
 
 
@@ -351,7 +351,7 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
                 ended = await self._look(session_id, task_id)
                 # Changes without an update, such as a cleared session, are noticed in time.
                 with suppress(CursorGap, TimeoutError):
-                    async with asyncio.timeout(_LOOK_EVERY_S):
+                    async with asyncio.timeout(_CHECK_EVERY_S):
                         ended = ended or await self._watch_for_end(session_id, task_id, cursor)
                 if ended is not None:
                     return ended

@@ -216,11 +216,11 @@ class ClientDecisions(ABC):
                 task_id=task_id,
                 before=before,
             )
-            span.note(session_id=decided.session_id, task_id=decided.task_id)
+            span.set(session_id=decided.session_id, task_id=decided.task_id)
             with behind_a_write(self.store.transport.address):
                 found = await self.store.tasks.look(decided.session_id, decided.task_id)
                 if found is not None and found.status is TaskStatus.PENDING:
-                    self._books.note_status(found)
+                    self._books.record_status(found)
                     # Put, not ensured: the worker of the run that paused may still hold its job.
                     await self._queue.put(Job.ready(found)._replace(trace=span.carrier))
                 return await self.get(decided.session_id, decided.task_id)

@@ -276,7 +276,7 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         """
         self._compensations.register(self._steps, undo, arguments, name=name, on_cancel=on_cancel)
 
-    async def note_version(self, version: str | None) -> None:
+    async def record_version(self, version: str | None) -> None:
         """Record the version of the handler's code, before it begins. Called by the worker."""
         await self._steps.record(VERSION, codec.encode(version))
 

@@ -34,7 +34,7 @@ log: logging.Logger = logging.getLogger(__name__)
 # Seconds. How many pauses are open for longer than each of them.
 PAUSE_AGES = (0, 60, 300, 1800, 3600, 21_600, 86_400)
 _COUNT_EVERY_S = 15.0
-_MOST_LOOKED_AT = 10_000
+_MOST_READ = 10_000
 
 # Counts open pauses: how many are older than each of the ages given, in seconds.
 CountPauses = Callable[[RedisStateStore, Sequence[float]], Awaitable[Sequence[int]]]
@@ -306,7 +306,7 @@ async def pauses_older_than(store: RedisStateStore, ages: Sequence[float]) -> Se
     One that a task has opened and does not wait for is open too; a task that waits for its
     children has none. All by the server's clock.
     """
-    found = await ages_of_open_pauses(store, most=_MOST_LOOKED_AT)
+    found = await ages_of_open_pauses(store, most=_MOST_READ)
     return [sum(1 for age in found if age > limit or limit == 0) for limit in ages]
 
 

@@ -90,7 +90,7 @@ class Traced(AbstractContextManager["Traced"]):
         except Exception as failure:  # noqa: BLE001 - as above
             dropped(failure)
 
-    def note(self, **attributes: Attribute) -> None:
+    def set(self, **attributes: Attribute) -> None:
         """Set attributes."""
         if self._span is not None:
             try:

@@ -24,7 +24,7 @@ from redis_state.worker.queue.queue import Queue
 # arq's own runner parks nothing: it tries again after so long, not all at the same moment.
 _AGAIN_S = (5.0, 15.0)
 _QUEUE_EVERY_S = 5.0
-_LOOK_ANYHOW_S = 20.0
+_CHECK_ANYHOW_S = 20.0
 _PAGE = 128
 
 
@@ -76,7 +76,7 @@ class ParkedJobs:
         random.shuffle(self._lanes)
         claimed, parked, more = await self._queue.claim_parked(queue, self._lanes, limit=limit)
         self._seen[queue] = parked
-        self._look_at_s[queue] = monotonic() + _LOOK_ANYHOW_S * random.uniform(0.75, 1.25)
+        self._look_at_s[queue] = monotonic() + _CHECK_ANYHOW_S * random.uniform(0.75, 1.25)
         (self._more.add if more else self._more.discard)(queue)
         return claimed
 

@@ -208,7 +208,7 @@ class Queue:
             self.keys(queue), limit=limit, life_ms=_CLAIM_LIFE_MS
         )
         now, limited, parked, *rest = reply.facts
-        self.note_parked(queue, parked)
+        self.record_parked(queue, parked)
         return await self._claimed(queue, now, rest, is_limited=limited == 1)
 
     async def claim_parked(
@@ -223,7 +223,7 @@ class Queue:
             self.keys(queue), limit=limit, life_ms=_CLAIM_LIFE_MS, lanes=lanes
         )
         now, parked, more, *rest = reply.facts
-        self.note_parked(queue, parked)
+        self.record_parked(queue, parked)
         return await self._claimed(queue, now, rest, is_limited=True), parked, more == 1
 
     async def park(self, job: ClaimedJob, lane: str, *, version: int) -> None:
@@ -261,7 +261,7 @@ class Queue:
         """Return when a job of a queue was last parked, by the last claim; else b""."""
         return self._parked.get(queue, b"")
 
-    def note_parked(self, queue: str, at: bytes) -> None:
+    def record_parked(self, queue: str, at: bytes) -> None:
         """Remember when a job of a queue was last parked."""
         self._parked[queue] = at
 

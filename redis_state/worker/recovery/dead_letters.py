@@ -12,9 +12,9 @@ from redis_state.stores.base import ms
 _PAGE = 100
 
 
-async def note_dead(store: RedisStateStore, session_id: str, task_id: str) -> None:
+async def record_dead(store: RedisStateStore, session_id: str, task_id: str) -> None:
     """List a task as dead, for as long as a finished task is kept. To be called before it is."""
-    await store.base.scripts.note_member(
+    await store.base.scripts.add_member(
         store.base.keys.dead_tasks(),
         member=codec.encode([session_id, task_id]).decode(),
         ttl_ms=ms(store.settings.finished_task_ttl),

@@ -19,7 +19,7 @@ from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
 from redis_state.worker.queue.job import ListedClaims, OldClaim, QueueState
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.permits import queue_again
-from redis_state.worker.tasks.moves import LOOK_LATEST_MS
+from redis_state.worker.tasks.moves import CHECK_LATEST_MS
 from redis_state.worker.tasks.transitions import TaskTransitions
 
 
@@ -78,7 +78,7 @@ class OldClaims:
         running = (
             self._watch.bring_forward(
                 watch_entry(task.session_id, task.task_id),
-                delay_ms=min(task.left_ms + 1, LOOK_LATEST_MS),
+                delay_ms=min(task.left_ms + 1, CHECK_LATEST_MS),
             )
             for task in ours
             if task.status is TaskStatus.RUNNING

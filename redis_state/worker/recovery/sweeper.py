@@ -52,7 +52,7 @@ from redis_state.worker.tasks.children.cancelling import (
 )
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.messaging.messages import TaskMessages
-from redis_state.worker.tasks.moves import LOOK_LATEST_MS, SKEW_MS
+from redis_state.worker.tasks.moves import CHECK_LATEST_MS, SKEW_MS
 from redis_state.worker.tasks.transitions import MAX_CRASHES, TaskTransitions
 from redis_state.worker.tasks.turns import Turns
 from redis_state.worker.tasks.waitpoints.deciders import escalate_pause, pause_of
@@ -289,7 +289,7 @@ class Sweeper:
         if status_view is None or not status_view.ours or status_view.status.is_terminal:
             return Fate.OUT, status_view
         if status_view.status is TaskStatus.RUNNING and status_view.left_ms:
-            return min(status_view.left_ms + 1, LOOK_LATEST_MS), status_view
+            return min(status_view.left_ms + 1, CHECK_LATEST_MS), status_view
         # The queue must have it.
         return Fate.LEFT, status_view
 

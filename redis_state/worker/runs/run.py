@@ -269,7 +269,7 @@ class TaskRun:
             compensations=self._compensations,
         )
         if self._chosen.is_new:
-            await context.note_version(self._chosen.version)
+            await context.record_version(self._chosen.version)
         try:
             context.begin(cast("asyncio.Task[Any]", asyncio.current_task()))
             outcome: Any = handler(context)

@@ -178,6 +178,6 @@ async def _counted(
             await run.run()
         finally:
             config.stats.end(entry, run.ended, lost=run.lost)
-            span.note(outcome=run.ended.value)
+            span.set(outcome=run.ended.value)
             if run.ended is Ended.FAILED:
                 span.fail("the task has failed")

@@ -257,13 +257,13 @@ class Schedules:
             raise ScheduleUnknown(schedule.schedule_id)
         fields = {"definition": definition, "paused": b"%d" % paused}
         fields |= outbox_field(self._store.base.payloads, ())
-        await self._stored.save(schedule.schedule_id, fields, expected=0, look_ms=0, restart=True)
+        await self._stored.save(schedule.schedule_id, fields, expected=0, check_ms=0, restart=True)
 
     async def _change(
         self, found: StoredSchedule, fields: Mapping[str, bytes], *, restart: bool
     ) -> None:
         await self._stored.save(
-            found.schedule_id, fields, expected=found.version, look_ms=0, restart=restart
+            found.schedule_id, fields, expected=found.version, check_ms=0, restart=restart
         )
 
     async def _set_paused(self, schedule_id: str, *, paused: bool) -> ScheduleView:
@@ -294,7 +294,7 @@ class Schedules:
         elif waiting[0].job is not None:
             job = dict(waiting[0].job)
         _, now_ms = await self._stored.save(
-            schedule_id, fields, expected=found.version, look_ms=HOLD_MS, sooner=True
+            schedule_id, fields, expected=found.version, check_ms=HOLD_MS, sooner=True
         )
         return _Triggered(task, job, now_ms)
 

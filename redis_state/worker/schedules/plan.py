@@ -11,7 +11,7 @@ from redis_state.worker.schedules.triggers import Trigger
 # An occurrence and what is decided about it are one step for so many at a time.
 MOST_AT_ONCE = 50
 # A look renews the schedule's lifetime, so it comes once a day also if nothing is due.
-LONGEST_LOOK_MS = 86_400_000
+LONGEST_WAIT_MS = 86_400_000
 # A clock that is set back by more was wrong before, so what it did then says nothing.
 LARGEST_STEP_MS = 86_400_000
 
@@ -19,29 +19,29 @@ WhySkipped = Literal["missed", "running"]
 
 
 @dataclass(frozen=True, slots=True)
-class LookPlan:
+class OccurrencePlan:
     """What a look at a schedule decides.
 
     ``occurrences`` are to be submitted, in order. ``after_ms`` is up to when all is settled then.
-    ``look_ms`` is when to look again, None for never: it has ended.
+    ``check_ms`` is when to look again, None for never: it has ended.
     """
 
     occurrences: tuple[int, ...]
     after_ms: int
-    look_ms: int | None
+    check_ms: int | None
     skipped: tuple[int, WhySkipped] | None = None
 
 
 def plan(
     schedule: Schedule, *, paused: bool, after_ms: int, now_ms: int, running: bool = False
-) -> LookPlan:
+) -> OccurrencePlan:
     """Decide about the occurrences that are due. ``running``: the last one's task is unfinished.
 
     Occurrences up to ``after_ms`` are never due again, also while the clock that was set back
     shows an earlier time. After a step back of more than a day it counts from the new time.
     """
     if paused:
-        return LookPlan((), after_ms, LONGEST_LOOK_MS)
+        return OccurrencePlan((), after_ms, LONGEST_WAIT_MS)
     trigger = schedule.trigger
     if after_ms - now_ms > LARGEST_STEP_MS:
         after_ms = now_ms
@@ -53,8 +53,8 @@ def plan(
         due = [] if running else due[:1]
     if len(due) > MOST_AT_ONCE:
         due = due[:MOST_AT_ONCE]
-        return LookPlan(tuple(due), due[-1], 0, skipped)
-    return LookPlan(tuple(due), settled_ms, _look_ms(trigger, settled_ms, now_ms), skipped)
+        return OccurrencePlan(tuple(due), due[-1], 0, skipped)
+    return OccurrencePlan(tuple(due), settled_ms, _check_ms(trigger, settled_ms, now_ms), skipped)
 
 
 def _due(
@@ -74,8 +74,8 @@ def _due(
     return due, before[0] if before else None
 
 
-def _look_ms(trigger: Trigger, settled_ms: int, now_ms: int) -> int | None:
+def _check_ms(trigger: Trigger, settled_ms: int, now_ms: int) -> int | None:
     next_ms = trigger.next_after(settled_ms)
     if next_ms is None:
         return None
-    return min(max(next_ms - now_ms, 0), LONGEST_LOOK_MS)
+    return min(max(next_ms - now_ms, 0), LONGEST_WAIT_MS)

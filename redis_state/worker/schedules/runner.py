@@ -35,7 +35,7 @@ from redis_state.stores.schedules import (
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.schedules.model import Schedule
-from redis_state.worker.schedules.plan import LookPlan, plan
+from redis_state.worker.schedules.plan import OccurrencePlan, plan
 from redis_state.worker.schedules.submit import HOLD_MS, Submitter
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -105,9 +105,9 @@ class ScheduleRunner:
             | _skipped(decided)
         )
         await self._schedules.save(
-            schedule_id, fields, expected=found.version, look_ms=decided.look_ms
+            schedule_id, fields, expected=found.version, check_ms=decided.check_ms
         )
-        return Fate.OUT if decided.look_ms is None else Fate.LEFT
+        return Fate.OUT if decided.check_ms is None else Fate.LEFT
 
     async def _is_running(self, found: StoredSchedule, definition: Schedule) -> bool:
         if definition.overlap == "allow" or found.last is None:
@@ -115,7 +115,7 @@ class ScheduleRunner:
         return await self._submitter.is_unfinished(found.last)
 
     async def _decide(
-        self, found: StoredSchedule, definition: Schedule, decided: LookPlan
+        self, found: StoredSchedule, definition: Schedule, decided: OccurrencePlan
     ) -> StoredSchedule:
         tasks = tuple(
             PlannedTask(definition.session_of(at_ms), definition.task_of(at_ms), at_ms)
@@ -165,5 +165,5 @@ async def run_schedules(
         await asyncio.sleep(pause_s)
 
 
-def _skipped(decided: LookPlan) -> dict[str, bytes]:
+def _skipped(decided: OccurrencePlan) -> dict[str, bytes]:
     return {} if decided.skipped is None else {"skipped": codec.encode(decided.skipped)}

@@ -16,7 +16,7 @@ from redis_state.stores.task_index import (
     indexed_new,
     indexed_start,
 )
-from redis_state.worker.tasks.moves import LOOK_LATEST_MS, LOOK_SOON_MS, watch_entry
+from redis_state.worker.tasks.moves import CHECK_LATEST_MS, CHECK_SOON_MS, watch_entry
 from redis_state.worker.tasks.started import NotStarted, StartedRun
 
 
@@ -29,7 +29,7 @@ class TaskBookkeeping:
         self._watch = WatchList(store.base.scripts, store.base.keys)
         self._index = TaskIndex(store.base.scripts, store.base.keys)
 
-    def note_move(
+    def record_move(
         self,
         state: TaskState,
         status: TaskStatus,
@@ -61,7 +61,7 @@ class TaskBookkeeping:
         """
         unawaited(self._scripts.begin_pack_log(self._store.updates.keys(session_id)))
 
-    def note_status(self, found: TaskStatusView) -> None:
+    def record_status(self, found: TaskStatusView) -> None:
         """Write the status of a task that was read into the index, without waiting for it."""
         task = indexed_move(
             watch_entry(found.session_id, found.task_id),
@@ -79,7 +79,7 @@ class TaskBookkeeping:
         loses nothing.
         """
         entry = watch_entry(session_id, task_id)
-        await self._watch.put(entry, delay_ms=LOOK_SOON_MS, sooner=True)
+        await self._watch.put(entry, delay_ms=CHECK_SOON_MS, sooner=True)
 
     async def inspect_unstarted(self, session_id: str, task_id: str, why: NotStarted) -> None:
         """Make a sweeper inspect a task soon whose job is about to be dropped.
@@ -87,12 +87,14 @@ class TaskBookkeeping:
         The job was the last that waited for it, and its entry may not be due for long: another
         worker has started it and died, or the server has forgotten that it was resumed.
         """
-        soon_ms = {"held": why.left_ms + 1, TaskStatus.PAUSED.value: LOOK_SOON_MS}
+        soon_ms = {"held": why.left_ms + 1, TaskStatus.PAUSED.value: CHECK_SOON_MS}
         if why.reason in soon_ms:
             entry = watch_entry(session_id, task_id)
             await self._watch.bring_forward(entry, delay_ms=soon_ms[why.reason])
 
-    def note_start(self, session_id: str, task_id: str, flat: list[Any], *, lease_ms: int) -> None:
+    def record_start(
+        self, session_id: str, task_id: str, flat: list[Any], *, lease_ms: int
+    ) -> None:
         """Note a start, with the fields of the record, without waiting for it."""
         # The time to look is when this lease runs out; and an entry that was lost is there again.
         self._index.moved(
@@ -101,10 +103,10 @@ class TaskBookkeeping:
                 flat,
                 ttl_ms=self._store.tasks.ttl_ms(TaskStatus.RUNNING.value),
             ),
-            delay_ms=min(lease_ms, LOOK_LATEST_MS),
+            delay_ms=min(lease_ms, CHECK_LATEST_MS),
         )
 
-    def note_attributes(self, started: StartedRun, *, version: int, write: str) -> None:
+    def record_attributes(self, started: StartedRun, *, version: int, write: str) -> None:
         """Write the attributes of a running task into the index, without waiting for it."""
         new = indexed_new(
             watch_entry(started.state.session_id, started.state.task_id),

@@ -78,7 +78,7 @@ class TaskChanges:
         raise_refused(reply, state, run=started.replay, wanted="attributes")
         started.replay.learn(reply, 1, entry, what=state.task_id)
         if reply.word is ReplyCode.OK:
-            self._books.note_attributes(started, version=int(reply.facts[0]), write=write)
+            self._books.record_attributes(started, version=int(reply.facts[0]), write=write)
 
     async def set_priority(self, started: StartedRun, priority: int) -> None:
         """Change a running task's priority, for the next time it waits.

@@ -25,9 +25,9 @@ from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.worker.tasks.recorded.archived import ArchivedJournal, load_archived
 from redis_state.worker.tasks.recorded.inputs import read_input
-from redis_state.worker.tasks.recorded.journal import Journals, StepNote
+from redis_state.worker.tasks.recorded.journal import Journals, StepRecord
 
-ReadResult = Callable[[str, StepNote], Awaitable[Any]]
+ReadResult = Callable[[str, StepRecord], Awaitable[Any]]
 
 FORMAT = 1
 _STATES: TypeAdapter[TaskState] = TypeAdapter(TaskState)
@@ -135,13 +135,13 @@ async def _history(
 
 
 async def _whole(result: ReadResult, entry: str, note: Any) -> Any:
-    if not isinstance(note, StepNote) or not (note.chunks or type(note.result) is Sealed):
+    if not isinstance(note, StepRecord) or not (note.chunks or type(note.result) is Sealed):
         return note
     return replace(note, result=await result(entry, note), chunks=0, sha256="")
 
 
 def _written(note: Any) -> Any:
-    if not isinstance(note, StepNote):
+    if not isinstance(note, StepRecord):
         return note
     kept = asdict(note)
     del kept["chunks"], kept["sha256"]
@@ -149,4 +149,4 @@ def _written(note: Any) -> Any:
 
 
 def _read(entry: str, note: Any) -> Any:
-    return StepNote(**note, chunks=0, sha256="") if entry.startswith("step:") else note
+    return StepRecord(**note, chunks=0, sha256="") if entry.startswith("step:") else note

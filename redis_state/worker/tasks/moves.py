@@ -20,9 +20,9 @@ from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.worker.tasks.recorded.replay import Replay
 
 # A task that is written is inspected by then, if its writer died before it was queued.
-LOOK_SOON_MS = 2_000
+CHECK_SOON_MS = 2_000
 # However long the lease: a task that is handed off and not queued is checked by then.
-LOOK_LATEST_MS = 10_000
+CHECK_LATEST_MS = 10_000
 # By how much the clocks of a cluster's servers may differ.
 SKEW_MS = 500
 

@@ -17,7 +17,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.stores.task_index import TaskIndex, indexed_new
 from redis_state.worker.tasks.moves import (
-    LOOK_SOON_MS,
+    CHECK_SOON_MS,
     SKEW_MS,
     announcement,
     new_fields,
@@ -156,7 +156,7 @@ class NewTasks:
         written at all: then the entry is put again. So no task is ever there without an entry,
         however long this process was stopped in between. After ``until_ms`` that is EXPIRED.
         """
-        entry, delay_ms = watch_entry(state.session_id, state.task_id), LOOK_SOON_MS
+        entry, delay_ms = watch_entry(state.session_id, state.task_id), CHECK_SOON_MS
         new = indexed_new(
             entry,
             state,

@@ -42,7 +42,7 @@ from redis_state.stores.base import ms
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.stores.sessions.updates import NewUpdate
-from redis_state.worker.recovery.dead_letters import note_dead
+from redis_state.worker.recovery.dead_letters import record_dead
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
 from redis_state.worker.tasks.recorded.journal import Journals
@@ -112,7 +112,7 @@ class TaskTransitions:
         if crashes > max_crashes:
             reason = await self._dead_letter(session_id, task_id, held, crashes)
             return NotStarted(reason)
-        self._books.note_start(session_id, task_id, flat, lease_ms=lease_ms)
+        self._books.record_start(session_id, task_id, flat, lease_ms=lease_ms)
         journal: tuple[dict[str, Any], int] = ({}, 0)
         try:
             if recorded:
@@ -266,7 +266,7 @@ class TaskTransitions:
         shows failed tasks only, and the next sweeper repeats both.
         """
         reason = f"given up: {died} workers in a row died, or stalled, while they ran it"
-        await note_dead(self._store, session_id, task_id)
+        await record_dead(self._store, session_id, task_id)
         await self._give_up(session_id, task_id, held, reason, crashes=died)
         return reason
 
@@ -342,7 +342,7 @@ class TaskTransitions:
             ended=self._ended(ended) if of_child and ended is not None else b"",
         )
         raise_refused(reply, state, run=run, wanted=status.value)
-        self._books.note_move(
+        self._books.record_move(
             state, status, version=reply.facts[0], write=write, ended=status.is_terminal
         )
 

@@ -136,7 +136,7 @@ class InTurn:
                 known = {topic_text(name) for name in self.interrupted[::2]}
                 names = (one.keys.task_id for one in line)
                 self.passed = [name for name in names if name not in known]
-            self._note_cancelled(session_id, cancelled, new.write)
+            self._record_cancelled(session_id, cancelled, new.write)
         return reply
 
     async def _line(self, session_id: str, task_id: str) -> list[KnownTask]:
@@ -193,7 +193,7 @@ class InTurn:
         announced: Announcement = announcement(self.store, update)
         return announced.row_id, announced.row
 
-    def _note_cancelled(self, session_id: str, cancelled: Sequence[Any], write: str) -> None:
+    def _record_cancelled(self, session_id: str, cancelled: Sequence[Any], write: str) -> None:
         """Write what was cancelled into the index. What fails here is repaired by a sweeper."""
         index = TaskIndex(self.store.base.scripts, self.store.base.keys)
         ttl_ms = self.store.tasks.listed_ms(TaskStatus.CANCELLED.value)

@@ -118,7 +118,7 @@ async def test_rows_that_grow_old_while_the_archive_is_away_are_archived(
     live: RedisStateStore, archive: Archive, archive_url: str
 ) -> None:
     await tell(live, 5)
-    await ArchiveList(live).look_at_session(SESSION, within_ms=0)
+    await ArchiveList(live).watch_session(SESSION, within_ms=0)
     await all_due(live)
     assert (await Archiver(live, gone(archive_url)).run_once()).postponed == 1
     await clock_passes(live.base.scripts, await clock_ms(live.base.scripts) + 2)

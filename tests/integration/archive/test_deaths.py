@@ -45,7 +45,7 @@ pytestmark = [pytest.mark.worker, pytest.mark.slow]
 
 # The fault points: what an archiver sends, and what is sent before.
 POINTS = {
-    *("note_member", "watch_entry", "settle_claim", "claim_due", "read_ended", "postgres"),
+    *("add_member", "watch_entry", "settle_claim", "claim_due", "read_ended", "postgres"),
     *("mark_archived", "keep_rows"),
 }
 
@@ -165,7 +165,7 @@ async def test_redis_dies_at_each_round_trip(
         at += stride
     assert sum(fired.values()) >= 2
     if stride == 1:
-        assert fired.keys() >= POINTS - {"postgres", "note_member", "watch_entry"}
+        assert fired.keys() >= POINTS - {"postgres", "add_member", "watch_entry"}
 
 
 async def _restart(server: OwnServer) -> None:

@@ -228,7 +228,7 @@ async def test_what_a_backup_brings_back_is_not_archived(
         if dumped is not None:
             await commands.send("RESTORE", key, 10**7, dumped, repeatable=True)
     await ArchiveList(live).enlist("mine", "mine")
-    await ArchiveList(live).look_at_session("mine", within_ms=0)
+    await ArchiveList(live).watch_session("mine", within_ms=0)
     archiver = Archiver(live, archive)
     report = await archiver.run_once()
     assert (report.erased, report.tasks) == (1, 0)

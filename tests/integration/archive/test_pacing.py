@@ -118,7 +118,7 @@ async def test_a_worker_without_a_share_only_counts_and_says_what_may_expire(
         task, keys = await ended(live), live.base.keys
         listed = ArchiveList(live)
         await listed.enlist(SESSION, task)
-        await listed.look_at_session(SESSION, within_ms=0)
+        await listed.watch_session(SESSION, within_ms=0)
         late = keys.archive_watch if what == "task" else keys.archive_sessions
         for shard in range(WATCH_SHARDS):
             # It waits for an hour. What was refused is due again in an hour.

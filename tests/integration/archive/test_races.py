@@ -63,14 +63,14 @@ async def test_a_session_that_is_used_again_while_an_archiver_looks_stays_on_the
     live: RedisStateStore, archive: Archive
 ) -> None:
     waiting, watch = ArchiveList(live), ArchiveList(live).sessions
-    await waiting.look_at_session(SESSION, within_ms=0)
+    await waiting.watch_session(SESSION, within_ms=0)
     archiver = Archiver(live, archive)
     await all_due(live)
     await archiver.run_once()
     await all_due(live)
     (claim,) = await watch.claim_due(hold_ms=120_000)
     assert claim.again
-    await waiting.look_at_session(SESSION, within_ms=900_000)
+    await waiting.watch_session(SESSION, within_ms=900_000)
     await watch.settle([(claim, None)])
     assert await watch.has(session_entry(SESSION))
 

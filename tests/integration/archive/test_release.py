@@ -138,7 +138,7 @@ async def test_all_that_is_held_is_let_go_of_and_a_dry_run_changes_nothing(
 
     await RecordList(live.base).covering(entry, nothing)
     await ArchiveList(live).enlist(SESSION, "gone")
-    await ArchiveList(live).look_at_session(SESSION, within_ms=HOUR)
+    await ArchiveList(live).watch_session(SESSION, within_ms=HOUR)
     expected = {
         "tasks": 3,
         "updates": 1,
@@ -222,7 +222,7 @@ async def test_a_release_that_dies_at_each_write_is_finished_by_the_next(
         at, died, left = at + 1, False, at + 1
         task = live.tasks.keys(SESSION, await ended(live))
         await ArchiveList(live).enlist(SESSION, task.task_id)
-        await ArchiveList(live).look_at_session(SESSION, within_ms=HOUR)
+        await ArchiveList(live).watch_session(SESSION, within_ms=HOUR)
         names = [task.task, live.updates.keys(SESSION).ids, *await hold_records(live)]
 
         def dying(sender: CallSender, what: Any, *more: Any, **options: Any) -> Any:

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.worker
 DAY_MS = 86_400_000
 # The fault points: what a save sends, and what an archiver does.
 POINTS = {
-    *("note_member", "watch_entry", "save_task", "put_record", "read_ended", "keep_rows"),
+    *("add_member", "watch_entry", "save_task", "put_record", "read_ended", "keep_rows"),
     *("claim_due", "mark_archived", "settle_claim"),
 }
 

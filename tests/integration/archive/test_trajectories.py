@@ -98,12 +98,12 @@ async def test_nothing_is_sent_unless_the_class_is_chosen(
     monkeypatch.setattr(CallSender, "run", watched)
     async with RedisStateStore(settings) as plain:
         await plain.save_trajectory(TRACE, SESSION, made("one"))
-        assert sent == ["note_member", "put_record"]
+        assert sent == ["add_member", "put_record"]
     # Connected: behind a new connection the entry is put again.
     assert await live.get_trajectory(TRACE, SESSION) is not None
     sent.clear()
     await live.save_trajectory(TRACE, SESSION, made("one"))
-    assert sorted(sent) == ["note_member", "put_record", "watch_since"]
+    assert sorted(sent) == ["add_member", "put_record", "watch_since"]
     assert sent.index("watch_since") < sent.index("put_record")
 
 

@@ -241,7 +241,7 @@ async def test_what_ends_while_an_archiver_works_stays_held_and_is_looked_at_soo
     async def late(copies: UpdateCopies, whole: Mapping[str, int]) -> None:
         await ended(live)
         # As a sweeper does that finds many new updates.
-        await ArchiveList(live).look_at_session(SESSION, within_ms=SOON_MS)
+        await ArchiveList(live).watch_session(SESSION, within_ms=SOON_MS)
         await let_expire(copies, whole)
 
     with monkeypatch.context() as patch:

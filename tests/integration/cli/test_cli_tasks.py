@@ -19,7 +19,7 @@ from redis_state.cli.output import form_lines
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import OpenPause, TaskClient
-from redis_state.worker.recovery.dead_letters import note_dead
+from redis_state.worker.recovery.dead_letters import record_dead
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.commands import Ran, begin, cli, end
 from tests.support.processes.pools import SESSION, becomes, client_of, open_token, updates_of
@@ -80,7 +80,7 @@ async def test_dead_tasks_are_listed(client: TaskClient, settings: Settings) -> 
     for _ in range(3):
         await take(store)
     started = await take(store)
-    await note_dead(store, SESSION, "t")
+    await record_dead(store, SESSION, "t")
     await TaskTransitions(store).dead_letter(SESSION, "t", died=4)
     stated(await cli(settings, "tasks", "--dead", "--json"), 0, "[]")
     lease = store.base.keys.lease(SESSION, "t")

@@ -92,7 +92,7 @@ async def test_watching_goes_on_from_a_cursor_in_another_process(store: RedisSta
 async def test_a_task_whose_updates_are_gone_is_seen_to_end(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(watching, "_CHECK_EVERY_S", 0.05)
     async with client_of(store) as client:
         await make(store)
         watched = asyncio.create_task(seen(client, TASK))
@@ -110,7 +110,7 @@ async def test_a_task_whose_updates_are_gone_is_seen_to_end(
 async def test_what_is_no_task_cannot_be_watched(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(watching, "_CHECK_EVERY_S", 0.05)
     async with client_of(store) as client:
         with pytest.raises(TaskUnknown, match="there is no task"):
             await seen(client, "none")
@@ -201,7 +201,7 @@ async def test_a_cancel_reaches_a_running_task_far_sooner_than_its_next_look_at_
     monkeypatch: pytest.MonkeyPatch,
     hard: bool,  # noqa: FBT001
 ) -> None:
-    monkeypatch.setattr("redis_state.worker.client.client._LOOK_EVERY_S", LONG_S)
+    monkeypatch.setattr("redis_state.worker.client.client._CHECK_EVERY_S", LONG_S)
 
     async def sleeper(ctx: TaskContext) -> None:
         await ctx.progress("begun")

@@ -46,8 +46,10 @@ async def test_no_variable_leads_a_tests_store_elsewhere(
     )
     async with open_store(own_url) as store, Pool({}, url=own_url) as pool:
         for settings in (store.settings, pool.settings, order.settings()):
-            assert settings.queue_url is settings.password_file is None
-            assert settings.durable_events is settings.archive_url is None
+            assert settings.queue_url is None
+            assert settings.password_file is None
+            assert settings.durable_events is None
+            assert settings.archive_url is None
         assert (await store.health()).ok
 
 

@@ -19,7 +19,7 @@ from redis_state.primitives.record import Records
 from redis_state.scripts import ReplyCode, Scripts, TaskKeys
 from redis_state.stores.base import Base
 from redis_state.transport.keys import Keys
-from redis_state.worker.tasks.recorded.journal import Journals, StepNote, read_step, steps_of
+from redis_state.worker.tasks.recorded.journal import Journals, StepRecord, read_step, steps_of
 from redis_state.worker.tasks.recorded.replay import Replay
 from tests.support.scripts.keys import saying, task_keys
 from tests.support.scripts.models import explore
@@ -120,9 +120,9 @@ class Run:
         assert (note.version, note.epoch, found) == self.model.note(entry, result)
         self.happened.append("found" if was_there else "large" if note.chunks else "small")
 
-    async def write(self, entry: str, result: str, run: Replay) -> tuple[StepNote, Any]:
+    async def write(self, entry: str, result: str, run: Replay) -> tuple[StepRecord, Any]:
         base = _base(self.scripts)
-        row, found = await Journals(base).note(
+        row, found = await Journals(base).record_step(
             self.keys, entry, result, run=run, inline_bytes=INLINE
         )
         return read_step(base.payloads, row), found

@@ -16,14 +16,14 @@ from redis_state.errors import InvalidField, InvalidTransition, LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.primitives.blob import CHUNK_BYTES
 from redis_state.worker import StepPolicy, TaskContext
-from redis_state.worker.tasks.recorded.journal import Journals, StepNote, part_name, read_step
+from redis_state.worker.tasks.recorded.journal import Journals, StepRecord, part_name, read_step
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.runs import (
     TASK,
     begin_again,
     make,
-    note_step,
     parts_left,
+    record_step,
     run_once,
     run_to_the_end,
     take,
@@ -347,16 +347,16 @@ async def test_a_crash_between_chunks_and_note_leaves_nothing_for_long(
     second = await take(store)
     assert second.journal == {}
     result = "y" * (2 * CHUNK_BYTES)
-    row, found = await journals.note(keys, "step:x#1", result, run=second.replay)
+    row, found = await journals.record_step(keys, "step:x#1", result, run=second.replay)
     assert found == result
     assert len(await parts_left(store)) == read_step(store.base.payloads, row).chunks == 3
     third = await take(store)
     assert await journals.result(keys, "step:x#1", third.journal["step:x#1"]) == result
     # What comes late finds it noted, and changes nothing.
-    again = await journals.note(keys, "step:x#1", "z" * CHUNK_BYTES * 9, run=third.replay)
+    again = await journals.record_step(keys, "step:x#1", "z" * CHUNK_BYTES * 9, run=third.replay)
     assert again == (row, result)
     with pytest.raises(LeaseLost):
-        await journals.note(keys, "step:late#1", result, run=second.replay)
+        await journals.record_step(keys, "step:late#1", result, run=second.replay)
     assert len(await parts_left(store)) == 3
 
 
@@ -380,7 +380,7 @@ async def test_a_task_that_has_gone_takes_no_more_notes(store: RedisStateStore) 
     started = await take(store)
     await store.tasks.clear(SESSION, TASK)
     with pytest.raises(LeaseLost):
-        await note_step(store, started, "step:x#1", 1)
+        await record_step(store, started, "step:x#1", 1)
     assert await parts_left(store) == []
 
 
@@ -391,7 +391,7 @@ async def test_a_task_that_has_expired_takes_no_more_notes(store: RedisStateStor
     await store.transport.sender.send("DEL", task, repeatable=True)
     for size in (1, CHUNK_BYTES * 2):
         with pytest.raises(InvalidTransition) as caught:
-            await note_step(store, started, "step:x#1", "x" * size)
+            await record_step(store, started, "step:x#1", "x" * size)
         assert caught.value.current == "missing"
     assert await parts_left(store) == []
 
@@ -401,7 +401,7 @@ async def test_a_note_that_is_under_way_arrives_though_its_run_is_cancelled(
 ) -> None:
     await make(store)
     started = await take(store)
-    noting = asyncio.create_task(note_step(store, started, "step:x#1", "done"))
+    noting = asyncio.create_task(record_step(store, started, "step:x#1", "done"))
     await asyncio.sleep(0)
     noting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -411,7 +411,7 @@ async def test_a_note_that_is_under_way_arrives_though_its_run_is_cancelled(
 
 
 def test_a_note_shows_no_result_and_terms_must_make_sense() -> None:
-    note = StepNote(1, 1, 1, checkpoint=False, size=8, chunks=0, sha256="", result="s3cret")
+    note = StepRecord(1, 1, 1, checkpoint=False, size=8, chunks=0, sha256="", result="s3cret")
     assert "s3cret" not in repr(note)
     with pytest.raises(InvalidField):
         StepPolicy(inline_bytes=-1)

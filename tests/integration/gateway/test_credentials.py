@@ -94,7 +94,7 @@ async def test_a_file_of_keys_is_read_again_when_it_changes(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(files, "_LOOK_S", 0.0)
+    monkeypatch.setattr(files, "_CHECK_S", 0.0)
     (ann, of_ann), (bob, of_bob) = (make_api_key(name, ["read:*"]) for name in ("ann", "bob"))
     file = tmp_path / "keys.json"
     file.write_text(json.dumps([of_ann.document()]))
@@ -126,14 +126,14 @@ async def test_a_file_is_looked_at_once_a_second_at_most(tmp_path: Path) -> None
     file.write_text("another one")
     watched._looked_at = monotonic() + 60
     assert watched() == "one"
-    watched._looked_at = monotonic() - files._LOOK_S
+    watched._looked_at = monotonic() - files._CHECK_S
     assert watched() == "another one"
 
 
 async def test_a_secret_in_a_file_is_rotated_without_a_restart(
     store: RedisStateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_LOOK_S", 0.0)
+    monkeypatch.setattr(files, "_CHECK_S", 0.0)
     file = tmp_path / "secret"
     file.write_text(SECRET)
     from_file = BrowserTokens(file)

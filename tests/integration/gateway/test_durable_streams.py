@@ -286,7 +286,7 @@ async def test_events_end_after_their_time_and_go_on_from_their_offset(
 async def test_events_end_once_the_key_of_their_reader_was_removed(
     store: RedisStateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_LOOK_S", 0.0)
+    monkeypatch.setattr(files, "_CHECK_S", 0.0)
     for module in (frames, feeds):
         monkeypatch.setattr(module, "HEARTBEAT_S", 0.05)
     made = [make_api_key(name, ALL) for name in ("ann", "bob")]
@@ -301,7 +301,7 @@ async def test_events_end_once_the_key_of_their_reader_was_removed(
         stranger(app, authorization=f"Bearer {bob}") as of_bob,
     ):
         await make(of_ann, "s", "one")
-        ask_for = {"params": {"offset": "-1", "live": "sse"}}
+        ask_for: dict[str, Any] = {"params": {"offset": "-1", "live": "sse"}}
         first = asyncio.create_task(of_ann.get(at("s"), **ask_for))
         other = asyncio.create_task(of_bob.get(at("s"), **ask_for))
         await eventually(lambda: _waiting(app) == 2, "two clients wait")

@@ -51,13 +51,13 @@ async def test_a_crash_between_the_message_and_its_record_sends_it_once(
 ) -> None:
     async def sender(ctx: TaskContext) -> str:
         if ctx.attempt == 1:
-            note = type(store.base.scripts).note_step
+            note = type(store.base.scripts).record_step
 
             def die(*_: Any, **__: Any) -> None:
-                monkeypatch.setattr(type(store.base.scripts), "note_step", note)
+                monkeypatch.setattr(type(store.base.scripts), "record_step", note)
                 begin_again()
 
-            monkeypatch.setattr(type(store.base.scripts), "note_step", die)
+            monkeypatch.setattr(type(store.base.scripts), "record_step", die)
         return str(await ctx.send(OTHER, "receiver", "item", ctx.attempt))
 
     async with client_of(store) as client:

@@ -239,7 +239,7 @@ async def test_a_lifetime_goes_on_while_a_key_is_copied(source: Settings, target
         left_ms = content.left_ms
 
         async def went_on() -> bool:
-            return await commands.pttl(name) < left_ms - 1000
+            return bool(await commands.pttl(name) < left_ms - 1000)
 
         await eventually(went_on, "a second of its lifetime is over")
         await other.write(name, content)

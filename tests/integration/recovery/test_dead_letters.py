@@ -138,7 +138,7 @@ async def test_a_crash_between_the_list_and_the_move_is_made_good(store: RedisSt
         assert reply.word == "OK"
         await clock_passes(store.base.scripts, await clock_ms(store.base.scripts) + 1)
     index = store.base.keys.dead_tasks()
-    await store.base.scripts.note_member(index, member=f'["{SESSION}","{task}"]', ttl_ms=60_000)
+    await store.base.scripts.add_member(index, member=f'["{SESSION}","{task}"]', ttl_ms=60_000)
     async with client_of(store) as client:
         assert await client.dead() == []
         assert await sweep(store, task) == SweepReport(looked=1, failed=1)

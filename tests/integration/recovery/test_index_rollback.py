@@ -41,7 +41,7 @@ async def test_a_lost_history_leaves_an_index_that_a_sweeper_makes_exact() -> No
         # A write of the lost history arrives late: it is of a version that will be given again.
         entry = watch_entry(SESSION, task)
         run = await started(store, task)
-        TaskBookkeeping(store).note_move(run.state, TaskStatus.CANCELLED, version=9, write="lost")
+        TaskBookkeeping(store).record_move(run.state, TaskStatus.CANCELLED, version=9, write="lost")
         assert await _counts(client) == {"CANCELLED": 1, "PENDING": 1}
         # A later version of the record is lower than that, and is put in its place.
         await TaskTransitions(store).finish_run(run, TaskStatus.COMPLETE, result=1)

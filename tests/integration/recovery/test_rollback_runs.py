@@ -25,7 +25,7 @@ from tests.support.processes.pools import SESSION, client_of
 from tests.support.scripts.replies import HOUR
 from tests.support.servers.rollback import Rollback, rolling_back
 from tests.support.tasks.crash_states import entry_in_ms, make_due, sweeper_of
-from tests.support.tasks.runs import TASK, make, note_step, run_once, take
+from tests.support.tasks.runs import TASK, make, record_step, run_once, take
 
 Going = Callable[[TaskContext], Awaitable[Any]]
 
@@ -94,19 +94,19 @@ async def test_a_forgotten_run_of_a_task_writes_nothing(
     await make(store)
     await server.mark()
     forgotten = await take(store)
-    await note_step(store, forgotten, "step:a#1", "forgotten")
+    await record_step(store, forgotten, "step:a#1", "forgotten")
     await server.go_back()
     current = await take(store)
     assert current.journal == {}
     life = TaskTransitions(store)
     for write in (
-        note_step(store, forgotten, "step:b#1", "stale"),
+        record_step(store, forgotten, "step:b#1", "stale"),
         life.finish_run(forgotten, TaskStatus.COMPLETE, result="stale"),
         TaskChanges(store).set_priority(forgotten, 9),
     ):
         with pytest.raises(LeaseLost):
             await write
-    await note_step(store, current, "step:a#1", "current")
+    await record_step(store, current, "step:a#1", "current")
     await life.finish_run(current, TaskStatus.COMPLETE, result="current")
 
 
@@ -159,15 +159,16 @@ async def test_a_task_whose_entry_the_server_forgot_before_it_was_written_is_wat
 async def test_what_became_of_a_write_is_said_though_its_entry_cannot_be_put_again(
     server: Rollback, failure: Exception | None
 ) -> None:
-    async def write(_: int) -> None:
-        await server.stop()
-        await server.start()
-        await store.save_memory_state("thing", {"there": True})
-        await server.stop()
-        if failure is not None:
-            raise failure
-
     async with RedisStateStore.from_url(server.url, call_timeout_s=0.5) as store:
+
+        async def write(_: int) -> None:
+            await server.stop()
+            await server.start()
+            await store.save_memory_state("thing", {"there": True})
+            await server.stop()
+            if failure is not None:
+                raise failure
+
         watch = WatchList(store.base.scripts, store.base.keys)
         with pytest.raises(type(failure) if failure else OutcomeUnknown) as raised:
             await watch.covering(b"entry", write, delay_ms=HOUR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -95,10 +96,10 @@ async def test_a_large_key_is_copied_whole_though_its_server_is_started_again(
         async with RedisStateStore(settings_of(server)) as store:
             names = await fill(store)
         async with Side(settings_of(server)) as side:
-            read_part: Callable[..., Awaitable[object]] = side._scripts.read_part
+            read_part: Callable[..., Awaitable[Any]] = side._scripts.read_part
             parts = 0
 
-            async def restart_in_the_middle(*of: object, **options: object) -> object:
+            async def restart_in_the_middle(*of: Any, **options: Any) -> Any:
                 nonlocal parts
                 parts += 1
                 if parts == 4:

@@ -61,7 +61,7 @@ async def test_cancel_stops_a_task_at_its_next_checkpoint(store: RedisStateStore
 async def test_hard_cancel_reaches_a_task_that_never_looks_long_before_its_heartbeat(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redis_state.worker.client.client._LOOK_EVERY_S", LONG_S)
+    monkeypatch.setattr("redis_state.worker.client.client._CHECK_EVERY_S", LONG_S)
     async with pool(store, {"forever": forever}, lease_s=LONG_S) as client:
         for _ in range(5):
             task = await client.submit("forever", session_id=SESSION)

@@ -26,7 +26,7 @@ from redis_state.worker.tasks.waitpoints.pause_model import (
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from tests.support.processes.pools import SESSION, statuses, updates_of
 from tests.support.servers.faults import run_processes
-from tests.support.tasks.runs import note_step
+from tests.support.tasks.runs import record_step
 
 ENDS = (TaskStatus.COMPLETE, TaskStatus.FAILED, TaskStatus.CANCELLED)
 
@@ -148,7 +148,7 @@ async def test_a_task_handed_over_is_started_under_the_next_epoch(
     epochs = (first.held.epoch, second.held.epoch)
     assert (caught.value.epoch, caught.value.current) == epochs
     with pytest.raises(LeaseLost):
-        await note_step(store, first, "step:x#1", "stale")
+        await record_step(store, first, "step:x#1", "stale")
     with pytest.raises(LeaseLost):
         await TaskChanges(store).set_priority(first, 9)
     with pytest.raises(LeaseLost):
@@ -156,7 +156,7 @@ async def test_a_task_handed_over_is_started_under_the_next_epoch(
     with pytest.raises(LeaseLost):
         await TaskPauses(store).wait(first, "pause:x#1")
     assert await status(store) == "RUNNING"
-    assert await note_step(store, second, "step:x#1", (1, 2)) == [1, 2]
+    assert await record_step(store, second, "step:x#1", (1, 2)) == [1, 2]
 
 
 @pytest.mark.parametrize("waiting", [TaskStatus.PENDING, TaskStatus.PAUSED])

@@ -39,7 +39,7 @@ async def test_chunks_stand_in_the_journal_and_live_as_long(scripts: Scripts, ke
 async def test_a_noted_steps_chunks_are_left_alone(scripts: Scripts, keys: Keys) -> None:
     await running(scripts, keys)
     await keep(scripts, keys, 0, b"first")
-    await scripts.note_step(
+    await scripts.record_step(
         task_keys(keys),
         mark=await mark_of(scripts, task_keys(keys).lease),
         entry="step:x#1",

@@ -19,7 +19,7 @@ async def fill(scripts: Scripts, keys: Keys, *sessions: str) -> list[Named]:
     await append(scripts, trace.planner_events, "a")
     await scripts.set_aside(trace.unreadable, place="p", note=b"{}", most=9, ttl_ms=HOUR)
     for session in sessions:
-        await scripts.note_member(trace.sessions, member=session, ttl_ms=HOUR)
+        await scripts.add_member(trace.sessions, member=session, ttl_ms=HOUR)
     named: list[Named] = []
     for name in ("own", ""):
         key, write = keys.binding("t", name or "other"), f"write of {name}"

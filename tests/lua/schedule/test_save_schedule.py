@@ -17,7 +17,7 @@ def keys_of(keys: Keys, schedule_id: str = "s") -> ScheduleKeys:
 
 
 async def save(scripts: Scripts, keys: Keys, write: str, **given: Any) -> Reply:
-    requested: dict[str, Any] = {"expected": 0, "look_ms": None, "sooner": False, "restart": False}
+    requested: dict[str, Any] = {"expected": 0, "check_ms": None, "sooner": False, "restart": False}
     requested |= given
     return await scripts.save_schedule(
         keys_of(keys),
@@ -38,7 +38,7 @@ async def test_a_save_writes_record_place_and_look_in_one_step(
     scripts: Scripts, keys: Keys
 ) -> None:
     before_ms = await clock_ms(scripts)
-    reply = await save(scripts, keys, "w1", look_ms=HOUR, restart=True)
+    reply = await save(scripts, keys, "w1", check_ms=HOUR, restart=True)
     assert reply.word is ReplyCode.OK
     version, now_ms = reply.facts
     assert version == 1
@@ -57,22 +57,22 @@ async def test_a_save_writes_record_place_and_look_in_one_step(
 async def test_a_repetition_finds_its_own_write_and_leaves_the_look(
     scripts: Scripts, keys: Keys
 ) -> None:
-    await save(scripts, keys, "w1", look_ms=HOUR, restart=True)
+    await save(scripts, keys, "w1", check_ms=HOUR, restart=True)
     await ask(scripts, "ZADD", keys.schedules_due(), 7, "s")
     before = await fields(scripts, keys.schedule("s"))
-    assert (await save(scripts, keys, "w1", look_ms=HOUR, restart=True)).facts[0] == 1
+    assert (await save(scripts, keys, "w1", check_ms=HOUR, restart=True)).facts[0] == 1
     assert await looked_at(scripts, keys) == 7
     assert await fields(scripts, keys.schedule("s")) == before
 
 
 async def test_another_version_refuses_and_writes_nothing(scripts: Scripts, keys: Keys) -> None:
-    await save(scripts, keys, "w1", look_ms=HOUR)
+    await save(scripts, keys, "w1", check_ms=HOUR)
     before = await fields(scripts, keys.schedule("s"))
     looked_ms = await looked_at(scripts, keys)
     stale = no(ReplyCode.STALE, 1, b"w1")
     # A number alone is given again by a server whose history went back.
     for expected in (0, Version(1, "other"), Version(2, "w1")):
-        assert await save(scripts, keys, "w2", expected=expected, look_ms=0, restart=True) == stale
+        assert await save(scripts, keys, "w2", expected=expected, check_ms=0, restart=True) == stale
     assert await fields(scripts, keys.schedule("s")) == before
     assert await looked_at(scripts, keys) == looked_ms
     assert (await save(scripts, keys, "w2", expected=Version(1, "w1"))).facts[0] == 2
@@ -91,11 +91,11 @@ async def test_the_look_stays_is_given_or_becomes_sooner(scripts: Scripts, keys:
         assert when is not None
         return round((when - now_ms) / HOUR)
 
-    assert await look(look_ms=3 * HOUR, sooner=True) == 3
+    assert await look(check_ms=3 * HOUR, sooner=True) == 3
     assert await look() == 3
-    assert await look(look_ms=4 * HOUR, sooner=True) == 3
-    assert await look(look_ms=2 * HOUR, sooner=True) == 2
-    assert await look(look_ms=5 * HOUR) == 5
+    assert await look(check_ms=4 * HOUR, sooner=True) == 3
+    assert await look(check_ms=2 * HOUR, sooner=True) == 2
+    assert await look(check_ms=5 * HOUR) == 5
 
 
 async def test_a_clock_that_is_set_back_makes_looks_due_soon(scripts: Scripts, keys: Keys) -> None:
@@ -103,7 +103,7 @@ async def test_a_clock_that_is_set_back_makes_looks_due_soon(scripts: Scripts, k
     now_ms = await clock_ms(scripts)
     await ask(scripts, "ZADD", due, now_ms + AHEAD_MS + 500, "other")
     await ask(scripts, "SET", f"{due}:clock", now_ms + AHEAD_MS, "PX", HOUR)
-    await save(scripts, keys, "w1", look_ms=HOUR)
+    await save(scripts, keys, "w1", check_ms=HOUR)
     moved_ms = float(await ask(scripts, "ZSCORE", due, "other"))
     assert moved_ms <= await clock_ms(scripts) + 1_000
     assert await looked_at(scripts, keys) is not None

@@ -198,13 +198,15 @@ async def test_what_runs_is_noted_under_the_lease_alone(scripts: Scripts, keys: 
     await make_task(scripts, task, "PENDING")
     await start(scripts, keys, task)
     mark, epoch = await mark_of(scripts, task.lease), await epoch_of(scripts, task.lease)
-    assert await scripts.note_running(task, mark=STRANGER, steps=b"[]") == no(ReplyCode.LOST, epoch)
+    assert await scripts.record_running(task, mark=STRANGER, steps=b"[]") == no(
+        ReplyCode.LOST, epoch
+    )
     version = (await fields(scripts, task.task))["version"]
     for _ in range(2):
-        assert await scripts.note_running(task, mark=mark, steps=b'[["a",1,5]]') == ok()
+        assert await scripts.record_running(task, mark=mark, steps=b'[["a",1,5]]') == ok()
     found = await fields(scripts, task.task)
     assert found["version"] == version
     assert found["doing"].startswith(b"[1,")
     assert found["doing"].endswith(b',[["a",1,5]]]')
     await ask(scripts, "DEL", task.task)
-    assert await scripts.note_running(task, mark=mark, steps=b"[]") == no(ReplyCode.MISSING)
+    assert await scripts.record_running(task, mark=mark, steps=b"[]") == no(ReplyCode.MISSING)

@@ -65,7 +65,7 @@ CALLS: dict[str, Call] = {
         expected=0,
         ttl_ms=HOUR,
         schedule_id=SESSION,
-        look_ms=0,
+        check_ms=0,
         sooner=False,
         restart=True,
     ),

@@ -190,7 +190,7 @@ CALLS: dict[str, Call] = {
         snapshot_keys(keys, SESSION), version="0011"
     ),
     "list_blobs": lambda scripts, keys: scripts.list_blobs(keys.artifacts(SESSION)),
-    "note_member": lambda scripts, keys: scripts.note_member(
+    "add_member": lambda scripts, keys: scripts.add_member(
         keys.artifact_sessions(), member="\ud800", ttl_ms=HOUR
     ),
     "unlist_member": lambda scripts, keys: scripts.unlist_member(

@@ -197,7 +197,7 @@ CALLS: dict[str, Call] = {
         write="w",
         lane=LaneState("lane:\ud800", b"[]"),
     ),
-    "note_running": lambda scripts, keys: scripts.note_running(
+    "record_running": lambda scripts, keys: scripts.record_running(
         task_keys(keys, SESSION), mark=MARK, steps=b"[]"
     ),
     "index_task": lambda scripts, keys: scripts.index_task(
@@ -303,7 +303,7 @@ CALLS: dict[str, Call] = {
         task_keys(keys, SESSION), mark=MARK, entry="took:\ud800", value=b"[]"
     ),
     "move_task": _move,
-    "note_step": lambda scripts, keys: scripts.note_step(
+    "record_step": lambda scripts, keys: scripts.record_step(
         task_keys(keys, SESSION),
         mark=MARK,
         entry="step:\ud800#1",

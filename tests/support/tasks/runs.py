@@ -36,11 +36,11 @@ async def make(store: RedisStateStore, task_id: str = TASK) -> None:
     assert await NewTasks(store).create(state, handler="h", task_input=None)
 
 
-async def note_step(store: RedisStateStore, started: StartedRun, entry: str, result: Any) -> Any:
+async def record_step(store: RedisStateStore, started: StartedRun, entry: str, result: Any) -> Any:
     """Note a step's result below the context, which is polite; return what the journal holds."""
     keys = store.tasks.keys(started.state.session_id, started.state.task_id)
     journals = Journals(store.base)
-    return (await journals.note(keys, entry, result, run=started.replay))[1]
+    return (await journals.record_step(keys, entry, result, run=started.replay))[1]
 
 
 async def run_once(

@@ -87,7 +87,7 @@ async def run_agent(call: ApiCall) -> Response:
     """Run an agent of AG-UI as a task, and stream its events. The same run again is the same task.
     With ``resume`` the pauses that its interrupts name are decided, and their task continues.
     """
-    body, query = call.given(RunAgentBody), call.asked(RunQuery)
+    body, query = call.given(RunAgentBody), call.query_as(RunQuery)
     check_reader(call, body.thread_id)
     counted = counted_stream(call)
     with counted as stack:
@@ -102,7 +102,7 @@ async def connect_run(call: ApiCall) -> Response:
     """Connect to the run of a task. The header Last-Event-ID, or ``after``, is the id of the last
     event that the client has. Without it the stream opens with what came before. 204: no more.
     """
-    query = call.asked(ConnectQuery)
+    query = call.query_as(ConnectQuery)
     task = ChatTask(call, *call.task).showing(query.children)
     with counted_stream(call) as stack:
         if await task.state() is None:

@@ -81,7 +81,7 @@ async def chat(call: ApiCall) -> Response:
     """Answer the last message of a chat by a task, and stream what it says. The same message again
     is the same task. Approvals in the last message decide pauses, and their task continues.
     """
-    body, query = call.given(ChatBody), call.asked(ChatQuery)
+    body, query = call.given(ChatBody), call.query_as(ChatQuery)
     check_reader(call, body.id)
     with counted_stream(call) as stack:
         answers = _answers(body.messages[-1])
@@ -102,7 +102,7 @@ async def resume_chat(call: ApiCall) -> Response:
     """Stream the message that a chat's newest unfinished task writes, from its begin; or that of a
     given task, also of one that has ended. 204: there is none.
     """
-    query = call.asked(ResumeQuery)
+    query = call.query_as(ResumeQuery)
     with counted_stream(call) as stack:
         task = await (_newest(call) if query.task is None else _given_task(call, query.task))
         if task is None:

@@ -57,8 +57,8 @@ async def show_found(call: PageCall) -> Response:
     query: dict[str, Any] = {**filters, "limit": _PAGE}
     if archive:
         query.setdefault("archived", Archived.ALSO.value)
-    if call.asked("after"):
-        query["after"] = call.asked("after")
+    if call.param("after"):
+        query["after"] = call.param("after")
     problem: HttpProblem | None = None
     found: dict[str, Any] = {"tasks": [], "cursor": None, "incomplete": False}
     try:

@@ -40,7 +40,7 @@ async def show_pause(call: PageCall) -> Response:
 
 async def decide(call: PageCall) -> Response:
     """Decide a pause by its form."""
-    way, pause_id = call.given("decision"), call.asked("pause")
+    way, pause_id = call.given("decision"), call.param("pause")
     if way not in _WAYS:
         return await _again(call, HttpProblem(422, "invalid", "choose to approve or to reject"))
     try:
@@ -60,7 +60,7 @@ async def delegate(call: PageCall) -> Response:
     """Hand the vote of who looks to another actor."""
     try:
         await call.perform(
-            DELEGATE_PAUSE, path={"pause": call.asked("pause")}, body={"to": call.given("to")}
+            DELEGATE_PAUSE, path={"pause": call.param("pause")}, body={"to": call.given("to")}
         )
     except HttpProblem as problem:
         return await _again(call, problem)
@@ -88,24 +88,24 @@ def with_form(call: PageCall, pause: Mapping[str, Any], given: Any = None) -> di
 
 
 async def _inbox(call: PageCall) -> dict[str, Any]:
-    query: dict[str, Any] = {"limit": _PAGE, "mine": call.asked("mine") == "1"}
+    query: dict[str, Any] = {"limit": _PAGE, "mine": call.param("mine") == "1"}
     for name in ("tag", "after"):
-        if call.asked(name):
-            query[name] = call.asked(name)
+        if call.param(name):
+            query[name] = call.param(name)
     if "session" in call.query:
-        query["session_id"] = call.asked("session")
+        query["session_id"] = call.param("session")
     found = await call.perform(LIST_PAUSES, query=query)
     return {
         "pauses": [with_form(call, each) for each in found["pauses"]],
         "cursor": found["cursor"],
-        "tag": call.asked("tag"),
-        "mine": call.asked("mine") == "1",
-        "session": call.asked("session") if "session" in call.query else None,
+        "tag": call.param("tag"),
+        "mine": call.param("mine") == "1",
+        "session": call.param("session") if "session" in call.query else None,
     }
 
 
 async def _pause_page(call: PageCall, status: int, message: str | None = None) -> Response:
-    found = await call.perform(READ_PAUSE, path={"pause": call.asked("pause")})
+    found = await call.perform(READ_PAUSE, path={"pause": call.param("pause")})
     given = call.given if call.form else None
     pause = with_form(call, found, given)
     return call.page("pause.html", status=status, pause=pause, message=message)

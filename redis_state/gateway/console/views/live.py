@@ -32,7 +32,7 @@ Write = Callable[[list[LiveEvent]], Awaitable[str]]
 
 async def stream_part(call: PageCall, query: dict[str, Any], write: Write) -> Response:
     """Stream what ``write`` makes of a session's events, as who looks."""
-    path = {"session": call.asked("session")}
+    path = {"session": call.param("session")}
     authorise(STREAM_EVENTS, call.principal, path)
     services = await call.backstage.services()
     try:

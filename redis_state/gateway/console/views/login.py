@@ -16,7 +16,7 @@ async def show_login(call: PageCall) -> Response:
     """Show the form; exchange a credential of the URL where that is allowed."""
     back = _back(call)
     if call.backstage.login_by_url and "token" in call.query:
-        return await _log_in(call, call.asked("token"), back)
+        return await _log_in(call, call.param("token"), back)
     if call.request.headers.get("sec-fetch-site") != "cross-site":
         known = await call.backstage.logins.authenticate(call.request)
         if known is not None:
@@ -53,7 +53,7 @@ def _form(call: PageCall, back: str, message: str | None = None, *, status: int 
 
 def _back(call: PageCall) -> str:
     """Return the page to go to afterwards. It is below the console's own path in every case."""
-    back = call.asked("back", "/")
+    back = call.param("back", "/")
     if not back.startswith(("/", "?")) or not back.isprintable() or "\\" in back:
         raise HttpProblem(400, "malformed", "this is no page of the console")
     # A browser takes percent-encoded dots for dots.

@@ -33,13 +33,13 @@ async def show_queues(call: PageCall) -> Response:
 
 async def pause_queue(call: PageCall) -> Response:
     """Begin no more tasks of a queue."""
-    await call.perform(PAUSE_QUEUE, path={"queue": call.asked("queue")})
+    await call.perform(PAUSE_QUEUE, path={"queue": call.param("queue")})
     return call.go("/queues", said="paused")
 
 
 async def resume_queue(call: PageCall) -> Response:
     """Begin tasks of a queue again."""
-    await call.perform(RESUME_QUEUE, path={"queue": call.asked("queue")})
+    await call.perform(RESUME_QUEUE, path={"queue": call.param("queue")})
     return call.go("/queues", said="resumed")
 
 
@@ -57,13 +57,13 @@ async def show_schedules(call: PageCall) -> Response:
 
 async def pause_schedule(call: PageCall) -> Response:
     """Pause a schedule."""
-    await call.perform(PAUSE_SCHEDULE, path={"schedule": call.asked("schedule")})
+    await call.perform(PAUSE_SCHEDULE, path={"schedule": call.param("schedule")})
     return call.go("/schedules", said="paused")
 
 
 async def resume_schedule(call: PageCall) -> Response:
     """Resume a schedule."""
-    await call.perform(RESUME_SCHEDULE, path={"schedule": call.asked("schedule")})
+    await call.perform(RESUME_SCHEDULE, path={"schedule": call.param("schedule")})
     return call.go("/schedules", said="resumed")
 
 
@@ -73,7 +73,7 @@ async def trigger_schedule(call: PageCall) -> Response:
     usable = 0 < len(key) <= 100 and key.isascii() and key.isprintable()  # noqa: PLR2004
     made = await call.perform(
         TRIGGER_SCHEDULE,
-        path={"schedule": call.asked("schedule")},
+        path={"schedule": call.param("schedule")},
         key=key if usable else None,
     )
     return call.go("/task", session=made["session_id"], task=made["task_id"], said="triggered")

@@ -37,7 +37,7 @@ _KINDS = [each.value for each in UpdateType]
 
 async def show_sessions(call: PageCall) -> Response:
     """Show the sessions that have tasks, the newest first."""
-    query = {"limit": _PAGE, **({"after": call.asked("after")} if call.asked("after") else {})}
+    query = {"limit": _PAGE, **({"after": call.param("after")} if call.param("after") else {})}
     return call.page("sessions.html", found=await call.perform(LIST_SESSIONS, query=query))
 
 
@@ -45,7 +45,7 @@ async def show_session(call: PageCall) -> Response:
     """Show a session: its tasks as trees, and its updates as they come."""
     if "session" not in call.query:
         raise not_found()
-    path = {"session": call.asked("session")}
+    path = {"session": call.param("session")}
     counts, trees = await asyncio.gather(
         call.perform(READ_SESSION, path=path), call.perform(READ_TREES, path=path)
     )
@@ -64,7 +64,7 @@ async def show_session(call: PageCall) -> Response:
 
 async def stream_session(call: PageCall) -> Response:
     """Stream a session's updates as rows; what was dropped is a row too."""
-    session_id = call.asked("session")
+    session_id = call.param("session")
 
     async def write(events: list[LiveEvent]) -> str:
         return "".join(_row(call, session_id, each) for each in events)
@@ -107,7 +107,7 @@ async def _rows(call: PageCall, session_id: str) -> dict[str, Any]:
 
 
 def _before(call: PageCall) -> int | None:
-    text = call.asked("before")
+    text = call.param("before")
     if not text:
         return None
     if not _NUMBER.fullmatch(text):

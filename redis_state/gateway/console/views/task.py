@@ -62,7 +62,7 @@ async def stream_task(call: PageCall) -> Response:
             return ""
         return render("task_part.html", **call.values(), **found)
 
-    return await stream_part(call, {"task": call.asked("task")}, write)
+    return await stream_part(call, {"task": call.param("task")}, write)
 
 
 async def _read(
@@ -72,7 +72,7 @@ async def _read(
     # that a later read has too.
     timeline = await history.read(fresh=fresh)
     tree = await tree_of.read(fresh=fresh)
-    task, caller, session = timeline["task"], call.principal, call.asked("session")
+    task, caller, session = timeline["task"], call.principal, call.param("session")
     steer = caller.may(Right.STEER, session)
     copy = caller.may(Right.SUBMIT, session) and caller.may(Right.READ, session)
     over = task["status"] in _TERMINAL

@@ -109,7 +109,7 @@ class Threads:
         Without a parent, all values are given. Errors: LeaseLost, ThreadClaimed.
         """
         if run and not self._listed.has((run, thread_id)):
-            await self._base.scripts.note_member(
+            await self._base.scripts.add_member(
                 self._base.keys.graph_run(run), member=thread_id, ttl_ms=self._listed.longer_ms
             )
             self._listed.add((run, thread_id))

@@ -34,7 +34,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 _OVER = ("complete", "failed")
 # Another process may end a group that is waited for here.
-_LOOK_S = 0.5
+_CHECK_S = 0.5
 
 
 class DurableSession(SharedSession):
@@ -283,7 +283,7 @@ class DurableSession(SharedSession):
                         return group, False
                     ended = self._group_completion_events.setdefault(group_id, asyncio.Event())
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(ended.wait(), _LOOK_S)
+                        await asyncio.wait_for(ended.wait(), _CHECK_S)
         except TimeoutError:
             return self._groups.get(group_id), True
 

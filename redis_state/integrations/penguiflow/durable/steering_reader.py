@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger(__name__)
 
 _AGAIN_S = 1.0
-_LOOK_FOR_ROOM_S = 0.05
+_CHECK_FOR_ROOM_S = 0.05
 
 _MESSAGES = frozenset(
     {
@@ -134,7 +134,7 @@ class SteeringReader:
                 if not self._held:
                     self._holding.clear()
                     await self._note()
-            await asyncio.sleep(_LOOK_FOR_ROOM_S)
+            await asyncio.sleep(_CHECK_FOR_ROOM_S)
 
     async def _note(self) -> None:
         """Record how far everything was fed, so that no later reader repeats it."""

@@ -173,12 +173,12 @@ class PenguiflowJobStore(StandaloneStore):
         """
         held = self._held.get(text("job_id", run.job_id))
         if held is None or held.begun or run.completed_at is not None:
-            await self._jobs.note_run(run.job_id, run.model_dump())
+            await self._jobs.record_run(run.job_id, run.model_dump())
             return
         held.begun = True
         try:
             await self._jobs.begin(held.claim)
-            await self._jobs.note_run(run.job_id, run.model_dump())
+            await self._jobs.record_run(run.job_id, run.model_dump())
         except BackendError:
             held.failed = True
             raise
@@ -281,7 +281,7 @@ class PenguiflowJobStore(StandaloneStore):
 
     async def _note(self, job_id: str, status: str) -> None:
         run = JobRunRecord(job_id=job_id, completed_at=datetime.now(UTC), status=status)
-        await self._jobs.note_run(job_id, run.model_dump())
+        await self._jobs.record_run(job_id, run.model_dump())
 
     def _forget(self, batch: Batch) -> None:
         self.leave(batch)

@@ -14,7 +14,7 @@ class JournalScripts(ScriptRunner):
     """A task's journal: notes of steps, parts of large results."""
 
     @script
-    def note_step(
+    def record_step(
         self,
         keys: TaskKeys,
         *,

@@ -153,14 +153,14 @@ class TaskScripts(ScriptRunner):
         """OK version entries | STALE entries | LOST epoch | REWOUND entries | MISSING."""
 
     @script
-    def note_running(self, keys: TaskKeys, *, mark: bytes, steps: bytes) -> PendingReply:
+    def record_running(self, keys: TaskKeys, *, mark: bytes, steps: bytes) -> PendingReply:
         """OK | LOST epoch | MISSING."""
 
     @script
-    def begin_note_running(
+    def begin_record_running(
         self, keys: TaskKeys, *, mark: bytes, steps: bytes
     ) -> asyncio.Future[Any]:
-        """Like `note_running`, without waiting for the reply."""
+        """Like `record_running`, without waiting for the reply."""
 
     @script
     def open_pause(

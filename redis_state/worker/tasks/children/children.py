@@ -162,7 +162,7 @@ class ChildTasks:
             )
             if reply.word is ReplyCode.OK:
                 version = int(reply.facts[0])
-                self._books.note_move(parent, TaskStatus.PAUSED, version=version, write=write)
+                self._books.record_move(parent, TaskStatus.PAUSED, version=version, write=write)
                 return None
             if reply.word not in (ReplyCode.AGAIN, ReplyCode.MISSING):
                 raise_refused(reply, parent, run=started.replay, wanted="PAUSED")
@@ -220,7 +220,7 @@ class ChildTasks:
         if reply.word is not ReplyCode.OK:
             return False
         version = int(reply.facts[0])
-        self._books.note_move(state, TaskStatus.PENDING, version=version, write=write)
+        self._books.record_move(state, TaskStatus.PENDING, version=version, write=write)
         await self.put(Job.ready(status_view))
         return True
 

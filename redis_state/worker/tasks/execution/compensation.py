@@ -71,7 +71,7 @@ _NO_FAILURES = (
     *(PayloadUnreadable, PayloadStoreUnavailable),
 )
 _CLEAN_UP_S = 5.0
-_LOOK_EVERY_S = 0.01
+_CHECK_EVERY_S = 0.01
 _NAMED = 10
 _LONGEST_TEXT = 500
 _MOST_ERRORS = 100
@@ -368,7 +368,7 @@ class Compensations:
                     await rehearsal.moved.wait()
             except TimeoutError:
                 break
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_CHECK_EVERY_S)
         handling.cancel()
 
 

@@ -41,7 +41,7 @@ log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # How often a call that waits for other steps looks for what it waits for.
-_LOOK_EVERY_S = 1.0
+_CHECK_EVERY_S = 1.0
 # How long a handler has to end by the failure of a step before a pause ends the run.
 _SETTLES_S = 0.02
 
@@ -205,7 +205,7 @@ class Steps(CallNames):
                     found, left_s = await look()
                     if found is not None:
                         break
-                    await self._until_quiet(min(left_s, _LOOK_EVERY_S))
+                    await self._until_quiet(min(left_s, _CHECK_EVERY_S))
                 elif self._has_returned:
                     await self._inbox.until_over()
                 elif not settled:
@@ -362,7 +362,7 @@ class Steps(CallNames):
                 found = await self._once(entry, name, work, caller)
             else:
                 found = await self._tried(entry, name, work, policy, caller)
-            self._recorded[entry], result = await self._journals.note(
+            self._recorded[entry], result = await self._journals.record_step(
                 self._keys,
                 entry,
                 found,
@@ -467,7 +467,7 @@ class Steps(CallNames):
     def _show_running(self, steps: list[Shown]) -> None:
         """Write down what runs now. The run does not depend on it."""
         mark = self._started.held.fence.mark
-        sent = self._store.base.scripts.begin_note_running(
+        sent = self._store.base.scripts.begin_record_running(
             self._keys, mark=mark, steps=write_running(steps)
         )
         sent.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -47,7 +47,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 HOLD_S: Final = 2.0
 
-_LOOK_EVERY_S = 5.0
+_CHECK_EVERY_S = 5.0
 _AGAIN_S = 1.0
 _BETWEEN = "\0"
 
@@ -197,7 +197,7 @@ class Mailbox:
                     )
                     waiter = await stack.enter_async_context(_Waiter(heard, self._inbox))
                 held_s = held_s if held_s > 0 else _AGAIN_S
-                await waiter.wait(min(held_s, left_ms / 1000, _LOOK_EVERY_S))
+                await waiter.wait(min(held_s, left_ms / 1000, _CHECK_EVERY_S))
 
     async def _take(self, wanted: Receiving) -> tuple[Any, int]:
         """Take a message; return it, and 0; or None, and for how long it is still waited for."""
@@ -290,7 +290,7 @@ class _Waiter:
                 raise error
 
     async def _next(self) -> None:
-        await self._subscription.next(within_s=_LOOK_EVERY_S)
+        await self._subscription.next(within_s=_CHECK_EVERY_S)
 
 
 def _read(wanted: Receiving, row: Any) -> TaskMessage:

@@ -32,7 +32,7 @@ R = TypeVar("R")
 MAX_VALUES: Final = 100
 
 _VALUE = "value:"
-_LOOK_EVERY_S = 5.0
+_CHECK_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ async def until_found(
         if state.status.is_terminal or left_s <= 0:
             return None
         with suppress(CursorGap, TimeoutError):
-            async with asyncio.timeout(min(left_s, _LOOK_EVERY_S)):
+            async with asyncio.timeout(min(left_s, _CHECK_EVERY_S)):
                 updates = store.watch_updates(session_id, after=cursor, task_id=task_id)
                 await _until_announced(updates, notice)
                 continue

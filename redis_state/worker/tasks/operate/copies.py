@@ -49,7 +49,7 @@ from redis_state.worker.tasks.recorded.journal import (
     FAILED,
     PLACE,
     Journals,
-    StepNote,
+    StepRecord,
     is_inside,
     joined_child,
     part_name,
@@ -289,7 +289,7 @@ class Copies:
         read = ArchivedJournal(self._store, task)
         for name in kept.names:
             note = journal.get(name)
-            if isinstance(note, StepNote) and (note.chunks or type(note.result) is Sealed):
+            if isinstance(note, StepRecord) and (note.chunks or type(note.result) is Sealed):
                 with suppress(PayloadUnreadable):
                     await read.result(name, note)
         brought = {
@@ -381,13 +381,13 @@ def check_forked(link: TaskLink, before: str | None) -> None:
 
 def _bounds(
     journal: Mapping[str, Any], entry: str | None
-) -> tuple[int | None, Callable[[str, StepNote], bool]]:
+) -> tuple[int | None, Callable[[str, StepRecord], bool]]:
     """Return the place of an entry, None for no bound, and a test for steps that are before it."""
     if entry is None:
         return None, _any_step
     found = journal[entry]
-    place = found.place if isinstance(found, StepNote) else int(found.get("place", 0))
-    if isinstance(found, StepNote):
+    place = found.place if isinstance(found, StepRecord) else int(found.get("place", 0))
+    if isinstance(found, StepRecord):
         outer = [name for name, _ in steps_of(journal) if is_inside(entry, name)]
         if outer:
             raise InvalidField("before", f"is inside of {outer[-1]!r}: fork before that one")
@@ -398,7 +398,7 @@ def _bounds(
     return place, lambda _name, note: 0 < note.place < place
 
 
-def _any_step(_name: str, _note: StepNote) -> bool:
+def _any_step(_name: str, _note: StepRecord) -> bool:
     return True
 
 

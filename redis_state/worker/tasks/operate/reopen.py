@@ -292,7 +292,7 @@ class Reopening:
         )
         if reply.word is ReplyCode.OK:
             version = int(reply.facts[0])
-            self._books.note_move(plan.state, pending, version=version, write=write)
+            self._books.record_move(plan.state, pending, version=version, write=write)
         return reply
 
     async def _queue_up(self, queueable: Sequence[TaskStatusView]) -> None:

@@ -8,10 +8,10 @@ from redis_state.archive.model import ArchivedTask
 from redis_state.errors import CorruptState
 from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.recorded.journal import (
-    StepNote,
+    StepRecord,
     fetch_result,
     part_name,
-    read_notes,
+    read_entries,
 )
 
 # What `read_journal` leaves out: chunks, counts, values, mail, and the ends of children.
@@ -46,9 +46,9 @@ class ArchivedJournal:
             for entry, note in self._task.journal.items()
             if entry.partition(b":")[0] not in _NOT_READ
         )
-        return read_notes(self._payloads, self._task.task_id, named, whole=whole)
+        return read_entries(self._payloads, self._task.task_id, named, whole=whole)
 
-    async def result(self, entry: str, note: StepNote) -> Any:
+    async def result(self, entry: str, note: StepRecord) -> Any:
         """Return a recorded step's result. Errors: CorruptState, PayloadLost."""
         data: bytes | None = None
         if note.chunks:

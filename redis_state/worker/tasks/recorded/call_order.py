@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from redis_state.worker.tasks.recorded.journal import StepNote
+from redis_state.worker.tasks.recorded.journal import StepRecord
 
 # What has an order. Attributes, updates and messages may be added anywhere.
 CALLS = ("step:", "pause:", "child:")
@@ -73,7 +73,7 @@ def _numbered(journal: Mapping[str, Any]) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     for entry, note in journal.items():
         number = None
-        if isinstance(note, StepNote):
+        if isinstance(note, StepRecord):
             number = note.number
         elif entry.startswith(CALLS) and isinstance(note, dict):
             number = note.get("number")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

@@ -41,7 +41,7 @@ _INSIDE = re.compile(r"(?:[^#]|##)*#(?:\d+(?=[/!]|\Z)|[=~])")
 
 
 @dataclass(frozen=True, slots=True)
-class StepNote:
+class StepRecord:
     """A step's note. Its result is there, unless it stands in ``chunks`` of their own.
 
     ``number`` is that of the call, see `CallOrder`; None where the order of calls means nothing.
@@ -71,7 +71,7 @@ class Journals:
         self._payloads = base.payloads
 
     async def read(self, keys: TaskKeys, *, whole: bool = False) -> tuple[dict[str, Any], int]:
-        """Return the entries by name, steps as `StepNote`, and how many runs have written.
+        """Return the entries by name, steps as `StepRecord`, and how many runs have written.
 
         Large results are left where they are, see `result`. Parts that cannot be read here are
         `Sealed`. Errors: ValueError if an entry is not what was written; PayloadUnreadable for such
@@ -79,7 +79,7 @@ class Journals:
         """
         flat, count = (await self._scripts.read_journal(keys)).facts
         named = _texts(zip(flat[::2], flat[1::2], strict=True))
-        return read_notes(self._payloads, keys.task_id, named, whole=whole), int(count)
+        return read_entries(self._payloads, keys.task_id, named, whole=whole), int(count)
 
     async def record(
         self, keys: TaskKeys, entry: str, value: bytes, *, run: Replay, lane: Lane | None = None
@@ -90,7 +90,7 @@ class Journals:
         )
         run.learn(reply, 0, entry, what=keys.task_id)
 
-    async def note(
+    async def record_step(
         self,
         keys: TaskKeys,
         entry: str,
@@ -123,7 +123,7 @@ class Journals:
             data = b"null"
         called = b"null" if number is None else b"%d" % number
         written = b'[%d,%d,"%b",%b,%d,%d,%d]' % (size, chunks, sha256, called, *about)
-        reply = await self._scripts.note_step(
+        reply = await self._scripts.record_step(
             keys,
             mark=run.mark,
             entry=entry,
@@ -144,7 +144,7 @@ class Journals:
             return row, codec.decode(plain)
         return row, await self.result(keys, entry, recorded)
 
-    async def result(self, keys: TaskKeys, entry: str, note: StepNote | bytes) -> Any:
+    async def result(self, keys: TaskKeys, entry: str, note: StepRecord | bytes) -> Any:
         """Return a recorded step's result, fetched if it is large. The note may be a row as it is.
 
         Errors: CorruptState if its chunks are not what was written.
@@ -176,12 +176,12 @@ class Journals:
         return len(starts)
 
 
-def read_notes(
+def read_entries(
     payloads: Payloads, task_id: str, named: Iterable[tuple[str, bytes]], *, whole: bool
 ) -> dict[str, Any]:
     """Read the entries of a journal. See `Journals.read`."""
     named = list(named)
-    found = {entry: _read_note(payloads, entry, note) for entry, note in named}
+    found = {entry: _read_entry(payloads, entry, note) for entry, note in named}
     if whole and payloads.met_unreadable:
         for entry, note in named:
             payloads.need_all(note, of=f"task {task_id!r}", field=entry)
@@ -189,7 +189,7 @@ def read_notes(
 
 
 async def fetch_result(
-    payloads: Payloads, keys: TaskKeys, entry: str, note: StepNote, data: bytes | None
+    payloads: Payloads, keys: TaskKeys, entry: str, note: StepRecord, data: bytes | None
 ) -> Any:
     """Return a recorded step's result; ``data`` are its chunks in one, if it has some.
 
@@ -224,21 +224,21 @@ def part_name(entry: str, number: int) -> bytes:
     return raw(f"part:{number}:{entry}")
 
 
-def read_step(payloads: Payloads, data: bytes) -> StepNote:
+def read_step(payloads: Payloads, data: bytes) -> StepRecord:
     """Read a step's note. Errors: ValueError."""
     version, epoch, at_ms, checkpoint, about, result = payloads.unpack(data, 6)
     # Earlier versions wrote no more than the first three.
     size, chunks, sha256, *more = about
     number, place, took_ms, attempts = (more + [None, 0, 0, 0][len(more) :])[:4]
-    return StepNote(
+    return StepRecord(
         *(version, epoch, at_ms, checkpoint, size, chunks, sha256, result),
         *(number, place, took_ms, attempts),
     )
 
 
-def steps_of(journal: Mapping[str, Any]) -> list[tuple[str, StepNote]]:
+def steps_of(journal: Mapping[str, Any]) -> list[tuple[str, StepRecord]]:
     """List the steps of a journal in the order of their records."""
-    steps = [(entry, note) for entry, note in journal.items() if isinstance(note, StepNote)]
+    steps = [(entry, note) for entry, note in journal.items() if isinstance(note, StepRecord)]
     return sorted(steps, key=lambda named: named[1].version)
 
 
@@ -301,5 +301,5 @@ def _texts(named: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, bytes]]:
     return ((entry.decode("utf-8", "surrogatepass"), note) for entry, note in named)
 
 
-def _read_note(payloads: Payloads, entry: str, note: bytes) -> Any:
+def _read_entry(payloads: Payloads, entry: str, note: bytes) -> Any:
     return read_step(payloads, note) if entry.startswith(_STEP) else payloads.decode(note)

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis_state.errors import CorruptState
 from redis_state.store import RedisStateStore
-from redis_state.worker.tasks.recorded.journal import Journals, StepNote, steps_of
+from redis_state.worker.tasks.recorded.journal import Journals, StepRecord, steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,9 @@ class Snapshots:
             session_id, task_id, [named for named in reversed(recorded) if named[1].checkpoint]
         )
 
-    async def _recorded(self, session_id: str, task_id: str) -> builtins.list[tuple[str, StepNote]]:
+    async def _recorded(
+        self, session_id: str, task_id: str
+    ) -> builtins.list[tuple[str, StepRecord]]:
         keys = self._store.tasks.keys(session_id, task_id)
         try:
             journal, _ = await self._journals.read(keys)
@@ -72,7 +74,7 @@ class Snapshots:
             raise CorruptState(keys.journal, f"a note cannot be read: {error}") from None
 
     async def _first(
-        self, session_id: str, task_id: str, recorded: builtins.list[tuple[str, StepNote]]
+        self, session_id: str, task_id: str, recorded: builtins.list[tuple[str, StepRecord]]
     ) -> FullSnapshot | None:
         if not recorded:
             return None
@@ -81,18 +83,18 @@ class Snapshots:
         return full_snapshot(entry, note, await self._journals.result(keys, entry, note))
 
 
-def snapshots_of(recorded: builtins.list[tuple[str, StepNote]]) -> builtins.list[StepSnapshot]:
+def snapshots_of(recorded: builtins.list[tuple[str, StepRecord]]) -> builtins.list[StepSnapshot]:
     """Describe recorded steps."""
     return [StepSnapshot(*_facts(entry, note)) for entry, note in recorded]
 
 
-def full_snapshot(entry: str, note: StepNote, result: Any) -> FullSnapshot:
+def full_snapshot(entry: str, note: StepRecord, result: Any) -> FullSnapshot:
     """Describe a recorded step with its result."""
     return FullSnapshot(*_facts(entry, note), result=result)
 
 
 def _facts(
-    entry: str, note: StepNote
+    entry: str, note: StepRecord
 ) -> tuple[int, str, bool, int, datetime, int, datetime | None, int]:
     at = datetime.fromtimestamp(note.at_ms / 1000, UTC)
     began = at - timedelta(milliseconds=note.took_ms) if note.attempts else None

@@ -12,7 +12,7 @@ from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.execution.compensation import Compensation, compensations_of
 from redis_state.worker.tasks.execution.patches import VERSION
 from redis_state.worker.tasks.recorded.archived import ArchivedJournal, load_archived
-from redis_state.worker.tasks.recorded.journal import StepNote, steps_of
+from redis_state.worker.tasks.recorded.journal import StepRecord, steps_of
 from redis_state.worker.tasks.recorded.snapshots import (
     FullSnapshot,
     StepSnapshot,
@@ -63,7 +63,7 @@ async def read_archived_step(
         return None
     kept = ArchivedJournal(store, task)
     try:
-        steps: list[tuple[str, StepNote]] = steps_of(kept.read())
+        steps: list[tuple[str, StepRecord]] = steps_of(kept.read())
     except ValueError as error:
         raise _unreadable(store, task, error) from None
     for entry, note in steps:

@@ -60,8 +60,8 @@ class TaskView:
     archived: bool = False
 
 
-_LOOK_EVERY_S = 5.0
-_LOOK_SOON_MS = 2_000
+_CHECK_EVERY_S = 5.0
+_CHECK_SOON_MS = 2_000
 _PAGE = 100
 _ENDS = frozenset(status.value for status in TaskStatus if status.is_terminal)
 
@@ -119,7 +119,7 @@ async def _until_over(
     try:
         while True:
             coming = coming or asyncio.create_task(_next(live))
-            await asyncio.wait({coming}, timeout=_LOOK_EVERY_S)
+            await asyncio.wait({coming}, timeout=_CHECK_EVERY_S)
             found = coming.result() if coming.done() else None
             if found is not None:
                 coming = None
@@ -165,7 +165,7 @@ async def put_back(store: RedisStateStore, session_id: str, task_id: str) -> Non
     ours = await store.transport.commands.hexists(store.base.keys.task(session_id, task_id), "job")
     if ours:
         watch = WatchList(store.base.scripts, store.base.keys)
-        await watch.put_back(watch_entry(session_id, task_id), delay_ms=_LOOK_SOON_MS)
+        await watch.put_back(watch_entry(session_id, task_id), delay_ms=_CHECK_SOON_MS)
 
 
 async def view_task(store: RedisStateStore, session_id: str, task_id: str) -> TaskView | None:

@@ -36,7 +36,7 @@ from redis_state.worker.tasks.waitpoints.pause_model import name_of, notice
 from redis_state.worker.tasks.waitpoints.pause_tokens import find_pause, token_key
 
 _KIND = "pause"
-_LOOK_SOON_MS = 2_000
+_CHECK_SOON_MS = 2_000
 # Three fields of the token for each who votes. Nobody delegates beyond twice as many deciders.
 _MOST_FIELDS = 6 * MAX_DECIDERS
 _SEATED = {
@@ -94,7 +94,7 @@ async def open_watched(
     all: then the entry is put again. ``write`` gets the deadline, in ms.
     """
     watch = WatchList(store.base.scripts, store.base.keys)
-    delay_ms = _LOOK_SOON_MS
+    delay_ms = _CHECK_SOON_MS
     while True:
         reply = await watch.covering(
             codec.encode([_KIND, pause_id]),

@@ -35,7 +35,7 @@ from redis_state.worker.tasks.waitpoints.pause_list import PauseList
 from redis_state.worker.tasks.waitpoints.pause_model import (
     BY_TIMEOUT,
     asks_of,
-    decided_note,
+    decided_entry,
     entry_name,
     name_of,
     notice,
@@ -160,7 +160,7 @@ class PauseDecisions:
         note = await self.note(state, entry)
         if note.get("state") == "decided":
             return note
-        return decided_note(self._payloads.decode(reply.facts[2]), actor=reply.text(0))
+        return decided_entry(self._payloads.decode(reply.facts[2]), actor=reply.text(0))
 
     async def time_out(
         self,
@@ -238,7 +238,7 @@ class PauseDecisions:
             approves=bool(decision["approved"]),
             vote=vote_of(self._payloads, actor, decision) if votes else b"",
             note=self._payloads.document(
-                decided_note(decision, actor=actor) | recorded, "value", "asks"
+                decided_entry(decision, actor=actor) | recorded, "value", "asks"
             ),
             keep_ms=self._keep_ms,
             ttl_ms=self._store.tasks.ttl_ms(TaskStatus.PENDING.value),

@@ -242,7 +242,7 @@ def decision_of(entry: str, note: dict[str, Any], form: PauseForm | None = None)
     return Decision(bool(note["approved"]), typed(note), actor, late, votes)
 
 
-def decided_note(decision: dict[str, Any], *, actor: str) -> dict[str, Any]:
+def decided_entry(decision: dict[str, Any], *, actor: str) -> dict[str, Any]:
     """Write a decision as the journal keeps it."""
     return {"state": "decided", **decision, "actor": actor}
 

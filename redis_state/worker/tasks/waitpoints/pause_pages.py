@@ -15,7 +15,7 @@ from redis_state.worker.tasks.waitpoints.pause_list import PauseList, PausePlace
 
 LARGEST_PAGE = 1_000
 # So many pauses are looked at for a page, if few of them are to be listed.
-_MOST_LOOKED_AT = 1_000
+_MOST_READ = 1_000
 _MS_BYTES = 7
 _PLACE_BYTES = 15
 
@@ -86,7 +86,7 @@ async def _page(
                     return found, after
                 found.append(pause)
             after = place
-        if more and looked_at >= _MOST_LOOKED_AT:
+        if more and looked_at >= _MOST_READ:
             return found, after
     return found, None
 

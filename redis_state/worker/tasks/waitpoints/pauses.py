@@ -30,7 +30,7 @@ from redis_state.worker.tasks.waitpoints.pause_model import (
     BY_TIMEOUT,
     PauseRequest,
     asks,
-    decided_note,
+    decided_entry,
     pause_token,
     policy_of,
 )
@@ -149,7 +149,7 @@ class TaskPauses:
             return await self.wait(started, entry) if isinstance(found, int) else found
         raise_refused(reply, state, run=started.replay, wanted="PAUSED")
         version = int(reply.facts[0])
-        self._books.note_move(state, TaskStatus.PAUSED, version=version, write=write)
+        self._books.record_move(state, TaskStatus.PAUSED, version=version, write=write)
         return None
 
     async def look(self, started: StartedRun, entry: str) -> tuple[dict[str, Any] | None, float]:
@@ -180,7 +180,7 @@ class TaskPauses:
         await self._decisions.unlist(key)
         # With the votes that came in time; the script has added them.
         recorded = await self._decisions.note(state, entry)
-        return recorded or decided_note(policy_of(note), actor=BY_TIMEOUT)
+        return recorded or decided_entry(policy_of(note), actor=BY_TIMEOUT)
 
     def _readable(self, state: TaskState, entry: str, note: dict[str, Any]) -> dict[str, Any]:
         """Return a note that the handler gets. Errors: PayloadUnreadable, which hands it back."""

@@ -90,7 +90,7 @@ async def test_only_the_newest_events_are_kept_and_a_reader_is_told(settings: Se
 async def test_a_task_nobody_ends_is_forgotten_and_its_waiting_subscriber_told(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_events, "_LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(task_events, "_CHECK_AGAIN_S", 0.05)
     short = settings.model_copy(update={"active_task_ttl": timedelta(milliseconds=200)})
     async with RedisStateStore(short) as store:
         tasks = TaskStateManager(store)

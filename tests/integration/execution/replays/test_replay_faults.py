@@ -64,15 +64,15 @@ async def test_no_run_completes_over_a_hole_that_calls_in_flight_have_filled_up(
     async with rolling_back() as server, RedisStateStore.from_url(server.url) as store:
         scripts, gate = store.base.scripts, asyncio.Event()
         runs: list[int] = []
-        note_step, held = scripts.note_step, {"step:c#1", "step:d#1"}
+        record_step, held = scripts.record_step, {"step:c#1", "step:d#1"}
 
         async def note_late(*arguments: Any, **options: Any) -> Any:
             # These are under way with the mark that they began with.
             if options["entry"] in held:
                 await gate.wait()
-            return await note_step(*arguments, **options)
+            return await record_step(*arguments, **options)
 
-        monkeypatch.setattr(scripts, "note_step", note_late)
+        monkeypatch.setattr(scripts, "record_step", note_late)
 
         def work(name: str) -> str:
             return name

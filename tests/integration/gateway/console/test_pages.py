@@ -409,7 +409,7 @@ async def test_no_read_of_a_page_outlives_it() -> None:
 
     async def rows(**_: Any) -> dict[str, Any]:
         reading.add("rows")
-        for _ in range(20):
+        for _turn in range(20):
             await asyncio.sleep(0)
         reading.clear()
         return {}

@@ -124,7 +124,7 @@ async def test_a_socket_steers_and_decides_once_for_each_id(served: Served) -> N
 async def test_a_key_that_was_removed_commands_nothing_over_an_open_socket(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_LOOK_S", 0.0)
+    monkeypatch.setattr(files, "_CHECK_S", 0.0)
     key, kept = make_api_key("ann", ["read:*", "steer:*"])
     _, fewer = make_api_key("ann", ["read:*"])
     file = tmp_path / "keys.json"
@@ -160,7 +160,7 @@ async def test_open_streams_of_a_key_end_once_it_is_removed_or_may_not_read(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(files, "_LOOK_S", 0.0)
+    monkeypatch.setattr(files, "_CHECK_S", 0.0)
     monkeypatch.setattr(gateway_app, "Hub", partial(Hub, heartbeat_s=0.05))
     key, kept = make_api_key("ann", ["read:session:s"])
     other, others = make_api_key("bob", ["read:session:s"])

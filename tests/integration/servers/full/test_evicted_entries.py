@@ -41,8 +41,8 @@ async def test_a_task_whose_entry_was_evicted_is_taken_over_because_somebody_wai
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, waits: str
 ) -> None:
     for module in (client_module, watching):
-        monkeypatch.setattr(module, "_LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(watching, "_LOOK_SOON_MS", 1)
+        monkeypatch.setattr(module, "_CHECK_EVERY_S", 0.05)
+    monkeypatch.setattr(watching, "_CHECK_SOON_MS", 1)
     task = await orphaned(store)
     await _evict_entries(store)
     sweeper = sweeper_of(store)

@@ -400,7 +400,7 @@ async def test_no_more_pauses_are_looked_at_than_the_limit(
         tasks = [await client.submit("works", "pause", session_id=SESSION) for _ in range(8)]
         for task in tasks:
             await becomes(client, task, TaskStatus.PAUSED)
-        monkeypatch.setattr(metrics, "_MOST_LOOKED_AT", 5)
+        monkeypatch.setattr(metrics, "_MOST_READ", 5)
         assert await pauses_older_than(store, [0]) == [5]
         for task in tasks:
             await client.cancel(SESSION, task)

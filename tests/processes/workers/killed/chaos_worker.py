@@ -23,7 +23,7 @@ from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.waitpoints.pause_model import PauseOptions, PauseRequest
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
 from tests.chaos.support.notes import note
-from tests.support.tasks.runs import note_step
+from tests.support.tasks.runs import record_step
 
 STEPS = 3
 
@@ -95,7 +95,7 @@ async def _report(ctx: TaskContext) -> None:
 
 
 async def _step(ctx: TaskContext) -> None:
-    await note_step(ctx.store, ctx._started, "step:zombie#1", "a zombie's")
+    await record_step(ctx.store, ctx._started, "step:zombie#1", "a zombie's")
 
 
 async def _pause(ctx: TaskContext) -> None:

@@ -19,7 +19,7 @@ from redis_state.scripts import Reply, Scripts
 from redis_state.worker import AgentWorker, TaskContext
 
 WORDS = 60
-_SCRIPTS = ("take_message", "send_message", "await_message", "emit_update", "note_step")
+_SCRIPTS = ("take_message", "send_message", "await_message", "emit_update", "record_step")
 _LONG = timedelta(minutes=5)
 
 

@@ -42,7 +42,7 @@ class Place:
 
 def plant(death: Place) -> None:
     """Die before or after the round trips that note a step."""
-    for name in ("note_step", "keep_part"):
+    for name in ("record_step", "keep_part"):
         setattr(Scripts, name, _around(getattr(Scripts, name), death, name.partition("_")[2]))
 
 

@@ -16,7 +16,7 @@ ENTRY = "step:\ud800#1"
 async def note(
     scripts: Scripts, keys: Keys, result: bytes, *, mark: bytes | None = None, entry: str = ENTRY
 ) -> Reply:
-    return await scripts.note_step(
+    return await scripts.record_step(
         task_keys(keys),
         mark=await mark_of(scripts, task_keys(keys).lease) if mark is None else mark,
         entry=entry,
@@ -82,7 +82,7 @@ async def test_a_note_drops_the_chunks_that_it_does_not_need(scripts: Scripts, k
     for number in range(3):
         for entry in (ENTRY, "step:other#1"):
             await scripts.keep_part(task, mark=mark, entry=entry, number=number, data=b"x")
-    await scripts.note_step(
+    await scripts.record_step(
         task, mark=mark, entry=ENTRY, checkpoint=False, chunks=1, about=b"[1]", result=b"null"
     )
     found = await ask(scripts, "HKEYS", task.journal)
