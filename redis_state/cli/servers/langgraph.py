@@ -82,9 +82,9 @@ def import_(
     thread is claimed while it is written. One that another process has claimed is left out. An
     imported thread has its whole lifetime, `graph_threads_ttl`, from now.
 
-    Status 0 if the target has all that the source has. 1 if something differs or was left out, or if
-    a named thread is not there. 2 for a wrong --from or file, 5 if the target cannot be reached. A
-    dry run is 0 unless something differs.
+    Status 0 if the target has all that the source has. 1 if something differs or was left out, or
+    if a named thread is not there. 2 for a wrong --from or file, 5 if the target cannot be reached.
+    A dry run is 0 unless something differs.
     """
     options = _ImportOptions(source, url, thread or [], threads_file, write=not dry_run)
     _finish(options, as_json=as_json, missing_is_fine=dry_run)
