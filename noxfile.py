@@ -224,6 +224,7 @@ UPSTREAM_NEEDS = {
     "crewai": ("pytest-recording",),
     "llama-index": ("asyncpg", "testcontainers"),
     "openai-agents": ("httpx",),
+    "agent-framework": ("opentelemetry-sdk",),
 }
 
 
