@@ -7,7 +7,7 @@
 -- KEYS expiry        zset: id -> when it is forgotten, in ms
 -- ARGV entry         of the watch list
 -- ARGV delay_ms      int: until it must be inspected; '' leaves the watch list as it is
--- ARGV stands        later, given or first: which time of the watch list stands
+-- ARGV stands        later, given, first or listed: which time of the watch list stands
 -- ARGV rule          new: only if it is not listed; move: change the status of one that is; whole: any;
 --   is <stamp>: any, if this is what is known of it
 -- ARGV status        one letter

@@ -174,6 +174,8 @@ class SessionErasure:
         await self._delete_claims(claims, report)
         # While the tasks still name them: a repetition would not find them otherwise.
         await self._delete_traces(session_id, traces, keeps)
+        # The index does not name those of hosts.
+        await self._unlist_tasks(found)
         await self._each(lambda task: store.tasks.clear(session_id, task), sorted(found.tasks))
         self._progress("tasks", len(found.tasks))
         await self._delete_elsewhere(found, traces, keeps)
@@ -214,15 +216,13 @@ class SessionErasure:
         self, found: SessionFindings, also: Collection[str], keeps: Collection[str]
     ) -> None:
         session_id, keys, scripts = found.session_id, self._keys, self._scripts
-        entries = [watch_entry(session_id, task) for task in sorted(found.tasks)]
         # By their beginnings: a run may have been stopped between the list and the thing.
         dead = codec.encode([session_id])[:-1] + b","
         await self._remove_beginning(keys.dead_tasks(), dead)
         slot = keys.tasks(session_id).removesuffix("tasks")
         for listed in (keys.open_pauses(), keys.opened_pauses()):
             await self._remove_beginning(listed, raw(f"{slot}token:"))
-        for key_of in (keys.archive_watch, keys.archive_since):
-            await self._remove_sharded(key_of, entries)
+        await self._unlist_tasks(found)
         await self._remove_sharded(keys.archive_sessions, [session_entry(session_id)])
         await self._delete_traces(session_id, also, keeps)
         records = [agent_session_entry(session_id)]
@@ -245,6 +245,12 @@ class SessionErasure:
             await self._remove(keys.schedules_due(), [raw(schedule_id)])
             await self._remove(keys.schedules(), [topic_bytes(schedule_id)])
             await self._commands.unlink(keys.schedule(schedule_id))
+
+    async def _unlist_tasks(self, found: SessionFindings) -> None:
+        """Take the tasks off the archive's list."""
+        entries = [watch_entry(found.session_id, task) for task in sorted(found.tasks)]
+        for key_of in (self._keys.archive_watch, self._keys.archive_since):
+            await self._remove_sharded(key_of, entries)
 
     async def _delete_traces(
         self, session_id: str, also: Collection[str], keeps: Collection[str]

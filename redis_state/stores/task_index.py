@@ -23,6 +23,7 @@ from redis_state.futures import unawaited
 from redis_state.models import TaskState, TaskStatus
 from redis_state.models.attributes import Attributes
 from redis_state.primitives.record import Stored
+from redis_state.primitives.watchlist import ENDED_MS
 from redis_state.scripts import IndexedTask, Reply, ReplyCode, Scripts, raw
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
@@ -76,14 +77,19 @@ class TaskIndex:
             self.keys(task.entry), task, rule="whole" if stamp is None else f"is {stamp}"
         )
 
-    def moved(self, task: IndexedTask, *, delay_ms: int | None = None) -> None:
+    def moved(self, task: IndexedTask, *, delay_ms: int | None = None, ended: bool = False) -> None:
         """Write a task's new status, or its run, right behind the move, without waiting for it.
 
-        With ``delay_ms`` it is inspected by then. What fails here is repaired by a sweeper.
+        With ``delay_ms`` it is inspected by then. The entry of one that has ``ended`` is marked, if
+        it has one. What fails here is repaired by a sweeper.
         """
         unawaited(
             self._scripts.begin_index_task(
-                self.keys(task.entry), task, rule="move", delay_ms=delay_ms, stands="given"
+                self.keys(task.entry),
+                task,
+                rule="move",
+                delay_ms=ENDED_MS if ended else delay_ms,
+                stands="listed" if ended else "given",
             )
         )
 

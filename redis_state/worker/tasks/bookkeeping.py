@@ -6,7 +6,7 @@ from typing import Any
 
 from redis_state.futures import unawaited
 from redis_state.models import TaskState, TaskStatus
-from redis_state.primitives.watchlist import ENDED_MS, WatchList
+from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.task_index import (
@@ -50,7 +50,7 @@ class TaskBookkeeping:
             write=write,
             ttl_ms=self._store.tasks.listed_ms(status.value),
         )
-        self._index.moved(task, delay_ms=ENDED_MS if ended else None)
+        self._index.moved(task, ended=ended)
         if status is TaskStatus.PAUSED:
             self.pack_updates(state.session_id)
 

@@ -104,8 +104,7 @@ async def test_updates_of_a_task_that_waits_for_longer_than_they_live_are_archiv
     await inspect(live, task, sweeper)
     assert await due_soon(live)
     await TaskTransitions(live).finish_run(run, TaskStatus.COMPLETE)
-    for _ in range(2):
-        await inspect(live, task, sweeper)
+    await inspect(live, task, sweeper)
     later = len(await live.list_updates(SESSION))
     report = await archive_all(live, archive, archiver)
     assert (report.updates, report.missed) == (later, 0)
@@ -140,8 +139,7 @@ async def test_a_task_that_runs_and_emits_more_than_redis_keeps_loses_nothing(
             await inspect(store, task, sweeper)
             assert await due_soon(store)
         await TaskTransitions(store).finish_run(run, TaskStatus.COMPLETE)
-        for _ in range(2):
-            await inspect(store, task, other)
+        await inspect(store, task, other)
         updates += (await archive_all(store, archive, archiver)).updates
         assert updates > 3 * MOST
         rows = await archive.rows(SESSION, after=None, count=1000)
@@ -171,8 +169,7 @@ async def test_updates_that_were_trimmed_before_are_counted_and_logged(
     async with RedisStateStore(small) as store:
         task = await ended(store, updates=20)
         sweeper = sweeper_of(store, archiving=True)
-        for _ in range(2):
-            await inspect(store, task, sweeper)
+        await inspect(store, task, sweeper)
         report = await archive_all(store, archive)
         assert report.updates == 4
         assert report.missed >= 16

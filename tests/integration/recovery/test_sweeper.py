@@ -276,6 +276,14 @@ async def test_an_entry_with_nothing_to_look_at_is_taken_off(
     assert await watched(store) == 0
 
 
+async def test_a_hosts_task_that_a_client_cancels_gets_no_entry(store: RedisStateStore) -> None:
+    snapshot = TaskContextSnapshot(session_id=SESSION, task_id="host")
+    state = TaskState("host", SESSION, TaskStatus.PENDING, TaskType.FOREGROUND, 0, snapshot)
+    await store.save_task(state)
+    assert await TaskTransitions(store).cancel(state, "enough")
+    assert await watched(store) == 0
+
+
 async def test_entries_of_another_kind_are_left_to_those_who_know_them(
     store: RedisStateStore,
 ) -> None:

@@ -16,7 +16,7 @@ from redis_state.scripts import raw
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.crash_states import send, started, submitted
+from tests.support.tasks.crash_states import due_at_once, send, started, submitted
 
 _ROUNDS = 50
 
@@ -53,9 +53,7 @@ async def due(store: RedisStateStore, *lists: Callable[[int], str]) -> None:
         for key in (key_of(shard) for key_of in lists):
             listed = await send(store, "ZRANGE", key, 0, -1, "WITHSCORES")
             for entry, score in zip(listed[::2], listed[1::2], strict=True):
-                # What a fraction says of it stays.
-                due = b"1%b%b" % score.partition(b".")[1:]
-                await send(store, "ZADD", key, "XX", due, entry)
+                await send(store, "ZADD", key, "XX", due_at_once(score), entry)
 
 
 async def archive_all(

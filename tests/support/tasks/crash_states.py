@@ -52,16 +52,18 @@ async def send(store: RedisStateStore, *command: str | bytes | int) -> Any:
     return await store.transport.sender.send(*command, repeatable=True)
 
 
+def due_at_once(score: bytes) -> int:
+    """Return the time of an entry that is due now. A mark stays."""
+    return 1 + watchlist.MARK_MS * watchlist.found_ended(score)
+
+
 async def make_due(store: RedisStateStore, entry: bytes) -> None:
     """Have an entry looked at now, if it is there."""
     for shard in range(WATCH_SHARDS):
         key = store.base.keys.watch(shard)
         was: bytes | None = await send(store, "ZSCORE", key, entry)
         if was is not None:
-            # A mark stays.
-            await send(
-                store, "ZADD", key, "XX", 1 + watchlist.MARK_MS * watchlist.found_ended(was), entry
-            )
+            await send(store, "ZADD", key, "XX", due_at_once(was), entry)
 
 
 async def forget_entry(store: RedisStateStore, entry: bytes) -> None:
