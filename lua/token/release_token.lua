@@ -10,7 +10,7 @@
 
 local was = redis.call('HMGET', token, 'state', 'claim', 'expires', 'void')
 if not was[1] then return { 'MISSING' } end
--- The last few: whoever left with them may have sent a claim that is still on its way.
+-- The last few: those who left with them may have sent a claim that is still on its way.
 redis.call('HSET', token, 'void', string.sub((was[4] or '') .. ' ' .. claim, -200))
 if was[1] ~= 'resolved' or was[2] ~= claim then return { 'OK', 0 } end
 redis.call('HSET', token, 'state', 'open')

@@ -32,9 +32,10 @@ class PoolLayout(KeyLayout):
         return f"{self.copied(original)}:new:{call}{original.rpartition('}')[2]}"
 
     def watch(self, shard: int) -> str:
-        """zset: what a process must inspect -> when, in ms; ``:clock`` string: the server's time at
-        its last change; ``:history`` hash: history, walker, until: the history of the queues that
-        its entries were compared with. 400 days after a write.
+        """zset: what a process must inspect -> when, in ms, and 10^13 more for what was found
+        ended; ``:clock`` string: the server's time at its last change; ``:history`` hash: history,
+        walker, until: the history of the queues that its entries were compared with. 400 days after
+        a write.
         """
         return watch_key(self.namespace, shard)
 

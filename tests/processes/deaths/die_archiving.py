@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from redis_state.archive.waiting import ArchiveList
 from redis_state.models import TaskStatus
 from redis_state.testing import leaked_keys
 from redis_state.worker.tasks.moves import watch_entry
-from tests.processes.deaths.dying import COUNTED, Death, fork, join, uncounted
+from tests.processes.deaths.dying import COUNTED, Death, die_at_each_trip, fork, join, uncounted
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.archives import (
     all_due,
@@ -36,7 +35,7 @@ from tests.support.tasks.archives import (
     expected,
     live_rows,
 )
-from tests.support.tasks.crash_states import close_queues, make_due, sweeper_of
+from tests.support.tasks.crash_states import close_queues, make_due, sweeper_of, unmark
 
 # Each is made for all 16 shards: one of them stands for all.
 _SHARDED = frozenset({"claim_due", "find_tasks", "list_claims", "ZCARD", "ZRANGE"})
@@ -100,7 +99,10 @@ class ArchivingCase:
         await archive.prepare()
         await archive.aclose()
         async with RedisStateStore(self.settings) as store:
-            return [await ended(store), await ended(store, TaskStatus.FAILED)]
+            tasks = [await ended(store), await ended(store, TaskStatus.FAILED)]
+            # Of one the call that marks its entry was lost.
+            await unmark(store, watch_entry(SESSION, tasks[1]))
+            return tasks
 
     async def die(self, stated: int) -> None:
         """Sweep and archive, and die on the way. To return is to survive."""
@@ -147,24 +149,19 @@ async def _all_of_it(store: RedisStateStore, tasks: list[str]) -> None:
 
 def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
     """Die before, or after, each round trip, or at each ``stride``-th of them."""
-    results: list[dict[str, Any]] = []
-    for at in range(argument["first"], 10_000, argument["stride"]):
+
+    def case_at(at: int, namespace: str) -> ArchivingCase:
         settings = Settings(
             url=SecretStr(argument["url"]),
             archive_url=SecretStr(argument["archive"]),
-            namespace=f"{argument['namespace']}-{argument['edge']}-{at}",
+            namespace=namespace,
         )
         case = ArchivingCase(settings, argument["edge"], at)
-        status, tasks = join(*fork(case.prepare))
-        assert status == 0, tasks
-        case.tasks = tasks
-        status, trip = join(*fork(case.die))
-        if status == 0:
-            break
-        assert status == -signal.SIGKILL, trip
-        _, problems = join(*fork(case.recover))
-        results.append({"at": at, "trip": trip, "problems": problems})
-    return results
+        status, case.tasks = join(*fork(case.prepare))
+        assert status == 0, case.tasks
+        return case
+
+    return die_at_each_trip(argument, case_at)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.archive import open_archive
 from redis_state.testing import leaked_keys
 from tests.processes.deaths.die_archiving import ArchiverDeath
-from tests.processes.deaths.dying import COUNTED, fork, join
+from tests.processes.deaths.dying import COUNTED, die_at_each_trip
 from tests.support.tasks.archived_records import archive_records, problems_of, save_records
 
 
@@ -62,22 +61,17 @@ async def all_of_it(store: RedisStateStore) -> None:
 
 def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
     """Die before, or after, each round trip, or at each ``stride``-th of them."""
-    results: list[dict[str, Any]] = []
-    for at in range(argument["first"], 10_000, argument["stride"]):
+
+    def case_at(at: int, namespace: str) -> RecordsCase:
         settings = Settings(
             url=SecretStr(argument["url"]),
             archive_url=SecretStr(argument["archive"]),
             archive_classes=frozenset(argument["classes"]),
-            namespace=f"{argument['namespace']}-{argument['edge']}-{at}",
+            namespace=namespace,
         )
-        case = RecordsCase(settings, argument["edge"], at)
-        status, trip = join(*fork(case.die))
-        if status == 0:
-            break
-        assert status == -signal.SIGKILL, trip
-        _, problems = join(*fork(case.recover))
-        results.append({"at": at, "trip": trip, "problems": problems})
-    return results
+        return RecordsCase(settings, argument["edge"], at)
+
+    return die_at_each_trip(argument, case_at)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from redis_state.archive import open_archive
 from redis_state.archive.copying.backfill import backfill
 from redis_state.testing import leaked_keys
 from tests.processes.deaths.die_archiving import ArchiverDeath
-from tests.processes.deaths.dying import COUNTED, fork, join
+from tests.processes.deaths.dying import COUNTED, die_at_each_trip, fork, join
 from tests.support.erasure import fill, left_over
 from tests.support.processes.pools import client_of
 from tests.support.tasks.archives import archive_all
@@ -78,27 +77,23 @@ class ForgettingCase:
 
 def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
     """Die before, or after, each ``stride``-th round trip."""
-    results: list[dict[str, Any]] = []
-    for at in range(argument["first"], 10_000, argument["stride"]):
+
+    def case_at(at: int, namespace: str) -> ForgettingCase:
         folder = Path(argument["folder"]) / f"{argument['edge']}-{at}"
         folder.mkdir()
         settings = Settings(
             url=SecretStr(argument["url"]),
             archive_url=SecretStr(argument["archive"]),
-            namespace=f"{argument['namespace']}-{argument['edge']}-{at}",
+            namespace=namespace,
             claim_check_bytes=1_000,
             claim_check_url=f"file://{folder}",
         )
         case = ForgettingCase(settings, argument["edge"], at)
         status, problem = join(*fork(case.prepare))
         assert status == 0, problem
-        status, trip = join(*fork(case.die))
-        if status == 0:
-            break
-        assert status == -signal.SIGKILL, trip
-        _, problems = join(*fork(case.recover))
-        results.append({"at": at, "trip": trip, "problems": problems})
-    return results
+        return case
+
+    return die_at_each_trip(argument, case_at)
 
 
 if __name__ == "__main__":

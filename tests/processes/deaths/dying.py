@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import SecretStr
 from redis.asyncio.client import Pipeline
@@ -179,4 +179,35 @@ def die_at_each(
             recovering.append((death, *fork(case.recover)))
     while recovering:
         recovered()
+    return results
+
+
+class TripCase(Protocol):
+    """One death on a way that has no phases."""
+
+    async def die(self, stated: int, /) -> None:
+        """Die on the way. To return is to survive."""
+        ...
+
+    async def recover(self, _: int, /) -> list[str]:
+        """Have the rest done, and tell what is wrong then."""
+        ...
+
+
+def die_at_each_trip(
+    argument: dict[str, Any], case_at: Callable[[int, str], TripCase]
+) -> list[dict[str, Any]]:
+    """Die before, or after, each ``stride``-th round trip; return what those who came after found.
+
+    ``case_at`` makes a case of a trip's number and a namespace of its own.
+    """
+    results: list[dict[str, Any]] = []
+    for at in range(argument["first"], 10_000, argument["stride"]):
+        case = case_at(at, f"{argument['namespace']}-{argument['edge']}-{at}")
+        status, trip = join(*fork(case.die))
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL, trip
+        _, problems = join(*fork(case.recover))
+        results.append({"at": at, "trip": trip, "problems": problems})
     return results

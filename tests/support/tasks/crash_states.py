@@ -66,6 +66,12 @@ async def make_due(store: RedisStateStore, entry: bytes) -> None:
             await send(store, "ZADD", key, "XX", due_at_once(was), entry)
 
 
+async def unmark(store: RedisStateStore, entry: bytes) -> None:
+    """Have an entry due that says nothing of an end, if it is there."""
+    for shard in range(WATCH_SHARDS):
+        await send(store, "ZADD", store.base.keys.watch(shard), "XX", 1, entry)
+
+
 async def forget_entry(store: RedisStateStore, entry: bytes) -> None:
     """Drop an entry, as a server that evicts may."""
     for shard in range(WATCH_SHARDS):
