@@ -29,6 +29,7 @@ from redis_state import RedisStateStore
 from redis_state.archive import Archive, ArchiveReader
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.waiting import ArchiveList
+from redis_state.primitives.watchlist import found_ended
 from redis_state.settings import make_settings
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import TaskClient
@@ -249,7 +250,10 @@ async def _expire(server: BenchServer) -> None:
                 raise NotMeasured("the sessions are still listed")
             for key in lists:
                 listed = server.redis.zrange(key, 0, -1, withscores=True)
-                later = {entry: 1 for entry, score in listed if score % 1 == 0}
+                # A claim's time has a fraction. An entry that was found ended is due by itself.
+                later = {
+                    entry: 1 for entry, score in listed if score % 1 == 0 and not found_ended(score)
+                }
                 if later:
                     server.redis.zadd(key, later, xx=True)
             await asyncio.sleep(1)

@@ -262,7 +262,7 @@ def archive_now(
     ] = False,
     share: Annotated[
         float, typer.Option(min=0.01, max=1, help="The part of its time that --follow archives.")
-    ] = 1.0,
+    ] = 0.5,
     nice: Annotated[
         int, typer.Option(min=0, max=19, help="How much --follow stands back for other processes.")
     ] = 10,
@@ -281,7 +281,8 @@ def archive_now(
     ``left``. Status 5 if the archive is away.
 
     With --follow it is the archiver of a pool whose workers have REDIS_STATE_ARCHIVE_SHARE=0. There
-    may be several. It prints nothing, and keeps the retention too. Metrics need the extra
+    may be several. It prints nothing, keeps the retention too, and rests for half of its time:
+    less of it is a greater --share. It does not rest once what waits is late. Metrics need the extra
     ``prometheus``. Their port is not served if it is in use: a line of the log says so.
     """
     if follow:

@@ -122,6 +122,35 @@ async def test_no_compacted_file_is_opened_for_a_session_that_it_has_not(tmp_pat
     assert (await archive.status()).sessions == 60 + len(fresh.sessions)
 
 
+async def test_no_new_file_is_opened_again_for_other_tasks_of_a_session(tmp_path: Path) -> None:
+    archive = ParquetArchive((tmp_path / "a").as_uri())
+    await archive.prepare()
+    batches = [ArchiveBatch([sample_task("busy", f"{n}", 3)]) for n in range(4)]
+    for each in batches[:3]:
+        await archive.write(each)
+        assert (await archive.verify(each)).is_whole
+    away = tmp_path / "away"
+    away.mkdir()
+    files = list((tmp_path / "a").rglob("*.parquet"))
+    assert len(files) == 3
+    for file in files:
+        file.rename(away / file.name)
+    await archive.write(batches[3])
+    assert (await archive.verify(batches[3])).is_whole
+    # What is verified is read from the file, and not from what a process knows.
+    with pytest.raises(ArchiveFileMissing):
+        await archive.verify(batches[2])
+    for file in files:
+        (away / file.name).rename(file)
+    again = ArchiveBatch([sample_task("busy", "1", 4)])
+    await archive.write(again)
+    assert (await archive.verify(again)).is_whole
+    found = await archive.tasks(ArchiveQuery(session_id="busy"))
+    assert sorted((task.task_id, task.version) for task in found) == [
+        *(("0", 3), ("1", 4), ("2", 3), ("3", 3))
+    ]
+
+
 async def _is_known(archive: ParquetArchive, session: SessionRows) -> bool:
     """Return whether a file has to be opened for a session: here none can be."""
     try:

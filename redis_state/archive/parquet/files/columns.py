@@ -24,6 +24,8 @@ pq: Any = import_module("pyarrow.parquet")
 
 TASKS, UPDATES, RECORDS, SESSIONS = "tasks", "updates", "records", "sessions"
 KINDS = (TASKS, UPDATES, RECORDS, SESSIONS)
+# The key of a task, as the columns have it: session, task, birth.
+Task = tuple[str, str, int]
 # Of the files that have the last places of sessions: these are of no month.
 ALL_MONTHS = "all"
 # The column by which a kind's files are sorted, and found.

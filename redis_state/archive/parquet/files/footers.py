@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Any
 
-from redis_state.archive.parquet.files.columns import OWNERS, SCHEMAS
+from redis_state.archive.parquet.files.columns import OWNERS, SCHEMAS, Task
 from redis_state.archive.parquet.files.log import NEW, DataFile
 from redis_state.archive.parquet.files.owners import OWNERS_ENTRY, OwnerFilter
 
-# A footer has some 20 KB, a filter 1.25 KB for a thousand owners.
-_FOOTERS, _FILTERS = 512, 8192
+# A footer has some 20 KB, a filter 1.25 KB for a thousand owners, a new file's tasks some 6 KB.
+_FOOTERS, _FILTERS, _TASKS = 512, 8192, 512
 
 
 class Footer:
@@ -43,14 +43,16 @@ class Footer:
 class Footers:
     """The footers of the compacted files that were read last, and the filters of many more.
 
-    Of a new file the log has the owners, and it soon counts no more. All threads of a process share
-    them, also one that nobody waits for any more: a file's name is never used again.
+    Of a new file the log has the owners, and it soon counts no more. Of new files of tasks the keys
+    are kept, with version and write: busy sessions have tasks in all of them. All threads of a
+    process share them, also one that nobody waits for any more: a file's name is never used again.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._footers: OrderedDict[str, Footer] = OrderedDict()
         self._filters: OrderedDict[str, OwnerFilter] = OrderedDict()
+        self._tasks: OrderedDict[str, Mapping[Task, tuple[int, str]]] = OrderedDict()
 
     def may_have(self, file: DataFile, owner: str) -> bool:
         """Return whether a file may have rows of an owner, by its filter if that is known."""
@@ -60,6 +62,19 @@ class Footers:
                 return True
             self._filters.move_to_end(file.name)
         return owner in known
+
+    def tasks(self, file: DataFile) -> Mapping[Task, tuple[int, str]] | None:
+        """Return the tasks of a file if they are known: version and write of each."""
+        with self._lock:
+            known = self._tasks.get(file.name)
+            if known is not None:
+                self._tasks.move_to_end(file.name)
+        return known
+
+    def keep_tasks(self, file: DataFile, tasks: Mapping[Task, tuple[int, str]]) -> None:
+        """Keep the tasks of a file."""
+        with self._lock:
+            _keep(self._tasks, file.name, tasks, most=_TASKS)
 
     def metadata(self, file: DataFile) -> Any:
         """Return what is known of a file's footer, for pyarrow; None for nothing."""

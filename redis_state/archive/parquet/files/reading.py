@@ -17,6 +17,7 @@ from redis_state.archive.parquet.files.columns import (
     SESSIONS,
     TASKS,
     UPDATES,
+    Task,
     digest_of,
     pa,
     pc,
@@ -26,7 +27,7 @@ from redis_state.archive.parquet.files.columns import (
     rows_of,
 )
 from redis_state.archive.parquet.files.footers import Footers
-from redis_state.archive.parquet.files.log import DataFile, FileGone, FileLog, Files
+from redis_state.archive.parquet.files.log import NEW, DataFile, FileGone, FileLog, Files
 from redis_state.errors import ArchiveUnavailable
 
 # A file of so many bytes is read as one.
@@ -41,7 +42,6 @@ _KEYS = {
     RECORDS: ["owner", "kind", "born", "n", "key", "version", "write"],
     SESSIONS: ["session_id", "at", "n"],
 }
-Task = tuple[str, str, int]
 Place = tuple[int, int]
 # As the columns have it: kind, owner, birth, number, key.
 Record = tuple[str, str, int, int, str]
@@ -85,38 +85,47 @@ class FileReader:
     def stamps(self, wanted: Iterable[Task]) -> dict[Task, tuple[int, str, DataFile]]:
         """Return version, write and file of each task that is there."""
         found: dict[Task, tuple[int, str, DataFile]] = {}
-        for session, tasks in _grouped(wanted).items():
-            births = [born for _, _, born in tasks]
-            for file in self.files.having(TASKS, digest_of(session)):
-                if file.most < min(births) or file.least > max(births):
-                    continue
-                for table in self._groups(file, session, _KEYS[TASKS]):
-                    columns = [table[name].to_pylist() for name in ("task_id", "version", "write")]
-                    born = table["born"].cast(pa.int64()).to_pylist()
-                    for task, version, write, at in zip(*columns, born, strict=True):
-                        if (session, task, at) in tasks:
-                            found[session, task, at] = (version, write, file)
+        for file, session, tasks in self._with_tasks(wanted):
+            if file.bucket == NEW:
+                known = self._tasks_of_new(file)
+            else:
+                known = _stamps(self._groups(file, session, _KEYS[TASKS]))
+            found |= {key: (*known[key], file) for key in tasks & known.keys()}
         return found
 
     def some_tasks(self, wanted: Iterable[Task]) -> dict[Task, tuple[str, str, int, str]]:
         """Return record, journal, version and write of each task that is there."""
         found: dict[Task, tuple[str, str, int, str]] = {}
         names = [*_KEYS[TASKS], "record", "journal"]
+        for file, session, tasks in self._with_tasks(wanted):
+            if file.bucket == NEW and tasks.isdisjoint(self._tasks_of_new(file)):
+                continue
+            for table in self._groups(file, session, names):
+                born = table["born"].cast(pa.int64()).to_pylist()
+                for each, at in zip(table.to_pylist(), born, strict=True):
+                    key = (session, each["task_id"], at)
+                    if key in tasks:
+                        found[key] = (
+                            *(each["record"], each["journal"]),
+                            *(each["version"], each["write"]),
+                        )
+        return found
+
+    def _with_tasks(self, wanted: Iterable[Task]) -> Iterator[tuple[DataFile, str, set[Task]]]:
+        """Yield files that may have some of the tasks of a session, with these."""
         for session, tasks in _grouped(wanted).items():
             births = [born for _, _, born in tasks]
             for file in self.files.having(TASKS, digest_of(session)):
-                if file.most < min(births) or file.least > max(births):
-                    continue
-                for table in self._groups(file, session, names):
-                    born = table["born"].cast(pa.int64()).to_pylist()
-                    for each, at in zip(table.to_pylist(), born, strict=True):
-                        key = (session, each["task_id"], at)
-                        if key in tasks:
-                            found[key] = (
-                                *(each["record"], each["journal"]),
-                                *(each["version"], each["write"]),
-                            )
-        return found
+                if file.most >= min(births) and file.least <= max(births):
+                    yield file, session, tasks
+
+    def _tasks_of_new(self, file: DataFile) -> Mapping[Task, tuple[int, str]]:
+        """Return version and write of each task of a new file, read once in a process."""
+        known = self.footers.tasks(file)
+        if known is None:
+            known = _stamps(self._groups(file, None, _KEYS[TASKS]))
+            self.footers.keep_tasks(file, known)
+        return known
 
     def last(self, session: str) -> Place | None:
         """Return time and number of a session's last row that is not lost, kept or not."""
@@ -344,6 +353,17 @@ class FileReader:
         opened = pq.ParquetFile(source, metadata=self.footers.metadata(file))
         self._keep(file, (file.name,), opened)
         return opened
+
+
+def _stamps(tables: Iterable[Any]) -> dict[Task, tuple[int, str]]:
+    found: dict[Task, tuple[int, str]] = {}
+    for table in tables:
+        born = table["born"].cast(pa.int64()).to_pylist()
+        names = ("session_id", "task_id", "version", "write")
+        columns = [table[name].to_pylist() for name in names]
+        for session, task, version, write, at in zip(*columns, born, strict=True):
+            found[session, task, at] = (version, write)
+    return found
 
 
 def fitting(sizes: Iterable[int]) -> int:

@@ -21,6 +21,7 @@ from redis_state.archive.parquet.files.columns import (
     SESSIONS,
     TASKS,
     UPDATES,
+    Task,
     describe,
     digest_of,
     encode,
@@ -35,7 +36,7 @@ from redis_state.archive.parquet.files.columns import (
     task_values,
 )
 from redis_state.archive.parquet.files.log import NEW, DataFile, FileLog, LogChange
-from redis_state.archive.parquet.files.reading import FileReader, Place, Record, Task, record_keys
+from redis_state.archive.parquet.files.reading import FileReader, Place, Record, record_keys
 from redis_state.postgres.text import plain_text
 
 _NONE = (0, 0)
