@@ -28,7 +28,6 @@ from redis_state.settings import Settings, make_settings, misspelt_variables
 from redis_state.store import RedisStateStore, process_name
 from redis_state.transport.connections.address import Address
 from redis_state.worker.arq.cron import NEEDS_ARQ, copies
-from redis_state.worker.arq.job_format import RUN_TASK, deserialize, serialize
 from redis_state.worker.handler.guards import Guard
 from redis_state.worker.handler.versions import lanes_of, versions_of
 from redis_state.worker.observe import tracing
@@ -38,6 +37,7 @@ from redis_state.worker.pool.heartbeat import Heartbeat
 from redis_state.worker.pool.process import WorkerConfig, WorkerProcess, need_prometheus
 from redis_state.worker.pool.signals import WorkerSignals
 from redis_state.worker.queue.job import ClaimedJob, JobPayload, RunAgain
+from redis_state.worker.queue.job_format import RUN_TASK, deserialize, serialize
 from redis_state.worker.queue.loop import QueueLoop
 from redis_state.worker.queue.queue import DEFAULT_QUEUE, Queue
 from redis_state.worker.runs.config import Handler
