@@ -30,7 +30,7 @@ from redis_state.worker.tasks.messaging.text import ShownText, TextReader, TextW
 from redis_state.worker.tasks.messaging.values import PublishedValue
 from redis_state.worker.tasks.operate.bulk import BulkAction, BulkItem, BulkOutcome, BulkReport
 from redis_state.worker.tasks.recorded.snapshots import FullSnapshot, StepSnapshot
-from redis_state.worker.tasks.turns import OnBusy
+from redis_state.worker.tasks.submitting.turns import OnBusy
 from redis_state.worker.tasks.views.finding import FoundPage
 from redis_state.worker.tasks.views.finding_archived import Archived
 from redis_state.worker.tasks.views.links import TaskLink

@@ -36,12 +36,6 @@ from redis_state.worker.client.gathering import ClientGathering
 from redis_state.worker.client.messaging import ClientMessaging
 from redis_state.worker.client.operations import check_id
 from redis_state.worker.client.reading import ClientReading
-from redis_state.worker.client.submitting import (
-    NewSubmissions,
-    Submission,
-    SubmitOptions,
-    Submitted,
-)
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.rates import Rates
@@ -53,7 +47,13 @@ from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.messaging.messages import TaskMessages
 from redis_state.worker.tasks.messaging.values import Values
 from redis_state.worker.tasks.recorded.snapshots import Snapshots
-from redis_state.worker.tasks.turns import OnBusy
+from redis_state.worker.tasks.submitting.submissions import (
+    NewSubmissions,
+    Submission,
+    SubmitOptions,
+    Submitted,
+)
+from redis_state.worker.tasks.submitting.turns import OnBusy
 from redis_state.worker.tasks.views.archived import view_archived
 from redis_state.worker.tasks.views.stream import (
     TaskView,

@@ -56,7 +56,7 @@ from redis_state.worker.tasks.recorded.journal import (
     received,
     steps_of,
 )
-from redis_state.worker.tasks.turns import InTurn
+from redis_state.worker.tasks.submitting.turns import InTurn
 from redis_state.worker.tasks.views.links import TaskLink, write_link
 
 _KINDS = ("step:", "pause:", "child:")
