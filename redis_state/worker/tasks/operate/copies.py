@@ -39,11 +39,11 @@ from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.queue.limits import flow_key
-from redis_state.worker.tasks.execution.compensation import is_being_undone, of_source
 from redis_state.worker.tasks.execution.patches import PATCH, VERSION
 from redis_state.worker.tasks.moves import new_fields
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.archived import ArchivedJournal, load_archived
+from redis_state.worker.tasks.recorded.compensations import is_being_undone, of_source
 from redis_state.worker.tasks.recorded.inputs import read_input
 from redis_state.worker.tasks.recorded.journal import (
     FAILED,

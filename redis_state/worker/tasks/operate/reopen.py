@@ -44,8 +44,8 @@ from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.children.cancelling import WITH_PARENT, parent_cancelled
 from redis_state.worker.tasks.children.children import ChildTasks
-from redis_state.worker.tasks.execution.compensation import is_undone
 from redis_state.worker.tasks.moves import announcement, status_update
+from redis_state.worker.tasks.recorded.compensations import is_undone
 from redis_state.worker.tasks.recorded.journal import (
     FAILED,
     PLACE,
