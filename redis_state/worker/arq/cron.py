@@ -15,7 +15,7 @@ from redis_state.store import RedisStateStore
 from redis_state.worker.queue.job_format import CRON_PREFIX
 
 if TYPE_CHECKING:
-    from arq.cron import CronJob
+    from arq.cron import CronJob as CronJob  # noqa: PLC0414 - also for who takes cron jobs
 
 log: logging.Logger = logging.getLogger(__name__)
 

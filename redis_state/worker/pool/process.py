@@ -41,8 +41,7 @@ from redis_state.worker.tasks.execution.steps import StepPolicy
 from redis_state.worker.tasks.waitpoints.open_pauses import pauses_older_than
 
 if TYPE_CHECKING:
-    from arq.cron import CronJob
-
+    from redis_state.worker.arq.cron import CronJob
     from redis_state.worker.observe.metrics import Served
 
 log: logging.Logger = logging.getLogger(__name__)
