@@ -63,6 +63,7 @@ _CHECK_EVERY_S = 5.0
 LONGEST_DELAY = timedelta(days=3653)
 
 
+# The first one's `cancel` is what others only declare.
 class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing, ClientReading):
     """Submit, steer, decide, cancel and watch tasks, from any process.
 
