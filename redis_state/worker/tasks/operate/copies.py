@@ -208,7 +208,6 @@ class Copies:
             handler=source.handler,
             task_input=source.task_input,
             queue=queue,
-            trace=None,
             attributes=attributes,
             key=key,
         )
