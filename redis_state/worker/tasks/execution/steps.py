@@ -83,7 +83,8 @@ class Steps(CallNames):
         self._traced = telemetry.may_trace()
         self._running = RunningSteps(self._show_running)
         self._patches = Patches(started, inbox)
-        self._open = OpenSteps(inbox, self._root)
+        # Those that work now, in all branches.
+        self.open: OpenSteps = OpenSteps(inbox, self._root)
         # What earlier runs have seen fail, and their handlers have handled.
         self._failures = failures_of(started.journal)
         # Called with each step that has failed; it is kept for later runs if it has a place.
@@ -166,11 +167,6 @@ class Steps(CallNames):
         return run.is_behind(working.entry, own=own, branch=branch)
 
     @property
-    def open(self) -> OpenSteps:
-        """The steps that work now, in all branches."""
-        return self._open
-
-    @property
     def in_work(self) -> bool:
         """Whether the caller is the work of a step, which is done again until it is recorded."""
         return WORKING.get() is not None
@@ -211,7 +207,7 @@ class Steps(CallNames):
 
     def unfinished(self) -> set[asyncio.Task[Any]]:
         """Return the asyncio tasks of the handler that still run, without the one that asks."""
-        found = {*self._started.replay.asyncio_tasks(), *self._open.callers.values()}
+        found = {*self._started.replay.asyncio_tasks(), *self.open.callers.values()}
         own = asyncio.current_task()
         return {task for task in found if not (task is None or task is own or task.done())}
 
@@ -267,7 +263,7 @@ class Steps(CallNames):
         checkpoint: bool = False,
         counted: bool = False,
     ) -> Any:
-        steps = self._open
+        steps = self.open
         caller = steps.callers[entry] = asyncio.current_task()
         # One coroutine, as far as it goes: each reply would have to pass through each of several.
         try:
