@@ -95,7 +95,7 @@ def worker(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     # The start line names queues and address, also without --verbose.
-    logging.getLogger("redis_state.worker.pool.worker").setLevel(logging.INFO)
+    logging.getLogger("redis_state.worker.pool.serving").setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, _end_at_once)
     found = or_exit(lambda: _load_worker(target, AgentWorker))
     if stop_with_stdin:

@@ -19,7 +19,6 @@ from redis_state.worker.runs.config import Handler
 from redis_state.worker.schedules.client import Occurrence, Schedules, ScheduleView
 from redis_state.worker.schedules.model import Schedule, occurrence_of
 from redis_state.worker.tasks.children.requests import ChildTask
-from redis_state.worker.tasks.execution.compensation import Compensation
 from redis_state.worker.tasks.execution.exits import TaskHandedBack
 from redis_state.worker.tasks.execution.inbox import TaskCancelled
 from redis_state.worker.tasks.execution.retries import RetryPolicy, retried
@@ -29,8 +28,9 @@ from redis_state.worker.tasks.messaging.mailbox import TaskMessage
 from redis_state.worker.tasks.messaging.text import ShownText, TextReader, TextWriter
 from redis_state.worker.tasks.messaging.values import PublishedValue
 from redis_state.worker.tasks.operate.bulk import BulkAction, BulkItem, BulkOutcome, BulkReport
+from redis_state.worker.tasks.recorded.compensations import Compensation
 from redis_state.worker.tasks.recorded.snapshots import FullSnapshot, StepSnapshot
-from redis_state.worker.tasks.turns import OnBusy
+from redis_state.worker.tasks.submitting.turns import OnBusy
 from redis_state.worker.tasks.views.finding import FoundPage
 from redis_state.worker.tasks.views.finding_archived import Archived
 from redis_state.worker.tasks.views.links import TaskLink

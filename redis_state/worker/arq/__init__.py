@@ -1,1 +1,1 @@
-"""What needs arq: its settings, the format of its jobs, its cron jobs."""
+"""What needs arq: its settings, its cron jobs."""

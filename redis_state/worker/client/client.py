@@ -10,11 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Self, Unpack
 
 from redis_state import limits
-from redis_state.errors import CursorGap, InvalidField, InvalidTransition, TaskUnknown
+from redis_state.errors import CursorGap, InvalidField, TaskUnknown
 from redis_state.models import (
     StateUpdate,
-    SteeringEvent,
-    SteeringEventType,
     TaskContextSnapshot,
     TaskState,
     TaskStatus,
@@ -22,28 +20,19 @@ from redis_state.models import (
     UpdateType,
 )
 from redis_state.models.attributes import Attributes, check_attributes
-from redis_state.models.steering import steering_event
 from redis_state.models.tasks import new_id
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.session_log import Entry
 from redis_state.stores.sessions.tasks import NO_CONTEXT
 from redis_state.transport.clock import ms_of
-from redis_state.transport.keys import is_pause_id, token_digest
-from redis_state.worker.client.decisions import ClientDecisions
 from redis_state.worker.client.erasing import ClientErasing
 from redis_state.worker.client.gathering import ClientGathering
 from redis_state.worker.client.messaging import ClientMessaging
 from redis_state.worker.client.operations import check_id
 from redis_state.worker.client.reading import ClientReading
-from redis_state.worker.client.submitting import (
-    NewSubmissions,
-    Submission,
-    SubmitOptions,
-    Submitted,
-)
+from redis_state.worker.client.steering import ClientSteering
 from redis_state.worker.queue.control import Queues
-from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.rates import Rates
 from redis_state.worker.schedules.client import Schedules
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
@@ -53,7 +42,13 @@ from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.messaging.messages import TaskMessages
 from redis_state.worker.tasks.messaging.values import Values
 from redis_state.worker.tasks.recorded.snapshots import Snapshots
-from redis_state.worker.tasks.turns import OnBusy
+from redis_state.worker.tasks.submitting.submissions import (
+    NewSubmissions,
+    Submission,
+    SubmitOptions,
+    Submitted,
+)
+from redis_state.worker.tasks.submitting.turns import OnBusy
 from redis_state.worker.tasks.views.archived import view_archived
 from redis_state.worker.tasks.views.stream import (
     TaskView,
@@ -64,12 +59,12 @@ from redis_state.worker.tasks.views.stream import (
 )
 from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions
 
-_DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
 _CHECK_EVERY_S = 5.0
 LONGEST_DELAY = timedelta(days=3653)
 
 
-class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasing, ClientReading):
+# The first one's `cancel` is what others only declare.
+class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing, ClientReading):
     """Submit, steer, decide, cancel and watch tasks, from any process.
 
     ``queue`` is the queue of its tasks, else ``tasks``, as with workers. ``schedules`` are tasks
@@ -244,96 +239,6 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
         found = await view_archived(self.store, session_id, task_id)
         return None if found is None else found.view
 
-    async def steer(
-        self,
-        session_id: str,
-        task_id: str,
-        event_type: SteeringEventType,
-        payload: dict[str, Any] | None = None,
-        *,
-        source: str = "user",
-        event_id: str | None = None,
-    ) -> SteeringEvent:
-        """Send a steering event to a task that runs or waits.
-
-        The same ``event_id`` is the same event: name one if you may repeat the call.
-
-        APPROVE and REJECT with a ``resume_token`` resolve that pause of this task, see `resolve`.
-        The value is the payload's ``value``, else its ``decision``. The stored event names the
-        token by its digest, and has no ``value``. CANCEL also cancels a waiting task, see `cancel`.
-        PRIORITIZE moves a queued task.
-
-        Errors: SteeringValidationError if the payload breaks the rules of its type; InvalidField if
-        there is no such type, or the payload is no object; KeyReused if the ``event_id`` is that of
-        an event of the task with another type or payload; TaskUnknown; InvalidTransition if the
-        task is terminal, unless it received this event before; those of `resolve`.
-        """
-        event = steering_event(
-            session_id=session_id,
-            task_id=task_id,
-            event_type=event_type,
-            payload=payload or {},
-            source=source,
-            event_id=limits.own_id("event_id", event_id) or new_id(),
-        )
-        token = event.payload.get("resume_token")
-        if event_type in _DECISIONS and token:
-            # A value that does not fit leaves no event; `resolve` reports the first caller.
-            await self._resolve(
-                token,
-                event_type is SteeringEventType.APPROVE,
-                event.payload.get("value", event.payload.get("decision")),
-                actor=source,
-                idempotency_key=event.event_id,
-                session_id=session_id,
-                task_id=task_id,
-                before=lambda: self.store.save_steering(_naming_token(event)),
-            )
-            return event
-        await self._check_steerable(event, repeated=event_id is not None)
-        event_as_kept = event if token is None else _naming_token(event)
-        if event_id is None:
-            await self.store.save_steering(event_as_kept)
-        else:
-            await self.store.steering.save_own(event_as_kept)
-        if event_type is SteeringEventType.CANCEL:
-            reason, hard = event.payload.get("reason"), event.payload.get("hard") is True
-            await self._cancels.cancel_waiting(session_id, task_id, reason, hard=hard)
-        elif event_type is SteeringEventType.PRIORITIZE:
-            await self._prioritize(session_id, task_id, event.payload["priority"])
-        return event
-
-    async def cancel(
-        self,
-        session_id: str,
-        task_id: str,
-        *,
-        reason: str | None = None,
-        hard: bool = False,
-        idempotency_key: str | None = None,
-    ) -> bool:
-        """Cancel a task: at once if it waits, at its next checkpoint if it runs.
-
-        ``hard`` cancels the running coroutine itself. The children of a cancelled task are
-        cancelled after it, unless they are isolated. Return False if the task is terminal or
-        unknown. A call that is repeated with the same ``idempotency_key`` cancels once,
-        and returns what the first has achieved. Errors: KeyReused if that had another reason, or
-        was ``hard`` and this is not, or the other way round.
-        """
-        limits.own_id("idempotency_key", idempotency_key)
-        payload: dict[str, Any] = {"hard": hard} | ({"reason": reason} if reason else {})
-        state = await self.get(session_id, task_id)
-        if state is None or (state.status.is_terminal and idempotency_key is None):
-            return False
-        try:
-            await self.steer(
-                session_id, task_id, SteeringEventType.CANCEL, payload, event_id=idempotency_key
-            )
-        except (TaskUnknown, InvalidTransition):
-            return False  # it ended meanwhile
-        state = await self.get(session_id, task_id)
-        return state is not None and state.status not in (TaskStatus.COMPLETE, TaskStatus.FAILED)
-
     async def wait(
         self, session_id: str, task_id: str, *, timeout_s: float | None = None
     ) -> TaskState:
@@ -401,25 +306,6 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
             raise InvalidField("at" if delay is None else "delay", "is below 0 or above ten years")
         return due_ms, max(0, due_ms - now_ms)
 
-    async def _check_steerable(self, event: SteeringEvent, *, repeated: bool) -> None:
-        """Refuse an event that no run would receive. A repeated call is accepted after the task's
-        end.
-        """
-        state = await self.get(event.session_id, event.task_id)
-        if state is None:
-            raise TaskUnknown(event.task_id)
-        if not state.status.is_terminal:
-            return
-        if not (repeated and await self.store.steering_cursor(event.session_id, event.event_id)):
-            raise InvalidTransition(event.task_id, current=state.status.value, wanted="steered")
-
-    async def _prioritize(self, session_id: str, task_id: str, priority: int) -> None:
-        """Change the priority of a waiting task. A running task receives an event."""
-        waiting = await self._changes.prioritize(session_id, task_id, priority)
-        if waiting is not None:
-            job = Job.of(waiting)._replace(priority=priority)
-            await self._queue.move(job, before=waiting.priority)
-
     async def _look(self, session_id: str, task_id: str) -> TaskState | None:
         state = await self.get(session_id, task_id)
         if state is None:
@@ -437,12 +323,3 @@ class TaskClient(ClientGathering, ClientMessaging, ClientDecisions, ClientErasin
                     if ended is not None:
                         return ended
         return None
-
-
-def _naming_token(event: SteeringEvent) -> SteeringEvent:
-    """Return a decision as it is stored: without its value, and without what decides."""
-    token = event.payload["resume_token"]
-    digest = token.rpartition(":")[2] if is_pause_id(token) else token_digest(token)
-    payload = {**event.payload, "resume_token": digest}
-    payload.pop("value", None)
-    return event.model_copy(update={"payload": payload})

@@ -14,9 +14,9 @@ from redis_state.worker.client.operations import TaskOperations, check_id
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.limits import flow_key
-from redis_state.worker.tasks.gathering import Gathered, batched, debounced
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.inputs import Gathers
+from redis_state.worker.tasks.submitting.gathering import Gathered, batched, debounced
 
 
 class GatherOptions(TypedDict, total=False):

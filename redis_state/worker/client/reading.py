@@ -17,9 +17,9 @@ from redis_state.worker.client.unserved import (
 )
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.recovery.dead_letters import list_dead
 from redis_state.worker.tasks.children.children import ChildTasks
-from redis_state.worker.tasks.execution.compensation import Compensation, read_compensations
+from redis_state.worker.tasks.dead_letters import list_dead
+from redis_state.worker.tasks.recorded.compensations import Compensation, read_compensations
 from redis_state.worker.tasks.recorded.snapshots import FullSnapshot, Snapshots, StepSnapshot
 from redis_state.worker.tasks.views.archived import read_archived_step, view_archived
 from redis_state.worker.tasks.views.stream import list_unfinished

@@ -85,7 +85,7 @@ class ContextChildren(ContextCalls):
 
     async def _end_of(self, child: ChildTask) -> dict[str, Any]:
         with self._ending_if_paused():
-            ended = await self._steps.end_run(
+            ended = await self._steps.open.end_run(
                 partial(self._children.join, self._started, child.task_id),
                 partial(self._children.look, self._started, child.task_id),
             )

@@ -315,7 +315,7 @@ class ContextMessaging(ContextCalls):
             hold_s = HOLD_S if steps.in_own_task else inf
         try:
             await self.inbox.checkpoint()
-            with self._ending_if_paused(), steps.open.waiting(steps.within):
+            with self._ending_if_paused(), steps.open.waiting():
                 message = await self._talk.mailbox.receive(
                     wanted,
                     hold_s=hold_s,
@@ -324,7 +324,7 @@ class ContextMessaging(ContextCalls):
                 )
                 if message is None:
                     raise self._end_paused()
-                await steps.passable()
+                await steps.open.passable()
         except CancelledError:
             self._talk.returned[_same(wanted.entry)].append(wanted.entry)
             raise

@@ -90,7 +90,7 @@ class ContextPauses(ContextCalls):
             await self._steps.rehearsed(f"the decision of {entry}")
             pauses = TaskPauses(self.store)
             with self._ending_if_paused():
-                note = await self._steps.end_run(
+                note = await self._steps.open.end_run(
                     partial(pauses.wait, self._started, entry),
                     partial(pauses.look, self._started, entry),
                 )

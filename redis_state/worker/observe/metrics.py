@@ -27,14 +27,12 @@ from redis_state.errors import BackendError
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe.stats import Histogram, WorkerStats
 from redis_state.worker.observe.tracing import dropped
-from redis_state.worker.tasks.waitpoints.open_pauses import ages_of_open_pauses
 
 log: logging.Logger = logging.getLogger(__name__)
 
 # Seconds. How many pauses are open for longer than each of them.
 PAUSE_AGES = (0, 60, 300, 1800, 3600, 21_600, 86_400)
 _COUNT_EVERY_S = 15.0
-_MOST_READ = 10_000
 
 # Counts open pauses: how many are older than each of the ages given, in seconds.
 CountPauses = Callable[[RedisStateStore, Sequence[float]], Awaitable[Sequence[int]]]
@@ -298,16 +296,6 @@ async def count_regularly(
         except Exception as error:  # noqa: BLE001 - the metric stays as it was
             dropped(error)
         await asyncio.sleep(_COUNT_EVERY_S)
-
-
-async def pauses_older_than(store: RedisStateStore, ages: Sequence[float]) -> Sequence[int]:
-    """Count the open pauses by how long they are so; looks at 10,000 of them at most.
-
-    One that a task has opened and does not wait for is open too; a task that waits for its
-    children has none. All by the server's clock.
-    """
-    found = await ages_of_open_pauses(store, most=_MOST_READ)
-    return [sum(1 for age in found if age > limit or limit == 0) for limit in ages]
 
 
 def _text(part: Any) -> str:

@@ -12,10 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from redis_state.worker.queue.backlog import Backlog
 
 # Seconds. From a queue that is nearly empty to one that nobody empties.
 WAIT_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -79,6 +75,16 @@ class Polls:
         return time.monotonic() - self.at
 
 
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """How many jobs are due in a queue, are put off, are claimed; how long the oldest is due."""
+
+    waiting: int
+    later: int
+    claimed: int
+    oldest_s: float
+
+
 class WorkerStats:
     """The numbers of one worker process since it started."""
 
@@ -104,7 +110,7 @@ class WorkerStats:
         # Traces with events that PostgreSQL lacks, and for how many seconds the first of them.
         self.event_backlog: tuple[int, float] | None = None
         # What is in each queue of the namespace.
-        self.queues: Mapping[str, Backlog] = {}
+        self.queues: Mapping[str, QueueCounts] = {}
         # How many live workers take tasks of each of them.
         self.queue_workers: Mapping[str, int] = {}
         self._running: dict[int, RunningTask] = {}

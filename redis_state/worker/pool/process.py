@@ -28,20 +28,20 @@ from redis_state.worker.observe.durable_events import (
     count_events_regularly,
     retain_events_regularly,
 )
-from redis_state.worker.observe.queues import count_queues_regularly
 from redis_state.worker.observe.registry import WorkerIdentity, WorkerRecord
 from redis_state.worker.observe.stats import Polls, WorkerStats, stale_writes_refused
 from redis_state.worker.pool.heartbeat import Heartbeat, HeartbeatThread
+from redis_state.worker.queue.counting import count_queues_regularly
 from redis_state.worker.queue.parked import queue_parked
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweep_loop import sweep_regularly
 from redis_state.worker.runs.config import Handler, RunConfig
 from redis_state.worker.schedules.runner import run_schedules
 from redis_state.worker.tasks.execution.steps import StepPolicy
+from redis_state.worker.tasks.waitpoints.open_pauses import pauses_older_than
 
 if TYPE_CHECKING:
-    from arq.cron import CronJob
-
+    from redis_state.worker.arq.cron import CronJob
     from redis_state.worker.observe.metrics import Served
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -206,7 +206,6 @@ class WorkerProcess:
                 Served,
                 WorkerMetrics,
                 count_regularly,
-                pauses_older_than,
             )
 
             metrics = WorkerMetrics(

@@ -1,4 +1,4 @@
-"""The worker: kept alive through restarts of the server, and stopped in good order."""
+"""The worker of a pool: what it is to be. See `serving` for what it does."""
 
 from __future__ import annotations
 
@@ -7,28 +7,18 @@ import gc
 import logging
 import math
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from redis_state import limits
 from redis_state.archive import open_archive
-from redis_state.backoff import Backoff
-from redis_state.errors import (
-    BackendError,
-    BackendUnavailable,
-    CommandRefused,
-    ConfigError,
-    NoConnection,
-)
-from redis_state.settings import Settings, make_settings, misspelt_variables
+from redis_state.errors import BackendError, ConfigError, NoConnection
+from redis_state.settings import Settings, make_settings
 from redis_state.store import RedisStateStore, process_name
-from redis_state.transport.connections.address import Address
 from redis_state.worker.arq.cron import NEEDS_ARQ, copies
-from redis_state.worker.arq.job_format import RUN_TASK, deserialize, serialize
 from redis_state.worker.handler.guards import Guard
 from redis_state.worker.handler.versions import lanes_of, versions_of
 from redis_state.worker.observe import tracing
@@ -36,8 +26,8 @@ from redis_state.worker.observe.registry import INTERVAL_S, WorkerIdentity
 from redis_state.worker.observe.stats import Polls
 from redis_state.worker.pool.heartbeat import Heartbeat
 from redis_state.worker.pool.process import WorkerConfig, WorkerProcess, need_prometheus
-from redis_state.worker.pool.signals import WorkerSignals
-from redis_state.worker.queue.job import ClaimedJob, JobPayload, RunAgain
+from redis_state.worker.pool.serving import Serving, end_well
+from redis_state.worker.queue.job import ClaimedJob, JobPayload
 from redis_state.worker.queue.loop import QueueLoop
 from redis_state.worker.queue.queue import DEFAULT_QUEUE, Queue
 from redis_state.worker.runs.config import Handler
@@ -46,21 +36,9 @@ from redis_state.worker.tasks.execution.steps import StepPolicy
 from redis_state.worker.tasks.transitions import MAX_CRASHES
 
 if TYPE_CHECKING:
-    from arq.cron import CronJob
+    from redis_state.worker.arq.cron import CronJob
 
 log: logging.Logger = logging.getLogger(__name__)
-
-_SERVICES = "redis_state.services"
-# It grows while the server refuses every client, until a person changes something.
-_RESTART_S = Backoff(0.5, 5.0)
-_COMPLAIN_EVERY_S = 30.0
-# How long a stop may take beside `grace_s`, and how much of that is for the end of the services.
-# A handler has five seconds to clean up, and a write has its own deadline.
-_LEAVE_S = 15.0
-_END_S = 5.0
-_CUT_S = 0.5
-# arq itself reads no more of a queue, and running jobs stay in it.
-_ARQ_READS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,23 +122,35 @@ class AgentWorker:
         of the queue's URL that arq cannot pass on. `run` and `serve` can.
         """
         try:
-            from redis_state.worker.arq.settings import arq_server  # noqa: PLC0415 - needs arq
+            from redis_state.worker.arq.runner import runner_options  # noqa: PLC0415 - needs arq
+            from redis_state.worker.arq.settings import arq_server  # noqa: PLC0415 - as above
         except ImportError as error:
             raise ConfigError(NEEDS_ARQ.format("arq's own runner")) from error
         queue, *others = self.queue_names
         if others or self.queue_limits:
             raise ConfigError("arq's own runner serves one queue: use run() or redis-state worker")
         server = arq_server(self.settings or make_settings())
-        return type(
-            "WorkerSettings",
-            (),
-            self._arq_options(queue)
-            | {
-                "redis_settings": server,
-                "job_completion_wait": math.ceil(self.grace_s),
-                "queue_read_limit": _ARQ_READS,
-            },
+        config = self._worker_config()
+        # Made again at the start. Here it only raises for wrong settings.
+        key = Queue(RedisStateStore(config.settings), name=queue).keys().queue
+
+        async def run(process: WorkerProcess, job: JobPayload) -> None:
+            await run_task(process.store, process.run_config, job, queue=queue)
+
+        options = runner_options(
+            make=lambda: WorkerProcess(config), start=WorkerProcess.start, end=end_well, run=run
         )
+        options |= {
+            "redis_settings": server,
+            "cron_jobs": copies(self.crons),
+            "queue_name": key,
+            "max_jobs": self.max_tasks,
+            # Ours ends a run first, and knows what to write.
+            "job_timeout": self.task_timeout_s + 30,
+            "job_completion_wait": math.ceil(self.grace_s),
+            "poll_delay": self.poll_s,
+        }
+        return type("WorkerSettings", (), options)
 
     def run(self, *, uvloop: bool = False) -> None:
         """Run until SIGTERM, SIGINT or SIGHUP, through server restarts. Return after draining.
@@ -201,93 +191,10 @@ class AgentWorker:
             raise
 
     async def _serve(self, *, handle_signals: bool) -> None:
-        process = WorkerProcess(self._worker_config(), polls=Polls())
-        loop = self._queue_loop(process)
-        signals = WorkerSignals()
-        if handle_signals:
-            signals.listen()
-        self._announce()
-        polling = asyncio.create_task(self._poll(process, loop))
-        stopping = asyncio.create_task(signals.stop.wait())
-        listening = asyncio.create_task(loop.listen())
-        try:
-            await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if polling.done():
-                polling.result()
-            await self._finish_running(process, loop, signals)
-        finally:
-            for task in (polling, stopping, listening):
-                task.cancel()
-            await asyncio.wait({polling, stopping, listening})
-            await _leave(process, loop)
-            if handle_signals:
-                signals.leave()
-
-    async def _poll(self, process: WorkerProcess, loop: QueueLoop) -> None:
-        """Poll through trouble with the server. Errors: NoConnection, if it never accepted this
-        worker.
-        """
-        failures, failed_at, complained_at = 1, 0.0, -math.inf
-        while True:
-            failure = await self._poll_until_trouble(process, loop)
-            final = isinstance(failure, NoConnection) and failure.final
-            if final and not process.polls.ever:
-                raise failure
-            failures = failures + 1 if final and process.polls.at <= failed_at else 1
-            wait_s, failed_at = _RESTART_S.after(failures), monotonic()
-            if failed_at - complained_at >= _COMPLAIN_EVERY_S:
-                complained_at = failed_at
-                log.warning("no tasks are taken from %s; next try in %.1f s", failure, wait_s)
-            await asyncio.sleep(wait_s)
-
-    async def _poll_until_trouble(self, process: WorkerProcess, loop: QueueLoop) -> Exception:
-        """Start the process's services, unless they are started, and poll; return what ended it."""
-        try:
-            await process.start()
-            await loop.poll()
-        except CommandRefused as error:
-            return _refused(error, process)
-        except ConfigError:
-            # Of a first contact: a person has to change something.
-            raise
-        except BackendError as error:
-            return error
-        except Exception as error:
-            log.exception("the queue's loop has failed and is begun again")
-            return error
-        raise AssertionError("polling ends with an error only")
-
-    def _announce(self) -> None:
         config = self._worker_config()
-        settings = config.settings
-        url = (settings.queue_url or settings.url).get_secret_value()
-        log.info(
-            "worker %s serves %s at %s with %d slots; handlers: %s",
-            config.about.name,
-            ", ".join(self.queue_names),
-            Address.parse(url),
-            self.max_tasks,
-            ", ".join(config.about.handlers) or "none",
-        )
-        for variable, setting in misspelt_variables().items():
-            log.warning("%s names no setting and is ignored: is it %s?", variable, setting)
-
-    async def _finish_running(
-        self, process: WorkerProcess, loop: QueueLoop, signals: WorkerSignals
-    ) -> None:
-        loop.stop_picking()
-        reported = asyncio.create_task(process.drain())
-        await loop.settle()
-        running = loop.unfinished()
-        if running:
-            log.info(
-                "running tasks: %d; they may finish for %g s, then they are handed off",
-                len(running),
-                self.grace_s,
-            )
-            await signals.patience(running, timeout_s=self.grace_s)
-        reported.cancel()
-        await asyncio.wait({reported})
+        process = WorkerProcess(config, polls=Polls())
+        serving = Serving(config, process, self._queue_loop(process))
+        await serving.run(handle_signals=handle_signals)
 
     def _queue_loop(self, process: WorkerProcess) -> QueueLoop:
         async def run(job: ClaimedJob, payload: JobPayload) -> None:
@@ -311,54 +218,6 @@ class AgentWorker:
             polls=process.polls,
             lanes=lanes_of(self.handlers),
         )
-
-    def _arq_options(self, queue: str) -> dict[str, Any]:
-        """Return what arq's own runner is to do: our process beside it, each task a job of its."""
-        config = self._worker_config()
-        # Made again at the start. Here it only raises for wrong settings.
-        store = RedisStateStore(config.settings)
-        key = Queue(store, name=queue).keys().queue
-
-        async def startup(ctx: dict[Any, Any]) -> None:
-            process = ctx[_SERVICES] = WorkerProcess(config)
-            await process.start()
-
-        async def shutdown(ctx: dict[Any, Any]) -> None:
-            process: WorkerProcess | None = ctx.pop(_SERVICES, None)
-            if process is not None:
-                await _end_well(process)
-
-        async def run(ctx: dict[Any, Any], stated: Any) -> None:
-            from arq.worker import Retry  # noqa: PLC0415 - it runs this
-
-            job = JobPayload.read(stated)
-            if job is None:
-                log.warning("a job that names no task is dropped")
-                return
-            process: WorkerProcess = ctx[_SERVICES]
-            try:
-                await run_task(process.store, process.run_config, job, queue=queue)
-            except RunAgain as again:
-                raise Retry(defer=again.defer_s) from None
-
-        run.__qualname__ = RUN_TASK
-        return {
-            "functions": [run],
-            "cron_jobs": copies(self.crons),
-            "queue_name": key,
-            "on_startup": startup,
-            "on_shutdown": shutdown,
-            "job_serializer": serialize,
-            "job_deserializer": deserialize,
-            "max_jobs": self.max_tasks,
-            # Ours ends a run first, and knows what to write.
-            "job_timeout": self.task_timeout_s + 30,
-            "poll_delay": self.poll_s,
-            "keep_result": 0,
-            "max_tries": 1_000_000,
-            "health_check_interval": 15,
-            "log_results": False,
-        }
 
     def _check_queues(self) -> None:
         if isinstance(self.queues, str):
@@ -414,12 +273,6 @@ class AgentWorker:
         )
 
 
-def _refused(error: CommandRefused, process: WorkerProcess) -> BackendUnavailable:
-    """Return what a missing right is for a worker: useless to wait for at its start."""
-    address = str(process.queue.transport.address)
-    return BackendUnavailable(address, str(error).removeprefix(f"{address}: "), final=True)
-
-
 async def _with_trace(queue: Queue, job: ClaimedJob, named: JobPayload) -> JobPayload:
     """Read the context of the span that queued a job. No run depends on it."""
     with suppress(BackendError):
@@ -427,38 +280,6 @@ async def _with_trace(queue: Queue, job: ClaimedJob, named: JobPayload) -> JobPa
         if stated is not None:
             return replace(named, trace=stated.trace)
     return named
-
-
-async def _leave(process: WorkerProcess, loop: QueueLoop) -> None:
-    """Hand off what runs, and end the services, within a time that a supervisor can be given.
-
-    With a dead link each write would wait for its own deadline. Then leases run out instead.
-    """
-    ends_s = monotonic() + _LEAVE_S
-    await _done_by(ends_s - _END_S, loop.hand_off(), process)
-    await _done_by(ends_s, _end_well(process), process)
-
-
-async def _done_by(ends_s: float, work: Coroutine[Any, Any, None], process: WorkerProcess) -> None:
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.wait({task}, timeout=max(0.0, ends_s - monotonic()))
-        if not task.done():
-            log.warning("this worker stops without its last writes: they take too long")
-            # What waits for the server has its outcome now.
-            await process.cut()
-            await asyncio.wait({task}, timeout=_CUT_S)
-        if task.done():
-            task.result()
-    finally:
-        task.cancel()
-
-
-async def _end_well(process: WorkerProcess) -> None:
-    try:
-        await process.aclose()
-    except Exception:
-        log.exception("the worker's services did not end in good order")
 
 
 def _has_frozen_objects() -> bool:

@@ -13,6 +13,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.transport.key_groups import QueueKeys
 from redis_state.transport.key_text import unescape
+from redis_state.worker.observe.stats import QueueCounts
 from redis_state.worker.queue.job import seniority_ms, task_of
 from redis_state.worker.queue.limits import OTHER_KEY
 
@@ -23,17 +24,12 @@ _KEYS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
-    """How many jobs are due in a queue, are put off, are claimed; its limits as they are kept.
+class Backlog(QueueCounts):
+    """What is in a queue, and its limits as they are kept.
 
-    ``oldest_s`` is for how long the oldest has been due: of the first 32 without a key, and of the
-    first ones of 256 keys.
+    The oldest job is looked for among the first 32 without a key, and the first ones of 256 keys.
     """
 
-    waiting: int
-    later: int
-    claimed: int
-    oldest_s: float
     settings: list[bytes]
 
     @property

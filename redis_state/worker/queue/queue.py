@@ -5,7 +5,7 @@ record whether a task starts. A sweeper puts a lost job again, when the record s
 
 What a worker claims leaves the queue, and is kept as claimed until the worker ends it. A worker
 that dies between its claim and the start of the task leaves the claim, which the sweeper finds.
-Jobs are in arq's format (see `worker.arq`): its own runner takes them too.
+Jobs are in arq's format (see `job_format`): its own runner takes them too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from redis_state.transport.key_groups import QueueKeys
 from redis_state.transport.keys import Keys
 from redis_state.transport.subscriber import Subscription
 from redis_state.transport.transport import Transport
-from redis_state.worker.arq.job_format import payload_key, payload_of, picked_key, stated_in
 from redis_state.worker.queue.backlog import Backlog, read_backlog
 from redis_state.worker.queue.job import (
     ClaimedJob,
@@ -38,6 +37,7 @@ from redis_state.worker.queue.job import (
     seniority_ms,
     task_of,
 )
+from redis_state.worker.queue.job_format import payload_key, payload_of, picked_key, stated_in
 from redis_state.worker.queue.names import QueueNames
 from redis_state.worker.queue.server import check_shared, queue_server
 

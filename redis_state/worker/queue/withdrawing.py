@@ -5,7 +5,7 @@ from __future__ import annotations
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys.names import queue_keys
-from redis_state.worker.arq.job_format import payload_key
+from redis_state.worker.queue.job_format import payload_key
 from redis_state.worker.queue.queue import Queue
 
 # In the name of a queue: behind the namespace, the version, the slot and the kind.

@@ -220,14 +220,14 @@ class TaskRun:
 
     async def _until_done(self) -> None:
         self._handling = handling = asyncio.create_task(self._handle())
-        self._inbox.begin_following()
+        self._inbox.follower.begin()
         try:
             await done_within(handling, self._config.limit_s)
             if not handling.done():
                 self._overdue = True
                 await self._stop(handling)
         finally:
-            await self._inbox.end_following()
+            await self._inbox.follower.end()
             if self._chores:
                 await asyncio.wait(self._chores)
 

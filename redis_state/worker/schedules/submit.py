@@ -11,10 +11,10 @@ from redis_state.models import TaskState, TaskStatus, TaskType
 from redis_state.store import RedisStateStore
 from redis_state.stores.schedules import PlannedTask
 from redis_state.stores.sessions.tasks import NO_CONTEXT
-from redis_state.worker.client.submitting import NewSubmissions, Submission
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.moves import SKEW_MS
-from redis_state.worker.tasks.turns import OnBusy
+from redis_state.worker.tasks.submitting.submissions import NewSubmissions, Submission
+from redis_state.worker.tasks.submitting.turns import OnBusy
 
 log: logging.Logger = logging.getLogger(__name__)
 

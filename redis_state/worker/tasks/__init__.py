@@ -1,4 +1,5 @@
 """One task: its moves here, and in the folders what is around them.
 
-Imports go one way: `recorded`, then the moves of this folder, then `execution`, and the other four.
+Imports go one way: `recorded`, the moves of this folder, `children`, `execution`, `views`, then
+`messaging`, `waitpoints` and `submitting`, and `operate`.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 
 from redis_state.errors import InvalidTransition
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
@@ -27,32 +27,39 @@ CHECK_LATEST_MS = 10_000
 SKEW_MS = 500
 
 
-def new_fields(
-    payloads: Payloads,
-    state: TaskState,
-    *,
-    handler: str,
-    task_input: Any,
-    queue: str | None,
-    trace: Mapping[str, str] | None,
-    due_ms: int | None = None,
-    key: str = "",
-    attributes: Attributes | None = None,
-) -> dict[str, bytes]:
+class NewJob(TypedDict, total=False):
+    """What a new task runs, and how it waits.
+
+    ``queue`` is the one that it waits in each time it waits, limited under ``key``. It begins at
+    ``due_ms``. ``trace`` is the context of the span that its runs belong to. ``attributes`` are
+    what it is found by.
+    """
+
+    handler: Required[str]
+    task_input: Required[Any]
+    queue: str | None
+    trace: Mapping[str, str] | None
+    due_ms: int | None
+    key: str
+    attributes: Attributes | None
+
+
+def new_fields(payloads: Payloads, state: TaskState, **new: Unpack[NewJob]) -> dict[str, bytes]:
     """Write a new task as its record's fields, with a secret of its own."""
-    job = {"handler": handler, "input": task_input, "secret": secrets.token_urlsafe(32)}
-    if trace:
+    job: dict[str, Any] = {"handler": new["handler"], "input": new["task_input"]}
+    job["secret"] = secrets.token_urlsafe(32)
+    if trace := new.get("trace"):
         job["trace"] = trace
     fields = new_task_fields(payloads, state)
     fields |= job_fields(payloads.document(job, "input"))
     fields["finished"] = b"0"
-    if queue:
+    if queue := new.get("queue"):
         fields["queue"] = raw(queue)
-    if due_ms:
+    if due_ms := new.get("due_ms"):
         fields["due"] = b"%d" % due_ms
-    if key:
+    if key := new.get("key"):
         fields["flow_key"] = raw(key)
-    if attributes:
+    if attributes := new.get("attributes"):
         fields["attributes"] = codec.canonical(attributes)
     return fields
 

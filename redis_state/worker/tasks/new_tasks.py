@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Unpack
 
 from redis_state.errors import BackendError, LostRace, TaskInProgress
 from redis_state.models import TaskState, UpdateType
@@ -19,6 +19,7 @@ from redis_state.stores.task_index import TaskIndex, indexed_new
 from redis_state.worker.tasks.moves import (
     CHECK_SOON_MS,
     SKEW_MS,
+    NewJob,
     announcement,
     new_fields,
     watch_entry,
@@ -54,40 +55,22 @@ class NewTasks:
         self,
         state: TaskState,
         *,
-        handler: str,
-        task_input: Any,
-        queue: str | None = None,
-        trace: Mapping[str, str] | None = None,
-        due_ms: int | None = None,
         delay_ms: int = 0,
-        key: str = "",
-        attributes: Attributes | None = None,
         links: Mapping[str, bytes] | None = None,
         until_ms: int | None = None,
         writer: NewTaskWriter | None = None,
+        **job: Unpack[NewJob],
     ) -> bool:
         """Write a new pending task, and its update; return whether it was new. Another one stays.
 
-        ``queue`` is the one that it waits in each time it waits, limited under ``key``. It begins
-        at ``due_ms``, which is ``delay_ms`` from now. ``trace`` is the context of the span that its
-        runs belong to. ``attributes`` are what it is found by. ``links`` are further fields of its
-        record, which name the task that it was made from. After ``until_ms``, by the server's
-        clock, nothing is written. ``writer`` writes it together with something else. Errors:
-        LostRace if it is too late; TaskInProgress if that is what the writer found;
-        PayloadTooLarge, PayloadStoreUnavailable.
+        It begins ``delay_ms`` from now. ``links`` are further fields of its record, which name the
+        task that it was made from. After ``until_ms``, by the server's clock, nothing is written.
+        ``writer`` writes it together with something else. Errors: LostRace if it is too late;
+        TaskInProgress if that is what the writer found; PayloadTooLarge, PayloadStoreUnavailable.
         """
         payloads = self._store.base.payloads
-        fields = new_fields(
-            payloads,
-            state,
-            handler=handler,
-            task_input=await payloads.put("input", task_input),
-            queue=queue,
-            trace=trace,
-            due_ms=due_ms,
-            key=key,
-            attributes=attributes,
-        )
+        job["task_input"] = await payloads.put("input", job["task_input"])
+        fields = new_fields(payloads, state, **job)
         fields |= links or {}
         write = new_write_id()
         update = NewUpdate(
@@ -115,8 +98,8 @@ class NewTasks:
             state,
             create,
             write=write,
-            handler=handler,
-            attributes=attributes,
+            handler=job["handler"],
+            attributes=job.get("attributes"),
             more_ms=delay_ms,
             until_ms=until_ms,
         )

@@ -42,8 +42,8 @@ from redis_state.stores.base import ms
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.sessions.tasks import move_fields
 from redis_state.stores.sessions.updates import NewUpdate
-from redis_state.worker.recovery.dead_letters import record_dead
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
+from redis_state.worker.tasks.dead_letters import record_dead
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
 from redis_state.worker.tasks.recorded.journal import Journals
 from redis_state.worker.tasks.recorded.replay import Replay

@@ -19,7 +19,7 @@ from redis_state.cli.output import form_lines
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import OpenPause, TaskClient
-from redis_state.worker.recovery.dead_letters import record_dead
+from redis_state.worker.tasks.dead_letters import record_dead
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.commands import Ran, begin, cli, end
 from tests.support.processes.pools import SESSION, becomes, client_of, open_token, updates_of

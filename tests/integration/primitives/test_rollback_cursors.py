@@ -254,7 +254,7 @@ class Handled:
     async def run(self) -> None:
         await self._inbox.catch_up()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._inbox.follow())
+            group.create_task(self._inbox.follower.follow())
             while True:
                 self.taken += [event.payload["pay"] for event in await self._inbox.wait()]
 

@@ -263,8 +263,8 @@ async def test_a_run_that_is_cancelled_before_its_first_turn_gives_its_job_back(
 async def test_a_worker_whose_link_is_dead_stops_in_its_time(
     settings: Settings, store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr("redis_state.worker.pool.worker._LEAVE_S", 0.3)
-    monkeypatch.setattr("redis_state.worker.pool.worker._END_S", 0.1)
+    monkeypatch.setattr("redis_state.worker.pool.serving._LEAVE_S", 0.3)
+    monkeypatch.setattr("redis_state.worker.pool.serving._END_S", 0.1)
     async with Proxy(settings.url.get_secret_value()) as proxy, client_of(store) as client:
         # Each call would wait for longer than this test does.
         changes = {"url": SecretStr(proxy.url), "call_timeout_s": LONG_S}

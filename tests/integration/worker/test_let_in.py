@@ -17,7 +17,7 @@ from redis_state.backoff import Backoff
 from redis_state.testing import eventually
 from redis_state.transport.sending.sender import Sender
 from redis_state.worker import TaskContext
-from redis_state.worker.pool import worker as runner
+from redis_state.worker.pool import serving as runner
 from tests.support.commands import begin, end
 from tests.support.processes.pools import SESSION, agent, client_of, key_of_queue, pool, serving
 from tests.support.servers.faults import Proxy, run_server, sender_to, short_directory
@@ -121,7 +121,7 @@ async def test_a_worker_that_was_let_in_waits_and_says_why_once(
         stated = [
             record.getMessage()
             for record in caplog.records
-            if record.name == "redis_state.worker.pool.worker"
+            if record.name == "redis_state.worker.pool.serving"
         ]
         assert len(stated) == 1
         assert own.proxy.url in stated[0]

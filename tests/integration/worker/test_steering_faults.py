@@ -29,7 +29,7 @@ HEARD = SteeringEventType.USER_MESSAGE
 def following() -> list[asyncio.Task[object]]:
     """Give the asyncio tasks of this loop that hear steering."""
     named = ((task, getattr(task.get_coro(), "__qualname__", "")) for task in asyncio.all_tasks())
-    return [task for task, name in named if name == "Inbox.follow"]
+    return [task for task, name in named if name == "SteeringFollower.follow"]
 
 
 async def listen(ctx: TaskContext) -> list[str]:

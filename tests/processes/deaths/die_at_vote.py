@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -28,7 +27,7 @@ from redis_state.worker.pool import worker as runner
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.sweeper import Sweeper
 from tests.processes.deaths.die_at_round_trip import LEASE_S
-from tests.processes.deaths.dying import COUNTED, Death, fork, join
+from tests.processes.deaths.dying import COUNTED, Death, die_at_each_trip, fork, join
 from tests.support.processes.pools import SESSION, agent, client_of, queue_of, serving
 
 TASK = "task"
@@ -57,7 +56,7 @@ class Case:
     at: int
     token: str = ""
 
-    async def prepare(self) -> str:
+    async def prepare(self, _: int) -> str:
         """Bring the task to where the phase begins; return the pause's token."""
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
             await client.submit("ask", session_id=SESSION, task_id=TASK)
@@ -81,7 +80,7 @@ class Case:
                 COUNTED.set(True)
                 await self._acts(client)[self.phase]()
 
-    async def recover(self) -> dict[str, Any]:
+    async def recover(self, _: int) -> list[str]:
         """Have a healthy worker find what is left, and all callers repeat themselves."""
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
             async with self._serving():
@@ -105,7 +104,7 @@ class Case:
         resumed = [one for one in updates if "approved" in (one.content or {})]
         problems += [] if (len(opened), len(resumed)) == (1, 1) else ["told twice, or never"]
         problems += [f"no lifetime: {key}" for key in await leaked_keys(self.settings)]
-        return {"problems": problems}
+        return problems
 
     def _acts(self, client: TaskClient) -> Mapping[str, Callable[[], Awaitable[Any]]]:
         token = self.token
@@ -172,33 +171,17 @@ class Case:
         return serving(agent(self.settings, {"ask": ask}, lease_s=LEASE_S))
 
 
-def main(argument: dict[str, Any]) -> dict[str, Any]:
-    """Die at each place of one phase and edge; return what was found, and where they died."""
-    problems: list[str] = []
-    places: list[str] = []
-    for at in range(argument["first"], 10_000, argument["stride"]):
-        phase, edge = argument["phase"], argument["edge"]
-        namespace = f"{argument['namespace']}-{phase}-{edge}-{at}"
-        settings = Settings(url=SecretStr(argument["url"]), namespace=namespace)
-        place, wrong = _die(Case(settings, phase, edge, at))
-        if place is None:
-            break
-        places.append(place)
-        problems += [f"{edge} {place} ({at}): {problem}" for problem in wrong]
-    return {"problems": problems, "places": places}
+def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
+    """Die at each place of one phase and edge; return what was found."""
 
+    def case_at(at: int, name: str) -> Case:
+        settings = Settings(url=SecretStr(argument["url"]), namespace=name)
+        case = Case(settings, argument["phase"], argument["edge"], at)
+        status, token = join(*fork(case.prepare))
+        assert status == 0, token
+        return replace(case, token=token or "")
 
-def _die(case: Case) -> tuple[str | None, list[str]]:
-    """Bring about one death; return where it was, None for a survivor, and what is wrong then."""
-    status, token = join(*fork(lambda _: case.prepare()))
-    assert status == 0, token
-    case.token = token or ""
-    status, place = join(*fork(case.die))
-    if status == 0:
-        return None, []
-    assert status == -signal.SIGKILL, place
-    status, found = join(*fork(lambda _: case.recover()))
-    return place, found["problems"] if status == 0 else found
+    return die_at_each_trip(argument, case_at)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -31,7 +31,7 @@ from redis_state.archive.parquet import archive as archives
 from redis_state.archive.parquet import calls
 from redis_state.archive.parquet.files.objects import FolderObjects
 from redis_state.archive.queries import ArchiveQuery
-from tests.processes.deaths.dying import COUNTED, Death, fork, join
+from tests.processes.deaths.dying import COUNTED, Death, die_at_each_trip, fork, join
 from tests.support.tasks.archived_tasks import sample_task
 
 # Its types are of little use here.
@@ -241,17 +241,16 @@ def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
     """Die before, or after, each ``stride``-th call of each phase."""
     results: list[dict[str, Any]] = []
     for phase in PHASES:
-        for at in range(argument["first"], 10_000, argument["stride"]):
-            folder = Path(argument["folder"]) / f"{phase}-{argument['edge']}-{at}"
-            case = FilingCase(folder, phase, argument["edge"], at)
-            case.prepare()
-            status, trip = join(*fork(case.die))
-            if status == 0:
-                break
-            assert status == -signal.SIGKILL, trip
-            _, problems = join(*fork(case.recover))
-            results.append({"phase": phase, "at": at, "trip": trip, "problems": problems})
+        case_at = partial(_case_at, Path(argument["folder"]), phase, argument["edge"])
+        deaths = die_at_each_trip(argument | {"namespace": phase}, case_at)
+        results += [{"phase": phase} | death for death in deaths]
     return results
+
+
+def _case_at(folder: Path, phase: str, edge: str, at: int, name: str) -> FilingCase:
+    case = FilingCase(folder / name, phase, edge, at)
+    case.prepare()
+    return case
 
 
 if __name__ == "__main__":

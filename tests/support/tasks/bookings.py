@@ -7,7 +7,7 @@ from typing import Any
 from redis_state import RedisStateStore
 from redis_state.models import TaskState, UpdateType
 from redis_state.worker import RetryPolicy, StepPolicy, TaskContext
-from redis_state.worker.tasks.execution.compensation import read_compensations
+from redis_state.worker.tasks.recorded.compensations import read_compensations
 from tests.support.processes.pools import SESSION, updates_of
 from tests.support.tasks.runs import TASK, make, run_once
 

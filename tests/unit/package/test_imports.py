@@ -28,13 +28,34 @@ LAYERS = (
     ("demo", "cli", "testing"),
     ("__main__",),
 )
+# Inside of a folder likewise, and more strictly: a part imports only what stands left of it. What
+# stands in the folder itself is "".
+FOLDERS = {
+    "worker": (
+        ("observe",),
+        ("queue",),
+        ("tasks", "archiving"),
+        ("recovery", "schedules", "handler"),
+        ("client", "runs", "arq"),
+        ("pool",),
+        ("",),
+    ),
+    "worker/tasks": (
+        ("recorded",),
+        ("",),
+        ("children",),
+        ("execution",),
+        ("views",),
+        ("messaging", "waitpoints", "submitting"),
+        ("operate",),
+    ),
+}
 # The package itself hands out what store.py composes.
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 RANK[""] = RANK["store"]
 # What a store makes of itself when it is first used, and not before.
 LATER = {("store", "redis_state.archive.reading.reader")}
-# The worker imports redis for the errors that arq lets through.
-SENDERS = {"redis": ("transport", "embedded", "worker"), "arq": ("worker",)}
+SENDERS = {"redis": ("transport/", "embedded/"), "arq": ("worker/arq/",)}
 # Ruff leaves one statement on a line.
 _IMPORT = re.compile(
     r"^[ \t]*(?P<statement>(?:from|import)[ \t][^\n(]*(?:\([^)]*\))?[^\n]*)$", re.MULTILINE
@@ -97,8 +118,27 @@ def _wrong_ways(source: str, file: str) -> Iterator[str]:
         later = (part, name) in LATER
         if root == "redis_state" and not later and RANK.get(_part(rest), len(LAYERS)) > RANK[part]:
             yield f"{file}:{line} {part} must not import {name}"
-        if root in SENDERS and part not in SENDERS[root]:
+        if root in SENDERS and not file.startswith(SENDERS[root]):
             yield f"{file}:{line} only {' and '.join(SENDERS[root])} may import {root}"
+        for folder, layers in FOLDERS.items():
+            inside, ranks = f"redis_state/{folder}/", _ranks(layers)
+            imported = f"{name.replace('.', '/')}/"
+            if not f"redis_state/{file}".startswith(inside) or not imported.startswith(inside):
+                continue
+            own = _folder(file.removeprefix(f"{folder}/"), ranks)
+            other = _folder(imported.removeprefix(inside), ranks)
+            if own != other and ranks[other] >= ranks[own]:
+                yield f"{file}:{line} {folder}/{own} must not import {name}"
+
+
+def _ranks(layers: tuple[tuple[str, ...], ...]) -> dict[str, int]:
+    return {part: rank for rank, layer in enumerate(layers) for part in layer}
+
+
+def _folder(path: str, ranks: dict[str, int]) -> str:
+    """Name the part of a folder that a path inside of it belongs to."""
+    first = path.partition("/")[0]
+    return first if first in ranks else ""
 
 
 def test_commands_are_built_in_the_transport_only() -> None:
@@ -123,6 +163,13 @@ def test_every_module_has_a_layer() -> None:
     assert not missing, "place them in LAYERS"
 
 
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_folder_inside_has_a_layer(folder: str) -> None:
+    inside = [file.removeprefix(f"{folder}/") for file in MODULES if file.startswith(f"{folder}/")]
+    found = {path.partition("/")[0] if "/" in path else "" for path in inside}
+    assert found == _ranks(FOLDERS[folder]).keys(), "place them in FOLDERS"
+
+
 def test_imports_point_left() -> None:
     wrong = [
         line
@@ -145,6 +192,15 @@ def test_imports_point_left() -> None:
         ("store.py", "import arq"),
         ("stores/sessions/tasks.py", "from redis import Redis"),
         ("worker/pool/worker.py", "from redis_state.cli import main"),
+        ("worker/pool/worker.py", "from arq.worker import Retry"),
+        ("worker/observe/stats.py", "from redis_state.worker.queue.backlog import Backlog"),
+        ("worker/observe/stats.py", "if TYPE_CHECKING:\n    from redis_state.worker import tasks"),
+        ("worker/queue/loop.py", "from redis_state.worker import AgentWorker"),
+        ("worker/schedules/submit.py", "from redis_state.worker.recovery import sweeper"),
+        ("worker/schedules/submit.py", "from ..client.client import TaskClient"),
+        ("worker/tasks/recorded/journal.py", "from redis_state.worker.tasks.moves import SKEW_MS"),
+        ("worker/tasks/moves.py", "from redis_state.worker.tasks.children.children import Job"),
+        ("worker/tasks/operate/bulk.py", "from redis_state.worker.recovery.sweeper import Sweeper"),
         ("primitives/log.py", "from redis import (  # (a)\n    Redis,  # b)\n)"),
         ("models/task.py", '"""\nfrom here\n"""\nfrom redis_state.worker import (\n    pool,\n)'),
     ],
@@ -160,7 +216,12 @@ def test_checker_finds_an_import_that_points_right(file: str, source: str) -> No
         ("transport/sending/sender.py", "from redis.asyncio.connection import Connection"),
         ("transport/subscriber.py", "from .lua import Script\nfrom .. import errors"),
         ("agents/state/session.py", "from redis_state.stores.sessions import tasks"),
-        ("worker/pool/worker.py", "import arq\nfrom redis_state import RedisStateStore"),
+        ("worker/arq/runner.py", "import arq\nfrom redis_state import RedisStateStore"),
+        ("worker/client/client.py", "from redis_state.worker.schedules import client"),
+        ("worker/client/client.py", "from redis_state.worker.client.reading import ClientReading"),
+        ("worker/tasks/moves.py", "from redis_state.worker.tasks.recorded.replay import Replay"),
+        ("worker/tasks/moves.py", "from redis_state.worker.tasks.started import StartedRun"),
+        ("worker/agents.py", "from redis_state.worker.runs.config import Handler"),
         ("cli/main.py", "from redis_state.demo.run import run_demo"),
     ],
 )

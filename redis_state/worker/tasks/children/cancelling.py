@@ -16,11 +16,10 @@ from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.queue.job import Job
 from redis_state.worker.tasks.children.children import ChildTasks
+from redis_state.worker.tasks.recorded.compensations import ON_CANCEL
 from redis_state.worker.tasks.transitions import TaskTransitions
 
 WITH_PARENT = "its parent was cancelled"
-# There in a task's journal if its cancel is to be compensated, see `compensation`.
-ON_CANCEL = "undo on cancel"
 _AT_ONCE = 50
 
 

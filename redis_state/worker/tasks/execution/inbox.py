@@ -15,39 +15,28 @@ of the loss sends the same event again.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import NoReturn
 
 from redis_state import limits
-from redis_state.backoff import Backoff
 from redis_state.errors import (
     BackendError,
-    CursorGap,
     InvalidField,
     LeaseLost,
     PayloadUnreadable,
-    RedisStateError,
 )
 from redis_state.models import SteeringEvent, SteeringEventType
 from redis_state.primitives.signal import Row
 from redis_state.store import RedisStateStore
 from redis_state.transport.key_text import entry_id
+from redis_state.worker.tasks.execution.follower import AGAIN_S, SteeringFollower
 from redis_state.worker.tasks.recorded.journal import Journals
 from redis_state.worker.tasks.recorded.lanes import Lane, SteeringRow
 from redis_state.worker.tasks.recorded.replay import Replay
-
-log: logging.Logger = logging.getLogger(__name__)
-
-_AGAIN_S = 1.0
-_BACKOFF_S = Backoff(_AGAIN_S, 30.0)
-_PATIENCE_S = 300.0
-# A run that ends before, without a checkpoint, need not subscribe.
-_FOLLOW_AFTER_S = 0.05
 
 # True in the asyncio task that runs compensations: what has ended the handler does not end it.
 UNDOING: ContextVar[bool] = ContextVar("redis_state_undoing", default=False)
@@ -90,9 +79,12 @@ class Inbox:
         self._replay = replay
         self._session_id = session_id
         self._task_id = task_id
-        self._begins_after = after
-        self._after = after
-        self._heard_from_ms = heard_from_ms
+        self.follower: SteeringFollower = SteeringFollower(
+            *(store, session_id, task_id),
+            after=after,
+            heard_from_ms=heard_from_ms,
+            receive=self._receive,
+        )
         self._on_hard_cancel = on_hard_cancel
         self._on_priority = on_priority
         # Events of before the task was reopened, which steer it no more, count as received.
@@ -112,8 +104,6 @@ class Inbox:
         self._recording: dict[asyncio.Task[None], Callable[[], Awaitable[None]]] = {}
         # What is recorded only if the handler comes to another checkpoint.
         self._later: list[tuple[str, bytes]] = []
-        self._starting: asyncio.TimerHandle | None = None
-        self._follower: asyncio.Task[None] | None = None
         # Returns the lane of the caller that takes events.
         self.lane: Callable[[], Lane] = partial(replay.named, "")
         # Called at each checkpoint, with the steps and updates that are about to begin.
@@ -155,7 +145,7 @@ class Inbox:
         Recorded when it returns. In a replay it returns at once what it returned before. Errors:
         TaskCancelled.
         """
-        self._follow_now()
+        self.follower.follow_now()
         lane = self.lane()
         if timeout_s is not None and not lane.is_due and lane.passes():
             return []
@@ -173,7 +163,7 @@ class Inbox:
                     self._arrived.clear()
                     with suppress(TimeoutError):
                         # Withheld events become due after a while, without a message.
-                        async with asyncio.timeout(_AGAIN_S if self._holds_for(lane) else None):
+                        async with asyncio.timeout(AGAIN_S if self._holds_for(lane) else None):
                             await self._arrived.wait()
         except TimeoutError:
             lane.go_live()
@@ -210,7 +200,7 @@ class Inbox:
     def checking(self, *, steps: int = 0, updates: int = 0) -> Awaitable[None] | None:
         """Pass a checkpoint; return what is to be awaited for that, as a rule nothing."""
         replay = self._replay
-        steered = self._over or self._cancelled or self._recording or self._follower is None
+        steered = self._over or self._cancelled or self._recording or self.follower.task is None
         replayed = replay.rewound or replay.rehearsal is not None or UNDOING.get()
         if steered or self._later or replayed or not self._open.is_set():
             return self._steered(steps, updates)
@@ -230,8 +220,7 @@ class Inbox:
             if rehearsal is not None:
                 rehearsal.move()
             return
-        if self._follower is None:
-            self._follow_now()
+        self.follower.follow_now()
         self.raise_if_over()
         while self._later:
             self.record_soon(*self._later.pop(0))
@@ -247,7 +236,7 @@ class Inbox:
         """Wait until the run has ended, and raise the reason. Errors: TaskCancelled, LeaseLost."""
         if self._replay.rehearsal is not None:
             await self._replay.rehearsal.end("inbox")
-        self._follow_now()
+        self.follower.follow_now()
         while True:
             self.raise_if_over()
             self._arrived.clear()
@@ -266,94 +255,7 @@ class Inbox:
 
     async def catch_up(self) -> None:
         """Read what is there already, so that a handler starts with all of it."""
-        while True:
-            try:
-                page = await self._store.read_steering(
-                    self._session_id, after=self._after, task_id=self._task_id
-                )
-            except CursorGap as gap:
-                self._resume(gap)
-                continue
-            for entry in page.entries:
-                if self._is_heard(entry.cursor):
-                    self._receive(entry.value)
-            self._after = page.cursor
-            if page.at_end:
-                return
-
-    def begin_following(self) -> None:
-        """Receive what arrives from now on: after a moment, or from the first checkpoint on."""
-        self._starting = asyncio.get_running_loop().call_later(_FOLLOW_AFTER_S, self._follow_now)
-
-    async def end_following(self) -> None:
-        """Receive nothing more."""
-        if self._starting is not None:
-            self._starting.cancel()
-            # An undo that waits after a handler that ended at once must not begin it either.
-            self._starting = None
-        if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.wait({self._follower})
-
-    def _follow_now(self) -> None:
-        if self._starting is not None and self._follower is None:
-            self._starting.cancel()
-            self._follower = asyncio.create_task(self.follow())
-            self._follower.add_done_callback(self._follow_again)
-
-    def _follow_again(self, stopped: asyncio.Task[None]) -> None:
-        """Follow again if something else than the end of the run has stopped it."""
-        # Read in any case, or asyncio tells of it with its traceback.
-        error = None if stopped.cancelled() else stopped.exception()
-        if self._starting is None:
-            return
-        cause = "cancelled" if error is None else type(error).__name__
-        log.warning("steering of task %r was not followed any more: %s", self._task_id, cause)
-        self._follower = None
-        if error is None:
-            self._follow_now()
-        else:
-            loop = asyncio.get_running_loop()
-            self._starting = loop.call_later(_AGAIN_S, self._follow_now)
-
-    async def follow(self) -> None:
-        """Receive what arrives from now on, until cancelled."""
-        # When the run began: see `catch_up`, which is not called if there was nothing.
-        was_read, failures = True, 0
-        while True:
-            entries = self._store.steering.watch(
-                self._session_id,
-                after=self._after,
-                task_id=self._task_id,
-                reconnect_timeout_s=_PATIENCE_S,
-                was_read=was_read,
-            )
-            was_read = False
-            try:
-                async with aclosing(entries):
-                    async for entry in entries:
-                        # Else one that cannot be received would keep all later ones away.
-                        self._after, failures = entry.cursor, 0
-                        if self._is_heard(entry.cursor):
-                            self._receive(entry.value)
-            except CursorGap as gap:
-                self._resume(gap)
-            except RedisStateError as error:
-                log.warning("steering of task %r is not heard: %s", self._task_id, error)
-                await asyncio.sleep(_AGAIN_S)
-            except Exception as error:
-                log.warning(
-                    "steering of task %r is not heard: %s",
-                    self._task_id,
-                    type(error).__name__,
-                    exc_info=self._store.base.payloads.loggable(error),
-                )
-                failures += 1
-                await asyncio.sleep(_BACKOFF_S.after(failures))
-
-    def _is_heard(self, cursor: str) -> bool:
-        """Return whether a row is of this task, and not of a much earlier one of its id."""
-        return int(cursor.split("-")[1]) >= self._heard_from_ms
+        await self.follower.catch_up()
 
     def _has_for(self, lane: Lane) -> bool:
         """Return whether `_take` would return something."""
@@ -419,15 +321,6 @@ class Inbox:
     def _read(self, row: SteeringRow) -> SteeringEvent:
         row_id, data = row
         return self._store.steering.read(self._session_id, Row(0, 0, row_id, self._task_id, data))
-
-    def _resume(self, gap: CursorGap) -> None:
-        """Read on where the log says, or from the beginning if the server lost rows.
-
-        What was received before is not received again, so no clock is needed to find what is new.
-        """
-        log.warning("steering of task %r was dropped: %s", self._task_id, gap)
-        again = gap.reason != "trimmed" and gap.cursor != self._begins_after
-        self._after = self._begins_after if again else gap.resume_after
 
     def _receive(self, event: SteeringEvent) -> None:
         if event.event_id in self._received:

@@ -40,11 +40,6 @@ log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# How often a call that waits for other steps looks for what it waits for.
-_CHECK_EVERY_S = 1.0
-# How long a handler has to end by the failure of a step before a pause ends the run.
-_SETTLES_S = 0.02
-
 
 @dataclass(frozen=True, slots=True)
 class StepPolicy:
@@ -88,7 +83,8 @@ class Steps(CallNames):
         self._traced = telemetry.may_trace()
         self._running = RunningSteps(self._show_running)
         self._patches = Patches(started, inbox)
-        self._open = OpenSteps()
+        # Those that work now, in all branches.
+        self.open: OpenSteps = OpenSteps(inbox, self._root)
         # What earlier runs have seen fail, and their handlers have handled.
         self._failures = failures_of(started.journal)
         # Called with each step that has failed; it is kept for later runs if it has a place.
@@ -171,80 +167,9 @@ class Steps(CallNames):
         return run.is_behind(working.entry, own=own, branch=branch)
 
     @property
-    def open(self) -> OpenSteps:
-        """The steps that work now, in all branches."""
-        return self._open
-
-    @property
     def in_work(self) -> bool:
         """Whether the caller is the work of a step, which is done again until it is recorded."""
         return WORKING.get() is not None
-
-    @property
-    def within(self) -> tuple[str, ...]:
-        """The steps in whose work the caller is, one in the other."""
-        working = WORKING.get()
-        return () if working is None else working.entries
-
-    async def end_run(
-        self,
-        end: Callable[[], Awaitable[T | None]],
-        look: Callable[[], Awaitable[tuple[T | None, float]]],
-    ) -> T | None:
-        """End the run by ``end`` once no other step works; return None if it has ended.
-
-        Until then ``look`` is called now and then. What either of them finds is returned, and the
-        run continues. ``look`` also returns for how many seconds it need not be called. Errors:
-        theirs; TaskCancelled, LeaseLost.
-        """
-        settled = True
-        with self._open.waiting(self.within):
-            while True:
-                if not self._open.are_quiet:
-                    settled = False
-                    found, left_s = await look()
-                    if found is not None:
-                        break
-                    await self._until_quiet(min(left_s, _CHECK_EVERY_S))
-                elif self._has_returned:
-                    await self._inbox.until_over()
-                elif not settled:
-                    # The failure of a step that has just ended may be about to end the handler.
-                    await asyncio.sleep(_SETTLES_S)
-                    settled = True
-                else:
-                    with self._open.ending():
-                        found = await end()
-                    if found is None:
-                        return None
-                    break
-            await self.passable()
-            return found
-
-    async def passable(self) -> None:
-        """Wait while another call is ending the run. Errors: those of a run that has ended."""
-        if self._open.ends:
-            await self._open.until_open()
-            self._inbox.raise_if_over()
-
-    @property
-    def _has_returned(self) -> bool:
-        """Whether the handler has ended: what it left behind does not pause its task."""
-        home: Any = self._root.home
-        return isinstance(home, asyncio.Task) and bool(home.done())
-
-    async def _until_quiet(self, within_s: float) -> None:
-        quiet = asyncio.ensure_future(self._open.until_quiet())
-        over = asyncio.ensure_future(self._inbox.until_over())
-        both = {quiet, over}
-        try:
-            await asyncio.wait(both, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-            if over.done():
-                over.result()
-        finally:
-            quiet.cancel()
-            over.cancel()
-            await asyncio.gather(quiet, over, return_exceptions=True)
 
     async def record(self, entry: str, value: bytes) -> None:
         """Record what this run has learned. Errors: LeaseLost, JournalRewound."""
@@ -282,7 +207,7 @@ class Steps(CallNames):
 
     def unfinished(self) -> set[asyncio.Task[Any]]:
         """Return the asyncio tasks of the handler that still run, without the one that asks."""
-        found = {*self._started.replay.asyncio_tasks(), *self._open.callers.values()}
+        found = {*self._started.replay.asyncio_tasks(), *self.open.callers.values()}
         own = asyncio.current_task()
         return {task for task in found if not (task is None or task is own or task.done())}
 
@@ -338,7 +263,7 @@ class Steps(CallNames):
         checkpoint: bool = False,
         counted: bool = False,
     ) -> Any:
-        steps = self._open
+        steps = self.open
         caller = steps.callers[entry] = asyncio.current_task()
         # One coroutine, as far as it goes: each reply would have to pass through each of several.
         try:
@@ -356,7 +281,7 @@ class Steps(CallNames):
                 await self.check_call(entry)
                 await self.rehearsed(entry)
             if steps.ends:
-                await self.passable()
+                await steps.passable()
             began_s = monotonic()
             if policy is None or policy.attempts == 1:
                 found = await self._once(entry, name, work, caller)

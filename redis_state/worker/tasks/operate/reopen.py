@@ -19,7 +19,7 @@ run: the cancel of before is not theirs any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,25 +44,23 @@ from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.children.cancelling import WITH_PARENT, parent_cancelled
 from redis_state.worker.tasks.children.children import ChildTasks
-from redis_state.worker.tasks.execution.compensation import is_undone
 from redis_state.worker.tasks.moves import announcement, status_update
-from redis_state.worker.tasks.recorded.journal import (
-    FAILED,
-    PLACE,
-    Journals,
-    failures_of,
-    joined_child,
-    received,
-    steps_of,
+from redis_state.worker.tasks.operate.left_out import (
+    depends_on_why,
+    failed_steps,
+    is_failed_end,
+    joined_children,
+    missed_messages,
+    overdue_pauses,
 )
-from redis_state.worker.tasks.recorded.rehearsal import class_of_kind
+from redis_state.worker.tasks.recorded.compensations import is_undone
+from redis_state.worker.tasks.recorded.journal import Journals, steps_of
 
 _REOPENED = (TaskStatus.FAILED, TaskStatus.CANCELLED)
 # What steered the run that is over, and not its handler.
 _STEERED_RUN = (SteeringEventType.CANCEL, SteeringEventType.PAUSE, SteeringEventType.RESUME)
 _LONGEST_KEY = 200
 _UNDONE = "what it did was undone: rerun it"
-_NOT_COMPLETE = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +159,14 @@ class Reopening:
                 raise RetryRefused(task_id, _UNDONE)
             why = await self._why(state, journal)
             joins = await self._failed_ends(keys, journal, why)
-            dropped = [*joins, *_overdue(journal, why, beyond=joins), *_missed(journal, why)]
-            dropped += _failures(journal, why, beyond=joins)
+            dropped = [
+                *joins,
+                *overdue_pauses(journal, why, beyond=joins),
+                *missed_messages(journal, why),
+            ]
+            dropped += failed_steps(journal, why, beyond=joins)
             steps = len(steps_of(journal)) - len(joins)
-            ended = _joined(journal, (entry for entry, _ in steps_of(journal)))
+            ended = joined_children(journal, (entry for entry, _ in steps_of(journal)))
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptState(
                 keys.task, f"the task cannot be read: {type(error).__name__}"
@@ -188,7 +190,7 @@ class Reopening:
         error = state.error or ""
         if state.status is not TaskStatus.FAILED:
             return ""
-        if type(error) is Sealed and not _depends_on_why(journal):
+        if type(error) is Sealed and not depends_on_why(journal):
             return ""
         of = f"task {state.task_id!r}"
         return str(await self._store.base.payloads.fetch(error, of=of, field="error"))
@@ -201,14 +203,14 @@ class Reopening:
         found: list[str] = []
         at_end = True
         steps = steps_of(journal)
-        joined = _joined(journal, (entry for entry, _ in steps))
+        joined = joined_children(journal, (entry for entry, _ in steps))
         for entry, note in reversed(steps):
             child = joined.get(entry)
             at_end = at_end and child is not None
             if child is None or not (at_end or child in why):
                 continue
             # Read as a run does: a large one stands elsewhere, and one may be sealed.
-            if _is_failed_end(await self._journals.result(keys, entry, note)):
+            if is_failed_end(await self._journals.result(keys, entry, note)):
                 found.append(entry)
             else:
                 at_end = False
@@ -335,75 +337,3 @@ def _is_of_a_protocol(fields: Mapping[str, bytes]) -> bool:
     """Return whether a task's phase has a word of its own: see `transition_task`."""
     status, _, word = fields.get("phase", b"").rpartition(b":")
     return bool(word) and word != status.partition(b":")[0]
-
-
-def _joined(journal: Mapping[str, Any], entries: Iterable[str]) -> dict[str, str]:
-    """Find the steps that record the end of a child; each with the child's id."""
-    found = {entry: joined_child(entry, journal) for entry in entries}
-    return {entry: journal[child]["task"] for entry, child in found.items() if child is not None}
-
-
-def _depends_on_why(journal: Mapping[str, Any]) -> bool:
-    """Return whether a retry leaves out what failed the task, which its error names."""
-    return (
-        bool(_joined(journal, (entry for entry, _ in steps_of(journal))))
-        or bool(failures_of(journal))
-        or any(_is_timed_out(entry, note) for entry, note in journal.items())
-        or any(journal[entry] is None for entry in received(journal))
-    )
-
-
-def _is_timed_out(entry: str, note: Any) -> bool:
-    return entry.startswith("pause:") and note.get("timed_out") == "fail"
-
-
-def _is_failed_end(result: Any) -> bool:
-    match result:
-        case {"status": str(status)}:
-            return status in _NOT_COMPLETE
-        case _:
-            return False
-
-
-def _overdue(journal: Mapping[str, Any], error: str, *, beyond: Collection[str]) -> list[str]:
-    """Find the pauses that timed out and failed the task, with what was learned of them."""
-    last = max((note.place for entry, note in steps_of(journal) if entry not in beyond), default=0)
-    found: list[str] = []
-    for entry, note in journal.items():
-        if not _is_timed_out(entry, note):
-            continue
-        if error.startswith("PauseTimeout") or int(note.get("place", 0)) > last:
-            found += [entry, f"decided:{entry}"]
-    return found
-
-
-def _failures(journal: Mapping[str, Any], error: str, *, beyond: Collection[str]) -> list[str]:
-    """Find the steps that failed behind the last recorded one, and those that failed the task."""
-    last = max((note.place for entry, note in steps_of(journal) if entry not in beyond), default=0)
-    found: list[str] = []
-    for entry, note in failures_of(journal).items():
-        match note["error"]:
-            case [kind, text]:
-                failed_it = f"{class_of_kind(kind)}: {text}" in error
-            case _:  # sealed, it cannot be compared
-                failed_it = False
-        if failed_it or note["place"] > last:
-            found.append(FAILED + entry)
-    return found
-
-
-def _missed(journal: Mapping[str, Any], error: str) -> list[str]:
-    """Find the message whose timeout failed the task: the last that did not come.
-
-    Of a group, whose error names others too, all that did not come behind the last recorded step.
-    """
-    if "ReceiveTimeout" not in error:
-        return []
-    places = {entry: place for entry, place in received(journal).items() if journal[entry] is None}
-    if not error.startswith("ReceiveTimeout"):
-        step = max((note.place for _, note in steps_of(journal)), default=0)
-        places = {entry: place for entry, place in places.items() if place > step}
-    elif places:
-        last = max(places, key=lambda entry: places[entry])
-        places = {last: places[last]}
-    return [name for entry in places for name in (entry, PLACE + entry)]

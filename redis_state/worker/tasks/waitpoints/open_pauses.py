@@ -42,6 +42,8 @@ from redis_state.worker.tasks.waitpoints.pause_tokens import find_pause, token_m
 Fields: TypeAlias = dict[str, Any]
 
 _SLICE = 500
+# How many are looked at to count them.
+_MOST_READ = 10_000
 # The fields that decide whether a pause is open, then its content.
 _TOKEN_FIELDS = ("state", "task", "order", "opened", "expires", "timer")
 _TASK_FIELDS = ("finished", "order")
@@ -120,6 +122,16 @@ async def read_open_pause(store: RedisStateStore, token: str) -> OpenPause | Non
 async def ages_of_open_pauses(store: RedisStateStore, *, most: int) -> list[float]:
     """Return for how many seconds each pause is open by now, of ``most`` of the oldest."""
     return await PauseReading(store, None).ages(most)
+
+
+async def pauses_older_than(store: RedisStateStore, ages: Sequence[float]) -> Sequence[int]:
+    """Count the open pauses by how long they are so; looks at 10,000 of them at most.
+
+    One that a task has opened and does not wait for is open too; a task that waits for its
+    children has none. All by the server's clock.
+    """
+    found = await ages_of_open_pauses(store, most=_MOST_READ)
+    return [sum(1 for age in found if age > limit or limit == 0) for limit in ages]
 
 
 class PlacedPause(NamedTuple):

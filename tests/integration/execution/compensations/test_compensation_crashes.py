@@ -15,7 +15,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.models import TaskState, TaskStatus, UpdateType
 from redis_state.worker import TaskClient
-from redis_state.worker.tasks.execution.compensation import read_compensations
+from redis_state.worker.tasks.recorded.compensations import read_compensations
 from tests.processes.workers.killed.saga_worker import BOOKED
 from tests.support.processes.pools import SESSION, client_of, open_token, updates_of
 from tests.support.processes.worker_processes import worker_process

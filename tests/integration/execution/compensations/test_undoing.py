@@ -23,7 +23,7 @@ from redis_state.worker import (
     TaskContext,
     retried,
 )
-from redis_state.worker.tasks.execution.compensation import Compensation, read_compensations
+from redis_state.worker.tasks.recorded.compensations import Compensation, read_compensations
 from tests.support.processes.pools import (
     SESSION,
     pool,

@@ -24,11 +24,13 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from redis_state.worker.observe import metrics
 from redis_state.worker.observe import tracing as telemetry
-from redis_state.worker.observe.metrics import WorkerMetrics, count_regularly, pauses_older_than
+from redis_state.worker.observe.metrics import WorkerMetrics, count_regularly
 from redis_state.worker.observe.stats import RunOutcome, WorkerStats
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.waitpoints import open_pauses
+from redis_state.worker.tasks.waitpoints.open_pauses import pauses_older_than
 from tests.support.processes import children
 from tests.support.processes.pools import (
     SESSION,
@@ -400,7 +402,7 @@ async def test_no_more_pauses_are_looked_at_than_the_limit(
         tasks = [await client.submit("works", "pause", session_id=SESSION) for _ in range(8)]
         for task in tasks:
             await becomes(client, task, TaskStatus.PAUSED)
-        monkeypatch.setattr(metrics, "_MOST_READ", 5)
+        monkeypatch.setattr(open_pauses, "_MOST_READ", 5)
         assert await pauses_older_than(store, [0]) == [5]
         for task in tasks:
             await client.cancel(SESSION, task)

@@ -16,8 +16,8 @@ from redis_state.errors import InvalidField, KeyReused
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
-from redis_state.worker.tasks.gathering import MOST_ITEM_BYTES
 from redis_state.worker.tasks.histories import read_history
+from redis_state.worker.tasks.submitting.gathering import MOST_ITEM_BYTES
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of
 from tests.support.scripts.replies import clock_ms
 

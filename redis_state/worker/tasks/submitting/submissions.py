@@ -14,7 +14,7 @@ from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.new_tasks import NewTasks
-from redis_state.worker.tasks.turns import InTurn, OnBusy, Turns
+from redis_state.worker.tasks.submitting.turns import InTurn, OnBusy, Turns
 
 
 class SubmitOptions(TypedDict, total=False):

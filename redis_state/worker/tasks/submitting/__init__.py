@@ -1,0 +1,1 @@
+"""How a task is submitted: by itself, in turn with others, or gathered from many calls."""
