@@ -232,10 +232,13 @@ class GraphRun:
             at = await self._inner_place()
             if stopped or f"breakpoint {at}" in self._opened:
                 found = [(at, list(state.next))]
+        pauses: list[Pause] = []
         for at, nodes in found:
             options = self._pause_options("breakpoint", f"breakpoint {at}")
             await self._emit("updates", {_INTERRUPT: []}, f"breakpoint {at}")
-            pause = await self._ctx.open_pause("await_input", {"breakpoint": nodes}, **options)
+            payload = {"breakpoint": nodes}
+            pauses.append(await self._ctx.open_pause("await_input", payload, **options))
+        for (at, _), pause in zip(found, pauses, strict=True):
             decision = await self._ctx.wait_for(pause)
             if not decision.approved:
                 raise PauseRejected(pause.name, actor=decision.actor)

@@ -19,7 +19,7 @@ from redis_state.integrations.langgraph import RedisSaver, graph_handler
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Handler, OpenPause, TaskClient, TaskContext, TaskHandedBack
-from tests.support.agents.graphs import Log
+from tests.support.agents.graphs import Log, config_of
 from tests.support.processes.pools import SESSION, becomes, pool
 
 
@@ -181,6 +181,45 @@ async def test_a_retry_asks_again_at_a_breakpoint_whose_pause_ran_out(
         state = await becomes(client, task, TaskStatus.FAILED)
     assert "PauseTimeout" in (state.error or "")
     assert done == ["a"]
+
+
+async def test_a_breakpoint_is_asked_again_behind_a_change_of_the_state(
+    store: RedisStateStore,
+) -> None:
+    done: list[str] = []
+    graph = _line(done, "ab", interrupt_after=["a"])
+    handler = graph_handler(lambda saver: graph(checkpointer=saver))
+    async with pool(store, {"g": handler}) as client:
+        task = await client.submit("g", {"log": []}, session_id=SESSION)
+        seen: list[str | None] = []
+        first = await _asked(client, seen)
+        await becomes(client, task, TaskStatus.PAUSED)
+        changed = graph(checkpointer=RedisSaver(store))
+        await changed.aupdate_state(config_of(SESSION), {"log": ["changed"]})
+        await _approve(client, first)
+        await _approve(client, await _asked(client, seen))
+        assert (await client.result(SESSION, task))["log"] == ["a", "changed", "b"]
+
+
+async def test_breakpoints_side_by_side_are_asked_at_once(store: RedisStateStore) -> None:
+    done: list[str] = []
+    inner = _line(done, "ab", interrupt_before=["b"])
+
+    def build(saver: RedisSaver) -> Any:
+        graph: Any = StateGraph(Log)
+        for name in "xy":
+            graph.add_node(name, inner())
+            graph.add_edge(START, name)
+        return graph.compile(checkpointer=saver)
+
+    async with pool(store, {"g": graph_handler(build)}) as client:
+        task = await client.submit("g", {"log": []}, session_id=SESSION)
+        seen: list[str | None] = []
+        pauses = [await _asked(client, seen) for _ in range(2)]
+        assert done == ["a", "a"]
+        for pause in pauses:
+            await _approve(client, pause)
+        assert (await client.result(SESSION, task))["log"] == ["a", "b", "a", "b"]
 
 
 async def test_a_task_whose_thread_is_deleted_while_it_waits_does_not_begin_again(
