@@ -185,8 +185,8 @@ class GraphRun:
         begun = await self._ctx.step("graph", self._newest)
         newest, is_own = await self._newest_and_own()
         if not is_own:
-            # A task opens a pause behind a checkpoint of its own.
-            if newest != begun or self._opened:
+            # A task opens a pause behind a checkpoint of its own. A fork has also its source's.
+            if newest != begun or (self._opened and not self._ctx.forked):
                 raise ThreadMoved(self._thread_id)
             await self._stream(self._ctx.input)
         stopped = not is_own

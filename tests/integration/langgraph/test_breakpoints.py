@@ -239,6 +239,20 @@ async def test_a_task_whose_thread_is_deleted_while_it_waits_does_not_begin_agai
     assert done == ["a"]
 
 
+async def test_a_fork_with_a_thread_of_its_own_begins_it(store: RedisStateStore) -> None:
+    done: list[str] = []
+    graph = _line(done, "aB")
+    handler = graph_handler(lambda saver: graph(checkpointer=saver), thread="task")
+    async with pool(store, {"g": handler}) as client:
+        task, seen = await client.submit("g", {"log": []}, session_id=SESSION), list[str | None]()
+        for number in (1, 2):
+            await _approve(client, await _asked(client, seen))
+            assert (await client.result(SESSION, task))["log"] == ["a", "B"]
+            assert done == ["a", "B"] * number
+            if number == 1:
+                task = await client.fork(SESSION, task)
+
+
 async def test_a_session_whose_id_has_a_nul_goes_on_behind_a_pause(store: RedisStateStore) -> None:
     done: list[str] = []
     graph = _line(done, "aB")
