@@ -43,6 +43,7 @@
     │   ├── TaskFailed             it is FAILED
     │   └── TaskWasCancelled       it is CANCELLED
     ├── PauseTimeout           a pause was not resolved in time
+    ├── PauseRejected          a pause was rejected, and its handler ends
     ├── ReceiveTimeout         no message came in time
     ├── InvalidMessage         a message is not of the type that its receiver needs
     ├── RequestFailed          a request to a task got no answer
@@ -137,6 +138,7 @@ from redis_state.errors.outcomes import (
     CursorGap,
     InvalidMessage,
     NoReceiver,
+    PauseRejected,
     PauseTimeout,
     ReceiveTimeout,
     RequestFailed,
@@ -180,6 +182,7 @@ __all__ = [
     "NotADecider",
     "NotFound",
     "OutcomeUnknown",
+    "PauseRejected",
     "PauseTimeout",
     "PayloadLost",
     "PayloadStoreUnavailable",

@@ -134,11 +134,14 @@ class ThreadClaimed(Conflict):
 class ThreadMoved(Conflict):
     """Another task, or a caller of the graph, has continued the thread since the task began.
 
-    What the task waited for is not there any more. Submit tasks of one thread in turn.
+    Or the thread was deleted, or has expired, while the task waited. What it waited for is not
+    there any more. Submit tasks of one thread in turn.
     """
 
     def __init__(self, thread_id: str) -> None:
-        super().__init__(f"thread {thread_id!r} was continued by another task or caller")
+        super().__init__(
+            f"thread {thread_id!r} was continued by another task or caller, or is gone"
+        )
         self.thread_id = thread_id
 
 

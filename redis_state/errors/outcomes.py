@@ -73,6 +73,15 @@ class PauseTimeout(RedisStateError):
         self.name = name
 
 
+class PauseRejected(RedisStateError):
+    """The pause ``name`` was rejected by ``actor``, and all that its handler can do is end."""
+
+    def __init__(self, name: str, *, actor: str) -> None:
+        super().__init__(f"the pause {name!r} was rejected by {actor!r}")
+        self.name = name
+        self.actor = actor
+
+
 class ReceiveTimeout(RedisStateError):
     """No message ``name`` came in time. That is recorded: a later run gets the same error."""
 

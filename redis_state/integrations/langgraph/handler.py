@@ -10,13 +10,18 @@ stood still or the server's history went back, hands the task back.
 **Where it resumes.** The first run records the newest checkpoint of the thread, and then gives the
 graph the input. All checkpoints of the task carry its name. So a later run can compare the newest
 checkpoint. If it is of this task, the run resumes the graph there. If it is the recorded one, the
-input was lost, and is given again. If it is another one, the run fails with `ThreadMoved`. What a
-person has changed since (`aupdate_state`) is of the task whose checkpoint it changes. A
+input was lost, and is given again. If it is another one, the run fails with `ThreadMoved`. So it
+does if the task has opened a pause and has no checkpoint: its thread was deleted. What a person has
+changed since (`aupdate_state`) is of the task whose checkpoint it changes. A
 decision never reaches another task's interrupts.
 
 **Decisions.** An interrupt is a pause with the interrupt's id as its key. So of all decisions one
 is accepted. It is in the task's journal before the graph gets it. A crash between the two repeats
 the resume with the same decision. LangGraph runs a node again from its start when it resumes it.
+
+**Breakpoints.** A stop at a static breakpoint is a pause, whose key is the checkpoint at which the
+graph, or the subgraph, stands. A run that begins again asks there again, unless it was decided. A
+rejection fails the task.
 
 **Events.** An event's key is made of its mode, its content, and the checkpoint that its step began
 with. It also has how often the content came in that step. A step that is repeated after a crash
@@ -39,10 +44,23 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.types import Command, StateSnapshot
+from langgraph.types import Command, Interrupt, StateSnapshot
 
 from redis_state import limits
-from redis_state.errors import InvalidField, LeaseLost, ThreadClaimed, ThreadMoved
+from redis_state.errors import (
+    InvalidField,
+    LeaseLost,
+    PauseRejected,
+    ThreadClaimed,
+    ThreadMoved,
+)
+from redis_state.integrations.langgraph.breakpoints import (
+    Place,
+    breakpoints,
+    has_breakpoints,
+    place_of,
+    questions,
+)
 from redis_state.integrations.langgraph.saver import RedisSaver
 from redis_state.integrations.langgraph.threads.claims import Run, ThreadClaim
 from redis_state.models import UpdateType
@@ -146,8 +164,8 @@ class GraphRun:
         self._graph = graph
         self._thread_id = thread_id
         # A task that was submitted again under an old id is another one. LangGraph takes no lone
-        # surrogates.
-        task = _task_name(ctx).encode("utf-8", "backslashreplace").decode()
+        # surrogates, and leaves out what is NUL.
+        task = _task_name(ctx).encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
         self._name = f"{task}@{ctx.task.created_at.timestamp():.6f}"
         self._config: dict[str, Any] = {
             **config,
@@ -155,34 +173,40 @@ class GraphRun:
             "metadata": {**config.get("metadata", {}), "run_id": self._name},
         }
         self._options = options
+        self._has_breakpoints = has_breakpoints(graph)
+        # Keys of the pauses that earlier runs have opened, and the breakpoints of this one.
+        self._opened: set[str] = set()
+        self._passed: set[str] = set()
 
     async def run(self) -> Any:
         """Run the graph to its end, or to its next pause."""
         # What was decided for earlier stretches is in the thread.
-        self._ctx.pass_keyed_pauses()
+        self._opened = self._ctx.pass_keyed_pauses()
         begun = await self._ctx.step("graph", self._newest)
         newest, is_own = await self._newest_and_own()
         if not is_own:
-            if newest != begun:
+            # A task opens a pause behind a checkpoint of its own. A fork has also its source's.
+            if newest != begun or (self._opened and not self._ctx.forked):
                 raise ThreadMoved(self._thread_id)
             await self._stream(self._ctx.input)
-        elif (state := await self._state()).tasks and not _awaits_input(state):
-            await self._pass_breakpoint(state)
-            await self._stream(None)
+        stopped = not is_own
         # Not its `next`: that is empty too when a crash left the writes of all tasks of a step
         # without the checkpoint behind them.
         while (state := await self._state()).tasks:
-            if state.interrupts:
-                await self._stream(Command(resume=await self._decisions(state)))
-            else:
-                await self._pass_breakpoint(state, stopped=True)
-                await self._stream(None)
+            await self._pass_breakpoints(state, stopped=stopped)
+            given: Any = None
+            if (asked := questions(state)) and (stopped or _awaits_input(state)):
+                given = Command(resume=await self._decisions(state, asked))
+            await self._stream(given)
+            stopped = True
         await self._publish_last(state)
         return codec.plain(state.values)
 
-    async def _decisions(self, state: StateSnapshot) -> dict[str, Any]:
+    async def _decisions(
+        self, state: StateSnapshot, interrupts: Sequence[Interrupt]
+    ) -> dict[str, Any]:
         """Open a pause for each interrupt, then wait for all; return what resumes each."""
-        interrupts, pauses = state.interrupts, list[Pause]()
+        pauses: list[Pause] = []
         await self._publish_interrupts(state)
         for one in interrupts:
             options = self._pause_options("interrupt", one.id)
@@ -194,16 +218,37 @@ class GraphRun:
             for one, decision in zip(interrupts, decisions, strict=True)
         }
 
-    async def _pass_breakpoint(self, state: StateSnapshot, *, stopped: bool = False) -> None:
-        """Pause where the graph has a breakpoint. A run after a crash knows those before a node."""
-        named: Any = getattr(self._graph, "interrupt_before_nodes", ())
-        if not stopped and named != "*" and not set(named) & set(state.next):
-            return
-        at = state.config.get("configurable", {}).get("checkpoint_id", "")
-        options = self._pause_options("breakpoint", f"breakpoint {at}")
-        payload = {"breakpoint": list(state.next)}
-        await self._emit("updates", {_INTERRUPT: []}, f"breakpoint {at}")
-        await self._ctx.wait_for(await self._ctx.open_pause("await_input", payload, **options))
+    async def _pass_breakpoints(self, state: StateSnapshot, *, stopped: bool) -> None:
+        """Pause at each breakpoint that this run has not passed. Errors: PauseRejected.
+
+        ``stopped`` says that the graph has stopped in this run: then it was at something.
+        """
+        found: list[Place] = []
+        if self._has_breakpoints:
+            found = await breakpoints(self._graph, state, self._graph.aget_state)
+        found = [place for place in found if place[0] not in self._passed]
+        if not found and not questions(state) and (stopped or self._opened):
+            # Of a subgraph that LangGraph does not find, such as one that a tool calls.
+            at = await self._inner_place()
+            if stopped or f"breakpoint {at}" in self._opened:
+                found = [(at, list(state.next))]
+        pauses: list[Pause] = []
+        for at, nodes in found:
+            options = self._pause_options("breakpoint", f"breakpoint {at}")
+            await self._emit("updates", {_INTERRUPT: []}, f"breakpoint {at}")
+            payload = {"breakpoint": nodes}
+            pauses.append(await self._ctx.open_pause("await_input", payload, **options))
+        for (at, _), pause in zip(found, pauses, strict=True):
+            decision = await self._ctx.wait_for(pause)
+            if not decision.approved:
+                raise PauseRejected(pause.name, actor=decision.actor)
+            self._passed.add(at)
+
+    async def _inner_place(self) -> str:
+        """Return what changes with each checkpoint of the thread, of whatever subgraph."""
+        threads = self._saver._threads  # noqa: SLF001 - of this package
+        newest = await threads.namespaces(self._thread_id)
+        return hashlib.sha256(b" ".join(sorted(newest))).hexdigest()[:32]
 
     async def _publish_interrupts(self, state: StateSnapshot) -> None:
         """Publish what the graph waits for, as its stream would: LangGraph yields it only once.
@@ -229,8 +274,7 @@ class GraphRun:
             if not isinstance(names, str) and isinstance(values, dict):
                 named = cast("dict[str, Any]", values)
                 values = {name: named[name] for name in names if name in named}
-            at = state.config.get("configurable", {}).get("checkpoint_id", "")
-            await _publish_values(self._ctx, (), at, values)
+            await _publish_values(self._ctx, (), place_of(state), values)
 
     async def _emit(self, mode: str, data: Any, of: str) -> None:
         """Publish where the graph stands still, if that mode is wanted."""
@@ -274,7 +318,9 @@ class GraphRun:
 
     async def _state(self) -> StateSnapshot:
         config = RunnableConfig(configurable=self._config["configurable"])
-        return cast("StateSnapshot", await self._graph.aget_state(config))
+        # With what is in it: where its subgraphs stand matters at breakpoints alone.
+        state = await self._graph.aget_state(config, subgraphs=self._has_breakpoints)
+        return cast("StateSnapshot", state)
 
 
 class _Events:

@@ -92,16 +92,16 @@ class RedisStore(OnStoreThread, BaseStore):
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Carry out operations: the reads at once, then the puts, of one item the last.
 
-        Errors: InvalidField; PayloadTooLarge; PayloadUnreadable.
+        Errors: InvalidField and PayloadTooLarge, of any operation before all; PayloadUnreadable.
         """
         listed = list(ops)
-        puts: dict[tuple[Namespace, str], PutOp] = {}
+        puts: dict[tuple[Namespace, str], tuple[PutOp, bytes, int]] = {}
         for op in listed:
             _check(op)
             if isinstance(op, PutOp):
-                puts[op.namespace, op.key] = op
+                puts[op.namespace, op.key] = (op, *self._written(op))
         results = await asyncio.gather(*(self._read(op) for op in listed))
-        await asyncio.gather(*(self._put(op) for op in puts.values()))
+        await asyncio.gather(*(self._put(*put) for put in puts.values()))
         return list(results)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
@@ -133,21 +133,26 @@ class RedisStore(OnStoreThread, BaseStore):
         whole = payloads.need(payloads.decode(value), of=of, field="value")
         return SearchItem(namespace, key, whole, _moment(created), _moment(updated))
 
-    async def _put(self, op: PutOp) -> None:
+    def _written(self, op: PutOp) -> tuple[bytes, int]:
+        """Return the value and the lifetime that a put writes. Errors: as of a put."""
+        if op.value is None:
+            return b"", 0
+        ttl = self._base.settings.graph_items_ttl
+        if op.ttl is not None:
+            ttl = limits.lifetime("ttl", timedelta(minutes=op.ttl))
+        return self._base.payloads.write(dict(op.value), field="value"), ms(ttl)
+
+    async def _put(self, op: PutOp, value: bytes, ttl_ms: int) -> None:
         scripts, item = self._base.scripts, self._item(op.namespace, op.key)
         shard, entry = _shard(op.namespace), _entry(op.namespace, op.key)
         if op.value is None:
             await self._listing.remove(shard, entry, lambda: scripts.unlink(item))
             return
-        ttl = self._base.settings.graph_items_ttl
-        if op.ttl is not None:
-            ttl = limits.lifetime("ttl", timedelta(minutes=op.ttl))
-        value = self._base.payloads.write(dict(op.value), field="value")
         await self._listing.around(
             shard,
             entry,
-            lambda: scripts.put_store_item(item, value=value, ttl_ms=ms(ttl)),
-            ttl_ms=_longer_ms(ms(ttl)),
+            lambda: scripts.put_store_item(item, value=value, ttl_ms=ttl_ms),
+            ttl_ms=_longer_ms(ttl_ms),
         )
 
     async def _search(self, op: SearchOp) -> list[SearchItem]:

@@ -105,6 +105,11 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         return self._started.attempts
 
     @property
+    def forked(self) -> bool:
+        """Whether the task is a fork: what is recorded of it began as another task's."""
+        return self._started.forked
+
+    @property
     def in_turn(self) -> bool:
         """Whether the task runs in turn: no other such task of its session runs meanwhile."""
         return self._started.in_turn

@@ -131,14 +131,20 @@ class ContextPauses(ContextCalls):
         options: PauseOptions = {"name": name, "timeout": delay, "on_timeout": "resume"}
         await self._pause(*self._ask_pause("sleep", None, options, timer=True))
 
-    def pass_keyed_pauses(self) -> None:
-        """Take the pauses of earlier runs that have a ``key`` as used.
+    def pass_keyed_pauses(self) -> set[str]:
+        """Take the pauses of earlier runs that have a ``key`` as used, and return their keys.
 
         For a handler that resumes from a state of its own: it does not open them again.
         """
-        for entry in self._started.journal:
-            if entry.startswith("pause:") and entry.endswith("#key"):
-                self._steps.pass_over(entry)
+        begin, end = "pause:", "#key"
+        found = {
+            entry
+            for entry in self._started.journal
+            if entry.startswith(begin) and entry.endswith(end)
+        }
+        for entry in found:
+            self._steps.pass_over(entry)
+        return {entry.removeprefix(begin).removesuffix(end) for entry in found}
 
     async def _learn_decision(self, entry: str) -> None:
         """Record a decision that arrived during this run, before the handler acts on it.

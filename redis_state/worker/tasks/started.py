@@ -31,7 +31,8 @@ class StartedRun:
     ``steered`` says whether there is steering of it, and ``heard_from_ms`` of which time: what is
     older may be an earlier task's of the id, whose record has expired. ``secret`` is what the
     tokens of its pauses and the ids of its children are made from. One that is ``isolated`` is not
-    cancelled with its ``parent``. ``void`` names the steering events of before it was reopened.
+    cancelled with its ``parent``. One that is ``forked`` has decisions of another task in its
+    journal. ``void`` names the steering events of before it was reopened.
     """
 
     held: HeldLease
@@ -53,6 +54,7 @@ class StartedRun:
     parent_order: int = 0
     parent_retry: int = 0
     isolated: bool = False
+    forked: bool = False
     in_turn: bool = False
     crashes: int = 0
     void: Sequence[str] = ()
@@ -112,6 +114,7 @@ def read_started(
         parent_order=found.parent_order,
         parent_retry=found.parent_retry,
         isolated=found.isolated,
+        forked="forked_from" in record.fields,
         in_turn=found.in_turn,
         void=codec.decode(record.fields.get("void", b"[]")),
         attributes=attributes_of(record.fields),

@@ -185,12 +185,15 @@ async def test_bad_input_is_refused_by_name(store: RedisStateStore, op: Any, fie
     assert refused.value.field == field
 
 
-async def test_a_value_that_is_too_large_is_refused(
+async def test_nothing_of_a_batch_is_put_if_one_of_it_is_refused(
     store: RedisStateStore, settings: Settings
 ) -> None:
+    fine, large = PutOp(("u",), "fine", {}), PutOp(("u",), "k", {"big": "x" * 200})
     async with RedisStateStore(settings.model_copy(update={"max_payload_bytes": 100})) as small:
         with pytest.raises(PayloadTooLarge):
-            await RedisStore(small).aput(("u",), "k", {"big": "x" * 200})
+            await RedisStore(small).abatch([fine, large])
+        with pytest.raises(InvalidField, match="ttl"):
+            await RedisStore(small).abatch([fine, PutOp(("u",), "k", {}, ttl=1e10)])
     assert await RedisStore(store).alist_namespaces() == []
 
 

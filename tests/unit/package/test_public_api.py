@@ -52,6 +52,7 @@ PUBLIC = [
     "NotFound",
     "ObjectClaims",
     "OutcomeUnknown",
+    "PauseRejected",
     "PauseTimeout",
     "PayloadCodec",
     "PayloadLost",
@@ -152,7 +153,7 @@ def test_an_error_says_what_to_do_by_its_branch() -> None:
         redis_state.NotFound,
         redis_state.BackendError,
     )
-    apart = {"CursorGap", "LostRace", "PauseTimeout", "RedisStateError"}
+    apart = {"CursorGap", "LostRace", "PauseRejected", "PauseTimeout", "RedisStateError"}
     apart |= {"TaskFailed", "TaskNotCompleted", "TaskWasCancelled"}
     apart |= {"InvalidMessage", "ReceiveTimeout", "RequestFailed", "RequestRefused"}
     apart |= {"RequestTimeout", "RequestUnanswered", "NoReceiver"}
