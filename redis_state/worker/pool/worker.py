@@ -8,6 +8,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -177,6 +178,7 @@ class AgentWorker:
         gc.freeze()
         try:
             with asyncio.Runner(loop_factory=_uvloop_factory() if uvloop else None) as runner:
+                runner.get_loop().set_default_executor(_LeftThreads(thread_name_prefix="asyncio"))
                 runner.run(self._serve(handle_signals=True))
         finally:
             # A host may have frozen objects of its own, to share them with its forks.
@@ -412,6 +414,14 @@ class AgentWorker:
             crons=self.crons,
             schedules=self.schedules,
         )
+
+
+class _LeftThreads(ThreadPoolExecutor):
+    """The threads of `asyncio.to_thread`. A stop does not wait for them: nothing can stop one."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as its base has it
+        del wait, cancel_futures
+        super().shutdown(wait=False, cancel_futures=True)
 
 
 def _refused(error: CommandRefused, process: WorkerProcess) -> BackendUnavailable:
