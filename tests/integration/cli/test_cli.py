@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -246,6 +247,36 @@ main()
         env=importing(),
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "redis-state: interrupted\n")
+
+
+async def test_as_the_first_process_of_a_container_a_command_ends_with_sigterm(
+    store: RedisStateStore,
+) -> None:
+    # It numbers its processes anew, as a container does.
+    unshare = ("unshare", "--fork", "--pid", "--kill-child")
+    if not shutil.which("unshare") or children.run([*unshare, "true"], check=False).returncode:
+        pytest.skip("no namespace of processes can be made here")
+    await store.save_update(make_update("one"))
+    own = store.settings
+    process = await children.start(
+        *(*unshare, sys.executable, "-m", "redis_state", "tail", "session"),
+        stdout=asyncio.subprocess.PIPE,
+        env=importing(
+            REDIS_STATE_URL=own.url.get_secret_value(), REDIS_STATE_NAMESPACE=own.namespace
+        ),
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            # It shows what is there, and waits for more.
+            assert await process.stdout.readline()
+            found = children.run(
+                ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, check=True
+            )
+            os.kill(int(found.stdout), signal.SIGTERM)
+            assert await process.wait() == 128 + signal.SIGTERM
+    finally:
+        await children.end(process)
 
 
 async def test_a_variable_with_a_misspelt_name_is_found(settings: Settings, tmp_path: Path) -> None:
