@@ -144,7 +144,7 @@ class WorkerStats:
         self.lease_lost += lost
 
     def ended(self) -> dict[str, int]:
-        """Count the runs that have ended, by outcome. None is left out: 0 is a number too."""
+        """Count the runs that have ended, by each outcome that there is."""
         ended: Counter[str] = Counter({outcome.value: 0 for outcome in RunOutcome})
         for (_, outcome), runs in self.runs.copy().items():
             ended[outcome.value] += sum(runs.counts)

@@ -167,7 +167,7 @@ class AgentWorker:
         """Run until SIGTERM, SIGINT or SIGHUP, through server restarts. Return after draining.
 
         The process is the worker's: what it has made before, such as its modules, is left out of
-        garbage collection until it returns.
+        garbage collection until it returns. It waits for no thread of ``asyncio.to_thread``.
 
         Errors: ConfigError if ``uvloop`` is requested and not installed; those of `serve`.
         """
