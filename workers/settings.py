@@ -18,4 +18,10 @@ _host, _, _port = os.environ.get("WORKER_METRICS", "").rpartition(":")
 worker = AgentWorker(
     HANDLERS, metrics_host=_host or "127.0.0.1", metrics_port=int(_port) if _port else None
 )
-WorkerSettings = worker.arq_settings()
+
+
+def __getattr__(name: str) -> type:
+    """Make arq's settings when arq reads them: they refuse addresses that `worker` can follow."""
+    if name == "WorkerSettings":
+        return worker.arq_settings()
+    raise AttributeError(name)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import signal
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -42,6 +44,12 @@ app: typer.Typer = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+# How long threads of handlers may work on behind the end of their worker.
+_THREADS_S = 1.0
+# As long as a supervisor is to wait beside a worker's `grace_s`.
+_STOP_S = 20.0
+_GONE_MS = 100
 
 Url = Annotated[str | None, typer.Option("--url", help="Server address. Default: REDIS_STATE_URL.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -98,12 +106,13 @@ def worker(
     logging.getLogger("redis_state.worker.pool.serving").setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, _end_at_once)
     found = or_exit(lambda: _load_worker(target, AgentWorker))
-    if stop_with_stdin:
-        threading.Thread(target=_stop_with_stdin, daemon=True).start()
     chosen = or_exit(lambda: found.with_queues(*queue)) if queue else found
     if grace is not None:
         chosen = or_exit(partial(replace, chosen, grace_s=grace))
+    if stop_with_stdin:
+        threading.Thread(target=_stop_with_stdin, args=(chosen.grace_s,), daemon=True).start()
     or_exit(partial(chosen.run, uvloop=uvloop))
+    threading.Thread(target=_leave_threads, daemon=True).start()
 
 
 @app.command()
@@ -157,8 +166,25 @@ def _end_at_once(*_: object) -> None:
     os._exit(0)
 
 
-def _stop_with_stdin() -> None:
+def _leave_threads() -> None:
+    """End the process of a worker that has stopped, though a handler's thread works on."""
+    time.sleep(_THREADS_S)
+    if any(not each.daemon for each in threading.enumerate() if each != threading.main_thread()):
+        _end_at_once()
+
+
+def _stop_with_stdin(grace_s: float) -> None:
     # Not through sys.stdin: its lock, held at exit by a thread that waits, is a fatal error.
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
+    for output in (1, 2):
+        gone = select.poll()
+        gone.register(output, 0)
+        # Who has started this process may have read it, and be dead: a handler's print() would
+        # raise, and fail its task.
+        if gone.poll(_GONE_MS):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    # So nobody may be left to kill a worker whose loop a handler holds.
+    time.sleep(grace_s + _STOP_S)
+    os.kill(os.getpid(), signal.SIGKILL)

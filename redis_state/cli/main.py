@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from importlib import import_module
 
@@ -34,6 +35,9 @@ _UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def main() -> None:
     """Run the command line, or say what to install for it."""
+    if os.getpid() == 1:
+        # The first process of a container is sent no signal that it has no handler for.
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     try:
         try:
             _run()

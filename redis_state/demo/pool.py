@@ -24,6 +24,9 @@ T = TypeVar("T")
 
 # A demonstration has one server, whatever the environment names.
 _QUEUE_URL = "REDIS_STATE_QUEUE_URL"
+_OTHERS = ("QUEUE_URL", "CREDENTIALS", "PASSWORD_FILE", "GUARANTEE", "GUARANTEE_REPLICAS")
+_PLACES = ("ARCHIVE_URL", "DURABLE_EVENTS", "CLAIM_CHECK_BYTES", "CLAIM_CHECK_URL")
+_LEFT_OUT = frozenset(f"REDIS_STATE_{name}" for name in (*_OTHERS, *_PLACES, "CLAIM_CHECK_STORE"))
 _STOP_S = 15.0
 _TAIL_LINES = 12
 # Import what this process imports, from the same places, whatever lies in the current folder.
@@ -41,9 +44,21 @@ async def on_server(
         server = await asyncio.to_thread(start_embedded, address.directory)
         try:
             say(f"started a server of its own, version {server.version}")
-            return await run(server.url)
+            with _no_variables_of_others():
+                return await run(server.url)
         finally:
             await asyncio.to_thread(server.stop)
+
+
+@contextmanager
+def _no_variables_of_others() -> Generator[None]:
+    """Leave out, here and in workers, what the environment says of other servers and places."""
+    names = [name for name in os.environ if name.upper() in _LEFT_OUT]
+    left_out = {name: os.environ.pop(name) for name in names}
+    try:
+        yield
+    finally:
+        os.environ.update(left_out)
 
 
 @contextmanager

@@ -38,6 +38,11 @@ async def durable_event_findings(store: RedisStateStore) -> Found:
     try:
         async with asyncio.timeout(store.settings.connect_timeout_s):
             opened = await connect(url)
+            try:
+                async with opened.settled():
+                    done = await applied_version(opened, SCHEMA)
+            finally:
+                await close(opened)
     except (psycopg.Error, OSError, ValueError, TimeoutError) as error:
         # Its text may quote the URL.
         said = problem(error) if isinstance(error, psycopg.Error) else type(error).__name__
@@ -45,16 +50,11 @@ async def durable_event_findings(store: RedisStateStore) -> Found:
             events.address,
             _QUESTION,
             Verdict.FINDING,
-            f"it cannot be reached: {said}",
+            f"it cannot be reached, or not be read: {said}",
             "audit events are not saved, or wait in Redis; no history can be read",
-            "start it, or correct REDIS_STATE_DURABLE_EVENTS",
+            "start it, give its user the rights, or correct REDIS_STATE_DURABLE_EVENTS",
         )
         return
-    try:
-        async with opened.settled():
-            done = await applied_version(opened, SCHEMA)
-    finally:
-        await close(opened)
     if done < len(MIGRATIONS):
         yield Finding(
             events.address,

@@ -46,33 +46,32 @@ async def pool_queue(store: RedisStateStore) -> AsyncGenerator[Queue | None]:
 
 
 async def queue_findings(store: RedisStateStore) -> Found:
-    """Compare what is in the queue with the workers that are alive. Errors: NoConnection."""
+    """Compare what is in each queue with the workers that take its tasks. Errors: NoConnection."""
     async with pool_queue(store) as queue:
         if queue is None:
             return
-        from redis_state.worker.observe.registry import (  # noqa: PLC0415 - needs the extra
-            WorkerRegistry,
-        )
+        from redis_state.worker.queue.control import Queues  # noqa: PLC0415 - needs the extra
 
         try:
-            backlog = await queue.backlog()
-            waiting, oldest_s = backlog.waiting, backlog.oldest_s
-            workers = len(await WorkerRegistry(store).list())
+            infos = await Queues(store, queue).list()
         except NoConnection:
             raise
         except BackendError as error:
             yield Finding(queue.name, "queue", Verdict.UNKNOWN, str(error))
             return
-    says = f"{waiting} tasks wait, {workers} workers are alive"
-    if waiting and not workers:
-        do = "start `redis-state worker`; look whether workers use this address and namespace"
-        yield Finding(queue.name, "queue", Verdict.FINDING, says, "nobody runs these tasks", do)
-    elif waiting and oldest_s > _LONG_WAIT_S:
-        says = f"{says}; the first since {oldest_s / 60:.0f} minutes"
-        do = "add workers, or raise max_tasks"
-        yield Finding(queue.name, "queue", Verdict.FINDING, says, "the pool is too small", do)
-    else:
-        yield Finding(queue.name, "queue", Verdict.SOUND, says)
+    for info in infos:
+        says = f"{info.waiting} tasks wait, {info.workers} workers take them"
+        if info.waiting and not info.workers:
+            do = "start `redis-state worker`; look whether it uses this address and namespace"
+            yield Finding(info.name, "queue", Verdict.FINDING, says, "nobody runs these tasks", do)
+        elif info.waiting and info.oldest_s > _LONG_WAIT_S:
+            says = f"{says}; the first since {info.oldest_s / 60:.0f} minutes"
+            means, do = "the pool is too small", "add workers, or raise max_tasks or a limit"
+            if info.paused:
+                means, do = "the queue is paused", "redis-state queues resume, with its name"
+            yield Finding(info.name, "queue", Verdict.FINDING, says, means, do)
+        else:
+            yield Finding(info.name, "queue", Verdict.SOUND, says)
 
 
 async def version_findings(store: RedisStateStore) -> Found:

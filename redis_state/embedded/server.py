@@ -136,7 +136,7 @@ def start_embedded(
         home = _prepare(given)
         deadline = StartDeadline(deadline_s, home)
         return _enter(home, program, private=given is None, deadline=deadline)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # the second for the home of no user
         raise ConfigError(f"no embedded server in {given or 'a new directory'}: {error}") from error
 
 
@@ -228,7 +228,7 @@ def _join_or_start(
         if facts is not None:
             return socket_path, facts
         time.sleep(POLL_S)
-    raise ConfigError(_explain(home, "the embedded server does not answer"))
+    raise TimeoutError(_explain(home, "the embedded server does not answer"))
 
 
 def _launch(home: Path, binary: Path | None, *, private: bool, deadline: StartDeadline) -> None:
@@ -245,7 +245,7 @@ def _launch(home: Path, binary: Path | None, *, private: bool, deadline: StartDe
             os.close(write_end)
         line = _read_line(report.fileno(), deadline)
     if line is None:
-        raise ConfigError(_explain(home, f"{program} does not answer"))
+        raise TimeoutError(_explain(home, f"{program} does not answer"))
     outcome, reason = json.loads(line or '["failed", ""]')
     if outcome == "failed":
         _reap(home)

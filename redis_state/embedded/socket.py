@@ -37,8 +37,8 @@ class EmbeddedSocket(os.PathLike[str]):
     def locate(self) -> EmbeddedServer:
         """Return the server, started or joined. Blocks: not for an event loop.
 
-        The first user that comes restarts a directory's dead server. Errors: ConfigError; once the
-        server has been reached BackendUnavailable instead, because it may return.
+        The first user that comes restarts a directory's dead server. Errors: ConfigError;
+        BackendUnavailable if it is late, or was reached before, because it may return.
         """
         with self._lock:
             server = self._server
@@ -56,9 +56,11 @@ class EmbeddedSocket(os.PathLike[str]):
         try:
             server = start_embedded(self._directory)
         except ConfigError as error:
-            if not self._located:
+            # One that was late may be in time at the next try.
+            if not self._located and not isinstance(error.__cause__, TimeoutError):
                 raise
-            raise BackendUnavailable(f"embedded://{self._directory}", str(error)) from error
+            shown = f"embedded://{self._directory or ''}"
+            raise BackendUnavailable(shown, str(error)) from error
         self._located = True
         return server
 

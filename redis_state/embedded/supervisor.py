@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -101,6 +102,8 @@ class Keeper:
 
     def __init__(self, directory: Path, binary: str, *, private: bool, report_fd: int) -> None:
         self._directory = directory
+        # What a copy of the directory has a link to stays: it is another server's.
+        self._elsewhere = f"{TEMPORARY}{zlib.crc32(os.fsencode(directory)):08x}-"
         self._binary = binary
         self._private = private
         self._report_fd = report_fd
@@ -123,7 +126,7 @@ class Keeper:
                 server = self._spawn(socket_path, server_lock)
                 self._keep(server, socket_path, users_lock)
             finally:
-                _discard_elsewhere(socket_path)
+                self._discard_elsewhere(socket_path)
                 Path(SOCKET).unlink(missing_ok=True)
         except OSError as error:
             self._report("failed", f"{self._binary}: {error}")
@@ -192,7 +195,7 @@ class Keeper:
         here = self._directory / SOCKET
         if _fits(here):
             return here
-        holder = TEMPORARY + os.urandom(6).hex()
+        holder = self._elsewhere + os.urandom(6).hex()
         short = Path("/tmp", holder, SOCKET)  # noqa: S108 - in a directory made here, unguessable
         preferred = Path(os.environ.get("TMPDIR", ""), holder, SOCKET)
         path = preferred if preferred.is_absolute() and _fits(preferred) else short
@@ -202,8 +205,15 @@ class Keeper:
 
     def _clear_stale_socket(self) -> None:
         with contextlib.suppress(OSError):
-            _discard_elsewhere(Path(SOCKET).readlink())
+            self._discard_elsewhere(Path(SOCKET).readlink())
         Path(SOCKET).unlink(missing_ok=True)
+
+    def _discard_elsewhere(self, path: Path) -> None:
+        """Remove a socket and its directory if they are what ``_place_socket`` made elsewhere."""
+        if path.parent.name.startswith(self._elsewhere):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+                path.parent.rmdir()
 
     def _report(self, outcome: str, reason: str = "") -> None:
         """Notify the process that starts this one, once. It may be gone already."""
@@ -219,14 +229,6 @@ class Keeper:
 
 def _fits(path: Path) -> bool:
     return len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH
-
-
-def _discard_elsewhere(path: Path) -> None:
-    """Remove a socket and its directory if they are what ``_place_socket`` made elsewhere."""
-    if path.parent.name.startswith(TEMPORARY):
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-            path.parent.rmdir()
 
 
 def _end_with_parent() -> Callable[[], None] | None:

@@ -39,11 +39,10 @@ def make_cipher(keys: SecretStr | None, *, setting: str) -> Cipher | None:
     Errors: ConfigError for a key of another form, or without the ``crypto`` extra. It never
     quotes a key.
     """
-    listed = [key.strip() for key in (keys.get_secret_value() if keys else "").split(",")]
-    if listed == [""]:
+    if keys is None:
         return None
     try:
-        return Cipher(listed)
+        return Cipher([key.strip() for key in keys.get_secret_value().split(",")])
     except ImportError:
         raise ConfigError(f"{setting}: needs cryptography: install redis_state[crypto]") from None
     except ValueError:

@@ -323,7 +323,7 @@ def _default(field: Any) -> str:
         return "none"
     if isinstance(value, timedelta):
         return _duration(value)
-    return f"`{value}`" if isinstance(value, str) else f"{value:,g}"
+    return f"`{value}`" if isinstance(value, str | bool) else f"{value:,}"
 
 
 def _duration(value: timedelta) -> str:

@@ -13,7 +13,8 @@ pytest.importorskip("stamina", reason="needs the pool extra")
 
 from redis_state.cli.servers import dev_watch, dev_workers
 from redis_state.cli.servers.dev_watch import CodeWatch
-from redis_state.cli.servers.dev_workers import DevWorkers
+from redis_state.cli.servers.dev_workers import DevWorkers, _environment, own_server_options
+from redis_state.settings import make_settings
 
 
 async def test_a_watch_that_fails_is_shown_and_begins_again_with_what_it_missed(
@@ -113,3 +114,21 @@ async def test_each_worker_that_ends_waits_for_its_own_tries(
         await pool._replace_dead()
     assert delays == [[1, 1], [2, 2], [4, 4]]
     await pool.__aexit__()
+
+
+def test_workers_on_a_server_of_their_own_take_no_jobs_of_another_servers_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REDIS_STATE_QUEUE_URL", "redis://production/0")
+    monkeypatch.setenv("Redis_State_Password_File", "/run/secrets/production")
+    monkeypatch.setenv("REDIS_STATE_GUARANTEE", "replicated")
+    monkeypatch.setenv("REDIS_STATE_NAMESPACE", "mine")
+    own = own_server_options("embedded:///kept")
+    settings = make_settings("embedded:///kept", **own)
+    assert (settings.queue_url, settings.password_file) == (None, None)
+    assert (settings.guarantee, settings.namespace) == ("fast", "mine")
+    left = {name.upper() for name in _environment("embedded:///kept")}
+    assert not left & {f"REDIS_STATE_{name.upper()}" for name in own}
+    assert "REDIS_STATE_NAMESPACE" in left
+    assert own_server_options("redis://production") == {}
+    assert "REDIS_STATE_QUEUE_URL" in _environment("redis://production")

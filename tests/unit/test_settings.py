@@ -10,6 +10,8 @@ import pytest
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import SettingsConfigDict
 
+from redis_state.errors import ConfigError
+from redis_state.serialization.encryption import make_cipher
 from redis_state.settings import Settings
 
 
@@ -130,3 +132,10 @@ def test_variables_are_read_by_the_names_that_whoever_makes_settings_chose(
 ) -> None:
     monkeypatch.setenv(variable, value)
     assert Settings(**given).archive_retention == {"updates": timedelta(days=365)}
+
+
+@pytest.mark.parametrize("setting", ["payload_keys", "oauth_token_keys"])
+def test_keys_that_are_set_and_empty_do_not_switch_encryption_off(setting: str) -> None:
+    with pytest.raises(ConfigError, match=setting):
+        make_cipher(SecretStr(""), setting=setting)
+    assert make_cipher(None, setting=setting) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -137,13 +139,16 @@ async def run_dev(options: DevOptions) -> None:
 
 
 async def _run(options: DevOptions, stopper: _Stopper) -> None:
-    from redis_state.cli.servers.dev_workers import DevWorkers  # noqa: PLC0415 - needs the extra
+    from redis_state.cli.servers.dev_workers import (  # noqa: PLC0415 - needs the extra
+        DevWorkers,
+        own_server_options,
+    )
     from redis_state.worker import TaskClient  # noqa: PLC0415 - needs the extra
 
     with _listening(options.port) as listening:
         async with (
             dev_server(options) as (url, words),
-            RedisStateStore.from_url(url) as store,
+            RedisStateStore.from_url(url, **own_server_options(url)) as store,
             TaskClient(store) as client,
         ):
             target = options.target or _DEMO
@@ -225,8 +230,10 @@ async def dev_server(options: DevOptions) -> AsyncGenerator[tuple[str, str]]:
             await asyncio.to_thread((await starting).stop)
         raise
     try:
+        # Not the socket's: who comes by this address uses the server, and starts it if it has died.
+        url = f"embedded://{quote(os.fsencode(server.directory))}"
         words = f"embedded, version {server.version}, data in {directory}"
-        yield server.url, f"{words}   REDIS_STATE_URL={server.url}"
+        yield url, f"{words}   REDIS_STATE_URL={url}"
     finally:
         await asyncio.to_thread(server.stop)
 
@@ -236,6 +243,8 @@ def _listening(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((_HOST, port))
+        # Now: until then another process may bind it too.
+        listening.listen()
     except OSError as error:
         listening.close()
         raise CallerError(

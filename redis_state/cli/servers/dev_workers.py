@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from redis_state.errors import BackendError
 from redis_state.worker import TaskClient
@@ -65,7 +65,11 @@ class DevWorkers:
         self._client = client
         self._target = target
         self._size = size
-        self._env = {**os.environ, "REDIS_STATE_URL": url, "PYTHONUNBUFFERED": "1"}
+        self._env = {
+            **_environment(url),
+            "REDIS_STATE_URL": url,
+            "PYTHONUNBUFFERED": "1",
+        }
         self._say = say
         self._children: list[_Child] = []
         self._changing = asyncio.Lock()
@@ -246,6 +250,22 @@ class DevWorkers:
         if child.reader is not None:
             await asyncio.wait({child.reader}, timeout=1)
             child.reader.cancel()
+
+
+def own_server_options(url: str) -> dict[str, Any]:
+    """Return what replaces the settings that are about REDIS_STATE_URL, on a server of `dev`'s own.
+
+    Its workers must not take the jobs of the queue that another server's tasks have.
+    """
+    if not url.startswith("embedded:"):
+        return {}
+    beside = dict.fromkeys(("queue_url", "credentials", "password_file", "guarantee_replicas"))
+    return {**beside, "guarantee": "fast", "durable_trusted": False}
+
+
+def _environment(url: str) -> dict[str, str]:
+    left_out = {f"REDIS_STATE_{name}".upper() for name in own_server_options(url)}
+    return {name: value for name, value in os.environ.items() if name.upper() not in left_out}
 
 
 def _next_delay(delay_s: float) -> float:

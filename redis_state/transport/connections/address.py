@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -310,7 +311,17 @@ def _endpoint(named: str, default_port: int) -> Endpoint:
             "the port in the server URL is no number from 1 to 65535 (or the password is not "
             "percent-encoded)"
         )
-    return unquote(split.hostname or "localhost"), default_port if port is None else port
+    host = unquote(split.hostname or "localhost")
+    if not _may_be_resolved(host):
+        raise ConfigError("the host in the server URL is no name of a host")
+    return host, default_port if port is None else port
+
+
+def _may_be_resolved(host: str) -> bool:
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def _shown(endpoint: Endpoint) -> str:
@@ -331,7 +342,11 @@ def _read_embedded(scheme: str, parts: SplitResult) -> Address:
     if "@" in parts.netloc or parts.query:
         raise ConfigError("embedded:// takes the path of a directory and nothing else")
     path = parts.netloc + parts.path
-    directory = Path(unquote(path, errors="surrogateescape")).expanduser().absolute()
+    directory: Path | None = None
+    with suppress(RuntimeError):
+        directory = Path(unquote(path, errors="surrogateescape")).expanduser().absolute()
+    if directory is None:
+        raise ConfigError("embedded:// names the home of a user who has none")
     return Address(scheme, f"embedded://{path}", directory=directory if path else None)
 
 

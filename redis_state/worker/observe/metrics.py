@@ -163,6 +163,8 @@ class WorkerMetrics(ArchiveMetrics):
             )
         started = stats.started.copy()
         yield self._counter("runs_started", "Runs that began.", started, "handler")
+        # Prometheus sees no increase in the first value of a series: each is there from the start.
+        yield self._counter("runs_ended", "Runs that ended.", stats.ended(), "outcome")
         yield self._counter(
             "takeovers",
             "Runs that began because the lease of an earlier run expired.",

@@ -149,14 +149,18 @@ class WorkerStats:
         self.runs.setdefault(key, Histogram(RUN_BOUNDS)).add(spent_s)
         self.lease_lost += lost
 
+    def ended(self) -> dict[str, int]:
+        """Count the runs that have ended, by each outcome that there is."""
+        ended: Counter[str] = Counter({outcome.value: 0 for outcome in RunOutcome})
+        for (_, outcome), runs in self.runs.copy().items():
+            ended[outcome.value] += sum(runs.counts)
+        return dict(ended)
+
     def counters(self) -> dict[str, int]:
         """Return the totals by name."""
-        ended: Counter[str] = Counter(dict.fromkeys(RunOutcome, 0))
-        for (_, outcome), runs in self.runs.copy().items():
-            ended[outcome] += sum(runs.counts)
         return {
             "started": sum(self.started.copy().values()),
-            **{outcome.value: ended[outcome] for outcome in RunOutcome},
+            **self.ended(),
             "taken_over": self.taken_over,
             "lease_lost": self.lease_lost,
         }

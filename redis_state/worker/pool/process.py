@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from redis_state.archive import open_archive
-from redis_state.errors import BackendError, CommandRefused, ConfigError, NoConnection
+from redis_state.errors import BackendError, CommandRefused, ConfigError
 from redis_state.primitives.lease import Leases
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
@@ -49,6 +51,7 @@ log: logging.Logger = logging.getLogger(__name__)
 Loop = Callable[[], Coroutine[Any, Any, None]]
 
 _AGAIN_S = 1.0
+_COMPLAIN_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +119,14 @@ class WorkerProcess:
             guards=config.guards,
         )
         self.served: Served | None = None
+        # What counts for the metrics; None before they are served.
+        self._counting: dict[str, Loop] | None = None
         self._running: list[asyncio.Future[None]] = []
 
     async def reach(self) -> None:
         """Reach the store's server, before anything is started. Errors: NoConnection."""
-        try:
-            with suppress(CommandRefused):
-                await self.store.transport.commands.ping()
-        except NoConnection:
-            await self.store.transport.aclose(drain_s=0)
-            raise
+        with suppress(CommandRefused):
+            await self.store.transport.commands.ping()
 
     async def start(self) -> None:
         """Start everything, unless it is started. Errors: NoConnection.
@@ -134,6 +135,9 @@ class WorkerProcess:
         """
         if self._running:
             return
+        # Before a server is reached: what asks whether this process lives must not depend on one.
+        if self._counting is None:
+            self._counting = self._metrics()
         if self._config.settings.queue_url is not None and self.stats.polls is not None:
             await self.reach()
         if self._thread is not None:
@@ -167,8 +171,7 @@ class WorkerProcess:
                 self.queue.name,
                 lanes_of(self._config.handlers),
             )
-        loops |= self._metrics()
-        return loops
+        return loops | (self._counting or {})
 
     async def _warn(self) -> None:
         """Warn of server settings that endanger what is stored, once the server answers."""
@@ -292,9 +295,14 @@ class WorkerProcess:
 
 async def run_forever(loop: Loop, name: str) -> None:
     """Run a background loop until cancelled; one that fails is begun again."""
+    complained_at = -math.inf
     while True:
         try:
             await loop()
+        except BackendError as error:
+            if monotonic() - complained_at >= _COMPLAIN_EVERY_S:
+                complained_at = monotonic()
+                log.warning("the background loop %r is begun again: %s", name, error)
         except Exception:
             log.exception("the background loop %r has failed and is begun again", name)
         await asyncio.sleep(_AGAIN_S)

@@ -8,6 +8,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -156,7 +157,7 @@ class AgentWorker:
         """Run until SIGTERM, SIGINT or SIGHUP, through server restarts. Return after draining.
 
         The process is the worker's: what it has made before, such as its modules, is left out of
-        garbage collection until it returns.
+        garbage collection until it returns. It waits for no thread of ``asyncio.to_thread``.
 
         Errors: ConfigError if ``uvloop`` is requested and not installed; those of `serve`.
         """
@@ -167,6 +168,7 @@ class AgentWorker:
         gc.freeze()
         try:
             with asyncio.Runner(loop_factory=_uvloop_factory() if uvloop else None) as runner:
+                runner.get_loop().set_default_executor(_LeftThreads(thread_name_prefix="asyncio"))
                 runner.run(self._serve(handle_signals=True))
         finally:
             # A host may have frozen objects of its own, to share them with its forks.
@@ -271,6 +273,14 @@ class AgentWorker:
             crons=self.crons,
             schedules=self.schedules,
         )
+
+
+class _LeftThreads(ThreadPoolExecutor):
+    """The threads of `asyncio.to_thread`. A stop does not wait for them: nothing can stop one."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as its base has it
+        del wait, cancel_futures
+        super().shutdown(wait=False, cancel_futures=True)
 
 
 async def _with_trace(queue: Queue, job: ClaimedJob, named: JobPayload) -> JobPayload:

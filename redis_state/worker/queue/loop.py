@@ -170,7 +170,7 @@ class QueueLoop:
         running = asyncio.current_task()
         if running is not None:
             self._unbegun.pop(running, None)
-        log.debug("task %r: a run is begun", task.task_id)
+        log.info("task %r: a run is begun", task.task_id)
         try:
             await self._run(job, task)
         except ParkedFor as parked:

@@ -2,15 +2,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("typer", reason="needs the cli extra")
 
-from redis_state import RedisStateStore, Settings, __version__
+from redis_state import RedisStateStore, Settings, TaskClient, __version__
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
 from tests.support.commands import Ran, begin, end
 from tests.support.processes import children
 from tests.support.samples import update as make_update
@@ -242,6 +249,36 @@ main()
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "redis-state: interrupted\n")
 
 
+async def test_as_the_first_process_of_a_container_a_command_ends_with_sigterm(
+    store: RedisStateStore,
+) -> None:
+    # It numbers its processes anew, as a container does.
+    unshare = ("unshare", "--fork", "--pid", "--kill-child")
+    if not shutil.which("unshare") or children.run([*unshare, "true"], check=False).returncode:
+        pytest.skip("no namespace of processes can be made here")
+    await store.save_update(make_update("one"))
+    own = store.settings
+    process = await children.start(
+        *(*unshare, sys.executable, "-m", "redis_state", "tail", "session"),
+        stdout=asyncio.subprocess.PIPE,
+        env=importing(
+            REDIS_STATE_URL=own.url.get_secret_value(), REDIS_STATE_NAMESPACE=own.namespace
+        ),
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            # It shows what is there, and waits for more.
+            assert await process.stdout.readline()
+            found = children.run(
+                ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, check=True
+            )
+            os.kill(int(found.stdout), signal.SIGTERM)
+            assert await process.wait() == 128 + signal.SIGTERM
+    finally:
+        await children.end(process)
+
+
 async def test_a_variable_with_a_misspelt_name_is_found(settings: Settings, tmp_path: Path) -> None:
     pytest.importorskip("arq", reason="needs the worker extra")
     url = settings.url.get_secret_value()
@@ -285,6 +322,112 @@ async def test_a_worker_is_found_in_the_current_folder_and_ends_with_its_input(
     )
     assert ran.status == 0, ran.err
     assert "Traceback" not in ran.err
+
+
+_ENDLESS = """
+import asyncio, os, threading, time
+from redis_state.cli import commands
+from redis_state.worker import AgentWorker
+
+commands._STOP_S = 0.2
+
+async def threads(ctx):
+    await asyncio.to_thread(threading.Event().wait)
+
+async def holds(ctx):
+    await ctx.progress("begun")
+    time.sleep(600)
+
+async def prints(ctx):
+    while True:
+        print("on", flush=True)
+        await asyncio.sleep(0.01)
+
+mine = AgentWorker({each.__name__: each for each in (threads, holds, prints)}, grace_s=GRACE_S)
+"""
+
+
+@asynccontextmanager
+async def _endless(
+    settings: Settings, folder: Path, *, grace_s: float, reading: bool = True
+) -> AsyncGenerator[tuple[children.Process, TaskClient, int]]:
+    """Run a worker whose handlers do not end, a client of it, and the end of what it prints."""
+    pytest.importorskip("arq", reason="needs the worker extra")
+    (folder / "my_pool.py").write_text(_ENDLESS.replace("GRACE_S", str(grace_s)), encoding="utf-8")
+    queue = f"q-{settings.namespace}"
+    read, write = os.pipe()
+    arguments = ("worker", "my_pool:mine", "--queue", queue, "-v", "--stop-with-stdin")
+    process = await children.start(
+        *(sys.executable, "-m", "redis_state", *arguments),
+        cwd=folder,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=write,
+        stderr=asyncio.subprocess.PIPE if reading else write,
+        env=importing(
+            REDIS_STATE_URL=settings.url.get_secret_value(),
+            REDIS_STATE_NAMESPACE=settings.namespace,
+        ),
+    )
+    os.close(write)
+    try:
+        async with RedisStateStore(settings) as store, TaskClient(store, queue=queue) as client:
+            yield process, client, read
+            await client.drop_queue()
+    finally:
+        with suppress(OSError):
+            os.close(read)
+        await children.end(process)
+
+
+async def _runs(client: TaskClient, handler: str) -> str:
+    task = await client.submit(handler, session_id="s")
+
+    async def begun() -> bool:
+        state = await client.get("s", task)
+        return state is not None and state.status is TaskStatus.RUNNING
+
+    await eventually(begun, "it runs", timeout_s=40)
+    return task
+
+
+async def test_a_worker_stops_though_a_thread_of_a_handler_works_on(
+    settings: Settings, tmp_path: Path
+) -> None:
+    async with _endless(settings, tmp_path, grace_s=0) as (process, client, _):
+        task = await _runs(client, "threads")
+        process.terminate()
+        async with asyncio.timeout(40):
+            _, errors = await process.communicate()
+        assert (process.returncode, b"a run is begun" in errors) == (0, True), errors
+        state = await client.get("s", task)
+        assert state is not None
+        assert state.status is TaskStatus.PENDING
+
+
+async def test_a_worker_whose_handler_holds_its_loop_ends_with_its_input(
+    settings: Settings, tmp_path: Path
+) -> None:
+    async with _endless(settings, tmp_path, grace_s=0) as (process, client, _):
+        await _runs(client, "holds")
+        assert process.stdin is not None
+        process.stdin.close()
+        async with asyncio.timeout(40):
+            assert await process.wait() == -signal.SIGKILL
+
+
+async def test_a_handler_that_prints_is_handed_off_when_who_read_it_has_died(
+    settings: Settings, tmp_path: Path
+) -> None:
+    async with _endless(settings, tmp_path, grace_s=1, reading=False) as (process, client, read):
+        task = await _runs(client, "prints")
+        os.close(read)
+        assert process.stdin is not None
+        process.stdin.close()
+        async with asyncio.timeout(40):
+            assert await process.wait() == 0
+        state = await client.get("s", task)
+        assert state is not None
+        assert (state.status, state.error) == (TaskStatus.PENDING, None)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,8 +15,11 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("uvicorn", reason="needs the gateway extra")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.cli.servers.dev import DevOptions, dev_server
+from redis_state.cli.servers.dev import DevOptions, _listening, dev_server
+from redis_state.embedded.server import start_embedded
+from redis_state.errors import CallerError
 from redis_state.testing import eventually
+from redis_state.testing.stores import own_settings
 from redis_state.worker import TaskClient
 from tests.support.browser.console import Browser, Page
 from tests.support.commands import begin
@@ -126,6 +130,33 @@ async def test_the_address_of_a_given_server_is_shown_without_its_password(tmp_p
         assert url == given
     assert "db.test:6379" in words
     assert "hunter2" not in words
+
+
+async def test_who_has_the_address_of_dev_uses_its_server_and_starts_it_if_it_has_died(
+    tmp_path: Path,
+) -> None:
+    options = DevOptions(None, 1, 0, tmp_path / "kept", None, reload=False, open_browser=False)
+    async with dev_server(options) as (url, words):
+        assert f"REDIS_STATE_URL={url}" in words
+        store = RedisStateStore(own_settings(url, "t"))
+        before = await store.health()
+        with start_embedded(tmp_path / "kept") as joined:
+            os.kill(joined.pid, signal.SIGKILL)
+            await eventually(lambda: not joined.lives(), "it is dead")
+        assert before.ok
+
+        async def answers() -> bool:
+            return (await store.health()).ok
+
+        await eventually(answers, "it is there again")
+    # The last user is gone, and not the command.
+    assert (await store.health()).ok
+    await store.aclose()
+
+
+def test_a_port_is_taken_from_the_start_on() -> None:
+    with _listening(0) as listening, pytest.raises(CallerError, match="cannot be used"):
+        _listening(listening.getsockname()[1])
 
 
 def _gone(browser: Browser) -> Callable[[], Awaitable[bool]]:

@@ -41,7 +41,12 @@ async def test_the_doctor_reports_the_postgresql_of_durable_events(
     assert "cannot be reached" in says
     assert "s3cret" not in says
     with psycopg.connect(postgres.url, autocommit=True) as beside:
+        beside.execute("CREATE ROLE reads_nothing LOGIN")
         beside.execute("CREATE DATABASE bare")
+    narrow = postgres.url.replace("postgres@", "reads_nothing@")
+    refused = synced.model_copy(update={"durable_events": SecretStr(narrow)})
+    ((state, says),) = await findings(refused)
+    assert (state, "InsufficientPrivilege" in says) == (Verdict.FINDING, True)
     bare = postgres.url.replace("/postgres?", "/bare?")
     without = synced.model_copy(update={"durable_events": SecretStr(bare)})
     assert await findings(without) == [

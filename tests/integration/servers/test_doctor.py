@@ -22,6 +22,8 @@ from redis_state.rights import Role, user_rule
 from redis_state.settings import make_settings
 from redis_state.testing import eventually
 from redis_state.transport.sending.sender import Sender
+from redis_state.worker import AgentWorker
+from tests.support.processes.pools import serving
 from tests.support.samples import update as make_update
 from tests.support.servers.clusters import running_cluster
 from tests.support.servers.faults import (
@@ -253,6 +255,26 @@ async def test_tasks_that_nobody_takes_are_found(own_url: str, admin: Sender) ->
     async with RedisStateStore(settings_of(own_url)) as store, TaskClient(store) as client:
         await client.submit("work", session_id="s")
         assert "0 workers" in (await findings(own_url))["queue"].says
+
+
+async def test_tasks_that_nobody_takes_are_found_in_a_queue_of_any_name(
+    own_url: str, admin: Sender
+) -> None:
+    assert admin.connections
+    async with (
+        RedisStateStore(settings_of(own_url)) as store,
+        TaskClient(store, queue="own") as client,
+        serving(AgentWorker({}, settings=settings_of(own_url), queue="another")),
+    ):
+        await client.submit("work", session_id="s")
+        await eventually(lambda: _has_workers(client), "a worker of another queue is there")
+        found = (await findings(own_url))["queue"]
+        await client.cancel("s", (await client.unfinished())[0].task_id)
+    assert (found.server, found.says) == ("own", "1 tasks wait, 0 workers take them")
+
+
+async def _has_workers(client: TaskClient) -> bool:
+    return bool(await client.workers())
 
 
 async def test_a_certificate_that_expires_soon_is_found(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from importlib import import_module
 
 import pytest
+
+from redis_state import ConfigError
 
 FIXED = {
     "redis_state": "RedisStateStore Settings RedisStateError",
@@ -41,3 +44,24 @@ def test_what_penguiflow_configures_is_taken() -> None:
     create_store = import_module("redis_state.integrations.penguiflow").create_store
     signature = inspect.signature(create_store)
     signature.bind(**dict.fromkeys(OPTIONS.split()))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("REDIS_STATE_URL", "redis+sentinel://127.0.0.1:1/primary"),
+        ("REDIS_STATE_URL", "redis+cluster://127.0.0.1:1"),
+        ("REDIS_STATE_PASSWORD_FILE", "/run/secrets/password"),
+    ],
+)
+def test_the_deployed_pool_takes_what_arqs_own_runner_cannot_follow(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    pytest.importorskip("arq", reason="needs the worker extra")
+    pytest.importorskip("workers", reason="the deployed pool is not beside the tests")
+    monkeypatch.setenv(variable, value)
+    monkeypatch.delitem(sys.modules, "workers.settings", raising=False)
+    settings = import_module("workers.settings")
+    assert settings.worker.handlers
+    with pytest.raises(ConfigError, match="arq's own runner cannot follow"):
+        settings.WorkerSettings  # noqa: B018 - as arq reads it

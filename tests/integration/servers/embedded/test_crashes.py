@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -39,6 +40,18 @@ def test_socket_elsewhere_of_a_crashed_keeper_is_cleared(binary: Path, tmp_path:
             assert run_id(server.socket_path)
             assert left_in(crashed.socket_path.parent) == [], keeper_log(home)
     assert left_in(server.socket_path.parent) == [], keeper_log(home)
+
+
+def test_a_copy_of_the_directory_leaves_the_socket_of_the_server_that_lives(
+    binary: Path, tmp_path: Path
+) -> None:
+    home, copy = tmp_path / ("path" * 25), tmp_path / ("copy" * 25)
+    with start_embedded(home, binary=binary) as server:
+        shutil.copytree(home, copy, symlinks=True)
+        with start_embedded(copy, binary=binary) as other:
+            assert other.pid != server.pid
+            assert other.socket_path != server.socket_path
+        assert embedded_keeper.ask_server(server.socket_path) is not None
 
 
 def test_server_ends_when_its_keeper_is_killed(binary: Path, home: Path) -> None:
@@ -95,7 +108,8 @@ def test_keeper_told_to_stop_ends_the_server_cleanly(binary: Path, home: Path) -
 
 def test_stale_files_of_a_crash_do_not_matter(binary: Path, home: Path) -> None:
     home.mkdir()
-    gone = home.parent / "redis-state-gone"
+    keeper = embedded_keeper.Keeper(home, str(binary), private=False, report_fd=-1)
+    gone = home.parent / f"{keeper._elsewhere}gone"
     gone.mkdir()
     (home / "redis.sock").symlink_to(gone / "redis.sock")
     for name in ("users", "start", "keeper", "server"):

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from arq.connections import create_pool
 
 from redis_state import RedisStateStore, Settings
+from redis_state.embedded import socket
 from redis_state.embedded.server import start_embedded
 from redis_state.embedded.socket import EmbeddedSocket
 from redis_state.embedded.supervisor import SOCKET, ask_server
@@ -301,3 +303,14 @@ async def test_a_server_that_cannot_be_started_again_is_away_for_now(
     socket.release()
     socket.release()
     assert server_of(home) is None
+
+
+def test_a_server_that_is_late_is_away_for_now(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.mkdir()
+    slow = home / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("REDIS_STATE_SERVER_BIN", str(slow))
+    monkeypatch.setattr(socket, "start_embedded", partial(start_embedded, deadline_s=0.5))
+    with pytest.raises(BackendUnavailable, match="does not answer"):
+        EmbeddedSocket(home).locate()

@@ -162,6 +162,11 @@ def test_what_names_no_directory_is_refused_before_anything_is_made(
     assert not list(home.iterdir())
 
 
+def test_the_home_of_no_user_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="no embedded server in ~nobody-of-this-name"):
+        start_embedded("~nobody-of-this-name/data")
+
+
 def test_a_server_that_loads_for_longer_than_the_deadline_is_waited_for(
     binary: Path, home: Path
 ) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import sys
 import urllib.request
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,8 +17,10 @@ pytest.importorskip("prometheus_client", reason="needs the prometheus extra")
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
 
-from redis_state import RedisStateStore
+from redis_state import RedisStateStore, Settings
+from redis_state.backoff import Backoff
 from redis_state.errors import BackendUnavailable, LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.scripts import Fence
@@ -26,6 +30,7 @@ from redis_state.worker.observe import metrics
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.metrics import WorkerMetrics, count_regularly
 from redis_state.worker.observe.stats import RunOutcome, WorkerStats
+from redis_state.worker.pool import worker as runner
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.transitions import TaskTransitions
@@ -43,6 +48,7 @@ from tests.support.processes.pools import (
     serving,
 )
 from tests.support.processes.worker_processes import begin
+from tests.support.servers.faults import run_server, short_directory
 from tests.support.tasks.runs import steal
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -118,6 +124,9 @@ async def test_the_numbers_are_those_of_a_known_workload(
             counted = of(series, "run_seconds_count", handler="works", outcome=outcome.value)
             assert (outcome.value, counted) == (outcome.value, model[outcome.value])
         # Any text may be named as a handler: what nobody knows makes one series together.
+        ended = {outcome: of(series, "runs_ended_total", outcome=outcome) for outcome in RunOutcome}
+        assert ended == dict.fromkeys(RunOutcome, 0) | model | {"failed": 4}
+        assert ("redis_state_runs_ended_total", frozenset({("outcome", "unwritten")})) in series
         unknown = {"handler": "(unknown)", "outcome": "failed"}
         assert of(series, "run_seconds_count", **unknown) == 1
         assert of(series, "runs_started_total", handler="works") == runs
@@ -417,3 +426,35 @@ async def test_a_registry_that_refuses_keeps_no_worker_from_working(
         task = await client.submit("works", session_id=SESSION)
         assert (await client.wait(SESSION, task, timeout_s=60)).result == 1
     assert "this worker has no metrics" in caplog.text
+
+
+async def test_a_worker_that_waits_for_its_store_has_metrics_and_serves_once_it_is_there(
+    own_url: str,
+    unused_tcp_port_factory: Callable[[], int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner, "_RESTART_S", Backoff(0.02, 0.1))
+    port, metrics_port = unused_tcp_port_factory(), unused_tcp_port_factory()
+    settings = Settings(
+        url=SecretStr(f"redis://127.0.0.1:{port}"),
+        queue_url=SecretStr(own_url),
+        namespace="t",
+        connect_timeout_s=0.3,
+    )
+    worker = agent(settings, {"works": works}, name="w", metrics_port=metrics_port)
+    async with serving(worker) as on:
+
+        async def has_metrics() -> bool:
+            with suppress(OSError):
+                return of(await scrape(metrics_port), "max_tasks") == 10
+            return False
+
+        await eventually(has_metrics, "it lives, and says so")
+        # So it has tried, and was refused.
+        await asyncio.wait({on}, timeout=2 * settings.connect_timeout_s)
+        with short_directory() as directory, run_server(directory, "--port", str(port)):
+            async with RedisStateStore(settings) as store, client_of(store) as client:
+                task = await client.submit("works", session_id=SESSION)
+                assert (await client.wait(SESSION, task, timeout_s=60)).result == 1
+            on.cancel()
+            await asyncio.wait({on})

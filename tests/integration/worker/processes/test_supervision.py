@@ -246,6 +246,25 @@ async def test_a_background_loop_that_fails_is_begun_again(
     assert "'sweep' has failed" in caplog.text
 
 
+async def test_a_background_loop_that_waits_for_its_server_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(services, "_AGAIN_S", 0.01)
+    begun: list[int] = []
+
+    async def waits() -> None:
+        begun.append(1)
+        raise BackendUnavailable("redis://h:1", "refused")
+
+    going = asyncio.create_task(services.run_forever(waits, "queues"))
+    await eventually(lambda: len(begun) >= 3, "it is begun again and again")
+    going.cancel()
+    await asyncio.wait({going})
+    (said,) = caplog.records
+    assert (said.levelname, said.exc_info) == ("WARNING", None)
+    assert "'queues' is begun again: redis://h:1: refused" in said.message
+
+
 async def test_an_error_of_the_loops_own_does_not_end_the_worker(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
