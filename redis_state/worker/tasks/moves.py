@@ -38,6 +38,7 @@ def new_fields(
     due_ms: int | None = None,
     key: str = "",
     attributes: Attributes | None = None,
+    sent: bytes | None = None,
 ) -> dict[str, bytes]:
     """Write a new task as its record's fields, with a secret of its own."""
     job = {"handler": handler, "input": task_input, "secret": secrets.token_urlsafe(32)}
@@ -54,6 +55,8 @@ def new_fields(
         fields["flow_key"] = raw(key)
     if attributes:
         fields["attributes"] = codec.canonical(attributes)
+    if sent:
+        fields["sent"] = sent
     return fields
 
 

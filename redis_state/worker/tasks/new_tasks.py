@@ -63,6 +63,7 @@ class NewTasks:
         key: str = "",
         attributes: Attributes | None = None,
         links: Mapping[str, bytes] | None = None,
+        sent: bytes | None = None,
         until_ms: int | None = None,
         writer: NewTaskWriter | None = None,
     ) -> bool:
@@ -71,7 +72,8 @@ class NewTasks:
         ``queue`` is the one that it waits in each time it waits, limited under ``key``. It begins
         at ``due_ms``, which is ``delay_ms`` from now. ``trace`` is the context of the span that its
         runs belong to. ``attributes`` are what it is found by. ``links`` are further fields of its
-        record, which name the task that it was made from. After ``until_ms``, by the server's
+        record, which name the task that it was made from. ``sent`` is the digest of what its caller
+        chose. After ``until_ms``, by the server's
         clock, nothing is written. ``writer`` writes it together with something else. Errors:
         LostRace if it is too late; TaskInProgress if that is what the writer found;
         PayloadTooLarge, PayloadStoreUnavailable.
@@ -87,6 +89,7 @@ class NewTasks:
             due_ms=due_ms,
             key=key,
             attributes=attributes,
+            sent=sent,
         )
         fields |= links or {}
         write = new_write_id()
