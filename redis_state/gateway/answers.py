@@ -107,6 +107,12 @@ def forbidden(message: str = "the caller may not do this") -> HttpProblem:
     return HttpProblem(403, "forbidden", message)
 
 
+def not_known_now(reason: str) -> HttpProblem:
+    """Make the error of a caller whose credentials cannot be judged at the moment."""
+    headers = {"retry-after": str(_RETRY_AFTER_S)}
+    return HttpProblem(503, "unavailable", reason, headers=headers)
+
+
 def not_found() -> HttpProblem:
     """Make the error of what is not there, or is not for the caller to see: both are alike."""
     return HttpProblem(404, "not_found", "there is no such thing")

@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from redis_state import __version__
 from redis_state.errors import ConfigError
-from redis_state.gateway.answers import HttpProblem, problem_answer
+from redis_state.gateway.answers import HttpProblem, not_known_now, problem_answer
 from redis_state.gateway.auth.hook_links import HookLinks
 from redis_state.gateway.auth.open import LOCAL_NAMES, has_loopback
 from redis_state.gateway.auth.principal import Authenticator, Principal, Unauthenticated
@@ -150,20 +150,19 @@ class Gateway(Starlette):
     async def admit(self, request: HTTPConnection, operation: Operation) -> Principal:
         """Return the caller. Errors: HttpProblem, 401 or 429."""
         if operation.over is Over.NOTHING:
-            if operation.path.startswith("/v1/hooks"):
-                host = "" if request.client is None else request.client.host
-                self._usage.take(f"address {host}")
             return _NOBODY
         principal = await self.recognise(request)
         self.take(principal)
         return principal
 
     async def recognise(self, request: HTTPConnection) -> Principal:
-        """Return the caller, without counting. Errors: HttpProblem, 401."""
+        """Return the caller, without counting. Errors: HttpProblem, 401 or 503."""
         headers = {"www-authenticate": "Bearer"}
         try:
             principal = await self._auth.authenticate(request)
         except Unauthenticated as error:
+            if error.passing:
+                raise not_known_now(error.reason) from None
             headers["www-authenticate"] = 'Bearer error="invalid_token"'
             raise HttpProblem(401, "unauthenticated", error.reason, headers=headers) from None
         if principal is None:

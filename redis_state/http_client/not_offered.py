@@ -32,4 +32,6 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
     "bulk(concurrency)": "The gateway decides it.",
     "bulk(progress)": "The report comes in one answer, of 500 tasks at most.",
     "request(sender)": _CALLER,
+    "rerun(sent)": "The gateway gives it, for calls with an Idempotency-Key.",
+    "fork(sent)": "The gateway gives it, for calls with an Idempotency-Key.",
 }

@@ -7,6 +7,7 @@ neither skipped nor given twice: the gateway finds its place in the log, or says
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import Any
@@ -22,6 +23,8 @@ from redis_state.stores.sessions.session_log import Entry
 
 _SOONEST_S, _LATEST_S = 0.1, 2.0
 _LONGEST_RETRY_S = 10.0
+# A connection that ended sooner, and brought no event, was of no use.
+_SHORTEST_S = 1.0
 
 
 class UpdateStreams:
@@ -70,37 +73,68 @@ class UpdateStreams:
     ) -> AsyncGenerator[ServerEvent, None]:
         """Yield events up to ``end``, over as many connections as that takes.
 
-        Errors: BackendUnavailable once nothing has come for ``reconnect_timeout_s`` of trouble.
+        Errors: BackendUnavailable once nothing has come for ``reconnect_timeout_s`` of trouble. It
+        is trouble, too, if connections are taken and end at once.
         """
         ask = _ask(session_id, task_id, after, types)
         patience_s = limits.patience("reconnect_timeout_s", reconnect_timeout_s)
-        loop, cursor, retry_s = asyncio.get_running_loop(), after, _SOONEST_S
-        failing_since: float | None = None
+        cursor, tries = after, _Tries(self._caller.address, patience_s)
         while True:
             trouble: BackendUnavailable | None = None
             try:
                 async with self._caller.stream(ask, cursor=cursor) as chunks:
+                    tries.begin()
                     reader = EventReader(cursor)
                     async for chunk in chunks:
-                        failing_since = None
                         for event in _read(reader, chunk):
                             cursor = event.cursor
                             if event.name != "expired":
+                                tries.heard = True
                                 yield event
                             if event.name == "end":
                                 return
                         cursor = reader.cursor
                         if reader.retry_ms is not None:
-                            retry_s = min(reader.retry_ms / 1000, _LONGEST_RETRY_S)
+                            tries.retry_s = min(reader.retry_ms / 1000, _LONGEST_RETRY_S)
             except BackendUnavailable as error:
                 trouble = error
-            now = loop.time()
-            failing_since = now if failing_since is None else failing_since
-            if trouble is not None and (trouble.final or now - failing_since >= patience_s):
-                raise trouble
-            await asyncio.sleep(retry_s)
-            if trouble is not None:
-                retry_s = min(max(retry_s, _SOONEST_S) * 2, _LATEST_S)
+            await asyncio.sleep(tries.wait_s(trouble))
+
+
+class _Tries:
+    """One connection after the other: since when they are of no use, and when the next one is."""
+
+    def __init__(self, address: str, patience_s: float) -> None:
+        self.heard: bool = False
+        self.retry_s: float = _SOONEST_S
+        self._time = asyncio.get_running_loop().time
+        self._address = address
+        self._patience_s = patience_s
+        self._opened_at = math.inf
+        self._failing_since: float | None = None
+        self._backoff_s = 0.0
+
+    def begin(self) -> None:
+        """Note that a connection is open."""
+        self._opened_at = self._time()
+
+    def wait_s(self, trouble: BackendUnavailable | None) -> float:
+        """Return when to connect again after one. Errors: its trouble, after too much of it."""
+        now = self._time()
+        if self.heard or now - self._opened_at >= _SHORTEST_S:
+            self._failing_since = None
+        elif trouble is None:
+            trouble = BackendUnavailable(self._address, "the stream ended at once")
+        self.heard, self._opened_at = False, math.inf
+        since = self._failing_since = now if self._failing_since is None else self._failing_since
+        if trouble is None:
+            self._backoff_s = 0.0
+        elif trouble.final or now - since >= self._patience_s:
+            raise trouble
+        wait_s = max(self.retry_s, self._backoff_s)
+        if trouble is not None:
+            self._backoff_s = min(max(wait_s, _SOONEST_S) * 2, _LATEST_S)
+        return wait_s
 
 
 def _ask(

@@ -60,6 +60,8 @@ export interface EventsOptions {
 const SOONEST_MS = 100;
 const LATEST_MS = 2_000;
 const LONGEST_RETRY_MS = 10_000;
+/** A connection that ended sooner, and brought no event, was of no use. */
+const SHORTEST_MS = 1_000;
 
 /**
  * The updates of a session, as an async iterable. The cursor is kept while it is read: a broken
@@ -96,15 +98,19 @@ export class EventStream implements AsyncIterable<GatewayEvent> {
   async *[Symbol.asyncIterator](): AsyncGenerator<GatewayEvent, void, undefined> {
     const patienceMs = this.options.patienceMs ?? 300_000;
     let failingSince: number | undefined;
+    let backoffMs = 0;
     for (;;) {
       let trouble: unknown;
+      let openedAt = Infinity;
+      let heard = false;
       const connection = new Connection(this.options);
       try {
         for await (const chunk of connection.chunks(this.send, this.#url, this.#cursor)) {
-          failingSince = undefined;
+          openedAt = Math.min(openedAt, Date.now());
           for (const event of connection.reader.feed(chunk)) {
             const read = readEvent(event);
             this.#cursor = event.cursor ?? this.#cursor;
+            heard ||= read.kind !== "expired";
             yield read;
             if (read.kind === "end") return;
           }
@@ -119,12 +125,13 @@ export class EventStream implements AsyncIterable<GatewayEvent> {
         connection.close();
       }
       this.options.signal?.throwIfAborted();
+      if (heard || Date.now() - openedAt >= SHORTEST_MS) failingSince = undefined;
+      else trouble ??= new GatewayError(0, "unreachable", "the stream ended at once");
       failingSince ??= Date.now();
-      if (trouble !== undefined) {
-        if (Date.now() - failingSince >= patienceMs) throw trouble;
-        this.#retryMs = Math.min(this.#retryMs * 2, LATEST_MS);
-      }
-      await pause(this.#retryMs, this.options.signal);
+      if (trouble === undefined) backoffMs = 0;
+      else if (Date.now() - failingSince >= patienceMs) throw trouble;
+      else backoffMs = Math.min(Math.max(this.#retryMs, backoffMs, SOONEST_MS) * 2, LATEST_MS);
+      await pause(Math.max(this.#retryMs, backoffMs), this.options.signal);
     }
   }
 }

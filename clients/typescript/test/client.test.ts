@@ -1,4 +1,6 @@
 import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { after, before, test } from "node:test";
 
 import {
@@ -166,6 +168,23 @@ test("a token that expires is replaced", async () => {
     body: { handler: "echo", session_id: "tokens", task_id: "u" },
   });
   assert.equal(data?.task_id, "u");
+});
+
+test("streams that end at once are no gateway, and are asked for later each time", async () => {
+  for (const said of ["", "retry: 0\n\n", "event: expired\ndata: {}\n\n"]) {
+    let asked = 0;
+    const server = createServer((_, response) => {
+      asked++;
+      response.writeHead(200, { "content-type": "text/event-stream" });
+      response.end(said);
+    });
+    await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
+    const { port } = server.address() as AddressInfo;
+    const odd = createGatewayClient({ baseUrl: `http://127.0.0.1:${port}`, token: "t" });
+    await assert.rejects(until(odd.events("s", { patienceMs: 500 }), () => false), { status: 0 });
+    assert.ok(asked > 1 && asked < 9, `${asked}`);
+    server.close();
+  }
 });
 
 test("what cannot be read is an error, and a stream ends when its caller has enough", async () => {

@@ -10,11 +10,11 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from datetime import UTC, datetime
-from http.client import HTTPException
 from math import inf
 from pathlib import Path
+from threading import Thread
 from time import monotonic
 from typing import Any, Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
@@ -106,10 +106,14 @@ class Jwks:
     refused after that. While the URL cannot be read, known keys hold for an hour, and nobody waits
     for them: a fetch that failed says so for one lifespan. There is one fetch at a time, and at
     most one in ten seconds, whatever tokens say.
+
+    A server that sends a byte now and then has no end, and no timeout ends it. So a call waits for
+    as long as connecting and answering may take, and a fetch is given up after a minute.
     """
 
     _AGAIN_S = 10.0
     _LONGEST_S = 3_600.0
+    _LONGEST_FETCH_S = 60.0
 
     def __init__(self, url: str, *, lifespan_s: float = 300.0, timeout_s: float = 5.0) -> None:
         if not _is_trusted(url):
@@ -118,11 +122,11 @@ class Jwks:
             url, cache_keys=False, cache_jwk_set=False, timeout=timeout_s
         )
         self._lifespan_s = lifespan_s
+        self._longest_wait_s = 2 * timeout_s
         self._keys: dict[str, jwt.PyJWK] = {}
         self._read_at = self._requested_at = -inf
         self._failed_at = -inf
         # Callers of several loops may wait for the same fetch.
-        self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="jwks")
         self._fetching: Future[None] | None = None
 
     async def key(self, token: str, header: Mapping[str, Any]) -> tuple[Any, Sequence[str]]:
@@ -136,9 +140,11 @@ class Jwks:
         if kid not in self._keys or self._age() > self._lifespan_s:
             fetching = self._refresh()
             if fetching is not None and self._waits(kid):
-                await asyncio.shield(asyncio.wrap_future(fetching))
+                await self._wait(fetching)
         found = self._keys.get(kid)
         if found is None or self._age() > max(self._LONGEST_S, self._lifespan_s):
+            if self._failed_at > -inf:
+                raise Unauthenticated("the issuer's keys cannot be read now", passing=True)
             raise Unauthenticated("the token was signed with a key that is not known")
         if found.algorithm_name not in (None, algorithm):
             raise Unauthenticated("the token's algorithm is not that of its key")
@@ -158,24 +164,36 @@ class Jwks:
 
     def _refresh(self) -> Future[None] | None:
         """Begin a fetch, or return the one that is under way; None if the last one is too new."""
-        if self._fetching is None or self._fetching.done():
-            now = monotonic()
-            if now - self._requested_at < self._AGAIN_S:
-                return None
-            self._requested_at = now
-            self._fetching = self._fetcher.submit(self._fetch)
-        return self._fetching
+        took = monotonic() - self._requested_at
+        is_done = self._fetching is None or self._fetching.done()
+        if took < (self._AGAIN_S if is_done else self._LONGEST_FETCH_S):
+            return None if is_done else self._fetching
+        self._requested_at = monotonic()
+        self._fetching = fetching = Future[None]()
+        fetching.set_running_or_notify_cancel()
+        # No pool's: a process waits for those at its end.
+        Thread(target=self._fetch, args=(fetching,), name="jwks", daemon=True).start()
+        return fetching
 
-    def _fetch(self) -> None:
+    async def _wait(self, fetching: Future[None]) -> None:
+        done, _ = await asyncio.wait({asyncio.wrap_future(fetching)}, timeout=self._longest_wait_s)
+        if not done:
+            self._failed_at = monotonic()
+
+    def _fetch(self, fetching: Future[None]) -> None:
+        keys: Sequence[jwt.PyJWK] | None = None
         try:
             keys = self._client.get_signing_keys(refresh=True)
-        except (jwt.PyJWTError, HTTPException, OSError, ValueError) as error:
-            self._failed_at = monotonic()
+        except Exception as error:  # noqa: BLE001 - whatever an issuer sends
             log.warning("the keys of the JWKS cannot be read: %s", type(error).__name__)
-            return
-        self._failed_at = -inf
-        self._keys = {each.key_id: each for each in keys if each.key_id is not None}
-        self._read_at = monotonic()
+        # One that was given up says nothing of now.
+        if self._fetching is fetching and keys is None:
+            self._failed_at = monotonic()
+        elif self._fetching is fetching and keys is not None:
+            self._failed_at = -inf
+            self._keys = {each.key_id: each for each in keys if each.key_id is not None}
+            self._read_at = monotonic()
+        fetching.set_result(None)
 
 
 def _is_trusted(url: str) -> bool:

@@ -17,6 +17,8 @@ from redis_state.gateway.auth.principal import (
 
 # How this machine is named in URLs.
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+# In which a proxy names its client, or a caller anybody: a server may take the address from there.
+_FORWARDED = ("forwarded", "x-forwarded-for")
 
 
 class Public:
@@ -34,8 +36,10 @@ class Public:
 class Loopback(Public):
     """Everybody of this machine is this principal: development only.
 
-    What a proxy of this machine passes on comes from this machine too. Only `LOCAL_NAMES` are
-    served, unless a gateway is given others: a page of any site could ask under a name of its own.
+    A request with ``X-Forwarded-For`` or ``Forwarded`` is refused, whatever address it has by
+    then. What a proxy of this machine passes on without them comes from this machine too. Only
+    `LOCAL_NAMES` are served, unless a gateway is given others: a page of any site could ask under a
+    name of its own.
     """
 
     def __init__(
@@ -47,6 +51,8 @@ class Loopback(Public):
         """Return the principal for a caller of this machine."""
         client = connection.client
         if client is None or not is_loopback(client.host):
+            return None
+        if any(name in connection.headers for name in _FORWARDED):
             return None
         return await super().authenticate(connection)
 
@@ -60,13 +66,15 @@ class AnyOf:
         self.ways: tuple[Authenticator, ...] = ways
 
     async def authenticate(self, connection: HTTPConnection) -> Principal | None:
-        """Return the caller. Errors: Unauthenticated, the first, if no way knows the caller."""
+        """Return the caller. Errors: Unauthenticated if no way knows the caller: the first, or
+        that of a way that may know the caller soon.
+        """
         refused: Unauthenticated | None = None
         for way in self.ways:
             try:
                 found = await way.authenticate(connection)
             except Unauthenticated as error:
-                refused = refused or error
+                refused = error if refused is None or error.passing else refused
                 continue
             if found is not None:
                 return found

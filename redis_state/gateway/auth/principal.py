@@ -139,11 +139,15 @@ class Principal:
 
 
 class Unauthenticated(Exception):
-    """The caller's credentials cannot be used, for ``reason``: no part of them is in it."""
+    """The caller's credentials cannot be used, for ``reason``: no part of them is in it.
 
-    def __init__(self, reason: str) -> None:
+    ``passing``: nothing is known of them now. A gateway answers 503, and the caller tries again.
+    """
+
+    def __init__(self, reason: str, *, passing: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.passing = passing
 
 
 class Authenticator(Protocol):

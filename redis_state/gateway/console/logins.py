@@ -19,7 +19,7 @@ from urllib.parse import quote
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 
-from redis_state.gateway.answers import HttpProblem
+from redis_state.gateway.answers import HttpProblem, not_known_now
 from redis_state.gateway.auth.jwt import Secrets
 from redis_state.gateway.auth.open import is_loopback
 from redis_state.gateway.auth.principal import Authenticator, Principal, Unauthenticated, bearer
@@ -50,7 +50,8 @@ class Logins:
                 if found is not None:
                     return found
             found = await self._auth.authenticate(connection)
-        except Unauthenticated:
+        except Unauthenticated as error:
+            _raise_if_passing(error)
             return None
         return None if found is None or found.expired() else found
 
@@ -113,9 +114,16 @@ class Logins:
         scope["client"] = None
         try:
             found = await self._auth.authenticate(HTTPConnection(scope))
-        except Unauthenticated:
+        except Unauthenticated as error:
+            _raise_if_passing(error)
             return None
         return None if found is None or found.expired() else found
+
+
+def _raise_if_passing(error: Unauthenticated) -> None:
+    """Errors: HttpProblem, 503, if the credential cannot be judged at the moment."""
+    if error.passing:
+        raise not_known_now(error.reason) from None
 
 
 def remember(response: RedirectResponse, request: Request, token: str, lasts: timedelta) -> None:

@@ -210,8 +210,6 @@ _NOBODY = Principal("anonymous")
 
 async def _who(backstage: Backstage, page: ConsolePage, request: Request) -> Principal | None:
     if page.public:
-        host = "" if request.client is None else request.client.host
-        backstage.usage.take(f"address {host}")
         return _NOBODY
     found = await backstage.logins.authenticate(request)
     if found is not None:

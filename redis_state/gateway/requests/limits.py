@@ -109,6 +109,11 @@ class CallerUsage:
                 del self._streams[caller]
 
 
+def address_of(connection: HTTPConnection) -> str:
+    """Return from where a request comes, as far as the server knows."""
+    return "" if connection.client is None else connection.client.host
+
+
 async def read_body(connection: HTTPConnection, *, most: int) -> bytes:
     """Read a body. Errors: HttpProblem, 413, before more than that was read."""
     too_large = HttpProblem(

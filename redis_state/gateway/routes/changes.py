@@ -13,6 +13,7 @@ from redis_state.gateway.calls import ApiCall, Operation
 from redis_state.gateway.requests.bodies import CancelBody, ForkBody, NoBody, RerunBody, SteerBody
 from redis_state.gateway.results import MadeResult, MovedResult, SteeredResult
 from redis_state.gateway.routes.tasks import new_id_of
+from redis_state.gateway.submitted import check_chosen, chosen_by
 from redis_state.models import SteeringEventType
 from redis_state.worker import TaskView
 from redis_state.worker.tasks.operate.copies import check_forked
@@ -76,6 +77,7 @@ async def rerun_task(call: ApiCall) -> Response:
     body, (session_id, task_id) = call.given(RerunBody), call.task
     target = session_id if body.new_session_id is None else body.new_session_id
     _check_copy(call, target)
+    chosen = chosen_by(call, "rerun", body, "new_task_id", "new_session_id")
     made = await call.client.rerun(
         session_id,
         task_id,
@@ -83,10 +85,12 @@ async def rerun_task(call: ApiCall) -> Response:
         new_session_id=target,
         attributes=body.attributes,
         queue=body.queue,
+        sent=None if chosen is None else chosen.kept,
     )
     view = await _made(call, target, made)
     if view is not None and not _is_of(call, view.rerun_of):
         raise KeyReused("rerun")
+    await check_chosen(call, target, made, chosen)
     return answer({"session_id": target, "task_id": made}, 201)
 
 
@@ -94,6 +98,7 @@ async def fork_task(call: ApiCall) -> Response:
     """Submit a new task that begins with another one's journal."""
     body, (session_id, task_id) = call.given(ForkBody), call.task
     _check_copy(call, session_id)
+    chosen = chosen_by(call, "fork", body, "new_task_id", "before")
     made = await call.client.fork(
         session_id,
         task_id,
@@ -101,12 +106,14 @@ async def fork_task(call: ApiCall) -> Response:
         new_task_id=new_id_of(call, body.new_task_id, "new_task_id"),
         attributes=body.attributes,
         queue=body.queue,
+        sent=None if chosen is None else chosen.kept,
     )
     view = await _made(call, session_id, made)
     if view is not None:
         if view.forked_from is None or not _is_of(call, view.forked_from):
             raise KeyReused("fork")
         check_forked(view.forked_from, body.before)
+    await check_chosen(call, session_id, made, chosen)
     return answer({"session_id": session_id, "task_id": made}, 201)
 
 

@@ -26,7 +26,7 @@ from redis_state.gateway.calls import ApiCall, Operation, Over, validated
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.known_pauses import KnownPause, read_known
 from redis_state.gateway.requests.bodies import DecisionBody
-from redis_state.gateway.requests.limits import read_body
+from redis_state.gateway.requests.limits import address_of, read_body
 from redis_state.serialization import codec
 
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
@@ -40,7 +40,7 @@ async def show_hook(call: ApiCall) -> Response:
         link, known = await _found(call)
         return await _page_of(call, link, known)
     except HttpProblem as problem:
-        return _page(problem.status, message="This link is not valid, or has expired.")
+        return _refused(problem)
 
 
 async def decide_hook(call: ApiCall) -> Response:
@@ -53,7 +53,7 @@ async def decide_hook(call: ApiCall) -> Response:
     try:
         link, known = await _found(call)
     except HttpProblem as problem:
-        return _page(problem.status, message="This link is not valid, or has expired.")
+        return _refused(problem)
     return await _decide_form(call, link, known)
 
 
@@ -104,7 +104,10 @@ async def _found(call: ApiCall) -> tuple[HookLink, KnownPause]:
     try:
         link = await links.read(call.path["link"])
     except Unauthenticated:
+        call.services.usage.take(f"no link of {address_of(call.request)}")
         raise not_found() from None
+    # By the link: behind a proxy all people may have one address.
+    call.services.usage.take(f"link {link.link_id}")
     known = await read_known(call.store, link.pause_id, hidden=True)
     if known is None:
         raise not_found()
@@ -186,6 +189,14 @@ def _approved(decision: Any) -> bool | None:
             return approved
         case _:
             return None
+
+
+def _refused(problem: HttpProblem) -> Response:
+    expired = problem.code == "not_found"
+    message = "This link is not valid, or has expired." if expired else "Try again later."
+    response = _page(problem.status, message=message)
+    response.headers.update(problem.headers)
+    return response
 
 
 def _page(status: int, *, message: str | None = None, pause: Any = None) -> Response:

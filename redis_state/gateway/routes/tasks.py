@@ -42,7 +42,7 @@ from redis_state.gateway.results import (
     TimelineResult,
 )
 from redis_state.gateway.showing import shown_pause, shown_task
-from redis_state.gateway.submitted import check_submitted
+from redis_state.gateway.submitted import check_chosen, check_submitted, chosen_by
 from redis_state.models import StateUpdate
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 from redis_state.worker import Archived, TaskView
@@ -91,6 +91,8 @@ async def submit_task(call: ApiCall) -> Response:
     if body.on_busy in CANCELS and not call.principal.may(Right.STEER, body.session_id):
         raise forbidden("the caller may not cancel the session's other tasks")
     task_id = new_id_of(call, body.task_id, "task_id")
+    body.at = utc(body.at)
+    chosen = chosen_by(call, "task", body, "task_id", "session_id", "handler", "input")
     found = await call.client.submit_or_find(
         body.handler,
         body.input,
@@ -101,11 +103,12 @@ async def submit_task(call: ApiCall) -> Response:
         trace_id=body.trace_id,
         queue=body.queue,
         delay=seconds(body.delay_s),
-        at=utc(body.at),
+        at=body.at,
         limit_key=body.limit_key,
         in_turn=body.in_turn,
         on_busy=body.on_busy,
         attributes=body.attributes,
+        sent=None if chosen is None else chosen.kept,
     )
     if not found.is_new and call.idempotency_key() is not None:
         await check_submitted(
@@ -115,6 +118,7 @@ async def submit_task(call: ApiCall) -> Response:
             handler=body.handler,
             task_input=body.input,
         )
+        await check_chosen(call, body.session_id, found.task_id, chosen)
     document = {"session_id": body.session_id, "task_id": found.task_id, "created": found.is_new}
     return answer(document, 201 if found.is_new else 200)
 

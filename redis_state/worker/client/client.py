@@ -169,7 +169,7 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
         """Submit a task like `submit`; return also whether this call has written it.
 
         Of concurrent calls with one ``task_id`` one has. A task that is there keeps its handler and
-        its input.
+        its input. ``sent`` stands in the record of a new one: a gateway compares repetitions by it.
         """
         limits.known_options(SubmitOptions, options)
         named = limits.own_id("task_id", task_id) is not None
@@ -192,6 +192,7 @@ class TaskClient(ClientSteering, ClientGathering, ClientMessaging, ClientErasing
             limit_key=options.get("limit_key"),
             policy=policy,
             attributes=attributes,
+            sent=options.get("sent"),
         )
         new.flow(session_id)  # for its errors
         if named and await self._still_there(session_id, task_id):

@@ -155,12 +155,13 @@ class TaskOperations:
         new_session_id: str | None = None,
         attributes: Attributes | None = None,
         queue: str | None = None,
+        sent: bytes | None = None,
     ) -> str:
         """Submit a new task with the input and the handler of another, whatever its status.
 
         Return its id. It names the other as `TaskView.rerun_of`, and has its attributes, unless
-        others are given. The same ``new_task_id`` is the same task, as in `submit`. One that Redis
-        does not have is read from the archive, if there is one.
+        others are given. The same ``new_task_id`` is the same task, as in `submit`. ``sent`` is as
+        in `submit_or_find`. One that Redis does not have is read from the archive, if there is one.
 
         In another session it has a large input as an object of its own. Errors: TaskUnknown;
         RetryRefused for a task without a handler; those of `submit`; PayloadLost for an input that
@@ -173,7 +174,7 @@ class TaskOperations:
             session_id if new_session_id is None else new_session_id,
             queue,
             lambda state, queue: self._copies.rerun(
-                source, state, attributes=_given(source, attributes), queue=queue
+                source, state, attributes=_given(source, attributes), queue=queue, sent=sent
             ),
         )
 
@@ -186,6 +187,7 @@ class TaskOperations:
         new_task_id: str | None = None,
         attributes: Attributes | None = None,
         queue: str | None = None,
+        sent: bytes | None = None,
     ) -> str:
         """Submit a new task that begins with another one's journal, up to an entry of it.
 
@@ -205,7 +207,12 @@ class TaskOperations:
             session_id,
             queue,
             lambda state, queue: self._copies.fork(
-                source, state, before=before, attributes=_given(source, attributes), queue=queue
+                source,
+                state,
+                before=before,
+                attributes=_given(source, attributes),
+                queue=queue,
+                sent=sent,
             ),
         )
 

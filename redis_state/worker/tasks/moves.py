@@ -32,7 +32,7 @@ class NewJob(TypedDict, total=False):
 
     ``queue`` is the one that it waits in each time it waits, limited under ``key``. It begins at
     ``due_ms``. ``trace`` is the context of the span that its runs belong to. ``attributes`` are
-    what it is found by.
+    what it is found by. ``sent`` is the digest of what its caller chose.
     """
 
     handler: Required[str]
@@ -42,6 +42,7 @@ class NewJob(TypedDict, total=False):
     due_ms: int | None
     key: str
     attributes: Attributes | None
+    sent: bytes | None
 
 
 def new_fields(payloads: Payloads, state: TaskState, **new: Unpack[NewJob]) -> dict[str, bytes]:
@@ -61,6 +62,8 @@ def new_fields(payloads: Payloads, state: TaskState, **new: Unpack[NewJob]) -> d
         fields["flow_key"] = raw(key)
     if attributes := new.get("attributes"):
         fields["attributes"] = codec.canonical(attributes)
+    if sent := new.get("sent"):
+        fields["sent"] = sent
     return fields
 
 

@@ -221,6 +221,24 @@ async def test_loopback_lets_this_machine_in_and_nobody_else(store: RedisStateSt
     await app.aclose()
 
 
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded"])
+async def test_who_says_to_be_of_this_machine_is_not(store: RedisStateStore, header: str) -> None:
+    proxied = pytest.importorskip("uvicorn.middleware.proxy_headers", reason="needs uvicorn")
+    app = create_gateway(store, auth=AnyOf(tokens, Loopback()))
+    # A server with FORWARDED_ALLOW_IPS=* believes everybody.
+    served = proxied.ProxyHeadersMiddleware(app, "*")
+    for host in ("203.0.113.9", "127.0.0.1"):
+        transport = httpx.ASGITransport(served, client=(host, 1))
+        headers = {header: "127.0.0.1" if header.startswith("X") else "for=127.0.0.1"}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", headers=headers
+        ) as http:
+            assert (await http.get("/v1/queues")).status_code == 401
+            named = {"authorization": f"Bearer {tokens.mint('ann', ['read:*'])}"}
+            assert (await http.get("/v1/queues", headers=named)).status_code == 200
+    await app.aclose()
+
+
 async def test_several_ways_are_tried_and_public_is_said_by_name(store: RedisStateStore) -> None:
     key, kept = make_api_key("ann", ["read:*"])
     both = AnyOf(tokens, ApiKeys([kept]))

@@ -9,7 +9,7 @@ import hmac
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import jwt
@@ -22,9 +22,11 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state import RedisStateStore
 from redis_state.errors import ConfigError
-from redis_state.gateway import JwtAuthenticator, Unauthenticated
+from redis_state.gateway import AnyOf, JwtAuthenticator, Unauthenticated, create_gateway
 from redis_state.gateway.auth.jwt import Jwks
+from tests.support.browser.console import Browser
 from tests.support.http.credentials import bearer_of, claims_of, status_of
+from tests.support.http.gateway import tokens
 
 # What the next fetches get in place of the key, and whether they are answered.
 answers: list[tuple[int, bytes]] = []
@@ -53,7 +55,7 @@ def jwks() -> Iterator[tuple[str, Any, list[int]]]:
 
     answers.clear()
     answering.set()
-    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/jwks", key, fetched
@@ -158,6 +160,59 @@ async def test_keys_that_were_not_fetched_for_long_are_fetched_first(
     answering.set()
     with pytest.raises(Unauthenticated):
         await keys.key("", header)
+
+
+async def test_a_fetch_without_an_end_holds_nobody_up_and_is_given_up(
+    jwks: tuple[str, Any, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, key, fetched = jwks
+    monkeypatch.setattr(Jwks, "_AGAIN_S", 0.0)
+    keys, header = Jwks(url, timeout_s=60), {"kid": "k", "alg": "RS256"}
+    await keys.key("", header)
+    # As of a server that sends a byte now and then.
+    answering.clear()
+    monkeypatch.setattr(keys, "_longest_wait_s", 0.01, raising=False)
+    keys._read_at -= 601
+    async with asyncio.timeout(30):
+        await keys.key("", header)
+        with pytest.raises(Unauthenticated) as unknown:
+            await keys.key("", header | {"kid": "new"})
+    assert unknown.value.passing
+    endless, held = keys._fetching, answering
+    assert endless is not None
+    assert not endless.done()
+    # Another one is begun, and what the first one says at last is not heard.
+    monkeypatch.setattr(Jwks, "_LONGEST_FETCH_S", 0.0)
+    monkeypatch.setitem(globals(), "answering", threading.Event())
+    answering.set()
+    other = json.loads(RSAAlgorithm.to_jwk(key.public_key())) | {"kid": "new", "alg": "RS256"}
+    answers[:] = [(200, json.dumps({"keys": [other]}).encode())]
+    monkeypatch.setattr(keys, "_longest_wait_s", 60)
+    await keys.key("", header | {"kid": "new"})
+    held.set()
+    await asyncio.wrap_future(endless)
+    assert [*keys._keys] == ["new"]
+    assert len(fetched) == 3
+
+
+async def test_a_token_that_cannot_be_judged_yet_is_refused_for_now_only(
+    store: RedisStateStore, jwks: tuple[str, Any, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, key, _ = jwks
+    monkeypatch.setattr(Jwks, "_AGAIN_S", 0.0)
+    auth = JwtAuthenticator(jwks_url=url, audience="agents")
+    token = jwt.encode(claims_of(aud="agents"), key, "RS256", headers={"kid": "k"})
+    for way in (auth, AnyOf(tokens, auth), AnyOf(auth, tokens)):
+        answers[:] = [(500, b""), (200, b'{"keys": [{"kty": "RSA", "n": 5, "e": []}]}')]
+        assert [await status_of(store, way, **bearer_of(token)) for _ in range(2)] == [503, 503]
+    app = create_gateway(store, auth=auth, console=True)
+    answers[:] = [(500, b"")]
+    assert (await Browser(app).log_in(token)).status == 503
+    await app.aclose()
+    assert await status_of(store, auth, **bearer_of(token)) == 200
+    # The keys are known: this one is none of them.
+    other = jwt.encode(claims_of(aud="agents"), key, "RS256", headers={"kid": "other"})
+    assert await status_of(store, auth, **bearer_of(other)) == 401
 
 
 async def test_a_fetch_that_failed_long_ago_does_not_let_a_removed_key_pass(

@@ -13,8 +13,19 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 pytest.importorskip("jsonschema", reason="needs the forms extra")
 
+from redis_state.gateway import GatewayLimits, create_gateway
 from redis_state.testing import eventually
-from tests.support.http.gateway import Served, at, code_of, ends, links, of_pause, paused, stranger
+from tests.support.http.gateway import (
+    Served,
+    at,
+    code_of,
+    ends,
+    links,
+    of_pause,
+    paused,
+    stranger,
+    tokens,
+)
 
 TOKEN = re.compile(r"\bs\.[A-Za-z0-9_-]{32}")
 
@@ -162,6 +173,27 @@ async def test_a_link_shows_a_page_and_decides_once_as_the_one_it_was_made_for(
         assert (replayed.status_code, replayed.json()["error"]["approved"]) == (409, True)
         assert "by" not in replayed.json()["error"]
         assert (await http.get(f"/v1/hooks/{link}")).status_code == 409
+
+
+async def test_links_are_counted_one_by_one_and_what_is_none_by_its_address(
+    served: Served,
+) -> None:
+    await served.client.submit("ask", session_id="s", task_id="t")
+    pause_id = await paused(served, "s", "t")
+    few = GatewayLimits(requests_per_s=0.001, burst=3)
+    app = create_gateway(served.store, auth=tokens, hooks=links, limits=few)
+    async with stranger(app) as http:
+        for status in (404, 404, 404, 429):
+            wrong = await http.get(f"/v1/hooks/{links.mint(pause_id, actor='bob')}x")
+            assert wrong.status_code == status
+        assert int(wrong.headers["retry-after"]) > 1
+        assert "Try again later" in wrong.text
+        # All people may come from the address of one proxy.
+        for actor in ("bob", "cid"):
+            link = links.mint(pause_id, actor=actor)
+            seen = [(await http.get(f"/v1/hooks/{link}")).status_code for _ in range(4)]
+            assert seen == [200, 200, 200, 429]
+    await app.aclose()
 
 
 async def test_a_link_may_be_for_one_way_only_and_for_a_pause_that_is_not_shown(

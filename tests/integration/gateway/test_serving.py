@@ -209,6 +209,14 @@ async def _is_of_this_machine(store: RedisStateStore, auth: Any) -> None:
     await app.aclose()
 
 
+async def test_a_host_may_be_named_with_its_port(store: RedisStateStore) -> None:
+    app = create_gateway(store, auth=tokens, hosts=["Agents.example.com:8443"])
+    for name, status in (("agents.example.com:8443", 200), ("agents.example.org", 421)):
+        async with caller(app, "ann", "read:*", base=f"https://{name}") as http:
+            assert (await http.get("/v1/queues")).status_code == status
+    await app.aclose()
+
+
 async def test_unknown_paths_and_methods_have_the_shape_of_errors(served: Served) -> None:
     async with served.caller("ann", "admin:*") as http:
         for path in (

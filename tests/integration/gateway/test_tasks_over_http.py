@@ -51,6 +51,43 @@ async def test_a_task_is_submitted_once_under_its_key_and_read_to_its_result(
         assert [(each["session_id"], each["counts"]["COMPLETE"]) for each in listed] == [("s", 1)]
 
 
+async def test_a_key_belongs_to_all_that_was_chosen_with_it(served: Served) -> None:
+    async with served.caller("ann", "submit:session:s", "read:session:s") as http:
+
+        async def post(path: str, key: str, body: dict[str, Any]) -> str | int:
+            sent = await http.post(path, json=body, headers={"idempotency-key": key})
+            return sent.status_code if sent.is_success else code_of(sent)
+
+        body = {"handler": "echo", "session_id": "s", "input": 1, "attributes": {"b": 1, "a": 2}}
+        later = body | {"delay_s": 600, "limit_key": "acme", "priority": 3}
+        assert await post("/v1/tasks", "k", later) == 201
+        same = {"attributes": {"a": 2, "b": 1}, "delay_s": 600.0, "on_busy": None}
+        assert await post("/v1/tasks", "k", later | same) == 200
+        for other in (
+            {"queue": "another"},
+            {"attributes": {}},
+            {"delay_s": 601},
+            {"delay_s": None, "at": "2030-01-01T00:00:00Z"},
+            {"limit_key": None},
+            {"priority": 0},
+            {"limit_key": None, "in_turn": True},
+        ):
+            assert await post("/v1/tasks", "k", later | other) == "key_reused", other
+        at_noon = body | {"at": "2030-01-01T12:00:00Z"}
+        assert await post("/v1/tasks", "noon", at_noon) == 201
+        assert await post("/v1/tasks", "noon", body | {"at": "2030-01-01T14:00:00+02:00"}) == 200
+        # One that was not made under a key is compared by its handler and its input.
+        await served.client.submit("echo", 1, session_id="s", task_id="plain")
+        assert await post("/v1/tasks", "plain", body) == 200
+        await ends(served, "s", "plain")
+        for way in ("rerun", "fork"):
+            path, chosen = at("s", "plain", way), {"queue": "elsewhere", "attributes": {"n": 1}}
+            for _ in range(2):
+                assert await post(path, way, chosen) == 201
+            for other in ({}, {"queue": "elsewhere"}, chosen | {"attributes": {"n": 2}}):
+                assert await post(path, way, other) == "key_reused", (way, other)
+
+
 async def test_of_concurrent_submits_under_a_key_one_has_created_the_task(served: Served) -> None:
     async with served.caller("ann", "submit:session:s") as http:
         body = {"handler": "echo", "session_id": "s", "input": 1}

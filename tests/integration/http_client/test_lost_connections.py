@@ -317,6 +317,28 @@ async def test_a_watch_ends_with_an_error_when_its_session_is_gone_or_nobody_ans
         await anext(over.http.watch_updates("s", types=["ODD"]))
 
 
+@pytest.mark.parametrize("said", [b"", b"retry: 1\n\n", b"event: expired\ndata: {}\n\n"])
+async def test_streams_that_end_at_once_are_no_gateway(said: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+    asked = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + said)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with HttpTaskClient(f"http://127.0.0.1:{port}") as http, asyncio.timeout(30):
+            with pytest.raises(errors.BackendUnavailable, match="ended at once"):
+                await anext(http.watch("s", "t", reconnect_timeout_s=0.5))
+    # Each time later.
+    assert 1 < asked < 9
+
+
 async def test_a_token_that_expires_is_replaced_in_calls_and_in_streams(over: OverHttp) -> None:
     pause_id = await _begun(over)
     given: list[str] = []

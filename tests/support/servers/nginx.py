@@ -35,6 +35,7 @@ http {{
             proxy_pass http://127.0.0.1:{to}{cut};
             proxy_set_header Host $http_host;
             proxy_set_header X-Forwarded-Proto $scheme;
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
             proxy_http_version 1.1;
             proxy_set_header Upgrade $http_upgrade;
             proxy_set_header Connection $http_connection;

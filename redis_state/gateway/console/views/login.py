@@ -10,6 +10,7 @@ from redis_state.gateway.answers import HttpProblem
 from redis_state.gateway.console.logins import COOKIE, forget, remember
 from redis_state.gateway.console.pages import ConsolePage, PageCall
 from redis_state.gateway.console.rendering import write_query
+from redis_state.gateway.requests.limits import address_of
 
 
 async def show_login(call: PageCall) -> Response:
@@ -39,6 +40,8 @@ async def log_out(call: PageCall) -> Response:
 async def _log_in(call: PageCall, credential: str, back: str) -> Response:
     exchanged = await call.backstage.logins.exchange(call.request, credential)
     if exchanged is None:
+        # Only these count: behind a proxy all people may have one address.
+        call.backstage.usage.take(f"no login of {address_of(call.request)}")
         return _form(call, back, "This key is not known, or has expired.", status=401)
     response = RedirectResponse(f"{call.base}{back}", 303)
     remember(response, call.request, *exchanged)

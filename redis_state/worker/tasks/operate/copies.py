@@ -154,7 +154,13 @@ class Copies:
             raise CorruptState(key, f"not a task's record: {type(error).__name__}") from None
 
     async def rerun(
-        self, source: Source, state: TaskState, *, attributes: Attributes, queue: str | None
+        self,
+        source: Source,
+        state: TaskState,
+        *,
+        attributes: Attributes,
+        queue: str | None,
+        sent: bytes | None = None,
     ) -> bool:
         """Write a new task with the input of another; return whether it was new."""
         task_input = source.task_input
@@ -171,6 +177,7 @@ class Copies:
             queue=queue,
             attributes=attributes,
             links={"rerun_of": link},
+            sent=sent,
             key=key,
             writer=InTurn(self._store, priority=state.priority)
             if key.startswith(IN_TURN)
@@ -185,6 +192,7 @@ class Copies:
         before: str | None,
         attributes: Attributes,
         queue: str | None,
+        sent: bytes | None = None,
     ) -> bool:
         """Write a new task with a part of another's journal; return whether it was new."""
         session_id, task_id = source.state.session_id, source.state.task_id
@@ -210,6 +218,7 @@ class Copies:
             queue=queue,
             attributes=attributes,
             key=key,
+            sent=sent,
         )
         fields |= {"forked_from": write_link(session_id, task_id, kept.before)}
         order: int | None = source.record.order
@@ -243,7 +252,9 @@ class Copies:
             left = await self.source(session_id, task_id)
             if source.archived is not None or left.archived is None:
                 raise TaskUnknown(task_id)
-            return await self.fork(left, state, before=before, attributes=attributes, queue=queue)
+            return await self.fork(
+                left, state, before=before, attributes=attributes, queue=queue, sent=sent
+            )
         if reply.word is not ReplyCode.OK:
             return False
         update = StateUpdate(

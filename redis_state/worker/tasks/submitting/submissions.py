@@ -32,6 +32,7 @@ class SubmitOptions(TypedDict, total=False):
     in_turn: bool
     on_busy: OnBusy | Literal["enqueue", "reject", "interrupt", "replace"] | None
     attributes: Attributes | None
+    sent: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class Submission:
 
     ``policy`` is what happens to the others of its session's line, None for a task that is in none.
     It is limited under ``limit_key`` then. It is due at ``due_ms``, which is ``delay_ms`` from now.
-    After ``until_ms``, by the server's clock, nothing is written.
+    After ``until_ms``, by the server's clock, nothing is written. ``sent`` stands in its record: by
+    it a caller's call is compared with its repetition.
     """
 
     handler: str
@@ -60,6 +62,7 @@ class Submission:
     due_ms: int | None = None
     delay_ms: int = 0
     until_ms: int | None = None
+    sent: bytes | None = None
 
     def flow(self, session_id: str) -> str:
         """Write what it is limited under. Errors: InvalidField."""
@@ -97,6 +100,7 @@ class NewSubmissions:
                 delay_ms=new.delay_ms,
                 key=flow,
                 attributes=new.attributes,
+                sent=new.sent,
                 until_ms=new.until_ms,
                 writer=turn,
             )

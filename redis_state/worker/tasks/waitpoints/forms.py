@@ -93,7 +93,7 @@ def form_value(value: Any) -> Any:
 
 
 def check_value(schema: Mapping[str, Any], value: Any) -> None:
-    """Check a value by a stored schema.
+    """Check what is stored of a value by a stored schema: of NaN its name, of a tuple a list.
 
     Errors: InvalidDecision names the paths and the rules; ConfigError if `jsonschema` is not
     installed.
@@ -101,7 +101,7 @@ def check_value(schema: Mapping[str, Any], value: Any) -> None:
     data = codec.canonical(schema)
     _jsonschema()
     try:
-        broken = _broken(_validator(data), value, _names(schema))
+        broken = _broken(_validator(data), codec.plain(value), _names(schema))
     except Exception:  # noqa: BLE001 - what cannot be checked is refused, whatever it raises
         broken = [("$", "cannot be checked")]
     if broken:

@@ -281,6 +281,14 @@ def test_an_error_names_the_path_and_the_rule_and_no_value(
     assert SECRET not in str(caught.value)
 
 
+def test_what_is_stored_of_a_value_is_checked() -> None:
+    # A default that a handler gives, for one. NaN is above no maximum, and is stored as text.
+    for schema in ({"type": "number", "maximum": 1}, {"type": ["number", "null"], "maximum": 1}):
+        with pytest.raises(InvalidDecision):
+            PauseForm.read(schema).typed(float("nan"))
+    assert PauseForm.read({"type": "array"}).typed((1, 2)) == (1, 2)
+
+
 def test_an_error_has_ten_rules_at_most() -> None:
     with pytest.raises(InvalidDecision) as caught:
         check_value({"items": {"type": "null"}}, list(range(1000)))

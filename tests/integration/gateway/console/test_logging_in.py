@@ -20,6 +20,7 @@ from redis_state.errors import InvalidField
 from redis_state.gateway import (
     ApiKeys,
     ConsoleOptions,
+    GatewayLimits,
     Loopback,
     Principal,
     create_gateway,
@@ -33,7 +34,7 @@ from redis_state.gateway.console.assets import PINNED, digest
 from redis_state.gateway.console.cookies import SealedLogin, open_login, seal_login
 from redis_state.gateway.console.logins import Logins
 from redis_state.gateway.streaming.hub import Hub
-from tests.integration.gateway.console.conftest import KEYS, LogIn
+from tests.integration.gateway.console.conftest import AUTH, KEYS, LogIn
 from tests.support.browser.console import Browser
 from tests.support.http.asgi_servers import serving_asgi
 from tests.support.http.gateway import SECRET, Served, paused, stranger, tokens
@@ -67,6 +68,17 @@ async def test_what_is_no_key_gets_no_cookie(console: Served, credential: str) -
     assert page.status == 401
     assert not browser.http.cookies
     assert credential == "" or credential not in page.source
+
+
+async def test_logins_that_fail_stand_in_nobodys_way(console: Served) -> None:
+    few = GatewayLimits(requests_per_s=0.001, burst=3)
+    app = create_gateway(console.store, auth=AUTH, console=True, limits=few)
+    eve, ann = Browser(app), Browser(app)
+    assert [(await eve.log_in("nonsense")).status for _ in range(4)] == [401, 401, 401, 429]
+    style = [(await ann.http.get("/console/static/console.css")).status_code for _ in range(9)]
+    assert style == [200] * 9
+    assert "Overview" in (await ann.log_in(KEYS["ann"])).text
+    await app.aclose()
 
 
 async def test_on_loopback_the_cookie_is_not_only_for_https(console: Served) -> None:
