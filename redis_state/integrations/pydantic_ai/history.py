@@ -113,11 +113,14 @@ def newest_runs(
 ) -> list[dict[str, Any]]:
     """Return the newest messages, whole runs of an agent: a tool's call stays with its result.
 
-    The newest run is kept whatever the number of its messages, unless it has too many bytes.
+    The newest run is kept whatever the number of its messages, unless it has too many bytes. The
+    system prompts at the front are kept: pydantic-ai adds none to messages that are there.
     """
+    first = messages[0].get("parts", []) if messages else []
+    prompts = [part for part in first if part.get("part_kind") == "system-prompt"]
     begins, sizes = 0, [len(codec.encode(message)) for message in messages]
     size = sum(sizes)
-    while len(messages) - begins > most or size > most_bytes:
+    while begins < len(messages) and (len(messages) - begins > most or size > most_bytes):
         run = messages[begins].get("run_id")
         end = begins + 1
         while end < len(messages) and messages[end].get("run_id") == run:
@@ -125,8 +128,15 @@ def newest_runs(
         if end == len(messages) and size <= most_bytes:
             break
         size -= sum(sizes[begins:end])
+        if not begins and prompts:
+            size += len(codec.encode(prompts))
         begins = end
-    return messages[begins:]
+    kept = messages[begins:]
+    if begins and prompts and kept:
+        is_request = kept[0].get("kind") == "request"
+        own = kept.pop(0) if is_request else {"kind": "request", "parts": []}
+        kept.insert(0, {**own, "parts": [*prompts, *own["parts"]]})
+    return kept
 
 
 def _plain(messages: list[ModelMessage]) -> list[dict[str, Any]]:

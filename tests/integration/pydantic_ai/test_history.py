@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ pytest.importorskip("pydantic_ai", reason="needs the pydantic-ai extra")
 
 from pydantic_ai import ModelRetry, RunContext
 from pydantic_ai.exceptions import ApprovalRequired
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
+from pydantic_ai.messages import ModelMessage, ModelResponse, SystemPromptPart, TextPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from redis_state import RedisStateStore
@@ -136,6 +137,39 @@ def test_a_run_that_is_too_large_is_not_kept() -> None:
     messages = [{"run_id": run, "text": "x" * 100} for run in "aab"]
     assert [each["run_id"] for each in newest_runs(messages, 9, 350)] == ["b"]
     assert newest_runs(messages, 9, 50) == []
+
+
+async def test_an_agent_keeps_its_system_prompt_however_long_the_session_is(
+    store: RedisStateStore,
+) -> None:
+    seen: list[list[Any]] = []
+
+    def write(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+        parts = [part for message in messages for part in message.parts]
+        seen.append([part.content for part in parts if isinstance(part, SystemPromptPart)])
+        return ModelResponse(parts=[TextPart("done")])
+
+    agent = durable_agent(FunctionModel(write), system_prompt="be kind")
+    handler = pydantic_handler(agent, history=True, max_messages=2)
+    async with pool(store, {"a": handler}) as client:
+        for number in range(4):
+            task = await client.submit("a", f"prompt {number}", session_id=SESSION)
+            assert await client.result(SESSION, task, timeout_s=60) == "done"
+    assert seen == [["be kind"]] * 4
+
+
+def test_a_system_prompt_counts_as_what_it_is() -> None:
+    prompt = {"part_kind": "system-prompt", "content": "x" * 100}
+    messages = [{"run_id": run, "kind": "request", "parts": list[Any]()} for run in "ab"]
+    messages[0]["parts"] = [prompt]
+    (kept,) = newest_runs(messages, 1)
+    assert (kept["run_id"], kept["parts"]) == ("b", [prompt])
+    assert newest_runs(messages, 1, 150) == []
+    response = {"run_id": "b", "kind": "response", "parts": list[Any]()}
+    assert newest_runs([messages[0], response], 1) == [
+        {"kind": "request", "parts": [prompt]},
+        response,
+    ]
 
 
 def test_no_agent_has_the_messages_of_another() -> None:

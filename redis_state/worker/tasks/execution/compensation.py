@@ -51,7 +51,12 @@ from redis_state.worker.tasks.execution.exits import TaskHandedBack, kind_of
 from redis_state.worker.tasks.execution.inbox import UNDOING, Inbox, TaskCancelled
 from redis_state.worker.tasks.execution.steps import Steps
 from redis_state.worker.tasks.recorded.journal import FAILED, Journals
-from redis_state.worker.tasks.recorded.rehearsal import IDLE_S, Rehearsal, kind_of_error
+from redis_state.worker.tasks.recorded.rehearsal import (
+    IDLE_S,
+    Rehearsal,
+    kind_of_error,
+    state_of_error,
+)
 from redis_state.worker.tasks.started import StartedRun
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -195,7 +200,7 @@ class Compensations:
         if len(self._failed_steps) < _MOST_ERRORS:
             self._failed_steps[entry] = failed
         if place is not None:
-            note = {"error": list(failed), "place": place}
+            note = {"error": [*failed, state_of_error(error)], "place": place}
             self._inbox.record_later(FAILED + entry, self._payloads.document(note, "error"))
 
     def begin(self, steps: Steps, handling: asyncio.Task[Any]) -> bool:

@@ -119,7 +119,7 @@ class Steps(CallNames):
         entry, lane = self.ask_step(name)
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         once = partial(work, *arguments, **options)
-        return self._do(entry, name, once, policy, lane, checkpoint=checkpoint, counted=True)
+        return self._do(entry, name, once, policy, lane, checkpoint=checkpoint)
 
     async def do_keyed(
         self,
@@ -336,7 +336,6 @@ class Steps(CallNames):
         lane: Lane,
         *,
         checkpoint: bool = False,
-        counted: bool = False,
     ) -> Any:
         steps = self._open
         caller = steps.callers[entry] = asyncio.current_task()
@@ -379,8 +378,7 @@ class Steps(CallNames):
             )
         except Exception as error:
             # In the work of a step it is that step's: the work is done again.
-            kept = counted and not self.in_work
-            self.failed(entry, error, self.place_of(entry) if kept else None)
+            self.failed(entry, error, None if self.in_work else self.place_of(entry))
             raise
         else:
             return result
@@ -393,8 +391,8 @@ class Steps(CallNames):
     def _fail_again(self, entry: str) -> NoReturn:
         """Raise the error of a step that failed in an earlier run. Errors: PayloadUnreadable."""
         note, of = self._failures.pop(entry), f"task {self._keys.task_id!r}"
-        kind, text = self._store.base.payloads.need_within(note["error"], of=of, field=entry)
-        raise error_again(kind, text)
+        failed = self._store.base.payloads.need_within(note["error"], of=of, field=entry)
+        raise error_again(*failed)
 
     async def _tried(
         self,

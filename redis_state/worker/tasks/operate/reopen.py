@@ -383,8 +383,9 @@ def _failures(journal: Mapping[str, Any], error: str, *, beyond: Collection[str]
     found: list[str] = []
     for entry, note in failures_of(journal).items():
         match note["error"]:
-            case [kind, text]:
-                failed_it = f"{class_of_kind(kind)}: {text}" in error
+            case [str(kind), str(text), *_]:
+                # A framework may have put the whole text into an error of its own.
+                failed_it = f"{class_of_kind(kind)}: {text}" in error or f": {text};" in f"{error};"
             case _:  # sealed, it cannot be compared
                 failed_it = False
         if failed_it or note["place"] > last:

@@ -1,0 +1,132 @@
+"""Failures that something handles, and agents in steps of the handler: a replay is the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("pydantic_ai", reason="needs the pydantic-ai extra")
+
+from pydantic_ai.capabilities import Hooks, ModelFallback
+from pydantic_ai.exceptions import ModelHTTPError, ModelUnavailableError
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from redis_state import RedisStateStore
+from redis_state.integrations.pydantic_ai import durable
+from redis_state.worker import RetryPolicy, StepPolicy, TaskContext, retried
+from tests.integration.pydantic_ai.test_units import twice
+from tests.support.agents.pydantic_ai import call, durable_agent, says, scripted
+from tests.support.tasks.runs import begin_again, run_to_the_end
+
+pytestmark = pytest.mark.worker
+
+
+def away(asked: list[str], again: ModelResponse) -> FunctionModel:
+    """Make a model that is away, until it is asked for the third time."""
+
+    def write(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
+        asked.append("first")
+        if len(asked) < 3:
+            raise ModelHTTPError.for_category(
+                ModelUnavailableError, status_code=503, model_name="first"
+            )
+        return again
+
+    return FunctionModel(write, model_name="first")
+
+
+@pytest.mark.parametrize("kind", [ModelHTTPError, ModelUnavailableError])
+async def test_a_model_that_another_one_stood_in_for_is_not_asked_again(
+    store: RedisStateStore, kind: type[Exception]
+) -> None:
+    asked: list[str] = []
+    paid: list[int] = []
+    second = scripted([call("pay")], "second")
+    agent = durable_agent(
+        away(asked, ModelResponse(parts=[call("pay", call_id="another")])),
+        durability={"models": {"second": second}},
+        capabilities=[ModelFallback(second, fallback_on=(kind,))],
+    )
+    agent.tool_plain(name="pay")(says("paid", paid))
+
+    async def handler(_: TaskContext) -> Any:
+        result = await agent.run("go")
+        return [result.output, result.usage.requests]
+
+    ended = await run_to_the_end(store, durable(twice(handler)))
+    assert ended.result == ["second", 2]
+    # In each of two steps of the run once.
+    assert (len(asked), len(paid)) == (2, 1)
+
+
+async def test_a_handler_takes_the_path_of_a_failed_run_again(store: RedisStateStore) -> None:
+    asked: list[str] = []
+    statuses: list[int] = []
+    first = durable_agent(away(asked, ModelResponse(parts=[TextPart("first")])), "first")
+    second = durable_agent(scripted("second"), "second")
+
+    async def handler(_: TaskContext) -> Any:
+        for _try in range(2):
+            try:
+                return (await first.run("go")).output
+            except ModelHTTPError as error:
+                statuses.append(error.status_code)
+        return (await second.run("go")).output
+
+    ended = await run_to_the_end(store, durable(twice(handler)))
+    assert (ended.result, len(asked), statuses) == ("second", 2, [503] * 4)
+
+
+async def test_a_tool_whose_failure_a_hook_handled_is_not_called_again(
+    store: RedisStateStore,
+) -> None:
+    calls: list[int] = []
+    hooks: Hooks[Any] = Hooks()
+
+    @hooks.on.tool_execute_error
+    async def handled(*_: Any, error: Exception, **__: Any) -> Any:
+        return f"it failed: {error}"
+
+    agent = durable_agent(scripted([call("pay")], "done"), capabilities=[hooks])
+
+    @agent.tool_plain
+    async def pay() -> str:
+        calls.append(1)
+        raise ConnectionError("nobody answers")
+
+    async def handler(_: TaskContext) -> Any:
+        return (await agent.run("go")).output
+
+    ended = await run_to_the_end(store, durable(twice(handler)))
+    assert (ended.result, len(calls)) == ("done", 1)
+
+
+async def test_an_agent_in_a_step_of_the_handler_counts_for_itself(
+    store: RedisStateStore,
+) -> None:
+    seen: list[int] = []
+    tried: list[int] = []
+    agent = durable_agent(scripted("done", seen=seen))
+
+    async def draft() -> str:
+        output: str = (await agent.run("draft")).output
+        tried.append(1)
+        if len(tried) == 1:
+            raise ConnectionError
+        return output
+
+    async def handler(ctx: TaskContext) -> Any:
+        soon = RetryPolicy(2, wait_initial_s=0, wait_jitter_s=0)
+        found = [await ctx.step("draft", retried(draft, soon)), (await agent.run("go")).output]
+        if ctx.attempt == 1:
+            begin_again()
+        return found
+
+    strict = StepPolicy(on_changed="fail")
+    ended = await run_to_the_end(store, durable(handler), steps=strict)
+    assert ended.result == ["done", "done"], ended.error
+    # The second attempt at the step gets the record of the first one's request.
+    assert (len(seen), len(tried)) == (2, 2)
