@@ -121,8 +121,9 @@ async def test_what_was_done_after_a_failure_is_undone_when_the_task_is_cancelle
     assert bank.charged == []
 
 
+@pytest.mark.parametrize("wrap", [None, RuntimeError])
 async def test_a_retry_keeps_a_failure_behind_which_steps_are_recorded(
-    store: RedisStateStore,
+    store: RedisStateStore, wrap: type[Exception] | None
 ) -> None:
     bank = Bank("A", "C")
 
@@ -130,11 +131,11 @@ async def test_a_retry_keeps_a_failure_behind_which_steps_are_recorded(
         paid = await bank.pay(ctx)
         try:
             return [paid, await ctx.step("charge C", bank.charge, "C")]
-        except Declined:
+        except Declined as declined:
             # This checkpoint has the failure recorded, but the handler does not go on.
             await ctx.progress("no")
             await ctx.step("mail", str)
-            raise
+            raise (wrap(f"Error running tool: {declined}") if wrap else declined) from None
 
     async with pool(store, {"h": handler}) as client:
         task = await client.submit("h", session_id=SESSION)
