@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -16,22 +17,27 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from redis_state import RedisStateStore
 from redis_state.integrations.pydantic_ai import durable
+from redis_state.models import TaskStatus
+from redis_state.testing import eventually
 from redis_state.worker import RetryPolicy, StepPolicy, TaskContext, retried
 from tests.integration.pydantic_ai.test_units import twice
 from tests.support.agents.pydantic_ai import call, durable_agent, says, scripted
+from tests.support.processes.pools import SESSION, becomes, pool
 from tests.support.tasks.runs import begin_again, run_to_the_end
 
 pytestmark = pytest.mark.worker
 
 
-def away(asked: list[str], again: ModelResponse) -> FunctionModel:
-    """Make a model that is away, until it is asked for the third time."""
+def away(
+    asked: list[str], again: ModelResponse, *, times: int = 2, body: str = ""
+) -> FunctionModel:
+    """Make a model that is away so many times, and then answers."""
 
     def write(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
         asked.append("first")
-        if len(asked) < 3:
+        if len(asked) <= times:
             raise ModelHTTPError.for_category(
-                ModelUnavailableError, status_code=503, model_name="first"
+                ModelUnavailableError, status_code=503, model_name="first", body=body
             )
         return again
 
@@ -130,3 +136,32 @@ async def test_an_agent_in_a_step_of_the_handler_counts_for_itself(
     assert ended.result == ["done", "done"], ended.error
     # The second attempt at the step gets the record of the first one's request.
     assert (len(seen), len(tried)) == (2, 2)
+
+
+async def test_a_retry_makes_the_request_again_that_failed_the_task_beside_another_agent(
+    store: RedisStateStore,
+) -> None:
+    asked: list[str] = []
+    answer = ModelResponse(parts=[TextPart("done")])
+    first = durable_agent(away(asked, answer, times=1, body="long" * 200), "first")
+    second = durable_agent(scripted([call("look")], [call("look", call_id="2")], "done"), "second")
+
+    @second.tool_plain
+    async def look() -> str:
+        await eventually(lambda: bool(asked), "the other agent has failed")
+        return "seen"
+
+    async def handler(_: TaskContext) -> Any:
+        beside = asyncio.create_task(second.run("go"))
+        try:
+            return (await first.run("go")).output
+        finally:
+            # Its checkpoints have the failure recorded.
+            await beside
+
+    async with pool(store, {"h": durable(handler)}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        await becomes(client, task, TaskStatus.FAILED)
+        await client.retry(SESSION, task)
+        assert await client.result(SESSION, task, timeout_s=60) == "done"
+    assert len(asked) == 2

@@ -53,6 +53,7 @@ from redis_state.worker.tasks.execution.steps import Steps
 from redis_state.worker.tasks.recorded.journal import FAILED, Journals
 from redis_state.worker.tasks.recorded.rehearsal import (
     IDLE_S,
+    LONGEST_TEXT,
     Rehearsal,
     kind_of_error,
     state_of_error,
@@ -78,7 +79,6 @@ _NO_FAILURES = (
 _CLEAN_UP_S = 5.0
 _CHECK_EVERY_S = 0.01
 _NAMED = 10
-_LONGEST_TEXT = 500
 _MOST_ERRORS = 100
 AGAIN: RunOutcome = (TaskStatus.PENDING, None, None)
 
@@ -196,7 +196,7 @@ class Compensations:
         """
         if found_in(error, *_NO_FAILURES) is not None or FAILED + entry in self._started.journal:
             return
-        failed = kind_of_error(error), codec.text_of(error)[:_LONGEST_TEXT]
+        failed = kind_of_error(error), codec.text_of(error)[:LONGEST_TEXT]
         if len(self._failed_steps) < _MOST_ERRORS:
             self._failed_steps[entry] = failed
         if place is not None:

@@ -55,7 +55,7 @@ from redis_state.worker.tasks.recorded.journal import (
     received,
     steps_of,
 )
-from redis_state.worker.tasks.recorded.rehearsal import class_of_kind
+from redis_state.worker.tasks.recorded.rehearsal import is_of_failure
 
 _REOPENED = (TaskStatus.FAILED, TaskStatus.CANCELLED)
 # What steered the run that is over, and not its handler.
@@ -384,8 +384,7 @@ def _failures(journal: Mapping[str, Any], error: str, *, beyond: Collection[str]
     for entry, note in failures_of(journal).items():
         match note["error"]:
             case [str(kind), str(text), *_]:
-                # A framework may have put the whole text into an error of its own.
-                failed_it = f"{class_of_kind(kind)}: {text}" in error or f": {text};" in f"{error};"
+                failed_it = is_of_failure(error, kind, text)
             case _:  # sealed, it cannot be compared
                 failed_it = False
         if failed_it or note["place"] > last:

@@ -26,7 +26,8 @@ IDLE_S = 5.0
 # In the text of a group of errors, between its class and each of those in it.
 _IN_GROUP = "|"
 _MOST_IN_GROUP = 10
-# Of the value of one attribute of an error.
+# Of the text of an error, and of the value of one of its attributes.
+LONGEST_TEXT = 500
 _MOST_BYTES = 2_000
 
 
@@ -89,9 +90,11 @@ def state_of_error(error: BaseException) -> dict[str, Any]:
     return found
 
 
-def class_of_kind(kind: str) -> str:
-    """Return the name of the class that `kind_of_error` has written."""
-    return kind.partition(_IN_GROUP)[0].partition(":")[2].rpartition(".")[2]
+def is_of_failure(error: str, kind: str, text: str) -> bool:
+    """Return whether a task's error is that of a step, or another one with its whole text."""
+    name = kind.partition(_IN_GROUP)[0].partition(":")[2].rpartition(".")[2]
+    end = ";" if len(text) < LONGEST_TEXT else ""
+    return f"{name}: {text}" in error or f": {text}{end}" in f"{error};"
 
 
 def error_again(kind: str, text: str, state: Mapping[str, Any] | None = None) -> Exception:
