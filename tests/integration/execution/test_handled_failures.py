@@ -231,3 +231,36 @@ async def test_what_a_failed_step_had_recorded_in_it_is_no_change_of_the_handler
 
     ended = await run_to_the_end(store, handler, steps=StepPolicy(on_changed="fail"))
     assert ended.result == "done", ended.error
+
+
+async def test_a_fork_before_a_step_takes_no_failure_of_its_work_along(
+    store: RedisStateStore,
+) -> None:
+    asked: list[str] = []
+
+    def ask(model: str) -> str:
+        asked.append(model)
+        if asked == ["A"]:
+            raise Refused(503, None)
+        return model
+
+    async def handler(ctx: TaskContext) -> Any:
+        async def outer() -> Any:
+            try:
+                return await ctx.keyed_step("ask", "A", ask, "A")
+            except Refused:
+                return await ctx.keyed_step("ask", "B", ask, "B")
+
+        await ctx.step("before", int)
+        found = await ctx.step("outer", outer)
+        await ctx.pause()
+        return found
+
+    async with pool(store, {"h": handler}) as client:
+        await client.submit("h", session_id=SESSION, task_id=TASK)
+        await client.approve(await open_token(store, TASK))
+        assert await client.result(SESSION, TASK, timeout_s=60) == "B"
+        forked = await client.fork(SESSION, TASK, before="outer")
+        await client.approve(await open_token(store, forked))
+        assert await client.result(SESSION, forked, timeout_s=60) == "A"
+    assert asked == ["A", "B", "A"]

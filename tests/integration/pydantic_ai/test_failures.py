@@ -16,7 +16,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from redis_state import RedisStateStore
-from redis_state.integrations.pydantic_ai import durable
+from redis_state.integrations.pydantic_ai import durable, pydantic_handler
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import RetryPolicy, StepPolicy, TaskContext, retried
@@ -165,3 +165,32 @@ async def test_a_retry_makes_the_request_again_that_failed_the_task_beside_anoth
         await client.retry(SESSION, task)
         assert await client.result(SESSION, task, timeout_s=60) == "done"
     assert len(asked) == 2
+
+
+async def test_an_agent_in_a_tool_pays_what_was_approved_although_its_first_model_is_back(
+    store: RedisStateStore,
+) -> None:
+    asked: list[str] = []
+    paid: list[int] = []
+    second = scripted([call("pay")], "second")
+    expert = durable_agent(
+        away(asked, ModelResponse(parts=[TextPart("first")]), times=1),
+        "expert",
+        durability={"models": {"second": second}},
+        capabilities=[ModelFallback(second)],
+    )
+    expert.tool_plain(name="pay", requires_approval=True)(says("paid", paid))
+    boss = durable_agent(scripted([call("ask")], "done"), "boss")
+
+    @boss.tool_plain
+    async def ask() -> str:
+        output: str = (await expert.run("go")).output
+        return output
+
+    async with pool(store, {"h": pydantic_handler(boss)}) as client:
+        task = await client.submit("h", "go", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        (pause,) = await client.pauses(SESSION)
+        await client.approve(str(pause.pause_id))
+        assert await client.result(SESSION, task, timeout_s=60) == "done"
+    assert (len(paid), len(asked)) == (1, 2)

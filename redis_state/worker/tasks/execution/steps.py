@@ -138,7 +138,7 @@ class Steps(CallNames):
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         async with self._doing.setdefault(entry, asyncio.Lock()):
             once = partial(work, *arguments, **options)
-            return await self._do(entry, name, once, policy, lane)
+            return await self._do(entry, name, once, policy, lane, keyed=True)
 
     def _keyed_before(self, entry: str, name: str, key: str) -> str:
         """Return the entry of a key in which an earlier version of the library recorded it."""
@@ -336,6 +336,7 @@ class Steps(CallNames):
         lane: Lane,
         *,
         checkpoint: bool = False,
+        keyed: bool = False,
     ) -> Any:
         steps = self._open
         caller = steps.callers[entry] = asyncio.current_task()
@@ -377,8 +378,9 @@ class Steps(CallNames):
                 ),
             )
         except Exception as error:
-            # In the work of a step it is that step's: the work is done again.
-            self.failed(entry, error, None if self.in_work else self.place_of(entry))
+            # In the work of a step it is that step's, unless its key finds it in any attempt.
+            kept = keyed or not self.in_work
+            self.failed(entry, error, self.place_of((*self.within, entry)[0]) if kept else None)
             raise
         else:
             return result
