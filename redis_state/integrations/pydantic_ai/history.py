@@ -6,7 +6,12 @@ from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelResponse,
+    repair_messages,
+)
 from pydantic_ai.run import AgentRunResult
 
 from redis_state.errors import VersionConflict
@@ -52,7 +57,11 @@ class History:
             return {"messages": self._opened(ctx, document), "last": tasks[-1]}
 
         found = await ctx.step("load the history", read)
-        return Loaded(ModelMessagesTypeAdapter.validate_python(found["messages"]), found["last"])
+        messages = ModelMessagesTypeAdapter.validate_python(found["messages"])
+        if messages and isinstance(last := messages[-1], ModelResponse) and last.tool_calls:
+            # The task before has ended with calls for somebody else: no prompt may follow them.
+            messages = repair_messages(messages)
+        return Loaded(messages, found["last"])
 
     async def save(
         self, ctx: TaskContext, before: Loaded | None, result: AgentRunResult[Any]

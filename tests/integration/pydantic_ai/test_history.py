@@ -11,7 +11,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("cryptography", reason="needs the crypto extra")
 pytest.importorskip("pydantic_ai", reason="needs the pydantic-ai extra")
 
-from pydantic_ai import ModelRetry, RunContext
+from pydantic_ai import DeferredToolRequests, ModelRetry, RunContext
 from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.messages import ModelMessage, ModelResponse, SystemPromptPart, TextPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -23,7 +23,7 @@ from redis_state.integrations.pydantic_ai.history import History, newest_runs
 from redis_state.models import TaskStatus
 from redis_state.worker import RetryPolicy, TaskContext
 from tests.integration.pydantic_ai.test_units import twice
-from tests.support.agents.pydantic_ai import call, durable_agent, scripted
+from tests.support.agents.pydantic_ai import call, durable_agent, says, scripted
 from tests.support.payloads import KEYS, dump, opened
 from tests.support.processes.pools import SESSION, becomes, pool
 from tests.support.tasks.runs import run_to_the_end
@@ -207,3 +207,19 @@ async def test_what_a_validator_sends_back_is_not_asked_again_in_a_replay(
 
     state = await run_to_the_end(store, twice(durable(handler)))
     assert (state.result, seen) == ("done", [1, 3, 5])
+
+
+async def test_a_session_goes_on_behind_calls_that_nobody_has_answered(
+    store: RedisStateStore,
+) -> None:
+    agent = durable_agent(
+        scripted([call("pay")]),
+        durability={"pauses": False},
+        output_type=[str, DeferredToolRequests],
+    )
+    agent.tool_plain(name="pay", requires_approval=True)(says("paid"))
+    async with pool(store, {"a": pydantic_handler(agent, history=True)}) as client:
+        for _ in range(2):
+            task = await client.submit("a", "pay", session_id=SESSION)
+            result = await client.result(SESSION, task, timeout_s=60)
+            assert [each["tool_call_id"] for each in result["approvals"]] == ["pay"]
