@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import Any, TypeAlias, cast
 
@@ -23,7 +24,7 @@ from agents.tool import (
     _invoke_function_tool_with_metadata,  # pyright: ignore[reportPrivateUsage]
 )
 from agents.tool_context import ToolContext
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from redis_state.errors import InvalidField
@@ -61,6 +62,8 @@ class StepInvoker:
         function = tool if isinstance(tool, FunctionTool) and not self._runs_agent else None
         self._function = function
         self._has_type = function is not None and function.output_json_schema is not None
+        # The SDK's own, of a declared Python type. It has no public name.
+        self._type: TypeAdapter[Any] | None = getattr(function, "_output_type_adapter", None)
 
     def __getattr__(self, name: str) -> Any:
         """Return what the SDK keeps at a tool's function, such as how its arguments are read."""
@@ -108,14 +111,26 @@ class StepInvoker:
 
         async def work() -> dict[str, Any]:
             result, is_failure = await self._call(ctx, arguments)
-            # The SDK reads a result of a declared type from JSON too.
-            typed = self._has_type and not is_failure
-            written = {"value": to_jsonable_python(result)} if typed else _write(result)
-            return {**written, "failure": True} if is_failure else written
+            if is_failure:
+                return {**_write(result), "failure": True}
+            return self._write_typed(result) if self._has_type else _write(result)
 
         name = self._name if len(self._name) <= _LONGEST_NAME else part(self._name)
         found, _ = await do_unit(scope, name, scope.path, work, policy)
+        if self._type is not None and "typed" in found:
+            return self._type.validate_python(found["typed"], by_alias=False, by_name=True), False
         return _read(found), found.get("failure", False)
+
+    def _write_typed(self, result: Any) -> dict[str, Any]:
+        """Write a result of a declared type, which the SDK reads from JSON too."""
+        of = self._type
+        if of is not None:
+            # By the names of its fields: what is written by an alias may not be read by it.
+            with suppress(ValidationError):  # the SDK says so
+                made = of.validate_json(result) if isinstance(result, str) else result
+                made = of.validate_python(made)
+                return {"typed": of.dump_python(made, mode="json", by_alias=False, round_trip=True)}
+        return {"value": to_jsonable_python(result)}
 
     async def _call(self, ctx: ToolContext[Any], arguments: str) -> tuple[Any, bool]:
         """Call the tool as the SDK does; return also whether it made a text of a failure."""

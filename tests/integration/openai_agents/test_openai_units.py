@@ -38,7 +38,7 @@ from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as McpTool
 from openai import APIConnectionError
 from openai.types.responses import ResponseCustomToolCall
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField, TaskFailed
@@ -467,3 +467,27 @@ async def test_a_tool_of_whose_failure_the_sdk_made_a_text_is_not_called_again(
     ended = await run_to_the_end(store, durable(handler))
     assert str(ended.result).startswith("done: ["), ended.error
     assert calls == [tool]
+
+
+class Named(BaseModel):
+    """A result that is written by other names than it is made by."""
+
+    amount: int = Field(serialization_alias="Amount")
+
+
+async def test_a_typed_result_may_be_written_by_other_names(store: RedisStateStore) -> None:
+    @function_tool(output_type=Named)
+    def pay() -> Named:
+        return Named(amount=5)
+
+    clerk = agent_of(scripted([call("pay")], "done"), tools=[pay])
+    plain = outputs((await Runner.run(clerk, "go", run_config=QUIET)).to_input_list())
+
+    async def handler(ctx: TaskContext) -> Any:
+        result = await Runner.run(clerk, "go", run_config=QUIET)
+        if ctx.attempt == 1:
+            begin_again()
+        return outputs(result.to_input_list())
+
+    ended = await run_to_the_end(store, durable(handler))
+    assert ended.result == plain == {"pay": '{"Amount":5}'}, ended.error
