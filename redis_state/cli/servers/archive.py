@@ -281,8 +281,8 @@ def archive_now(
     ``left``. Status 5 if the archive is away.
 
     With --follow it is the archiver of a pool whose workers have REDIS_STATE_ARCHIVE_SHARE=0. There
-    may be several. It prints nothing, keeps the retention too, and rests for half of its time, unless
-    what waits is late. Metrics need the extra ``prometheus``. Their port is not served if it is in
+    may be several. It prints nothing and keeps the retention too. It rests for half of its time,
+    unless what waits is late. Metrics need the extra ``prometheus``. Their port is not served if it is in
     use: a line of the log says so.
     """
     if follow:

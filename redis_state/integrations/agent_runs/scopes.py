@@ -22,6 +22,7 @@ from redis_state.errors import InvalidField
 from redis_state.integrations.agent_runs.units import Units
 from redis_state.serialization import codec
 from redis_state.worker import TaskContext
+from redis_state.worker.tasks.execution.names import WORKING, NameScope
 
 # Neither "/", which joins parts, nor "#" and "~", which are signs of ours.
 _CLEAN = re.compile(r"[A-Za-z0-9_.:@+=-]{1,64}", re.ASCII)
@@ -49,6 +50,9 @@ class AgentScope:
     of_call: bool = False
     # The names of agents that run here, with the `run_id` that the caller gave.
     running: set[tuple[str, str | None]] = field(default_factory=set[tuple[str, str | None]])
+    # The attempt at a step in whose work it is, if any, and the scopes of attempts in it.
+    attempt: NameScope | None = field(default_factory=WORKING.get)
+    _inner: dict[NameScope, AgentScope] = field(default_factory=dict[NameScope, "AgentScope"])
 
     @property
     def ctx(self) -> TaskContext:
@@ -66,18 +70,31 @@ class AgentScope:
         number = self.counts[f"{kind}/{place}"]
         return place if number == 1 else f"{place}#{number}"
 
+    def here(self) -> AgentScope:
+        """Return where the caller is: this scope, or that of a step of the handler's own in it.
+
+        A later run does not do that step's work again, and an attempt counts from the start.
+        """
+        attempt = WORKING.get()
+        if attempt is None or attempt is self.attempt:
+            return self
+        if attempt not in self._inner:
+            self._inner[attempt] = AgentScope(self.run, self.place(attempt.entry))
+        return self._inner[attempt]
+
 
 _SCOPE: ContextVar[AgentScope | None] = ContextVar("redis_state_agents", default=None)
 
 
 def current_scope() -> AgentScope | None:
     """Return where the caller is, or None outside of a task."""
-    return _SCOPE.get()
+    scope = _SCOPE.get()
+    return None if scope is None else scope.here()
 
 
 def needed_scope() -> AgentScope:
     """Return where the caller is. Errors: InvalidField outside of a task."""
-    scope = _SCOPE.get()
+    scope = current_scope()
     if scope is None:
         raise InvalidField("task", "is needed: call this in a handler of `durable` or of an agent")
     return scope

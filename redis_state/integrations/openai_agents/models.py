@@ -86,10 +86,12 @@ class StepModel(Model):
         """Make the next request of a run. A failed one takes no number: it is made again."""
         place = run.scope.place("model", str(run.requests + 1))
         items = request["input"]
+        # OpenAI's server has what earlier requests of the conversation brought.
+        is_kept = bool(request.get("previous_response_id") or request.get("conversation_id"))
 
         async def work() -> dict[str, Any]:
             steered = take_steering(run)
-            request["input"] = with_steering(run, items, steered)
+            request["input"] = with_steering([] if is_kept else run.steered, items, steered)
             if streams:
                 response = await self._streamed(run, request)
             else:

@@ -113,6 +113,9 @@ class DurableRunner(AgentRunner):
                 with within(run):
                     await run.history.save()
             raise
+        except Exception:
+            agents.left += run.unrecorded
+            raise
         else:
             return result
         finally:
@@ -160,6 +163,8 @@ def _begin(
     # What a person says is for the agent of the task, not for those in its tools.
     steers = agents.terms.steering and outer is None
     run = AgentRun(AgentScope(scope.run, path), agents.terms, agent.name, steers=steers)
+    if steers:
+        run.unrecorded, agents.left = agents.left, []
     if scope.of_call and outer is not None:
         run.approvals = outer.approvals
     config, owned = _config(options.get("run_config"))

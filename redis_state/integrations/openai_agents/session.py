@@ -44,6 +44,8 @@ _MOST_CHANGES = 1_000
 # Older releases cleared with a row.
 _POPPED, _CLEARED = b"pop:", b"clear:"
 _MOST_WRAPPERS = 8
+# The roles of items with which a conversation may begin.
+_BEGIN = ("user", "system", "developer")
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.01, 0.2
 
 
@@ -260,7 +262,8 @@ class RedisStateSession(SessionABC):
             rows = await self._log.tail(count=count) if count else await self._log.read_all()
             found = self._standing(rows)
             if limit is None:
-                return found
+                # A full log has dropped its oldest rows, maybe a call whose output is still there.
+                return found if len(rows) < self._log.bounds.max_rows else _from_a_message(found)
             if len(found) >= limit or len(rows) < count:
                 return found[-limit:]
             count *= 4
@@ -362,3 +365,15 @@ def session_in(session: object) -> RedisStateSession | None:
 def _refused_later(lost: LeaseLost) -> None:
     """Leave it to the next write, which the server refuses."""
     del lost
+
+
+def _from_a_message(
+    found: list[tuple[bytes, TResponseInputItem]],
+) -> list[tuple[bytes, TResponseInputItem]]:
+    """Leave out items at the front that no model takes without those before them."""
+    begins = (number for number, (_, item) in enumerate(found) if _may_begin(item))
+    return found[next(begins, 0) :]
+
+
+def _may_begin(item: Any) -> bool:
+    return item.get("role") in _BEGIN or item.get("type") == "compaction"

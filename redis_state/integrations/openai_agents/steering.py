@@ -29,13 +29,15 @@ def take_steering(run: AgentRun) -> list[TResponseInputItem]:
 
 
 def with_steering(
-    run: AgentRun, items: str | list[TResponseInputItem], new: list[TResponseInputItem]
+    earlier: list[tuple[int, TResponseInputItem]],
+    items: str | list[TResponseInputItem],
+    new: list[TResponseInputItem],
 ) -> str | list[TResponseInputItem]:
-    """Return a request's input with what steering has added to it, and to earlier ones."""
-    if not run.steered and not new:
+    """Return a request's input with what steering has added to ``earlier`` ones, and ``new``."""
+    if not earlier and not new:
         return items
     made = [_user(items)] if isinstance(items, str) else list(items)
-    for number, (place, item) in enumerate(run.steered):
+    for number, (place, item) in enumerate(earlier):
         made.insert(min(place + number, len(made)), item)
     return [*made, *new]
 

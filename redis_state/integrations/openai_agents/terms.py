@@ -60,6 +60,8 @@ class AgentsOfRun:
     forms: dict[int, tuple[Agent[Any], Agent[Any]]] = field(
         default_factory=dict[int, tuple[Agent[Any], Agent[Any]]]
     )
+    # What runs that failed have taken from the inbox, for the next run.
+    left: list[TResponseInputItem] = field(default_factory=list[TResponseInputItem])
 
 
 @dataclass

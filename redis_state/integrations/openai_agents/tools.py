@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import Any, TypeAlias, cast
 
@@ -18,8 +19,12 @@ from agents import (
     ToolOutputImage,
     ToolOutputText,
 )
+from agents.tool import (
+    _DEFAULT_FAILURE_HANDLED_ATTR,  # pyright: ignore[reportPrivateUsage]
+    _invoke_function_tool_with_metadata,  # pyright: ignore[reportPrivateUsage]
+)
 from agents.tool_context import ToolContext
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from redis_state.errors import InvalidField
@@ -49,11 +54,16 @@ _LONGEST_NAME = 160
 class StepInvoker:
     """Invoke a tool as a step of the task that the caller is in."""
 
-    def __init__(self, name: str, invoke: Invoke, *, runs_agent: bool, has_type: bool) -> None:
-        self._name = name
-        self._invoke = invoke
-        self._runs_agent = runs_agent
-        self._has_type = has_type
+    def __init__(self, tool: FunctionTool | CustomTool) -> None:
+        self._name = tool.name
+        self._invoke = cast("Invoke", tool.on_invoke_tool)
+        self._runs_agent = _is_agent(tool)
+        # What the SDK does around a function is a part of the step too: its timeout, say.
+        function = tool if isinstance(tool, FunctionTool) and not self._runs_agent else None
+        self._function = function
+        self._has_type = function is not None and function.output_json_schema is not None
+        # The SDK's own, of a declared Python type. It has no public name.
+        self._type: TypeAdapter[Any] | None = getattr(function, "_output_type_adapter", None)
 
     def __getattr__(self, name: str) -> Any:
         """Return what the SDK keeps at a tool's function, such as how its arguments are read."""
@@ -65,7 +75,17 @@ class StepInvoker:
         """Call the tool once, or return what is recorded. Errors: the tool's own."""
         run = current_run()
         if run is None:
-            return await self._invoke(ctx, arguments)
+            result, is_failure = await self._call(ctx, arguments)
+        else:
+            result, is_failure = await self._in_run(run, ctx, arguments)
+        if is_failure:
+            # Else the SDK would read its own text as a result of the tool's declared type.
+            setattr(ctx, _DEFAULT_FAILURE_HANDLED_ATTR, True)
+        return result
+
+    async def _in_run(
+        self, run: AgentRun, ctx: ToolContext[Any], arguments: str
+    ) -> tuple[Any, bool]:
         call_id = ctx.tool_call_id
         place = run.scope.next(call_id, kind="tool")
         # The SDK hands on what the agent of `Agent.as_tool` waits for, not that of a function.
@@ -75,28 +95,51 @@ class StepInvoker:
         shown = run.scope.place(call_id) if self._runs_agent else place
         await publish_tool(run, shown, {**about, "arguments": arguments_of(arguments)})
         with decided_by(run.approvals.decisions.get((run.origin, call_id))):
-            result = await self._called(run, scope, ctx, arguments)
+            result, is_failure = await self._called(run, scope, ctx, arguments)
         if not self._runs_agent or result is not None:
             await publish_tool(run, shown, {**about, "result": shortened(str(result))})
-        return result
+        return result, is_failure
 
     async def _called(
         self, run: AgentRun, scope: AgentScope, ctx: ToolContext[Any], arguments: str
-    ) -> Any:
+    ) -> tuple[Any, bool]:
         policy: ToolTerms = run.terms.tools.get(self._name)
         if self._runs_agent or policy is False:
             # What it runs are steps, and its agent's calls may wait for people.
             with entered(scope):
-                return await self._invoke(ctx, arguments)
+                return await self._call(ctx, arguments)
 
         async def work() -> dict[str, Any]:
-            result = await self._invoke(ctx, arguments)
-            # The SDK reads a result of a declared type from JSON too.
-            return {"value": to_jsonable_python(result)} if self._has_type else _write(result)
+            result, is_failure = await self._call(ctx, arguments)
+            if is_failure:
+                return {**_write(result), "failure": True}
+            return self._write_typed(result) if self._has_type else _write(result)
 
         name = self._name if len(self._name) <= _LONGEST_NAME else part(self._name)
         found, _ = await do_unit(scope, name, scope.path, work, policy)
-        return _read(found)
+        if self._type is not None and "typed" in found:
+            return self._type.validate_python(found["typed"], by_alias=False, by_name=True), False
+        return _read(found), found.get("failure", False)
+
+    def _write_typed(self, result: Any) -> dict[str, Any]:
+        """Write a result of a declared type, which the SDK reads from JSON too."""
+        of = self._type
+        if of is not None:
+            # By the names of its fields: what is written by an alias may not be read by it.
+            with suppress(ValidationError):  # the SDK says so
+                made = of.validate_json(result) if isinstance(result, str) else result
+                made = of.validate_python(made)
+                return {"typed": of.dump_python(made, mode="json", by_alias=False, round_trip=True)}
+        return {"value": to_jsonable_python(result)}
+
+    async def _call(self, ctx: ToolContext[Any], arguments: str) -> tuple[Any, bool]:
+        """Call the tool as the SDK does; return also whether it made a text of a failure."""
+        if self._function is None:
+            return await self._invoke(ctx, arguments), False
+        made = await _invoke_function_tool_with_metadata(
+            function_tool=self._function, context=ctx, arguments=arguments
+        )
+        return made.output, made.is_sdk_generated_error
 
 
 def as_step(tool: Tool) -> Tool:
@@ -108,13 +151,10 @@ def as_step(tool: Tool) -> Tool:
         if isinstance(tool.on_invoke_tool, StepInvoker):
             return tool
         made = copy(tool)
-        invoker = StepInvoker(
-            tool.name,
-            cast("Invoke", tool.on_invoke_tool),
-            runs_agent=_is_agent(tool),
-            has_type=isinstance(tool, FunctionTool) and tool.output_json_schema is not None,
-        )
-        made.on_invoke_tool = cast("Any", invoker)
+        made.on_invoke_tool = cast("Any", StepInvoker(tool))
+        if isinstance(made, FunctionTool) and not _is_agent(made):
+            # It holds within the step, or a call that it has cut would not be recorded.
+            made.timeout_seconds = None
         return made
     if isinstance(tool, _UNABLE) or (isinstance(tool, ShellTool) and tool.executor is not None):
         raise InvalidField(

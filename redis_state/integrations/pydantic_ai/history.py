@@ -6,7 +6,12 @@ from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelResponse,
+    repair_messages,
+)
 from pydantic_ai.run import AgentRunResult
 
 from redis_state.errors import VersionConflict
@@ -52,7 +57,11 @@ class History:
             return {"messages": self._opened(ctx, document), "last": tasks[-1]}
 
         found = await ctx.step("load the history", read)
-        return Loaded(ModelMessagesTypeAdapter.validate_python(found["messages"]), found["last"])
+        messages = ModelMessagesTypeAdapter.validate_python(found["messages"])
+        if messages and isinstance(last := messages[-1], ModelResponse) and last.tool_calls:
+            # The task before has ended with calls for somebody else: no prompt may follow them.
+            messages = repair_messages(messages)
+        return Loaded(messages, found["last"])
 
     async def save(
         self, ctx: TaskContext, before: Loaded | None, result: AgentRunResult[Any]
@@ -113,11 +122,14 @@ def newest_runs(
 ) -> list[dict[str, Any]]:
     """Return the newest messages, whole runs of an agent: a tool's call stays with its result.
 
-    The newest run is kept whatever the number of its messages, unless it has too many bytes.
+    The newest run is kept whatever the number of its messages, unless it has too many bytes. The
+    system prompts at the front are kept: pydantic-ai adds none to messages that are there.
     """
+    first = messages[0].get("parts", []) if messages else []
+    prompts = [part for part in first if part.get("part_kind") == "system-prompt"]
     begins, sizes = 0, [len(codec.encode(message)) for message in messages]
     size = sum(sizes)
-    while len(messages) - begins > most or size > most_bytes:
+    while begins < len(messages) and (len(messages) - begins > most or size > most_bytes):
         run = messages[begins].get("run_id")
         end = begins + 1
         while end < len(messages) and messages[end].get("run_id") == run:
@@ -125,8 +137,15 @@ def newest_runs(
         if end == len(messages) and size <= most_bytes:
             break
         size -= sum(sizes[begins:end])
+        if not begins and prompts:
+            size += len(codec.encode(prompts))
         begins = end
-    return messages[begins:]
+    kept = messages[begins:]
+    if begins and prompts and kept:
+        is_request = kept[0].get("kind") == "request"
+        own = kept.pop(0) if is_request else {"kind": "request", "parts": []}
+        kept.insert(0, {**own, "parts": [*prompts, *own["parts"]]})
+    return kept
 
 
 def _plain(messages: list[ModelMessage]) -> list[dict[str, Any]]:

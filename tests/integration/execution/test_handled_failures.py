@@ -10,9 +10,9 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
 from redis_state.models import TaskStatus
-from redis_state.worker import RetryPolicy, TaskContext, retried
+from redis_state.worker import RetryPolicy, StepPolicy, TaskContext, retried
 from tests.support.processes.pools import SESSION, becomes, open_token, pool
-from tests.support.tasks.runs import TASK, begin_again, make, run_once
+from tests.support.tasks.runs import TASK, begin_again, make, run_once, run_to_the_end
 
 
 class Declined(Exception):
@@ -121,8 +121,9 @@ async def test_what_was_done_after_a_failure_is_undone_when_the_task_is_cancelle
     assert bank.charged == []
 
 
+@pytest.mark.parametrize("wrap", [None, RuntimeError])
 async def test_a_retry_keeps_a_failure_behind_which_steps_are_recorded(
-    store: RedisStateStore,
+    store: RedisStateStore, wrap: type[Exception] | None
 ) -> None:
     bank = Bank("A", "C")
 
@@ -130,11 +131,11 @@ async def test_a_retry_keeps_a_failure_behind_which_steps_are_recorded(
         paid = await bank.pay(ctx)
         try:
             return [paid, await ctx.step("charge C", bank.charge, "C")]
-        except Declined:
+        except Declined as declined:
             # This checkpoint has the failure recorded, but the handler does not go on.
             await ctx.progress("no")
             await ctx.step("mail", str)
-            raise
+            raise (wrap(f"Error running tool: {declined}") if wrap else declined) from None
 
     async with pool(store, {"h": handler}) as client:
         task = await client.submit("h", session_id=SESSION)
@@ -164,3 +165,102 @@ async def test_a_fork_takes_the_failures_before_it_along(
         await client.approve(await open_token(store, forked))
         assert await client.result(SESSION, forked, timeout_s=60) == "B"
     assert bank.calls == ["A", "B"] + ["B"] * bool(before)
+
+
+class Refused(Exception):
+    """An error that its text does not make, with an attribute that is no JSON."""
+
+    def __init__(self, code: int, about: object) -> None:
+        super().__init__(f"refused with {code}")
+        self.code = code
+        self.about = about
+
+
+class _Alias(Refused):
+    """A class that calls itself as another one, as pydantic-ai's HTTP errors do."""
+
+
+_Alias.__qualname__ = _Alias.__name__ = "Refused"
+
+
+@pytest.mark.parametrize("kind", [Refused, _Alias])
+async def test_a_keyed_step_fails_again_with_its_attributes(
+    store: RedisStateStore, kind: type[Refused]
+) -> None:
+    asked: list[str] = []
+    failed: list[tuple[Any, ...]] = []
+
+    def ask(model: str) -> str:
+        asked.append(model)
+        if asked == ["A"]:
+            raise kind(503, object())
+        return model
+
+    async def handler(ctx: TaskContext) -> Any:
+        try:
+            found = await ctx.keyed_step("ask", "A", ask, "A")
+        except Refused as refused:
+            failed.append((type(refused), str(refused), refused.code, refused.about is None))
+            found = await ctx.keyed_step("ask", "B", ask, "B")
+        if ctx.attempt < 3:
+            begin_again()
+        return found
+
+    assert (await run_to_the_end(store, handler)).result == "B"
+    assert asked == ["A", "B"]
+    same = (kind, "refused with 503", 503)
+    assert failed == [(*same, False), (*same, True), (*same, True)]
+
+
+@pytest.mark.parametrize("key", [None, "key"])
+async def test_what_a_failed_step_had_recorded_in_it_is_no_change_of_the_handler(
+    store: RedisStateStore, key: str | None
+) -> None:
+    async def handler(ctx: TaskContext) -> str:
+        async def outer() -> None:
+            await ctx.step("inner", int)
+            raise Refused(503, None)
+
+        failing = ctx.step("outer", outer) if key is None else ctx.keyed_step("outer", key, outer)
+        with pytest.raises(Refused):
+            await failing
+        await ctx.step("next", int)
+        if ctx.attempt == 1:
+            begin_again()
+        return "done"
+
+    ended = await run_to_the_end(store, handler, steps=StepPolicy(on_changed="fail"))
+    assert ended.result == "done", ended.error
+
+
+async def test_a_fork_before_a_step_takes_no_failure_of_its_work_along(
+    store: RedisStateStore,
+) -> None:
+    asked: list[str] = []
+
+    def ask(model: str) -> str:
+        asked.append(model)
+        if asked == ["A"]:
+            raise Refused(503, None)
+        return model
+
+    async def handler(ctx: TaskContext) -> Any:
+        async def outer() -> Any:
+            try:
+                return await ctx.keyed_step("ask", "A", ask, "A")
+            except Refused:
+                return await ctx.keyed_step("ask", "B", ask, "B")
+
+        await ctx.step("before", int)
+        found = await ctx.step("outer", outer)
+        await ctx.pause()
+        return found
+
+    async with pool(store, {"h": handler}) as client:
+        await client.submit("h", session_id=SESSION, task_id=TASK)
+        await client.approve(await open_token(store, TASK))
+        assert await client.result(SESSION, TASK, timeout_s=60) == "B"
+        forked = await client.fork(SESSION, TASK, before="outer")
+        await client.approve(await open_token(store, forked))
+        assert await client.result(SESSION, forked, timeout_s=60) == "A"
+    assert asked == ["A", "B", "A"]

@@ -143,6 +143,26 @@ async def test_a_change_of_a_name_is_made_once_and_completed_if_it_was_interrupt
     assert len(await contents(bounded)) <= 11
 
 
+async def test_a_full_session_begins_with_a_message(store: RedisStateStore) -> None:
+    made: Any = {"type": "function_call", "call_id": "1", "name": "pay", "arguments": "{}"}
+    output: Any = {"type": "function_call_output", "call_id": "1", "output": "paid"}
+    answer: Any = {"role": "assistant", "content": "paid"}
+    items = [said("a"), made, output, answer, said("b"), answer]
+    session = RedisStateSession("s", store=store, max_items=4)
+    await session.add_items(items)
+    assert await session.get_items() == items[4:]
+    # Its caller says how many, and the SDK leaves out what has no call.
+    assert await session.get_items(4) == items[2:]
+    # Nothing is gone here.
+    other = RedisStateSession("other", store=store, max_items=10)
+    await other.add_items(items[1:])
+    assert await other.get_items() == items[1:]
+    # There is no message to begin with.
+    whole = RedisStateSession("whole", store=store, max_items=2)
+    await whole.add_items(items[:3])
+    assert await whole.get_items() == items[1:3]
+
+
 async def test_the_sdks_compaction_replaces_the_items_in_one_step(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

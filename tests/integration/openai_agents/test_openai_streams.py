@@ -144,3 +144,64 @@ async def test_what_a_person_says_reaches_the_model_once_and_stays_in_the_sessio
     assert given[-1].index("to Ann only") == given[1].index("to Ann only")
     items: Any = await RedisStateSession(SESSION, store=store).get_items()
     assert [item.get("content") for item in items].count("to Ann only") == 1
+
+
+async def test_a_conversation_that_the_server_keeps_gets_what_a_person_says_once(
+    store: RedisStateStore,
+) -> None:
+    steered = asyncio.Event()
+
+    @function_tool
+    async def look() -> str:
+        await steered.wait()
+        await current_task().inbox.catch_up()
+        return "seen"
+
+    turns = iter([[call("look", call_id="1")], [call("look", call_id="2")], "done"])
+    model = scripted(lambda _: next(turns))
+    handler = openai_handler(
+        agent_of(model, tools=[look]), conversation_id="conversation", run_config=QUIET
+    )
+    async with pool(store, {"clerk": handler}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
+        await eventually(lambda: model.seen == [0], "the first request is made")
+        kind = SteeringEventType.USER_MESSAGE
+        await client.steer(SESSION, task, kind, {"text": "to Ann only"})
+        steered.set()
+        assert await client.result(SESSION, task, timeout_s=60) == "done"
+    given = [[item.get("content") for item in items] for items in model.inputs]
+    assert [each.count("to Ann only") for each in given] == [0, 1, 0]
+
+
+async def test_what_a_person_said_to_a_run_that_failed_reaches_the_next_one(
+    store: RedisStateStore,
+) -> None:
+    steered = asyncio.Event()
+
+    @function_tool
+    async def look() -> str:
+        await steered.wait()
+        await current_task().inbox.catch_up()
+        return "seen"
+
+    async def before(number: int) -> None:
+        if number:
+            raise ConnectionError
+
+    first, second = scripted([call("look")], "never", before=before), scripted("done")
+
+    async def handler(ctx: TaskContext) -> Any:
+        try:
+            result = await Runner.run(agent_of(first, tools=[look]), ctx.input, run_config=QUIET)
+        except ConnectionError:
+            result = await Runner.run(agent_of(second, "b"), ctx.input, run_config=QUIET)
+        return result.final_output
+
+    async with pool(store, {"clerk": durable(handler, steering=True)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
+        await eventually(lambda: first.seen == [0], "the first request is made")
+        kind = SteeringEventType.USER_MESSAGE
+        await client.steer(SESSION, task, kind, {"text": "to Ann only"})
+        steered.set()
+        assert await client.result(SESSION, task, timeout_s=60) == "done"
+    assert [item.get("content") for item in second.inputs[0]] == ["go", "to Ann only"]

@@ -15,6 +15,7 @@ pytest.importorskip("agents", reason="needs the openai-agents extra")
 from agents import (
     Agent,
     ComputerTool,
+    CustomTool,
     GuardrailFunctionOutput,
     InputGuardrail,
     InputGuardrailTripwireTriggered,
@@ -36,7 +37,8 @@ from httpx import Request
 from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as McpTool
 from openai import APIConnectionError
-from pydantic import BaseModel
+from openai.types.responses import ResponseCustomToolCall
+from pydantic import BaseModel, Field
 
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField, TaskFailed
@@ -52,6 +54,7 @@ from redis_state.models import TaskStatus
 from redis_state.worker import RetryPolicy, TaskContext
 from tests.support.agents.openai_agents import QUIET, agent_of, call, outputs, scripted
 from tests.support.processes.pools import SESSION, becomes, pool
+from tests.support.tasks.runs import begin_again, run_to_the_end
 
 pytestmark = pytest.mark.worker
 
@@ -407,3 +410,84 @@ async def test_the_context_and_the_options_of_a_run_are_the_handlers(
         task = await client.submit("clerk", items, session_id=SESSION)
         found = await client.result(SESSION, task, timeout_s=60)
     assert found == {"text": f"seen by {SESSION}"}
+
+
+class Receipt(BaseModel):
+    """The declared type of a result."""
+
+    amount: int
+
+
+@pytest.mark.parametrize("tool", ["typed", "slow", "custom", "agent"])
+async def test_a_tool_of_whose_failure_the_sdk_made_a_text_is_not_called_again(
+    store: RedisStateStore, tool: str
+) -> None:
+    calls: list[str] = []
+
+    @function_tool(output_type=Receipt)
+    def typed() -> Receipt:
+        calls.append("typed")
+        raise ValueError("no such card")
+
+    @function_tool(timeout=0.05)
+    async def slow() -> str:
+        calls.append("slow")
+        await asyncio.Event().wait()
+        return "never"
+
+    async def fail(_: Any, __: str) -> str:
+        calls.append("custom")
+        raise ConnectionError("nobody answers")
+
+    def ask(items: list[dict[str, Any]]) -> Any:
+        calls.append("agent")
+        raise ConnectionError(f"after {len(items)}")
+
+    expert = agent_of(scripted(ask), "expert")
+    made = ResponseCustomToolCall(call_id="1", input="x", name="custom", type="custom_tool_call")
+    tools = {
+        "typed": (typed, call("typed", call_id="1")),
+        "slow": (slow, call("slow", call_id="1")),
+        "custom": (CustomTool("custom", "Try.", fail), made),
+        "agent": (expert.as_tool("ask", "Ask."), call("ask", {"input": "go"}, "1")),
+    }
+
+    def turn(items: list[dict[str, Any]]) -> Any:
+        found = [item["output"] for item in items if str(item.get("type")).endswith("_output")]
+        return f"done: {found}" if found else [tools[tool][1]]
+
+    clerk = agent_of(scripted(turn), tools=[tools[tool][0]])
+
+    async def handler(ctx: TaskContext) -> Any:
+        output = (await Runner.run(clerk, "go", run_config=QUIET)).final_output
+        if ctx.attempt == 1:
+            begin_again()
+        return output
+
+    ended = await run_to_the_end(store, durable(handler))
+    assert str(ended.result).startswith("done: ["), ended.error
+    assert calls == [tool]
+
+
+class Named(BaseModel):
+    """A result that is written by other names than it is made by."""
+
+    amount: int = Field(serialization_alias="Amount")
+
+
+async def test_a_typed_result_may_be_written_by_other_names(store: RedisStateStore) -> None:
+    @function_tool(output_type=Named)
+    def pay() -> Named:
+        return Named(amount=5)
+
+    clerk = agent_of(scripted([call("pay")], "done"), tools=[pay])
+    plain = outputs((await Runner.run(clerk, "go", run_config=QUIET)).to_input_list())
+
+    async def handler(ctx: TaskContext) -> Any:
+        result = await Runner.run(clerk, "go", run_config=QUIET)
+        if ctx.attempt == 1:
+            begin_again()
+        return outputs(result.to_input_list())
+
+    ended = await run_to_the_end(store, durable(handler))
+    assert ended.result == plain == {"pay": '{"Amount":5}'}, ended.error

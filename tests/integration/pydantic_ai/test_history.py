@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,9 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("cryptography", reason="needs the crypto extra")
 pytest.importorskip("pydantic_ai", reason="needs the pydantic-ai extra")
 
-from pydantic_ai import ModelRetry, RunContext
+from pydantic_ai import DeferredToolRequests, ModelRetry, RunContext
 from pydantic_ai.exceptions import ApprovalRequired
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
+from pydantic_ai.messages import ModelMessage, ModelResponse, SystemPromptPart, TextPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from redis_state import RedisStateStore
@@ -22,7 +23,7 @@ from redis_state.integrations.pydantic_ai.history import History, newest_runs
 from redis_state.models import TaskStatus
 from redis_state.worker import RetryPolicy, TaskContext
 from tests.integration.pydantic_ai.test_units import twice
-from tests.support.agents.pydantic_ai import call, durable_agent, scripted
+from tests.support.agents.pydantic_ai import call, durable_agent, says, scripted
 from tests.support.payloads import KEYS, dump, opened
 from tests.support.processes.pools import SESSION, becomes, pool
 from tests.support.tasks.runs import run_to_the_end
@@ -138,6 +139,39 @@ def test_a_run_that_is_too_large_is_not_kept() -> None:
     assert newest_runs(messages, 9, 50) == []
 
 
+async def test_an_agent_keeps_its_system_prompt_however_long_the_session_is(
+    store: RedisStateStore,
+) -> None:
+    seen: list[list[Any]] = []
+
+    def write(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+        parts = [part for message in messages for part in message.parts]
+        seen.append([part.content for part in parts if isinstance(part, SystemPromptPart)])
+        return ModelResponse(parts=[TextPart("done")])
+
+    agent = durable_agent(FunctionModel(write), system_prompt="be kind")
+    handler = pydantic_handler(agent, history=True, max_messages=2)
+    async with pool(store, {"a": handler}) as client:
+        for number in range(4):
+            task = await client.submit("a", f"prompt {number}", session_id=SESSION)
+            assert await client.result(SESSION, task, timeout_s=60) == "done"
+    assert seen == [["be kind"]] * 4
+
+
+def test_a_system_prompt_counts_as_what_it_is() -> None:
+    prompt = {"part_kind": "system-prompt", "content": "x" * 100}
+    messages = [{"run_id": run, "kind": "request", "parts": list[Any]()} for run in "ab"]
+    messages[0]["parts"] = [prompt]
+    (kept,) = newest_runs(messages, 1)
+    assert (kept["run_id"], kept["parts"]) == ("b", [prompt])
+    assert newest_runs(messages, 1, 150) == []
+    response = {"run_id": "b", "kind": "response", "parts": list[Any]()}
+    assert newest_runs([messages[0], response], 1) == [
+        {"kind": "request", "parts": [prompt]},
+        response,
+    ]
+
+
 def test_no_agent_has_the_messages_of_another() -> None:
     assert History("a:b", 3).key("c") != History("a", 3).key("b:c")
     assert History("a/b", 3).key("c") != History("a", 3).key("b/c")
@@ -173,3 +207,19 @@ async def test_what_a_validator_sends_back_is_not_asked_again_in_a_replay(
 
     state = await run_to_the_end(store, twice(durable(handler)))
     assert (state.result, seen) == ("done", [1, 3, 5])
+
+
+async def test_a_session_goes_on_behind_calls_that_nobody_has_answered(
+    store: RedisStateStore,
+) -> None:
+    agent = durable_agent(
+        scripted([call("pay")]),
+        durability={"pauses": False},
+        output_type=[str, DeferredToolRequests],
+    )
+    agent.tool_plain(name="pay", requires_approval=True)(says("paid"))
+    async with pool(store, {"a": pydantic_handler(agent, history=True)}) as client:
+        for _ in range(2):
+            task = await client.submit("a", "pay", session_id=SESSION)
+            result = await client.result(SESSION, task, timeout_s=60)
+            assert [each["tool_call_id"] for each in result["approvals"]] == ["pay"]

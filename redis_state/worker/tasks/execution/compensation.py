@@ -56,7 +56,13 @@ from redis_state.worker.tasks.recorded.compensations import (
     UNDONE,
 )
 from redis_state.worker.tasks.recorded.journal import FAILED, Journals
-from redis_state.worker.tasks.recorded.rehearsal import IDLE_S, Rehearsal, kind_of_error
+from redis_state.worker.tasks.recorded.rehearsal import (
+    IDLE_S,
+    LONGEST_TEXT,
+    Rehearsal,
+    kind_of_error,
+    state_of_error,
+)
 from redis_state.worker.tasks.started import StartedRun
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -73,7 +79,6 @@ _NO_FAILURES = (
 _CLEAN_UP_S = 5.0
 _CHECK_EVERY_S = 0.01
 _NAMED = 10
-_LONGEST_TEXT = 500
 _MOST_ERRORS = 100
 AGAIN: RunOutcome = (TaskStatus.PENDING, None, None)
 
@@ -176,11 +181,11 @@ class Compensations:
         """
         if found_in(error, *_NO_FAILURES) is not None or FAILED + entry in self._started.journal:
             return
-        failed = kind_of_error(error), codec.text_of(error)[:_LONGEST_TEXT]
+        failed = kind_of_error(error), codec.text_of(error)[:LONGEST_TEXT]
         if len(self._failed_steps) < _MOST_ERRORS:
             self._failed_steps[entry] = failed
         if place is not None:
-            note = {"error": list(failed), "place": place}
+            note = {"error": [*failed, state_of_error(error)], "place": place}
             self._inbox.record_later(FAILED + entry, self._payloads.document(note, "error"))
 
     def begin(self, steps: Steps, handling: asyncio.Task[Any]) -> bool:

@@ -115,7 +115,7 @@ class Steps(CallNames):
         entry, lane = self.ask_step(name)
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         once = partial(work, *arguments, **options)
-        return self._do(entry, name, once, policy, lane, checkpoint=checkpoint, counted=True)
+        return self._do(entry, name, once, policy, lane, checkpoint=checkpoint)
 
     async def do_keyed(
         self,
@@ -134,7 +134,7 @@ class Steps(CallNames):
         policy = work.policy if isinstance(work, Retried) else self._policy.retry
         async with self._doing.setdefault(entry, asyncio.Lock()):
             once = partial(work, *arguments, **options)
-            return await self._do(entry, name, once, policy, lane)
+            return await self._do(entry, name, once, policy, lane, keyed=True)
 
     def _keyed_before(self, entry: str, name: str, key: str) -> str:
         """Return the entry of a key in which an earlier version of the library recorded it."""
@@ -261,7 +261,7 @@ class Steps(CallNames):
         lane: Lane,
         *,
         checkpoint: bool = False,
-        counted: bool = False,
+        keyed: bool = False,
     ) -> Any:
         steps = self.open
         caller = steps.callers[entry] = asyncio.current_task()
@@ -303,9 +303,9 @@ class Steps(CallNames):
                 ),
             )
         except Exception as error:
-            # In the work of a step it is that step's: the work is done again.
-            kept = counted and not self.in_work
-            self.failed(entry, error, self.place_of(entry) if kept else None)
+            # In the work of a step it is that step's, unless its key finds it in any attempt.
+            kept = keyed or not self.in_work
+            self.failed(entry, error, self.place_of((*self.within, entry)[0]) if kept else None)
             raise
         else:
             return result
@@ -318,8 +318,8 @@ class Steps(CallNames):
     def _fail_again(self, entry: str) -> NoReturn:
         """Raise the error of a step that failed in an earlier run. Errors: PayloadUnreadable."""
         note, of = self._failures.pop(entry), f"task {self._keys.task_id!r}"
-        kind, text = self._store.base.payloads.need_within(note["error"], of=of, field=entry)
-        raise error_again(kind, text)
+        failed = self._store.base.payloads.need_within(note["error"], of=of, field=entry)
+        raise error_again(*failed)
 
     async def _tried(
         self,

@@ -17,7 +17,7 @@ from redis_state.worker.tasks.recorded.journal import (
     received,
     steps_of,
 )
-from redis_state.worker.tasks.recorded.rehearsal import class_of_kind
+from redis_state.worker.tasks.recorded.rehearsal import is_of_failure
 
 _NOT_COMPLETE = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value)
 
@@ -69,8 +69,8 @@ def failed_steps(journal: Mapping[str, Any], error: str, *, beyond: Collection[s
     found: list[str] = []
     for entry, note in failures_of(journal).items():
         match note["error"]:
-            case [kind, text]:
-                failed_it = f"{class_of_kind(kind)}: {text}" in error
+            case [str(kind), str(text), *_]:
+                failed_it = is_of_failure(error, kind, text)
             case _:  # sealed, it cannot be compared
                 failed_it = False
         if failed_it or note["place"] > last:

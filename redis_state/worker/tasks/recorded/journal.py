@@ -271,14 +271,16 @@ def received(journal: Mapping[str, Any]) -> dict[str, int]:
 def unvisited(recorded: Collection[str], requested: Collection[str]) -> list[str]:
     """List the entries that earlier runs recorded and this one did not use, but should have.
 
-    Entries inside of a recorded step are left out: the step's work does not run again.
+    Entries inside of a recorded step, or failure, are left out: its work does not run again.
     """
     return sorted(
         entry
         for entry in recorded
         if entry.startswith(_ASKED_FOR)
         and entry not in requested
-        and not any(outer in recorded for outer in _outer_steps(entry))
+        and not any(
+            outer in recorded or FAILED + outer in recorded for outer in _outer_steps(entry)
+        )
     )
 
 

@@ -14,9 +14,11 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NoReturn, TypeGuard, cast
+from typing import Any, NoReturn, TypeGuard, cast
 
 from pydantic import ValidationError
+
+from redis_state.serialization import codec
 
 # How long a run that waits somewhere may do nothing before it is taken for one that does no more.
 IDLE_S = 5.0
@@ -24,6 +26,9 @@ IDLE_S = 5.0
 # In the text of a group of errors, between its class and each of those in it.
 _IN_GROUP = "|"
 _MOST_IN_GROUP = 10
+# Of the text of an error, and of the value of one of its attributes.
+LONGEST_TEXT = 500
+_MOST_BYTES = 2_000
 
 
 class Rehearsal:
@@ -69,25 +74,70 @@ class Rehearsal:
 def kind_of_error(error: BaseException) -> str:
     """Return the class of an error as text, for `error_again`; of a group also those in it."""
     kinds = [error, *_leaves(error)[:_MOST_IN_GROUP]] if _is_group(error) else [error]
-    return _IN_GROUP.join(f"{type(one).__module__}:{type(one).__qualname__}" for one in kinds)
+    return _IN_GROUP.join(f"{type(one).__module__}:{_name_of(type(one))}" for one in kinds)
 
 
-def class_of_kind(kind: str) -> str:
-    """Return the name of the class that `kind_of_error` has written."""
-    return kind.partition(_IN_GROUP)[0].partition(":")[2].rpartition(".")[2]
+def state_of_error(error: BaseException) -> dict[str, Any]:
+    """Return the attributes of an error, for `error_again`: None for what is long, or no JSON."""
+    found: dict[str, Any] = {}
+    for name, value in _attributes_of(error).items():
+        with suppress(Exception):  # foreign values, any failure
+            written = codec.encode(value)
+            if len(written) <= _MOST_BYTES and codec.decode(written) == value:
+                found[name] = value
+        if not name.startswith("_"):
+            found.setdefault(name, None)
+    return found
 
 
-def error_again(kind: str, text: str) -> Exception:
-    """Make an error of a recorded class, with its text alone; a RuntimeError if it is not known."""
+def is_of_failure(error: str, kind: str, text: str) -> bool:
+    """Return whether a task's error is that of a step, or another one with its whole text."""
+    name = kind.partition(_IN_GROUP)[0].partition(":")[2].rpartition(".")[2]
+    end = ";" if len(text) < LONGEST_TEXT else ""
+    return f"{name}: {text}" in error or f": {text}{end}" in f"{error};"
+
+
+def error_again(kind: str, text: str, state: Mapping[str, Any] | None = None) -> Exception:
+    """Make an error of a recorded class again; a RuntimeError if it is not known.
+
+    It has the text, and of its attributes those of `state_of_error`.
+    """
+    error = _again(kind, text)
+    own = _attributes_of(error)
+    for name, value in (state or {}).items():
+        if value is not None or name not in own:
+            own[name] = value
+    return error
+
+
+def _again(kind: str, text: str) -> Exception:
     kind, *inner = kind.split(_IN_GROUP)
     module, _, name = kind.partition(":")
-    found: object = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
+    found = _found(module, name)
     if isinstance(found, type) and issubclass(found, Exception):
         with suppress(Exception):  # foreign code, any failure
             return _made(found, text, inner)
     return RuntimeError(f"{name}: {text}")
+
+
+def _found(module: str, name: str) -> object:
+    found: object = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _attributes_of(error: BaseException) -> dict[str, Any]:
+    # Classes of C have none.
+    return getattr(error, "__dict__", {})
+
+
+def _name_of(kind: type) -> str:
+    """Return the name that leads to a class in its module: it may call itself as another one."""
+    name, module = kind.__qualname__, sys.modules.get(kind.__module__)
+    if module is None or _found(kind.__module__, name) is kind:
+        return name
+    return next((own for own, found in vars(module).items() if found is kind), name)
 
 
 def _is_group(error: BaseException) -> TypeGuard[BaseExceptionGroup[BaseException]]:
