@@ -282,8 +282,8 @@ def archive_now(
 
     With --follow it is the archiver of a pool whose workers have REDIS_STATE_ARCHIVE_SHARE=0. There
     may be several. It prints nothing and keeps the retention too. It rests for half of its time,
-    unless what waits is late. Metrics need the extra ``prometheus``. Their port is not served if it is in
-    use: a line of the log says so.
+    unless what waits is late. Metrics need the extra ``prometheus``. Their port is not served if it
+    is in use: a line of the log says so.
     """
     if follow:
         if backfill or again:
