@@ -103,7 +103,7 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
     async def _archive_apart(
         self, tasks: Sequence[WatchClaim], sessions: Sequence[WatchClaim], done: _Done
     ) -> None:
-        """Archive some, each by itself if the archive refuses one, or one cannot be read; set it aside."""
+        """Archive some, each by itself if one is refused or cannot be read; set that one aside."""
         try:
             await self._archive_together(tasks, sessions, done)
         except (ArchiveUnavailable, CorruptState) as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, cast
@@ -51,6 +53,17 @@ async def saved(live: RedisStateStore, task: str, session: str = SESSION, **abou
     assert await live.tasks.save(state)
 
 
+@pytest.fixture
+def far_west(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the process in a zone where noon without one is in the evening of UTC."""
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "EST5")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_west")
 async def test_times_of_any_year_are_listed(live: RedisStateStore, archive: Archive) -> None:
     for task, at in TIMES.items():
         await saved(live, task, created_at=at, updated_at=at)
