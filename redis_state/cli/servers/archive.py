@@ -153,7 +153,7 @@ def show(
 ) -> None:
     """Show a task, from Redis or the archive, and its updates.
 
-    It says how many updates of the session neither has, between those that it shows or beside them.
+    It says how many updates of the session are missing: neither has them any more.
     """
 
     async def look() -> dict[str, Any]:
