@@ -91,6 +91,16 @@ async def test_the_console_shows_archived_tasks_of_a_host(
     page = await ann.get("/task", session=SESSION, task="bad")
     assert (page.status, "archived" in page.text, "PROGRESS" in page.text) == (200, True, True)
     assert not [form for form in page.forms if "/task/retry" in form.action]
+    # What is refused is not promised.
+    (box,) = [
+        named["value"]
+        for _, named in found.elements
+        if named.get("name") == "chosen" and "bad" in named["value"]
+    ]
+    for action in ("rerun", "fork"):
+        would = await ann.send(found.form("/find/change"), action=action, chosen=box)
+        assert (would.status, "no handler" in would.text) == (200, True)
+        assert not [form for form in would.forms if form.fields.get("confirmed")]
     refused = await ann.send(page.form("/task/rerun"))
     assert (refused.status, "no handler" in refused.text) == (409, True)
     await app.aclose()
