@@ -27,11 +27,21 @@ def task_place(session_id: str, task_id: str, created_at: datetime) -> bytes:
 
     It is the place that the index of tasks has. So live and archived tasks have one order.
     """
-    created_us = min(max(microseconds(created_at), 0), LATEST_US)
+    created_us = microseconds(listed_moment(created_at))
     entry = watch_entry(session_id, task_id)
     # The index distinguishes tasks of one microsecond by this digest. It protects nothing.
     digest = hashlib.sha1(entry, usedforsecurity=False).digest()
     return created_us.to_bytes(TIME_BYTES, "big") + digest[:ID_BYTES]
+
+
+def listed_moment(at: datetime) -> datetime:
+    """Return a time of a task as an archive lists it: within what the index of tasks can list.
+
+    A host may give any. In UTC some are of a year that Python has not.
+    """
+    us = microseconds(at)
+    listed_us = min(max(us, 0), LATEST_US)
+    return at if us == listed_us else moment_of_us(listed_us)
 
 
 def place_us(place: bytes) -> int:

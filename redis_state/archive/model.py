@@ -19,6 +19,7 @@ from redis_state.archive.encoding import (
     as_text,
     fields_of,
     json_of,
+    listed_moment,
     moment_of_us,
     task_place,
 )
@@ -110,7 +111,8 @@ class ArchivedTask:
 
     ``version`` and ``write`` say which end it is: a task that was retried ends more than once.
     ``record`` and ``journal`` are the fields as they were stored. ``replaces`` is as a record's.
-    A task that a host saved has no ``handler``: it is empty.
+    A task that a host saved has no ``handler``: it is empty. Its record has its times as the host
+    gave them; these are within what can be listed.
     """
 
     session_id: str
@@ -169,6 +171,8 @@ class ArchivedTask:
 
         named = {name.decode("utf-8", "replace"): value for name, value in fields.items()}
         document = as_object(fields[b"document"])
+        # A host may give what is no text. It names no trace.
+        trace_id = document.get("trace_id")
         born_us = int(fields[b"order"])
         moment_of_us(born_us)
         return cls(
@@ -180,10 +184,10 @@ class ArchivedTask:
             status=TaskStatus(fields[b"status"].decode()),
             handler=str(as_object(fields[b"job"])["handler"]) if b"job" in fields else "",
             queue=text(b"queue"),
-            trace_id=document.get("trace_id"),
+            trace_id=trace_id if isinstance(trace_id, str) else None,
             parent=text(b"parent"),
-            created_at=datetime.fromisoformat(document["created_at"]),
-            ended_at=read_updated(named),
+            created_at=listed_moment(datetime.fromisoformat(document["created_at"])),
+            ended_at=listed_moment(read_updated(named)),
             attributes=as_object(fields.get(b"attributes") or b"{}"),
             record=fields,
             journal=journal,

@@ -36,7 +36,13 @@ from redis_state.archive.waiting import (
     many_updates,
     session_of_entry,
 )
-from redis_state.errors import ArchiveUnavailable, NoConnection, RedisStateError, StoreFull
+from redis_state.errors import (
+    ArchiveUnavailable,
+    CorruptState,
+    NoConnection,
+    RedisStateError,
+    StoreFull,
+)
 from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import WatchClaim
 from redis_state.scripts import Reply, ReplyCode
@@ -97,11 +103,11 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
     async def _archive_apart(
         self, tasks: Sequence[WatchClaim], sessions: Sequence[WatchClaim], done: _Done
     ) -> None:
-        """Archive some, each by itself if the archive refuses them; set aside what it refuses."""
+        """Archive some, each by itself if one is refused or cannot be read; set that one aside."""
         try:
             await self._archive_together(tasks, sessions, done)
-        except ArchiveUnavailable as error:
-            if not error.refused:
+        except (ArchiveUnavailable, CorruptState) as error:
+            if isinstance(error, ArchiveUnavailable) and not error.refused:
                 raise
             if len(tasks) + len(sessions) > 1:
                 for each in tasks:

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from redis_state.archive.copying.pace import Pace
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
 from redis_state.archive.protocol import Archive
-from redis_state.errors import CursorGap
+from redis_state.errors import CorruptState, CursorGap
 from redis_state.primitives.log import Log, Page
 from redis_state.primitives.pages import next_count
 from redis_state.store import RedisStateStore
@@ -96,12 +97,15 @@ class UpdateCopies:
 
     async def _keep_rows(self, sessions: Mapping[str, int], least_ms: int) -> None:
         scripts, keys = self._store.base.scripts, self._store.updates.keys
-        await asyncio.gather(
-            *(
-                scripts.keep_rows(keys(each), least_ms=least_ms, n=n, hold_ms=ARCHIVE_HOLD_MS)
-                for each, n in sessions.items()
-            )
-        )
+
+        async def keep(session_id: str, n: int) -> None:
+            # A log that cannot be read: who copies it says so, and others are kept.
+            with suppress(CorruptState):
+                await scripts.keep_rows(
+                    keys(session_id), least_ms=least_ms, n=n, hold_ms=ARCHIVE_HOLD_MS
+                )
+
+        await asyncio.gather(*(keep(*each) for each in sessions.items()))
 
     async def _copy(self, left: Mapping[str, _Position], copied: CopiedUpdates) -> None:
         count = _FIRST

@@ -25,6 +25,8 @@ from redis_state.errors import ArchiveFileMissing, ArchiveUnavailable
 T = TypeVar("T")
 
 _ATTEMPTS = 3
+# So many threads at most, with those that nobody waits for any more.
+_MOST_THREADS = 32
 # The files that are gone, and that a call does without. Each thread has a context of its own.
 _without: ContextVar[frozenset[str]] = ContextVar("without", default=frozenset())
 # The log of the call that runs in a thread: calls read and commit beside each other.
@@ -89,6 +91,7 @@ class FileCalls:
         self._limit_s = limit_s
         self._footers = Footers()
         self._turns = CallTurns()
+        self._lock, self._running = threading.Lock(), 0
         # What the call that ended last has read of it.
         self._log = FileLog(objects, folder)
 
@@ -113,6 +116,9 @@ class FileCalls:
         call = ArchiveCall(limit_s)
         try:
             async with asyncio.timeout(limit_s), self._turns:
+                if self._running >= _MOST_THREADS:
+                    # A folder that says nothing keeps each of them.
+                    raise ArchiveUnavailable(action, "earlier calls have not ended")
                 log = self._log.for_call(call.may_continue)
                 try:
                     return await in_thread(partial(self._attempts, log, action, work))
@@ -160,6 +166,15 @@ class FileCalls:
         return FileReader(self.log, self._footers, without=_without.get())
 
     def _attempts(self, log: FileLog, action: str, work: Callable[[], T]) -> T:
+        with self._lock:
+            self._running += 1
+        try:
+            return self._repeated(log, action, work)
+        finally:
+            with self._lock:
+                self._running -= 1
+
+    def _repeated(self, log: FileLog, action: str, work: Callable[[], T]) -> T:
         _bound.set(log)
         known = ""
         # One more, without the files that are gone.

@@ -30,6 +30,7 @@ from redis_state.archive.reading.updates import UpdateReader
 from redis_state.models import ArtifactRef, StateUpdate, TaskState, TaskStatus, Trajectory
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.session_log import Entry, EntryPage
+from redis_state.stores.sessions.tasks import microseconds
 
 T = TypeVar("T")
 
@@ -154,7 +155,7 @@ class ArchiveReader:
             if task.task_id not in live
         ]
         found += [(state.created_at, state) for state in live.values()]
-        found.sort(key=lambda each: each[0].timestamp())
+        found.sort(key=lambda each: microseconds(each[0]))
         return [state for _, state in found], len(newest) >= limit
 
     async def _tasks_of(self, session_id: str, limit: int) -> AsyncGenerator[ArchivedTask]:

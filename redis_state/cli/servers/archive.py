@@ -30,7 +30,7 @@ from redis_state.cli.output import (
 from redis_state.cli.servers.archiving import archive_due, follow_until_ended
 from redis_state.documents import task_document, update_document
 from redis_state.erasure import ReleaseReport, release_held
-from redis_state.errors import ConfigError, TaskUnknown
+from redis_state.errors import ConfigError, CursorGap, TaskUnknown
 from redis_state.models import TaskStatus
 from redis_state.stores.archive_list import RecordList
 
@@ -151,27 +151,29 @@ def show(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a task, from Redis or the archive, and its updates."""
+    """Show a task, from Redis or the archive, and its updates.
+
+    It says how many updates of the session are missing: neither has them any more.
+    """
 
     async def look() -> dict[str, Any]:
         async with _reading(url) as (_, reader):
             state = await reader.task(session, task)
             if state is None:
                 raise TaskUnknown(task)
-            updates = [
-                update_document(entry.value, entry.cursor)
-                async for entry in reader.all_updates(session, task_id=task)
-            ]
-            return task_document(state) | {"updates": updates}
+            updates, missed = await _updates(reader, session, task)
+            return task_document(state) | {"updates": updates, "missed": missed}
 
     found = run(look())
     if as_json:
         print_json(found)
         return
-    updates = found.pop("updates")
+    updates, missed = found.pop("updates"), found.pop("missed")
     print_table(("what", "is"), list(found.items()), none="")
     rows = [(each["at"], each["type"], brief(each["content"])) for each in updates]
     print_table(("at", "update", "content"), rows, none="no updates")
+    if missed != 0:
+        print_line(f"{'some' if missed is None else missed} updates of the session are missing")
 
 
 @archive.command()
@@ -411,6 +413,27 @@ def _artifact(kept: KeptArtifact) -> dict[str, Any]:
     ref: dict[str, Any] = kept.ref.model_dump(mode="json")
     made_at = None if kept.made_at is None else kept.made_at.isoformat()
     return ref | {"made_at": made_at, "stored": kept.stored}
+
+
+async def _updates(
+    reader: ArchiveReader, session: str, task: str
+) -> tuple[list[dict[str, Any]], int | None]:
+    """Read all updates of a task; return also how many its session lacks, None for some."""
+    found: list[dict[str, Any]] = []
+    missed: int | None = 0
+    after, at_end = None, False
+    while not at_end:
+        try:
+            page = await reader.updates(session, after=after, limit=500, task_id=task)
+        except CursorGap as gap:
+            if gap.resume_after == after:
+                raise
+            missed = None if missed is None or gap.missed is None else missed + gap.missed
+            after = gap.resume_after
+            continue
+        found += [update_document(each.value, each.cursor) for each in page.entries]
+        after, at_end = page.cursor, page.at_end
+    return found, missed
 
 
 def _listed(task: ArchivedTask) -> _ShownTask:

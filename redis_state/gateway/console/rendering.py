@@ -79,8 +79,9 @@ def age(seconds: float | None) -> str:
 
 
 def moment(text: str | None) -> datetime | None:
-    """Read a time of a document."""
-    return None if text is None else datetime.fromisoformat(text)
+    """Read a time of a document. One without a zone, which a host may give, is UTC."""
+    at = None if text is None else datetime.fromisoformat(text)
+    return at if at is None or at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def since(text: str | None) -> str:
@@ -92,7 +93,11 @@ def since(text: str | None) -> str:
 def clock(text: str | None) -> str:
     """Write a time of a document in UTC."""
     at = moment(text)
-    return "-" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    try:
+        return "-" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except OverflowError:
+        # In UTC it is of a year that Python has not.
+        return str(text)
 
 
 def milliseconds(value: float | None) -> str:

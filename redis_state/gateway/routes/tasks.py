@@ -231,7 +231,13 @@ async def _updates(
     reader, entries, parts = call.store.archive, list[Entry[StateUpdate]](), 0
     while True:
         part = partial(reader.updates, session_id, after=after, limit=_PART, task_id=task_id)
-        page = await reader.soon(part)
+        try:
+            page = await reader.soon(part)
+        except CursorGap:
+            if after is None or not parts:
+                raise
+            # What is before the gap comes first. The next page begins with the gap.
+            return EntryPage(entries, after, at_end=False)
         parts += 1
         room = limit - len(entries)
         entries += page.entries[:room]

@@ -33,6 +33,7 @@ from tests.support.processes.pools import SESSION
 from tests.support.scripts.replies import clock_ms
 from tests.support.tasks.archives import ended
 from tests.support.tasks.crash_states import send
+from tests.support.tasks.saved_tasks import save_to_end
 
 pytestmark = [
     pytest.mark.worker,
@@ -160,6 +161,33 @@ async def test_all_that_is_held_is_let_go_of_and_a_dry_run_changes_nothing(
     assert abs(await listed_until(live) - record) < HOUR
     assert (await release_held(plain, dry_run=False)).is_empty
     assert (await ArchiveList(live).backlog()).tasks == 0
+
+
+async def test_what_a_host_has_saved_is_let_go_of(
+    live: RedisStateStore, plain: RedisStateStore
+) -> None:
+    # The name of a key with a long id is a digest: its index has the id.
+    tasks = [await save_to_end(live, "a"), await save_to_end(live, LONG)]
+    log = live.updates.keys(SESSION)
+    names = [*(live.tasks.keys(SESSION, each).task for each in tasks), log.rows, log.ids]
+    assert all(await is_held(live, *names))
+    expected = {"tasks": len(tasks), "updates": 1}
+    # Each task's entry, and its session's.
+    entries = len(tasks) + 1
+    counted = await release_held(plain)
+    assert (dict(counted.released), counted.unlisted) == (expected, entries)
+    done = await release_held(plain, dry_run=False)
+    assert (dict(done.released), done.unlisted, done.failed) == (expected, entries, 0)
+    assert not any(await is_held(live, *names))
+    assert min(await lives(live, *names)) > HOUR
+    assert await listed_until(live) == 0
+    assert (await release_held(plain, dry_run=False)).is_empty
+    assert (await ArchiveList(live).backlog()).oldest_s == 0
+    for each in tasks:
+        assert await plain.tasks.load(SESSION, each) is not None
+    # A later save is held no more.
+    await save_to_end(plain, "a")
+    assert not any(await is_held(live, *names))
 
 
 async def test_what_was_held_alone_is_let_go_of(

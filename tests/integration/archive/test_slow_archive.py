@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -19,6 +20,7 @@ import psycopg
 
 from redis_state import Settings
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
+from redis_state.archive.parquet import calls
 from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files.log import FileLog, LogChange
 from redis_state.archive.parquet.files.objects import FolderObjects
@@ -312,3 +314,35 @@ async def test_a_call_of_postgresql_does_not_wait_for_a_slow_one(
     assert len(archive._calls._free) == 2
     await archive.aclose()
     assert not archive._calls._free
+
+
+async def test_calls_of_a_folder_that_says_nothing_leave_a_bounded_number_of_threads(
+    tmp_path: Path,
+) -> None:
+    await compacted(tmp_path)
+    archive = ParquetArchive(tmp_path.as_uri(), namespace="n", timeout_s=0.02)
+    log = tmp_path / "namespace=n" / "log"
+    first = max(log.glob("*.whole.json"))
+    kept = first.read_bytes()
+    # To open it waits for who writes it, as for a server of files that has gone.
+    first.unlink()
+    os.mkfifo(first)
+
+    def left() -> int:
+        named = [each.name for each in threading.enumerate()]
+        return named.count("redis-state-archive")
+
+    before = left()
+    for _ in range(calls._MOST_THREADS + 8):
+        with pytest.raises(ArchiveUnavailable):
+            await archive.erased(["s1"])
+    assert before < left() <= before + calls._MOST_THREADS
+    with pytest.raises(ArchiveUnavailable, match="earlier calls"):
+        await archive.erased(["s1"])
+    writer = os.open(first, os.O_RDWR)
+    (log / "kept").write_bytes(kept)
+    (log / "kept").rename(first)
+    os.close(writer)
+    await eventually(lambda: left() == before, "they end")
+    patient = ParquetArchive(tmp_path.as_uri(), namespace="n")
+    assert await patient.erased(["s1"]) == {}

@@ -161,6 +161,8 @@ async def _would(call: PageCall, action: str, path: dict[str, str], key: str) ->
         reason = forbidden().message
     elif TaskStatus(task["status"]) not in APPLIES[BulkAction(action)]:
         reason = f"{action} does not apply to it"
+    elif task["handler"] is None and action not in _LIVE_ALONE:
+        reason = "a host has saved it, with no handler"
     elif task["archived"] and action in _LIVE_ALONE:
         reason = "it is archived: rerun or fork it"
     outcome = "would" if reason is None else "refused"
