@@ -42,10 +42,10 @@ from redis_state.gateway.results import (
     TimelineResult,
 )
 from redis_state.gateway.showing import shown_pause, shown_task
-from redis_state.gateway.submitted import check_submitted
 from redis_state.models import StateUpdate
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 from redis_state.worker import Archived, TaskView
+from redis_state.worker.client.submitted import check_submitted
 from redis_state.worker.tasks.views.branches import tasks_of_branch
 
 _TASK = "/v1/sessions/{session}/tasks/{task}"

@@ -372,6 +372,16 @@ def _names_of(entry: str) -> tuple[str, str, str]:
     return entry, named, named.rpartition("#")[0].replace("##", "#")
 
 
+def check_copied(what: str, link: TaskLink | None, session_id: str, task_id: str) -> TaskLink:
+    """Compare what a task under a caller's id was made from with a task; return what it was.
+
+    Errors: KeyReused, of ``what``.
+    """
+    if link is None or (link.session_id, link.task_id) != (session_id, task_id):
+        raise KeyReused(what)
+    return link
+
+
 def check_forked(link: TaskLink, before: str | None) -> None:
     """Compare what a repeated fork keeps with what the fork has kept. Errors: KeyReused."""
     same = before is None if link.before is None else before in _names_of(link.before)
