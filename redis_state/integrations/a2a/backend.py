@@ -155,7 +155,7 @@ class A2ABackend:
             await self.store.aclose()
 
     def push_by(self, send: OnEnd) -> None:
-        """Have the end of each task sent by this server or another one, at least once."""
+        """Make sure that each end is sent by this server or by another one, at least once."""
         self._on_orphan = self._on_orphan or send
         self.owner.announce_ends(self._report)
 
