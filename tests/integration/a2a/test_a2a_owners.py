@@ -161,9 +161,12 @@ async def test_a_subscriber_of_a_task_that_the_server_lost_hears_of_it_within_a_
         server_on(settings, lease_s=LEASE_S) as far,
         server_on(settings, lease_s=LEASE_S) as near,
     ):
-        await save(far, task())
+        version = await save(far, task())
         stream = create_event_stream(near)
         events = stream.subscribe("t", after=stream.version_at("t", ME))
+        await anext(events)
+        await save(far, task(), version)
+        # It follows: this event was published, or read when the subscription was confirmed.
         await anext(events)
         log = far.tasks.log(far.ref("t", ME))
         await ask(scripts, "DEL", far.tasks.keys(far.ref("t", ME)).task, log.keys.rows)
