@@ -24,7 +24,7 @@ import uvicorn
 from a2a.auth.user import UnauthenticatedUser, User
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.context import ServerCallContext
-from a2a.server.events.event_queue import Event, EventQueue
+from a2a.server.events.event_queue import EventQueue
 from a2a.server.request_handlers import (
     DefaultRequestHandler,
     LegacyRequestHandler,
@@ -45,7 +45,6 @@ from a2a.types.a2a_pb2 import (
     AgentCard,
     AgentInterface,
     AgentSkill,
-    Message,
     Part,
     Task,
     TaskState,
@@ -62,6 +61,7 @@ from redis_state.integrations.a2a import (
     create_agent_executor,
     create_event_stream,
     create_push_config_store,
+    create_push_sender,
     create_queue_manager,
     create_task_store,
     create_versioned_task_store,
@@ -187,15 +187,10 @@ def make_app(
 
     Events of a task are pushed to its push configurations, also its end when its server has died.
     """
-
-    async def push(task_id: str, event: Event) -> None:
-        if not isinstance(event, Message):  # the task itself reports an end
-            await sender.send_notification(task_id, event)
-
-    options = A2AOptions(lease_s=lease_s, on_orphan=push)
-    backend = connect(url, options, namespace=namespace)
+    backend = connect(url, A2AOptions(lease_s=lease_s), namespace=namespace)
     client = httpx.AsyncClient(timeout=_PUSH_S, trust_env=False)
-    sender = BasePushNotificationSender(client, create_push_config_store(backend))
+    own = BasePushNotificationSender(client, create_push_config_store(backend))
+    sender = create_push_sender(own, backend)
     card = make_card(address)
     handler = make_handler(backend, card, sender=sender, legacy=legacy)
 

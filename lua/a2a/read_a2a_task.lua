@@ -1,4 +1,5 @@
--- Read an A2A task as it stands at one moment, with its version and its owner's lease.
+-- Read an A2A task as it stands at one moment, with its version and its owner's lease. Nobody holds one that is not
+-- there, such as one that has expired: its lease is removed. A repetition does the same.
 -- KEYS task       hash: as write_a2a_task writes it
 -- KEYS lease      hash: owner, epoch, expires, length
 -- KEYS history    list: messages; may be absent
@@ -12,7 +13,10 @@
 -- @include now_ms
 
 local fields = redis.call('HGETALL', task)
-if #fields == 0 then return { 'MISSING' } end
+if #fields == 0 then
+  redis.call('DEL', lease)
+  return { 'MISSING' }
+end
 local held, left_ms = redis.call('HMGET', lease, 'owner', 'epoch'), lease_left(lease, now_ms())
 local newest = messages == 0 and {} or redis.call('LRANGE', history, messages < 0 and 0 or -messages, -1)
 local added = whole and redis.call('LRANGE', artifacts, 0, -1) or {}

@@ -25,7 +25,7 @@
 -- ARGV lease_ms        int: until the owner counts as dead
 -- ARGV keep_ms         int: how long an epoch is remembered after its lease
 -- ARGV epoch           of the lease that must have expired, '' if that does not matter
--- ARGV announce        flag: record that this end must be announced
+-- ARGV announce        flag: record that this end must be announced, if it had not ended
 -- ARGV messages..      appended to the history
 -- ARGV parts..         appended to the artifacts
 -- ARGV fields..        names and values, in turn
@@ -83,7 +83,7 @@ if row ~= '' then
   redis.call('HSET', task, 'version', number, 'at', written)
 end
 if state ~= '' then redis.call('HSET', task, 'state', state, 'phase', phase) end
-if announce then redis.call('HSET', task, 'announce', '1') end
+if announce and was[2] ~= 'e' then redis.call('HSET', task, 'announce', '1') end
 for _, message in ipairs(messages) do redis.call('RPUSH', history, message) end
 for _, part in ipairs(parts) do redis.call('RPUSH', artifacts, part) end
 if #fields > 0 then redis.call('HSET', task, unpack(fields)) end

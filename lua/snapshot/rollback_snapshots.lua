@@ -6,11 +6,14 @@
 -- Returns
 --   {'OK', version, row}  the version that is the latest now
 --   {'MISSING'}  there is none such; nothing was deleted
+--   {'GAP'}      a part of the task's snapshots was evicted; nothing was deleted
 -- @include snapshot_forget
 -- @include snapshot_top
+-- @include snapshot_torn
 -- @once
 -- @idempotent
 
+if snapshot_torn(rows, index) then return keep_reply({ 'GAP' }) end
 local version = snapshot_top(index, prefix)
 local row = version and redis.call('HGET', rows, version)
 if not row then return keep_reply({ 'MISSING' }) end

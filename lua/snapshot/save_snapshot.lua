@@ -9,13 +9,13 @@
 -- Returns
 --   {'OK'}
 -- @include snapshot_forget
+-- @include snapshot_torn
 -- @once
 -- @idempotent
 -- @each
 -- @lasting
 
--- One of the two alone is what an eviction left.
-if redis.call('EXISTS', rows, index) == 1 then redis.call('UNLINK', rows, index) end
+if snapshot_torn(rows, index) then redis.call('UNLINK', rows, index) end
 snapshot_forget(rows, index, version)
 redis.call('HSET', rows, version, row, version .. ':', snapshot_id)
 redis.call('ZADD', index, 0, 'v:' .. version, 0, 'i:' .. snapshot_id .. ':' .. version)

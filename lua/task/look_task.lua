@@ -8,6 +8,7 @@
 --   {'MISSING'}      no such task
 -- @include lease_left
 -- @include now_ms
+-- @each
 
 local values = redis.call('HMGET', task, 'status', 'version', 'order', 'priority', 'crashes', 'queue',
   'parent', 'isolate', 'waits_for', 'parent_order', 'attempts', 'due', 'flow_key', 'waits_box',

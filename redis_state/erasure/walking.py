@@ -9,7 +9,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from redis_state.erasure.families import class_of
-from redis_state.errors import LostRace
+from redis_state.errors import BackendUnavailable, LostRace
 from redis_state.memory.keys import MemoryKey, session_of
 from redis_state.store import RedisStateStore
 from redis_state.transport.cluster.held import held_slots, were_moved
@@ -99,13 +99,19 @@ class KeyWalk:
         """Yield what matches; once more from the start if slots were moved, which may hide keys."""
         transport = self._store.transport
         for _ in range(_TRIES):
-            before = await held_slots(transport)
-            for pattern in patterns:
-                for server in await transport.each_primary():
-                    async for page in server.scan_all(pattern):
-                        found = [self._read(name.decode("utf-8", _KNOWN)) for name in page]
-                        yield [each for each in found if each is not None]
+            before, left = await held_slots(transport), None
+            try:
+                for pattern in patterns:
+                    for server in await transport.each_primary():
+                        async for page in server.scan_all(pattern):
+                            found = [self._read(name.decode("utf-8", _KNOWN)) for name in page]
+                            yield [each for each in found if each is not None]
+            except BackendUnavailable as error:
+                # So ends the walk of a node that has lost its last slot meanwhile.
+                left = error
             if not await were_moved(transport, before):
+                if left is not None:
+                    raise left
                 return
         raise LostRace("slots of the cluster are being moved: repeat the call when none is")
 

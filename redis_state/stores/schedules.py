@@ -5,11 +5,11 @@ Record and list are in one slot and change in one step. All schedules of a names
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from redis_state.errors import VersionConflict
+from redis_state.errors import CorruptState, VersionConflict
 from redis_state.models.version import Version
 from redis_state.primitives.record import Place, Stored, new_write_id
 from redis_state.primitives.watchlist import WatchList
@@ -109,13 +109,22 @@ class ScheduleStore:
         return Version(version, write), int(now_ms)
 
     async def load(self, schedule_id: str) -> StoredSchedule | None:
-        """Return a schedule, or None. One that cannot be read is set aside."""
-        return await self._base.read_record(
+        """Return a schedule, or None if there is none.
+
+        Errors: CorruptState for one that cannot be read. It is set aside, too.
+        """
+        key = self._base.keys.schedule(schedule_id)
+        flat = self._base.fetch(key)
+        found = await self._base.read_record(
             "schedules",
             f"schedule {schedule_id}",
-            self._base.fetch(self._base.keys.schedule(schedule_id)),
+            flat,
             lambda record: self._read(schedule_id, record),
         )
+        if found is None and await flat:
+            # None would say that it was deleted, and no worker would look at it any more.
+            raise CorruptState(key, "the schedule cannot be read")
+        return found
 
     async def list(self) -> list[StoredSchedule]:
         """Return all schedules in the order of their first save."""
@@ -168,9 +177,11 @@ def sealed_job(parts: Parts, job: Mapping[str, Any] | None) -> Mapping[str, Any]
     return {**job, **{name: parts(job[name], field=name) for name in _PAYLOADS if name in job}}
 
 
-def without(outbox: tuple[PlannedTasks, ...], task: PlannedTask) -> tuple[PlannedTasks, ...]:
-    """Take a task out of those that are to be submitted."""
-    left = (replace(one, tasks=tuple(t for t in one.tasks if t != task)) for one in outbox)
+def without(
+    outbox: tuple[PlannedTasks, ...], tasks: Collection[PlannedTask]
+) -> tuple[PlannedTasks, ...]:
+    """Take tasks out of those that are to be submitted."""
+    left = (replace(one, tasks=tuple(t for t in one.tasks if t not in tasks)) for one in outbox)
     return tuple(one for one in left if one.tasks)
 
 

@@ -84,7 +84,8 @@ def submit(
 ) -> None:
     """Submit a task for a handler of the pool and print its id.
 
-    With --wait, status 1 if it is FAILED or CANCELLED.
+    With --wait, status 1 if it is FAILED or CANCELLED. Status 4 if a task of the id is there, with
+    another handler or input.
 
     Try: `redis-state submit review '{"text": "…"}' -s SESSION -a tenant=acme`, then
     `redis-state tail SESSION TASK`.
@@ -93,7 +94,11 @@ def submit(
     async def do() -> tuple[str, Any]:
         content = None if task_input is None else json_of("INPUT", task_input)
         async with client_of(url) as client:
-            made = await client.submit(
+            from redis_state.worker.client.submitted import (  # noqa: PLC0415 - the extra
+                check_submitted,
+            )
+
+            found = await client.submit_or_find(
                 handler,
                 content,
                 session_id=session,
@@ -108,6 +113,11 @@ def submit(
                 on_busy=on_busy,
                 attributes=read_attributes(attribute),
             )
+            made = found.task_id
+            if not found.is_new:
+                await check_submitted(
+                    client.store, session, made, handler=handler, task_input=content
+                )
             return made, await client.result(session, made) if wait else None
 
     made, result = run(do())

@@ -16,7 +16,7 @@ from redis_state.documents import task_document
 from redis_state.models import TaskState
 
 if TYPE_CHECKING:
-    from redis_state.worker import BulkItem, BulkReport, TaskFilters
+    from redis_state.worker import BulkItem, BulkReport, TaskClient, TaskFilters
 
 TaskIdOfCopy = Annotated[
     str | None,
@@ -55,7 +55,8 @@ def rerun(which: Selection, task_id: TaskIdOfCopy = None) -> None:
     """Submit a new task with the input of another, and print its id.
 
     With filters instead of a task, of all that match; that is a dry run without --yes. Status 3 if
-    there is no such task, 4 if it has no handler, 1 if one of many was refused.
+    there is no such task, 1 if one of many was refused. Status 4 if it has no handler, or if
+    another task has the id.
 
     Try: `redis-state rerun SESSION TASK`.
     """
@@ -64,7 +65,9 @@ def rerun(which: Selection, task_id: TaskIdOfCopy = None) -> None:
 
         async def do() -> str:
             async with client_of(which.url) as client:
-                return await client.rerun(*chosen, new_task_id=task_id)
+                made = await client.rerun(*chosen, new_task_id=task_id)
+                await _check(client, "rerun", chosen, task_id)
+                return made
 
         made = run(do())
         _report(
@@ -91,7 +94,8 @@ def fork(
     """Submit a new task with the journal of another up to a step, and print its id.
 
     With filters instead of a task, of all that match; that is a dry run without --yes. Status 2 if
-    no such step is recorded, 3 if there is no such task, 4 if it has no handler.
+    no such step is recorded, 3 if there is no such task. Status 4 if it has no handler, or if
+    another task has the id.
 
     Try: `redis-state show SESSION TASK`, then `redis-state fork SESSION TASK --before charge`.
     """
@@ -100,13 +104,37 @@ def fork(
 
         async def do() -> str:
             async with client_of(which.url) as client:
-                return await client.fork(*chosen, before=before, new_task_id=task_id)
+                made = await client.fork(*chosen, before=before, new_task_id=task_id)
+                await _check(client, "fork", chosen, task_id, before)
+                return made
 
         made = run(do())
         facts = {"session_id": chosen[0], "task_id": made, "forked_from": chosen[1]}
         _report(facts | {"before": before}, made, which.as_json)
         return
     _all("fork", chosen, which, before=before)
+
+
+async def _check(
+    client: TaskClient,
+    action: str,
+    source: tuple[str, str],
+    task_id: str | None,
+    before: str | None = None,
+) -> None:
+    """Check that the task of a given id is what was to be made. Errors: KeyReused."""
+    if task_id is None:
+        return
+    from redis_state.worker.tasks.operate.copies import (  # noqa: PLC0415 - the extra
+        check_copied,
+        check_forked,
+    )
+
+    view = await client.inspect(source[0], task_id)
+    if view is not None and action == "rerun":
+        check_copied(action, view.rerun_of, *source)
+    elif view is not None:
+        check_forked(check_copied(action, view.forked_from, *source), before)
 
 
 def _all(action: str, chosen: TaskFilters, which: Selection, *, before: str | None = None) -> None:

@@ -29,10 +29,10 @@ from redis_state.gateway.documents import pause_document
 from redis_state.gateway.routes.pauses import decidable_pause, decide
 from redis_state.gateway.showing import shown_content, shown_error
 from redis_state.gateway.streaming.family import TaskFamily
-from redis_state.gateway.submitted import check_submitted
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.models.tasks import parent_of
 from redis_state.serialization import codec
+from redis_state.worker.client.submitted import check_submitted
 from redis_state.worker.tasks.operate.copies import Copies
 from redis_state.worker.tasks.views.stream import view_task
 

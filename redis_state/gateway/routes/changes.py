@@ -6,18 +6,17 @@ from typing import Any
 
 from starlette.responses import Response
 
-from redis_state.errors import InvalidField, InvalidTransition, KeyReused, TaskUnknown
+from redis_state.errors import InvalidField, InvalidTransition, TaskUnknown
 from redis_state.gateway.answers import answer, forbidden
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation
+from redis_state.gateway.chosen import check_chosen, chosen_by
 from redis_state.gateway.requests.bodies import CancelBody, ForkBody, NoBody, RerunBody, SteerBody
 from redis_state.gateway.results import MadeResult, MovedResult, SteeredResult
 from redis_state.gateway.routes.tasks import new_id_of
-from redis_state.gateway.submitted import check_chosen, chosen_by
 from redis_state.models import SteeringEventType
 from redis_state.worker import TaskView
-from redis_state.worker.tasks.operate.copies import check_forked
-from redis_state.worker.tasks.views.links import TaskLink
+from redis_state.worker.tasks.operate.copies import check_copied, check_forked
 
 _TASK = "/v1/sessions/{session}/tasks/{task}"
 _DECISIONS = (SteeringEventType.APPROVE, SteeringEventType.REJECT)
@@ -88,8 +87,8 @@ async def rerun_task(call: ApiCall) -> Response:
         sent=None if chosen is None else chosen.kept,
     )
     view = await _made(call, target, made)
-    if view is not None and not _is_of(call, view.rerun_of):
-        raise KeyReused("rerun")
+    if view is not None:
+        check_copied("rerun", view.rerun_of, session_id, task_id)
     await check_chosen(call, target, made, chosen)
     return answer({"session_id": target, "task_id": made}, 201)
 
@@ -110,9 +109,7 @@ async def fork_task(call: ApiCall) -> Response:
     )
     view = await _made(call, session_id, made)
     if view is not None:
-        if view.forked_from is None or not _is_of(call, view.forked_from):
-            raise KeyReused("fork")
-        check_forked(view.forked_from, body.before)
+        check_forked(check_copied("fork", view.forked_from, session_id, task_id), body.before)
     await check_chosen(call, session_id, made, chosen)
     return answer({"session_id": session_id, "task_id": made}, 201)
 
@@ -122,10 +119,6 @@ async def _made(call: ApiCall, session_id: str, made: str) -> TaskView | None:
     if call.idempotency_key() is None:
         return None
     return await call.client.inspect(session_id, made)
-
-
-def _is_of(call: ApiCall, link: TaskLink | None) -> bool:
-    return link is not None and (link.session_id, link.task_id) == call.task
 
 
 def _check_copy(call: ApiCall, target: str) -> None:

@@ -13,6 +13,7 @@ from redis_state.errors import CursorGap, InvalidField, TaskUnknown
 from redis_state.gateway.answers import answer, forbidden, not_found
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
+from redis_state.gateway.chosen import check_chosen, chosen_by
 from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import (
     branch_documents,
@@ -42,10 +43,10 @@ from redis_state.gateway.results import (
     TimelineResult,
 )
 from redis_state.gateway.showing import shown_pause, shown_task
-from redis_state.gateway.submitted import check_chosen, check_submitted, chosen_by
 from redis_state.models import StateUpdate
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 from redis_state.worker import Archived, TaskView
+from redis_state.worker.client.submitted import check_submitted
 from redis_state.worker.tasks.views.branches import tasks_of_branch
 
 _TASK = "/v1/sessions/{session}/tasks/{task}"

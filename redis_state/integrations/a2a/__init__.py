@@ -18,11 +18,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from a2a.server.agent_execution import AgentExecutor
+from a2a.server.tasks.push_notification_sender import PushNotificationSender
 
 from redis_state.errors import ConfigError
 from redis_state.integrations.a2a.backend import A2ABackend, A2AOptions, connect, shared
 from redis_state.integrations.a2a.executor import InterruptibleExecutor
-from redis_state.integrations.a2a.push import RedisPushNotificationConfigStore
+from redis_state.integrations.a2a.push import (
+    RedisPushNotificationConfigStore,
+    SteadyPushSender,
+)
 from redis_state.integrations.a2a.queues import RedisQueueManager
 from redis_state.integrations.a2a.task_store import RedisTaskStore
 from redis_state.integrations.embabel.task_state_manager import TaskStateManager
@@ -81,6 +85,16 @@ def create_push_config_store(
     return RedisPushNotificationConfigStore(shared(at, options, **settings))
 
 
+def create_push_sender(
+    inner: PushNotificationSender, backend: At, **settings: Any
+) -> SteadyPushSender:
+    """Make a sender by which the end of a task is sent at least once, also if this server dies.
+
+    ``backend`` is the one of the task store, or what that was made for. All servers need it.
+    """
+    return SteadyPushSender(shared(backend, None, **settings), inner)
+
+
 def create_queue_manager(
     at: At = None, options: A2AOptions | None = None, **settings: Any
 ) -> RedisQueueManager:
@@ -116,11 +130,13 @@ __all__ = [
     "RedisPushNotificationConfigStore",
     "RedisQueueManager",
     "RedisTaskStore",
+    "SteadyPushSender",
     "TaskStateManager",
     "connect",
     "create_agent_executor",
     "create_event_stream",
     "create_push_config_store",
+    "create_push_sender",
     "create_queue_manager",
     "create_task_store",
     "create_versioned_task_store",

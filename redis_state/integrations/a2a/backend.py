@@ -13,6 +13,7 @@ from weakref import ReferenceType, WeakValueDictionary
 from a2a.server.context import ServerCallContext
 from a2a.server.events.event_queue import Event
 from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
+from a2a.types.a2a_pb2 import TaskStatusUpdateEvent
 
 from redis_state import limits
 from redis_state.errors import ConfigError
@@ -30,6 +31,7 @@ from redis_state.transport.keys import a2a_scope
 _READ: ContextVar[Ref | None] = ContextVar("redis_state a2a task that was read", default=None)
 
 OnOrphan = Callable[[str, Event], Awaitable[None]]
+OnEnd = Callable[[str, TaskStatusUpdateEvent], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ class A2ABackend:
         )
         self.tasks: A2ATasks = A2ATasks(store.base, limits)
         self.page_tokens: PageTokens = PageTokens(store.base)
-        report = self._report if self.options.on_orphan else None
+        self._on_orphan: OnEnd | None = self.options.on_orphan
+        report = self._report if self._on_orphan else None
         self.owner: A2AOwner = A2AOwner(self.tasks, failed, report)
         # By task id, which is all that the SDK's queues know: who is read here, and who is fed.
         self.tapped: Counter[str] = Counter()
@@ -151,9 +154,14 @@ class A2ABackend:
         if self._owns_store:
             await self.store.aclose()
 
+    def push_by(self, send: OnEnd) -> None:
+        """Make sure that each end is sent by this server or by another one, at least once."""
+        self._on_orphan = self._on_orphan or send
+        self.owner.announce_ends(self._report)
+
     async def _report(self, ref: Ref, body: bytes) -> None:
-        if self.options.on_orphan is not None:
-            await self.options.on_orphan(ref.task_id, status_of(task_of(body)))
+        if self._on_orphan is not None:
+            await self._on_orphan(ref.task_id, status_of(task_of(body)))
 
 
 def connect(

@@ -1,4 +1,4 @@
-"""The SDK's PushNotificationConfigStore on Redis."""
+"""The SDK's PushNotificationConfigStore on Redis, and a sender that forgets no end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from functools import partial
 
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks.push_notification_config_store import PushNotificationConfigStore
-from a2a.types.a2a_pb2 import TaskPushNotificationConfig
+from a2a.server.tasks.push_notification_sender import PushNotificationSender
+from a2a.types.a2a_pb2 import (
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskPushNotificationConfig,
+    TaskStatusUpdateEvent,
+)
 from a2a.utils.errors import InvalidParamsError
 from google.protobuf.message import DecodeError
 
@@ -82,3 +88,23 @@ class RedisPushNotificationConfigStore(PushNotificationConfigStore):
             except DecodeError as error:
                 self.backend.store.base.set_aside(scope, "push configuration", config, error)
         return found
+
+
+class SteadyPushSender(PushNotificationSender):
+    """Another sender, and the end of a task is sent also if this server dies before.
+
+    That it must be sent is written together with the end. If this server dies, or its sender
+    raises, another one sends the task's last status, within two leases.
+    """
+
+    def __init__(self, backend: A2ABackend, inner: PushNotificationSender) -> None:
+        backend.push_by(inner.send_notification)
+        self.backend: A2ABackend = backend
+        self.inner: PushNotificationSender = inner
+
+    async def send_notification(
+        self, task_id: str, event: Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
+    ) -> None:
+        """Send an event, then record that the end is sent, if it was that."""
+        await self.inner.send_notification(task_id, event)
+        await self.backend.owner.announced(task_id)

@@ -34,7 +34,7 @@ class SnapshotScripts(ScriptRunner):
 
     @script
     def read_snapshot(self, keys: SnapshotKeys, *, prefix: str) -> PendingReply:
-        """OK version row | MISSING."""
+        """OK version row | MISSING | GAP."""
 
     @script
     def delete_snapshots(self, keys: SnapshotKeys, *, version: str | None) -> PendingReply:
@@ -42,7 +42,7 @@ class SnapshotScripts(ScriptRunner):
 
     @script
     def rollback_snapshots(self, keys: SnapshotKeys, *, prefix: str) -> PendingReply:
-        """OK version row | MISSING."""
+        """OK version row | MISSING | GAP."""
 
     @script
     def prune_snapshots(

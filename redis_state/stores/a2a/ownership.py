@@ -52,6 +52,8 @@ _GRAIN_MS = 20
 _PARKED_MS = 600_000
 _SWEPT = 100
 _SWEEP_MS = 1000
+# Of ends that nobody announces here, such as those of cancels of another server's tasks.
+_MOST_ENDS = 10_000
 # What a server that got no reply needs to be in touch again, beside the time between two renewals.
 _RECONNECT_MS = 1000
 
@@ -83,6 +85,9 @@ class A2AOwner:
         self.held: dict[Ref, Renewal] = {}
         self._ending = ending
         self._on_orphan = on_orphan
+        # Ends that were written here and are not announced yet, by task id: all that a sender
+        # knows. None if nobody announces them here.
+        self._ends: dict[str, Ref] | None = None
         scripts, keys = tasks.base.scripts, tasks.base.keys
         self._leases = Leases(scripts, keep_ms=tasks.limits.active_ms)
         self._announcers = Leases(scripts, keep_ms=tasks.limits.finished_ms)
@@ -117,11 +122,17 @@ class A2AOwner:
         """
         self.begin()
         held = self.held.get(ref)
-        write_id = new_write(self.name)
+        announce = self._ends is not None and draft.phase is Phase.ENDED
+        writing = partial(
+            self.tasks.write,
+            *(ref, draft, rule),
+            write=new_write(self.name),
+            owner=self.name,
+            announce=announce,
+        )
 
         async def write() -> Written | None:
-            writing = partial(self.tasks.write, ref, draft, rule, write=write_id, owner=self.name)
-            if draft.phase is not Phase.OPEN or held is not None:
+            if held is not None or (draft.phase is not Phase.OPEN and not announce):
                 return await writing()
             # Before each try: a sweep takes the entry out while there is no task yet. So it may
             # behind it, if the write arrives late.
@@ -144,6 +155,11 @@ class A2AOwner:
         if written is None:
             return None
         self._let_go(ref, self.held.get(ref))
+        if announce and self._ends is not None:
+            self._ends[ref.task_id] = ref
+            if len(self._ends) > _MOST_ENDS:
+                # Another server announces it, perhaps once more.
+                del self._ends[next(iter(self._ends))]
         if draft.phase is Phase.OPEN and not self._closed:
             self.held[ref] = self._leases.keep(
                 HeldLease(self.tasks.keys(ref).lease, self.name, written.epoch),
@@ -152,6 +168,20 @@ class A2AOwner:
                 on_lost=lambda _: self.held.pop(ref, None),
             )
         return written.version
+
+    def announce_ends(self, announce: OnOrphan) -> None:
+        """Record with each end that is written here that it must be announced, until `announced`.
+
+        If this server dies before, or is silent for a lease, another one calls its ``announce``.
+        """
+        self._ends = {}
+        self._on_orphan = self._on_orphan or announce
+
+    async def announced(self, task_id: str) -> None:
+        """Record that the end of a task was announced here, if it has ended."""
+        ref = self._ends.pop(task_id, None) if self._ends else None
+        if ref is not None:
+            await self.repeat(partial(self.tasks.announced, ref))
 
     async def read(self, ref: Ref, call: Callable[[], Awaitable[T]]) -> T:
         """Read what a run needs, for up to a lease. One that cannot read fails with that reason."""
@@ -303,6 +333,9 @@ class A2AOwner:
     async def _left_ms(self, ref: Ref) -> int:
         """End a task whose owner is dead; else return how long its lease still is, in ms."""
         found = await self.look(ref)
+        if found is None:
+            # It has expired, or was lost by the server: nothing more is published of it.
+            await self.tasks.log(ref).call_followers()
         if found is None or found.phase is not Phase.OPEN or not found.owner:
             return self._lease_ms
         return found.left_ms if found.left_ms > 0 else self._pause_ms

@@ -68,16 +68,25 @@ class A2ATasks:
         return Log(self.base.scripts, keys, bounds, announce=True, named=named)
 
     async def write(
-        self, ref: Ref, draft: Draft, rule: Rule, *, write: str | bytes, owner: str = ""
+        self,
+        ref: Ref,
+        draft: Draft,
+        rule: Rule,
+        *,
+        write: str | bytes,
+        owner: str = "",
+        announce: bool = False,
     ) -> Written | None:
         """Write a task once per ``write``. None: there is no such task. Atomic.
 
-        ``owner`` takes the lease of a task that is worked on; any other phase gives it back.
+        ``owner`` takes the lease of a task that is worked on; any other phase gives it back. With
+        ``announce`` it is recorded that the end must be announced, and the owner has the lease for
+        that.
         Errors: VersionConflict; InvalidTransition for a task that has ended or was deleted;
         InvalidField for what is too large. Nothing is written then.
         """
         self._check_size(draft)
-        return await self._write(ref, draft, rule, write=write, owner=owner)
+        return await self._write(ref, draft, rule, write=write, owner=owner, announce=announce)
 
     async def end(
         self, ref: Ref, draft: Draft, found: VersionedTask, *, fenced: bool, announce: bool
@@ -109,7 +118,7 @@ class A2ATasks:
         ttl_ms = limits.finished_ms if draft.phase is Phase.ENDED else limits.active_ms
         if not draft.state:
             owner = "-"
-        elif draft.phase is not Phase.OPEN:
+        elif draft.phase is not Phase.OPEN and not announce:
             owner = ""
         reply = await self.base.scripts.write_a2a_task(
             self.keys(ref),

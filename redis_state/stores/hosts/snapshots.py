@@ -98,7 +98,7 @@ class SnapshotStore:
     async def rollback(self, task_id: str, *, to: int | None = None) -> Snapshot | None:
         """Delete all versions above the last checkpoint, or above ``to``; return that one.
 
-        None, and nothing is deleted, if there is no such version.
+        None, and nothing is deleted, if there is no such version. Errors: CorruptState.
         """
         name = None if to is None else version_name(to)
         if to is not None and name is None:
@@ -131,6 +131,8 @@ class SnapshotStore:
     def _read(self, task_id: str, reply: Reply) -> Snapshot | None:
         if reply.word is ReplyCode.MISSING:
             return None
+        if reply.word is ReplyCode.GAP:
+            raise CorruptState(self.keys(task_id).rows, "a part of the snapshots was evicted")
         name, row = reply.facts
         version = version_number(name.decode())
         of = f"task {task_id!r}"

@@ -35,6 +35,7 @@ from redis_state.transport.wire.resp import Argument
 
 _BACKOFF_S = Backoff(0.02, 0.25)
 _GRAIN_S = 0.1
+_SLOTLESS = "the node serves no slot any more"
 # For a call whose time is up before a node has executed it.
 _REASONS = {
     "MOVED": "the slot of the call is being moved to another node (MOVED)",
@@ -383,7 +384,7 @@ class ClusterSender(CallSender):
         for node, slots in left.items():
             self._move_out(node, slots)
             if node.endpoint not in primaries:
-                node.leave("the node serves no slot any more")
+                node.leave(_SLOTLESS)
         for detour in list(self._detours.values()):
             if detour.slot in changed:
                 self._advance(detour)
@@ -418,6 +419,7 @@ class ClusterSender(CallSender):
                 del self._nodes[endpoint], self._counts[node]
                 self._past_connections += node.connections
                 self._past_batches += node.batches
+                node.closed_for = _SLOTLESS
                 task = self._loop.create_task(node.aclose(drain_s=0))
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)

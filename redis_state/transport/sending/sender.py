@@ -78,6 +78,8 @@ class Sender(OrderedCalls):
     shares: bool | None = None
     # Whether the first calls to a server that cannot be reached fail at the connect deadline.
     hasty = True
+    # Why it takes no calls any more, once it is closed.
+    closed_for = "the store is closed"
 
     def __init__(
         self,
@@ -176,7 +178,7 @@ class Sender(OrderedCalls):
                 self._awake_until = monotonic() + self._busy_poll_s
                 self._stay_awake()
         elif self._closed:
-            call.fail(BackendUnavailable(self._shown_as, "the store is closed"))
+            call.fail(BackendUnavailable(self._shown_as, self.closed_for))
             return call
         else:
             self._queue.append(call)

@@ -23,7 +23,7 @@ from redis_state.models import TaskStatus
 from redis_state.models.tasks import new_id
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.stores.optimistic import retry_on_conflict
+from redis_state.stores.optimistic import Together, retry_on_conflict
 from redis_state.stores.schedules import (
     PlannedTask,
     PlannedTasks,
@@ -87,7 +87,8 @@ class Schedules:
 
     Every change is one atomic step, safe while the schedule fires: an occurrence that was decided
     on before is submitted as it was then. Workers follow within a second. One that loses to other
-    changes of the schedule for all of `call_timeout_s` fails with VersionConflict: repeat it.
+    processes' changes of the schedule for all of `call_timeout_s` fails with VersionConflict:
+    repeat it. One whose schedule cannot be read fails with CorruptState: `delete` it.
     """
 
     def __init__(self, store: RedisStateStore, queue: Queue) -> None:
@@ -95,6 +96,8 @@ class Schedules:
         self._queue = queue
         self._stored = ScheduleStore(store.base)
         self._submitter = Submitter(store, queue)
+        self._recording = Together(self._record_triggers)
+        self._settling = Together(self._settle_triggers)
 
     async def save(
         self, schedule: Schedule, *, paused: bool | None = None, expected: str | None = None
@@ -188,14 +191,14 @@ class Schedules:
         if not _is_key(key):
             problem = f"text of 1 to {_LONGEST_KEY} characters is needed"
             raise InvalidField("idempotency_key", problem)
-        recorded = await self._retry(lambda: self._record_trigger(schedule_id, key))
+        recorded = await self._recording(check_id(schedule_id), key)
         task = recorded.task
         if recorded.held_from_ms is not None:
             held_from_ms = recorded.held_from_ms
             await self._submitter.submit([task], recorded.job, held_from_ms=held_from_ms)
             # If that fails, a worker finds the task in the outbox, and then that it is there.
             with suppress(LostRace):
-                await self._retry(lambda: self._submitted(schedule_id, task))
+                await self._settling(schedule_id, task)
         return Occurrence(None, task.session_id, task.task_id)
 
     async def backfill(
@@ -275,34 +278,51 @@ class Schedules:
         await self._retry(attempt)
         return await self.get(schedule_id)
 
-    async def _record_trigger(self, schedule_id: str, key: str) -> _Triggered:
-        """Put a task into the schedule's outbox, where a worker finds it if this caller dies."""
-        found = await self._load(schedule_id)
-        definition = self._definition(found)
-        task = found.triggers.get(key)
-        waiting = [one for one in found.outbox if task in one.tasks]
-        if task is not None and not waiting:
-            return _Triggered(task, {}, None)
-        fields: dict[str, bytes] = {}
-        job = definition.job()
-        if task is None:
-            session_id = definition.session_of(await self._now_ms())
-            task = PlannedTask(session_id, definition.triggered_task(key))
-            outbox = (*found.outbox, PlannedTasks((task,)))
-            fields = outbox_field(self._store.base.payloads, outbox)
-            fields |= triggers_field({**found.triggers, key: task})
-        elif waiting[0].job is not None:
-            job = dict(waiting[0].job)
-        _, now_ms = await self._stored.save(
-            schedule_id, fields, expected=found.version, check_ms=HOLD_MS, sooner=True
-        )
-        return _Triggered(task, job, now_ms)
+    async def _record_triggers(self, schedule_id: str, keys: Sequence[str]) -> Sequence[_Triggered]:
+        """Put tasks into the schedule's outbox, where a worker finds them if this caller dies."""
 
-    async def _submitted(self, schedule_id: str, task: PlannedTask) -> None:
-        found = await self._stored.load(schedule_id)
-        if found is not None and any(task in one.tasks for one in found.outbox):
-            fields = outbox_field(self._store.base.payloads, without(found.outbox, task))
-            await self._stored.save(schedule_id, fields, expected=found.version)
+        async def attempt() -> Sequence[_Triggered]:
+            found = await self._load(schedule_id)
+            definition = self._definition(found)
+            triggers, outbox = dict(found.triggers), found.outbox
+            new = [key for key in dict.fromkeys(keys) if key not in triggers]
+            fields: dict[str, bytes] = {}
+            if new:
+                session_id = definition.session_of(await self._now_ms())
+                tasks = [PlannedTask(session_id, definition.triggered_task(key)) for key in new]
+                triggers |= zip(new, tasks, strict=True)
+                outbox = (*outbox, PlannedTasks(tuple(tasks)))
+                fields = outbox_field(self._store.base.payloads, outbox)
+                fields |= triggers_field(triggers)
+            waiting = {task: one.job for one in outbox for task in one.tasks}
+            held_from_ms: int | None = None
+            if any(triggers[key] in waiting for key in keys):
+                _, held_from_ms = await self._stored.save(
+                    schedule_id, fields, expected=found.version, check_ms=HOLD_MS, sooner=True
+                )
+            return [
+                _Triggered(task, waiting[task] or definition.job(), held_from_ms)
+                if task in waiting
+                else _Triggered(task, {}, None)
+                for task in map(triggers.__getitem__, keys)
+            ]
+
+        return await self._retry(attempt)
+
+    async def _settle_triggers(
+        self, schedule_id: str, tasks: Sequence[PlannedTask]
+    ) -> Sequence[None]:
+        """Take tasks that were submitted out of the outbox."""
+
+        async def attempt() -> Sequence[None]:
+            found = await self._stored.load(schedule_id)
+            outbox = () if found is None else without(found.outbox, tasks)
+            if found is not None and outbox != found.outbox:
+                fields = outbox_field(self._store.base.payloads, outbox)
+                await self._stored.save(schedule_id, fields, expected=found.version)
+            return [None] * len(tasks)
+
+        return await self._retry(attempt)
 
     def _read(self, found: StoredSchedule) -> Schedule:
         return Schedule.read(found.definition, decode=self._store.base.payloads.as_object)

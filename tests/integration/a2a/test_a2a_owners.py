@@ -14,6 +14,7 @@ from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.cluster import ConcurrentTaskModificationError, TaskVersion
 from a2a.server.events import EventQueue
 from a2a.server.events.event_queue import EventQueueLegacy
+from a2a.server.tasks import PushNotificationSender
 from a2a.types.a2a_pb2 import Task, TaskState
 from a2a.utils.errors import TaskNotFoundError
 
@@ -22,10 +23,12 @@ from redis_state.integrations.a2a import (
     A2ABackend,
     create_agent_executor,
     create_event_stream,
+    create_push_sender,
     create_task_store,
     create_versioned_task_store,
 )
 from redis_state.integrations.a2a.executor import InterruptibleExecutor
+from redis_state.primitives import log as log_module
 from redis_state.scripts import Scripts
 from redis_state.stores.a2a import ownership
 from redis_state.testing import eventually
@@ -41,7 +44,7 @@ from tests.support.a2a.tasks import (
     server_on,
     task,
 )
-from tests.support.scripts.replies import clock_ms, clock_passes
+from tests.support.scripts.replies import ask, clock_ms, clock_passes
 from tests.support.servers.faults import Proxy
 
 ME = caller()
@@ -148,6 +151,70 @@ async def test_an_orphan_is_ended_once_and_told_by_one(settings: Settings, proxy
         for one in others:
             await one.aclose()
         assert reported == [("t", heard[0][0])]
+
+
+async def test_a_subscriber_of_a_task_that_the_server_lost_hears_of_it_within_a_lease(
+    settings: Settings, scripts: Scripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "_CHECK_AGAIN_S", 600)
+    async with (
+        server_on(settings, lease_s=LEASE_S) as far,
+        server_on(settings, lease_s=LEASE_S) as near,
+    ):
+        version = await save(far, task())
+        stream = create_event_stream(near)
+        events = stream.subscribe("t", after=stream.version_at("t", ME))
+        await anext(events)
+        await save(far, task(), version)
+        # It follows: this event was published, or read when the subscription was confirmed.
+        await anext(events)
+        log = far.tasks.log(far.ref("t", ME))
+        await ask(scripts, "DEL", far.tasks.keys(far.ref("t", ME)).task, log.keys.rows)
+        await ask(scripts, "DEL", log.keys.ids)
+        with pytest.raises(TaskNotFoundError):
+            await anext(events)
+        await eventually(lambda: not far.owner.held, "its server holds no lease on it any more")
+
+
+class Sender(PushNotificationSender):
+    """Notes what it sends, and for whom."""
+
+    def __init__(self, name: str, sent: list[tuple[str, str, TaskState]]) -> None:
+        self._name, self._sent = name, sent
+
+    async def send_notification(self, task_id: str, event: Any) -> None:
+        self._sent.append((self._name, task_id, event.status.state))
+
+
+async def test_an_end_whose_server_dies_before_its_push_is_pushed_by_another(
+    settings: Settings, proxy: Proxy
+) -> None:
+    sent: list[tuple[str, str, TaskState]] = []
+    async with (
+        server_on(settings, url=proxy.url, lease_s=LEASE_S) as far,
+        server_on(settings, lease_s=LEASE_S) as near,
+    ):
+        sender = create_push_sender(Sender("far", sent), far)
+        create_push_sender(Sender("near", sent), near)
+        begun = await save(far, task("begun"))
+        await sender.send_notification("begun", task("begun"))
+        await save(far, task("begun", COMPLETED), begun)
+        for name in ("at once", "sent"):
+            await save(far, task(name, COMPLETED))
+        await sender.send_notification("sent", task("sent", COMPLETED))
+        proxy.refuse()
+        proxy.cut()
+        await eventually(lambda: len(sent) >= 4, "the other server sends what is left")
+
+        async def announced() -> bool:
+            names = ("begun", "at once", "sent")
+            found = [await near.tasks.read(near.ref(name, ME)) for name in names]
+            return not any(each is None or each.unannounced for each in found)
+
+        await eventually(announced, "that is recorded")
+        assert sent[:2] == [("far", "begun", WORKING), ("far", "sent", COMPLETED)]
+        assert sorted(sent[2:]) == [("near", name, COMPLETED) for name in ("at once", "begun")]
+        proxy.refuse(refusing=False)
 
 
 async def test_telling_of_an_orphan_may_fail(

@@ -66,6 +66,30 @@ async def test_a_task_is_submitted_for_later_and_under_a_limits_key(
         assert (await cli(settings, *later, *wrong)).status == 2
 
 
+async def test_an_id_that_another_task_has_is_refused(settings: Settings) -> None:
+    here = ("-s", SESSION, "--queue", "nobodys", "--id")
+    made = {
+        "a": ("submit", "h", "1", *here, "a"),
+        "b": ("submit", "h", "1", *here, "b"),
+        "r": ("rerun", SESSION, "a", "--id", "r"),
+        "f": ("fork", SESSION, "a", "--id", "f"),
+    }
+    for _ in range(2):
+        for task, command in made.items():
+            assert (await cli(settings, *command)).out == f"{task}\n"
+    for wrong in (
+        ("submit", "h", "2", *here, "a"),
+        ("submit", "other", "1", *here, "a"),
+        ("rerun", SESSION, "b", "--id", "r"),
+        ("rerun", SESSION, "a", "--id", "b"),
+        ("fork", SESSION, "b", "--id", "f"),
+        ("fork", SESSION, "a", "--id", "r"),
+    ):
+        refused = await cli(settings, *wrong)
+        assert (refused.status, refused.out) == (4, "")
+        assert "was used before" in refused.err
+
+
 async def test_a_task_is_submitted_found_and_run_again(
     served: TaskClient, settings: Settings
 ) -> None:

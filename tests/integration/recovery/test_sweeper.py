@@ -107,7 +107,7 @@ async def test_a_task_that_is_queued_is_left_alone_however_long_it_waits(
     tasks = [await submitted(store) for _ in range(40)]
     for task in tasks:
         await queued_as(store, task)
-    sweeper = sweeper_of(store)
+    sweeper = sweeper_of(store, limit=40)
     for _ in range(5):
         for task in tasks:
             await make_due(store, watch_entry(SESSION, task))

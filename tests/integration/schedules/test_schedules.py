@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -13,7 +14,13 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import InvalidField, LostRace, ScheduleUnknown, VersionConflict
+from redis_state.errors import (
+    CorruptState,
+    InvalidField,
+    LostRace,
+    ScheduleUnknown,
+    VersionConflict,
+)
 from redis_state.models import TaskStatus
 from redis_state.stores.schedules import PlannedTask, ScheduleStore
 from redis_state.testing import eventually
@@ -257,12 +264,50 @@ async def test_a_trigger_is_one_task_for_each_key_in_the_session_of_the_first_ca
             await client.schedules.trigger("s", idempotency_key=key)  # type: ignore[arg-type]
 
 
+async def test_triggers_of_many_callers_at_once_are_a_task_each_and_a_few_changes(
+    store: RedisStateStore, client: TaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.schedules.save(hourly(), paused=True)
+    save, saves = ScheduleStore.save, list[str]()
+
+    async def counted(self: ScheduleStore, schedule_id: str, *given: Any, **options: Any) -> Any:
+        saves.append(schedule_id)
+        return await save(self, schedule_id, *given, **options)
+
+    monkeypatch.setattr(ScheduleStore, "save", counted)
+    async with client_of(store) as other:
+        keys = [f"k{n}" for n in range(75)]
+        fired = await asyncio.gather(
+            *(each.schedules.trigger("s") for each in (client, other) for _ in keys),
+            *(client.schedules.trigger("s", idempotency_key=key) for key in (*keys, *keys)),
+        )
+    assert len(saves) < len(fired)
+    assert await tasks_of(store) == sorted({each.task_id for each in fired})
+    assert len({each.task_id for each in fired}) == 3 * len(keys)
+    left = await ScheduleStore(store.base).load("s")
+    assert left is not None
+    assert left.outbox == ()
+    with pytest.raises(ScheduleUnknown):
+        await asyncio.gather(*(client.schedules.trigger("none") for _ in range(3)))
+
+
+async def test_a_trigger_that_is_given_up_holds_up_no_other(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    await client.schedules.save(hourly(), paused=True)
+    given_up, other = (asyncio.ensure_future(client.schedules.trigger("s")) for _ in range(2))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    assert (await other).task_id in await tasks_of(store)
+    assert given_up.cancelled()
+
+
 async def test_a_worker_submits_what_a_caller_that_died_has_triggered_as_it_was_then(
     store: RedisStateStore, client: TaskClient, runner: ScheduleRunner
 ) -> None:
     await client.schedules.save(hourly(input="then"))
     await runner.run_once()
-    recorded = await client.schedules._record_trigger("s", "k")
+    (recorded,) = await client.schedules._record_triggers("s", ["k"])
     assert recorded.held_from_ms is not None
     now_ms = await clock_ms(store.base.scripts)
     assert await looked_at_in_ms(store, now_ms) <= HOLD_MS
@@ -413,6 +458,30 @@ async def test_a_schedule_that_cannot_be_read_does_not_hold_up_the_others(
     # It can be mended by saving it again.
     assert await client.schedules.delete("bad")
     assert (await client.schedules.save(hourly("bad"))).fired == 0
+
+
+async def test_a_schedule_whose_record_cannot_be_read_stays_on_the_list_of_what_is_due(
+    store: RedisStateStore,
+    client: TaskClient,
+    runner: ScheduleRunner,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await client.schedules.save(hourly(grace=HOUR))
+    await settled_before(store)
+    ours = store.base.keys.schedule("s")
+    after = await ask(store.base.scripts, "HGET", ours, "after")
+    await ask(store.base.scripts, "HSET", ours, "after", "x")
+    assert await runner.run_once() == 1
+    assert "'s' cannot be swept" in caplog.text
+    assert await looked_at_in_ms(store, await clock_ms(store.base.scripts)) <= MINUTE_MS
+    for call in ("get", "trigger", "pause"):
+        with pytest.raises(CorruptState):
+            await getattr(client.schedules, call)("s")
+    # Such as a worker of a later version, which can read it.
+    await ask(store.base.scripts, "HSET", ours, "after", after)
+    await look_now(store)
+    await runner.run_once()
+    assert (await client.schedules.get("s")).fired == 1
 
 
 async def test_a_worker_whose_clock_is_wrong_does_as_the_others(

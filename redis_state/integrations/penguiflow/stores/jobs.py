@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from penguiflow.sessions.scheduler import JobDefinition, JobRunRecord
@@ -101,7 +102,6 @@ class PenguiflowJobStore(StandaloneStore):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._jobs = JobStore(self.base)
-        self._held: dict[str, HeldJob] = {}
         self._batches: list[Batch] = []
         self._guards = False
 
@@ -113,14 +113,15 @@ class PenguiflowJobStore(StandaloneStore):
         was fired is not fired again for a save that came late. Errors: InvalidField.
         """
         job.updated_at = datetime.now(UTC)
-        held = self._held.get(job.job_id)
+        claimed = self._claimed(job.job_id).held
+        held = claimed.get(job.job_id)
         if held is not None and held.begun and _moved_on(job, held):
             if held.waits:
                 await self._end(held)
             if held.failed or held.lost:
                 return
             job.schedule.next_run_at = _when(held.next_us)
-            del self._held[job.job_id]
+            claimed.pop(job.job_id, None)
             if _content(job) == held.handed:
                 return
         schedule = job.schedule
@@ -160,7 +161,6 @@ class PenguiflowJobStore(StandaloneStore):
             if job is not None:
                 batch.held[claim.job_id] = HeldJob(claim, now, _content(job))
                 jobs.append(job)
-        self._held.update(batch.held)
         self._batches.append(batch)
         return DueJobs(jobs, self, batch)
 
@@ -171,7 +171,9 @@ class PenguiflowJobStore(StandaloneStore):
         Outside of one it counts now. Errors: LostRace if the claim expired and another scheduler
         has the job; with `guarded` the job is left out instead.
         """
-        held = self._held.get(text("job_id", run.job_id))
+        job_id = text("job_id", run.job_id)
+        batch = self._claimed(job_id)
+        held = batch.held.get(job_id)
         if held is None or held.begun or run.completed_at is not None:
             await self._jobs.record_run(run.job_id, run.model_dump())
             return
@@ -187,7 +189,7 @@ class PenguiflowJobStore(StandaloneStore):
             if not self._guards:
                 raise
             return
-        if not any(batch.at == run.job_id for batch in self._batches):
+        if batch.at != job_id:
             await self._end(held)
 
     async def list_runs(self, job_id: str) -> list[JobRunRecord]:
@@ -208,7 +210,7 @@ class PenguiflowJobStore(StandaloneStore):
         self._guards = True
 
         async def guard(job: JobDefinition) -> str:
-            held = self._held.get(job.job_id)
+            held = self._claimed(job.job_id).held.get(job.job_id)
             if held is not None and held.lost:
                 log.info("job %r is left to the scheduler that has it now", job.job_id)
                 return ""
@@ -283,12 +285,19 @@ class PenguiflowJobStore(StandaloneStore):
         run = JobRunRecord(job_id=job_id, completed_at=datetime.now(UTC), status=status)
         await self._jobs.record_run(job_id, run.model_dump())
 
+    def _claimed(self, job_id: str) -> Batch:
+        """Return what the running task has claimed; of one that has claimed nothing, with this job.
+
+        Two schedulers of a process may have had a job one after the other: each has its own claim.
+        """
+        task = asyncio.current_task()
+        own = (batch for batch in self._batches if batch.task is task)
+        having = (batch for batch in reversed(self._batches) if job_id in batch.held)
+        return next(chain(own, having), Batch({}, task))
+
     def _forget(self, batch: Batch) -> None:
         self.leave(batch)
         self._batches.remove(batch)
-        for job_id, held in batch.held.items():
-            if self._held.get(job_id) is held:
-                del self._held[job_id]
 
     def _read(self, planned: Planned) -> JobDefinition | None:
         def read() -> JobDefinition:

@@ -294,6 +294,16 @@ class Copies:
         return replace(kept, names=(), made=brought | dict(kept.made))
 
 
+def check_copied(what: str, link: TaskLink | None, session_id: str, task_id: str) -> TaskLink:
+    """Compare what a task under a caller's id was made from with a task; return what it was.
+
+    Errors: KeyReused, of ``what``.
+    """
+    if link is None or (link.session_id, link.task_id) != (session_id, task_id):
+        raise KeyReused(what)
+    return link
+
+
 def check_forked(link: TaskLink, before: str | None) -> None:
     """Compare what a repeated fork keeps with what the fork has kept. Errors: KeyReused."""
     same = before is None if link.before is None else before in names_of(link.before)

@@ -50,6 +50,32 @@ async def test_a_claim_that_nobody_renews_is_given_to_the_next_who_asks(
             await dead.record_run(JobRunRecord(job_id="a"))
 
 
+async def test_of_two_schedulers_of_a_process_the_one_that_stalled_spawns_nothing(
+    settings: Settings, scripts: Scripts
+) -> None:
+    async with make(settings, job_lease=BRIEF) as jobs:
+        await jobs.save_job(job("a"))
+        (stalled,) = await jobs.list_due(NOW)
+        await clock_passes(scripts, await clock_ms(scripts) + 90)
+        claimed, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def other() -> list[str]:
+            due = list(await jobs.list_due(NOW))
+            claimed.set()
+            await goes_on.wait()
+            for found in due:
+                await jobs.record_run(JobRunRecord(job_id=found.job_id))
+            return ids(due)
+
+        second = asyncio.create_task(other())
+        await claimed.wait()
+        with pytest.raises(LostRace):
+            await jobs.record_run(JobRunRecord(job_id=stalled.job_id))
+        goes_on.set()
+        assert await second == ["a"]
+        assert len(await jobs.list_runs("a")) == 1
+
+
 async def test_a_spawn_that_outlasts_its_lease_keeps_its_job(
     settings: Settings, scripts: Scripts
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any, cast
@@ -14,7 +15,8 @@ import pytest
 import redis as blocking
 from pydantic import SecretStr
 
-from redis_state import Settings
+from redis_state import RedisStateStore, Settings
+from redis_state.erasure.walking import KeyWalk
 from redis_state.errors import BackendUnavailable
 from redis_state.testing import eventually
 from redis_state.transport.cluster.node import DENSE
@@ -195,6 +197,48 @@ async def test_a_map_like_the_one_before_is_not_compared_slot_by_slot(cluster: C
         assert sender.owner(SLOT) == ("127.0.0.1", target)
         assert {node.endpoint[1] for node in await sender.primaries()} == {*cluster.ports}
         assert await read_again() < SLOTS // 50
+
+
+async def test_who_asks_a_node_that_has_lost_its_last_slot_hears_of_that(
+    cluster: Cluster,
+) -> None:
+    async with sender_of(cluster) as sender:
+        node, *others = await sender.primaries()
+        found = await read_slot_map(sender.address, sender.address.endpoints, timeout_s=5.0)
+        ranges = tuple(
+            each._replace(owner=others[0].endpoint) if each.owner == node.endpoint else each
+            for each in found.ranges
+        )
+        sender._apply(replace(found, ranges=ranges))
+        await asyncio.gather(*sender._closing)
+        with pytest.raises(BackendUnavailable, match="serves no slot any more"):
+            await node.send("TIME", repeatable=True)
+
+
+async def test_a_walk_begins_again_when_a_node_loses_its_last_slot(cluster: Cluster) -> None:
+    async with RedisStateStore(Settings(url=SecretStr(cluster.url), namespace="n")) as store:
+        gone = (await store.transport.each_server())[-1][0].options["port"]
+        names = {f"n:v1:{{{n}}}:task:x" for n in range(40)}
+        names = {each for each in names if await cluster.owner(slot_of(each)) != gone}
+        for name in names:
+            await store.transport.sender.send("SET", name, 1, repeatable=True)
+        walk = KeyWalk(store).all(("task",))
+        pages = [await anext(walk)]
+        slots = next(
+            row[:2] for row in await cluster.ask(gone, "CLUSTER", "SLOTS") if row[2][1] == gone
+        )
+        for port in cluster.ports:
+            await cluster.ask(port, "CLUSTER", "DELSLOTSRANGE", *slots)
+        heir = next(port for port in cluster.ports if port != gone)
+        await cluster.ask(heir, "CLUSTER", "ADDSLOTSRANGE", *slots)
+
+        async def left() -> bool:
+            ports = [address.options["port"] for address, _ in await store.transport.each_server()]
+            return len(ports) == 2 and gone not in ports
+
+        await eventually(left, "all nodes know of it, and the node is left")
+        pages += [page async for page in walk]
+        assert {each.name for page in pages for each in page} == names
 
 
 async def test_a_slot_that_nobody_has_for_a_while_is_served_again_by_its_node(

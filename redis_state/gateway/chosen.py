@@ -1,4 +1,4 @@
-"""What was submitted under a caller's key: a repeated call is to submit the same.
+"""What a call under a key chose: a repeated call is to choose the same.
 
 Handler and input are in the task's record. What else was chosen may have changed since, as
 attributes do, or be no more than a time from then. So its digest stands there beside them.
@@ -6,29 +6,10 @@ attributes do, or be no more than a time from then. So its digest stands there b
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel
 
-from redis_state.errors import (
-    ArchiveUnavailable,
-    CorruptState,
-    PayloadLost,
-    PayloadStoreUnavailable,
-    PayloadUnreadable,
-    RetryRefused,
-    TaskUnknown,
-)
 from redis_state.gateway.calls import ApiCall
 from redis_state.primitives.sent import SentContent
-from redis_state.store import RedisStateStore
-from redis_state.worker.tasks.operate.copies import Copies
-
-# An input that cannot be compared.
-_NO_INPUT = (
-    *(TaskUnknown, RetryRefused, CorruptState, ArchiveUnavailable),
-    *(PayloadLost, PayloadUnreadable, PayloadStoreUnavailable),
-)
 
 
 def chosen_by(call: ApiCall, what: str, body: BaseModel, *compared: str) -> SentContent | None:
@@ -55,19 +36,3 @@ async def check_chosen(
     kept = await call.store.transport.commands.hget(key, "sent")
     if kept is not None:
         chosen.check_kept(kept)
-
-
-async def check_submitted(
-    store: RedisStateStore, session_id: str, task_id: str, *, handler: str, task_input: Any
-) -> None:
-    """Compare what a repeated call submits with its task. Errors: KeyReused.
-
-    An input that cannot be read, or is gone, counts as the same.
-    """
-    payloads = store.base.payloads
-    try:
-        source = await Copies(store).source(session_id, task_id)
-        known = await payloads.fetch(source.task_input, of="a task", field="input")
-    except _NO_INPUT:
-        return
-    SentContent.of(payloads, "task", handler, task_input).check_same(source.handler, known)
