@@ -1,7 +1,7 @@
 -- Give a token to the first claim and to nobody else; the winner's repeated claim, with the same
 -- decision, gets the same answer. `use` has claim, by, decision, keep_ms (how long the answer is
--- kept), late (also when it has expired) and say (what is said of it: first, as a server may refuse that, and
--- the token would be used up). Returns the reply and whether this very call won.
+-- kept), late (also when it has expired) and say, which publishes it: first, as a server may refuse that, and the
+-- token would be used up. Returns the reply and whether this very call won.
 local function token_resolve(key, use, now)
   local was = redis.call('HMGET', key, 'state', 'payload', 'expires', 'claim', 'actor', 'at', 'decision', 'task', 'void')
   -- A claim that was released may come later than its release: its caller has left.
