@@ -2,15 +2,17 @@
 local function log_rows(rows, behind, most, most_bytes)
   local found, size, some = {}, 0, 1
   while #found < most do
-    local from, wanted = string.format('%.0f', behind + 1), math.min(some, most - #found)
-    local next_ones = redis.call('XRANGE', rows, from, '+', 'COUNT', wanted)
+    local wanted = math.min(some, most - #found)
+    local next_ones = redis.call('XRANGE', rows, string.format('%.0f', behind + 1), '+', 'COUNT', wanted)
     for _, row in ipairs(next_ones) do
-      found[#found + 1], size, behind = row, size + #(row[2][6] or ''), tonumber(string.match(row[1], '^%d+'))
+      found[#found + 1], size = row, size + #(row[2][6] or '')
     end
     if #next_ones < wanted then break end
     if size >= most_bytes then return found, 1 end
-    -- As many as would fit, if they are like those before.
-    some = math.max(1, math.min(16, math.floor((most_bytes - size) * #found / math.max(size, 1))))
+    behind = tonumber(string.match(next_ones[wanted][1], '^%d+'))
+    -- As many as would fit, if they are like those before, and not many more than those.
+    local fit = math.floor((most_bytes - size) * #found / math.max(size, 1))
+    some = math.max(1, math.min(fit, 16 + #found))
   end
   return found
 end
