@@ -41,10 +41,10 @@ if was[2] == use.claim then use.decision = was[3] end
 local stale = open and result ~= '' and context_basis(context, basis)
 if stale then return stale end
 local now = now_ms()
+function use.say() announce_all(announcement, task_id, now) end
 local reply, won = token_resolve(patch, use, now)
 if reply[1] ~= 'OK' then return reply end
 if won then
-  announce_all(announcement, task_id, now)
   redis.call('ZREM', patches, patch_id)
   redis.call('HSET', patch, 'resolver', call)
 end

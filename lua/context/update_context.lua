@@ -16,6 +16,7 @@
 -- @include stale
 -- @once
 -- @idempotent
+-- @lasting
 
 local is = redis.call('HMGET', context, 'number', 'hash', 'call')
 -- Patches are applied in between: the last write alone would not tell a repeated call.

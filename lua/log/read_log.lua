@@ -4,12 +4,15 @@
 -- ARGV after       n of the last row seen, '' to start with the oldest kept, -1 for no row of this log
 -- ARGV after_ms    int: its time, 0 if unknown
 -- ARGV count       int: rows at most
+-- ARGV most_bytes  int: no row more once those found have so many
 -- ARGV topic       text, '' for all rows
 -- Returns
---   {'OK', first, last, last_ms, rows}       the log's range, then rows as XRANGE gives them
+--   {'OK', first, last, last_ms, rows, cut}  the log's range, then rows as XRANGE gives them; 1 if there may be more
+--                                            of them, which were left out for their bytes
 --   {'GAP', reason, n, ms}  reason: trimmed, foreign, ahead or rewound; from which row to read on
 -- @include log_head
 -- @include log_position
+-- @include log_rows
 -- @include topic_first
 -- @include topic_fetch
 
@@ -20,10 +23,10 @@ if from == head.last and after_ms == head.last_ms then
 end
 local reason, n, ms = log_position(rows, head, from, after_ms)
 if reason then return { 'GAP', reason, n, ms } end
-local found
+local found, cut
 if topic == '' then
-  found = redis.call('XRANGE', rows, string.format('%.0f', from + 1), '+', 'COUNT', count)
+  found, cut = log_rows(rows, from, count, most_bytes)
 else
-  found = topic_fetch(rows, topic_first(ids, topic, from, count))
+  found, cut = topic_fetch(rows, topic_first(ids, topic, from, count), most_bytes)
 end
-return { 'OK', head.first, head.last, head.last_ms, found }
+return { 'OK', head.first, head.last, head.last_ms, found, cut }

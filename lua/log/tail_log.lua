@@ -13,4 +13,4 @@ local after = after_id ~= '' and tonumber(redis.call('HGET', ids, after_id) or 0
 if topic == '' then
   return { 'OK', redis.call('XREVRANGE', rows, '+', string.format('%.0f', after + 1), 'COUNT', count) }
 end
-return { 'OK', topic_fetch(rows, topic_newest(ids, topic, after, count)) }
+return { 'OK', (topic_fetch(rows, topic_newest(ids, topic, after, count), 0)) }

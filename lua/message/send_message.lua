@@ -50,6 +50,8 @@ if count >= most or bytes + #message > most_bytes then return { 'FULL', count } 
 local wakes = status == 'PAUSED' and mail_waits(was[4], was[5], was[6], box)
 if wakes and not covered then return { 'HELD' } end
 local now = now_ms()
+-- What a server may refuse is first.
+redis.call('SPUBLISH', live, box)
 if wakes then announce(announcement, task_id, now) end
 mail_put(journal, box, string.format('[1,%.0f,', now) .. message, count, bytes)
 redis.call('HSET', journal, known, sent)
@@ -60,5 +62,4 @@ end
 -- One that was restored without a lifetime has none to give: a time in the past would delete the journal.
 local ends = redis.call('PEXPIRETIME', task)
 if ends > 0 then redis.call('PEXPIREAT', journal, ends) end
-redis.call('SPUBLISH', live, box)
 return { 'OK', 1, status }

@@ -72,24 +72,29 @@ elseif held[1] ~= 'resolved' then
   if overdue and held[1] and tonumber(held[3]) > now then return { 'HELD', tonumber(held[3]) - now } end
 end
 announcement.topic = task_id
+local row_id, row = announcement.other_id, announcement.other
+if waits then row_id, row = announcement.row_id, announcement.row end
+function use.say() log_append(announcement, row_id, row, now) end
 if ballot and held[1] == 'open' and tonumber(held[3]) > now then
   local answer, decides, number = pause_vote(token, use)
   if answer then return answer end
+  if not decides then row_id, row = announcement.voted_id, announcement.voted end
+  use.say()
   local seat = string.format('%s %.0f %d', approves and 'approved' or 'rejected', now, number)
   redis.call('HSET', token, 'seat:' .. actor, seat, 'vote:' .. actor, vote, 'claim:' .. actor, claim)
   if not decides then
-    log_append(announcement, announcement.voted_id, announcement.voted, now)
     local seats = pause_count(token)
     return { 'COUNTED', seats.approved, seats.rejected }
   end
 end
 local reply, won = token_resolve(token, use, now)
 -- An open token goes only some time after its deadline: who still waits for it waits in vain.
-if reply[1] == 'MISSING' and overdue and (waits or mark ~= '') then reply, won = { 'OK' }, true end
+if reply[1] == 'MISSING' and overdue and (waits or mark ~= '') then
+  use.say()
+  reply, won = { 'OK' }, true
+end
 if reply[1] ~= 'OK' then return reply end
 if won then
-  local row_id = waits and announcement.row_id or announcement.other_id
-  log_append(announcement, row_id, waits and announcement.row or announcement.other, now)
   redis.call('HSET', journal, entry, held[4] and pause_votes(token, note) or note)
   if redis.call('PTTL', journal) < ttl_ms then redis.call('PEXPIRE', journal, ttl_ms) end
   redis.call('ZREM', tasks, pause_member(token))

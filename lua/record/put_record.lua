@@ -16,25 +16,19 @@
 --   {'LOST', epoch}    another claim has the lease; nothing was written
 -- @include fence
 -- @include now_us
+-- @include record_recent
 -- @include record_write
 -- @each
 -- @lasting
 
 local was = redis.call('HMGET', record, 'write', 'version', 'order', 'recent')
 if was[1] == write then return { 'OK', tonumber(was[2]) } end
-local recent, now = {}, now_us()
-for id, version, at in string.gmatch(was[4] or '', '([^;]+) (%d+) (%d+);') do
-  if id == write then return { 'OK', tonumber(version) } end
-  -- Ten minutes: no call is repeated for so long.
-  if now - at < 600000000 then recent[#recent + 1] = id .. ' ' .. version .. ' ' .. at .. ';' end
-end
+local known, recent = record_recent(was[4], write, tonumber(was[2] or 0) + 1, now_us())
+if known then return { 'OK', known } end
 local lost = fence(lease, mark)
 if lost then return lost end
 if only_if_there and not was[2] then return { 'MISSING' } end
-local version = string.format('%.0f', tonumber(was[2] or 0) + 1)
-recent[#recent + 1] = write .. ' ' .. version .. ' ' .. string.format('%.0f', now) .. ';'
-if #recent > 16 then table.remove(recent, 1) end
 fields[#fields + 1] = 'recent'
-fields[#fields + 1] = table.concat(recent)
+fields[#fields + 1] = recent
 local place = { key = member ~= '' and index or '', member = member }
 return { 'OK', record_write(record, place, write, ttl_ms, fields, was) }

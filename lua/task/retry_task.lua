@@ -42,7 +42,9 @@ if was[1] ~= 'FAILED' and was[1] ~= 'CANCELLED' then return { 'DENIED', was[1] }
 local other = stale(expected, was[3], was[2])
 if other then return other end
 announce(announcement, task_id, now_ms())
-if #dropped > 0 then redis.call('HDEL', journal, unpack(dropped)) end
+for first = 1, #dropped, 1000 do
+  redis.call('HDEL', journal, unpack(dropped, first, math.min(first + 999, #dropped)))
+end
 redis.call('HINCRBY', task, 'retries', 1)
 redis.call('HSET', task, 'retried', key)
 local version = record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)

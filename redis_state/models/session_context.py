@@ -10,7 +10,8 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any, Literal, cast
@@ -128,7 +129,7 @@ def extract_results(
     results: dict[str, BackgroundTaskResult] = {}
     for name in _INLINE:
         for item in _items(llm_context.get(name)):
-            result = _coerce(item)
+            result = read_result(item)
             if result is not None:
                 results[result.task_id] = result
     return {key: value for key, value in llm_context.items() if key not in _INLINE}, results
@@ -143,10 +144,13 @@ def _items(raw: object) -> Sequence[object]:
     return [] if raw is None else [raw]
 
 
-def _coerce(item: object) -> BackgroundTaskResult | None:
-    if is_dataclass(item) and type(item).__name__ == BackgroundTaskResult.__name__:
-        # A host's own class, which is not this one, has the same fields.
-        return cast("BackgroundTaskResult", item)
+def read_result(item: object) -> BackgroundTaskResult | None:
+    """Return a result by its known fields, from one of any class or an object; None for another."""
+    named = is_dataclass(item) and type(item).__name__ == BackgroundTaskResult.__name__
+    if named or isinstance(item, BackgroundTaskResult):
+        # A host's own class may have further fields: no reader knows them.
+        known = {each.name: getattr(item, each.name, None) for each in fields(BackgroundTaskResult)}
+        return BackgroundTaskResult(**cast("dict[str, Any]", known))
     if not isinstance(item, Mapping):
         return None
     raw = cast("Mapping[str, Any]", item)
@@ -171,8 +175,15 @@ def _coerce(item: object) -> BackgroundTaskResult | None:
             if isinstance(entry, Mapping)
         ],
         consumed=bool(raw.get("consumed", False)),
-        completed_at=float(completed_at) if isinstance(completed_at, int | float) else time.time(),
+        completed_at=_seconds(completed_at),
     )
+
+
+def _seconds(completed_at: object) -> float:
+    with suppress(OverflowError):
+        if isinstance(completed_at, int | float):
+            return float(completed_at)
+    return time.time()
 
 
 __all__ = [
@@ -184,5 +195,6 @@ __all__ = [
     "extract_results",
     "has_diverged",
     "hash_context",
+    "read_result",
     "result_of_patch",
 ]

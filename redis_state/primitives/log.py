@@ -33,7 +33,9 @@ T = TypeVar("T")
 
 _CURSOR = re.compile(r"([0-9]{1,18})-([0-9]{1,18})(-[0-9a-f]{8})?")
 _APPEND_SLICE = 64
-_READ_SLICE = 500
+# A page ends at so many bytes: the replies to other calls wait behind its rows. Only few are read
+# by a command that does not count them.
+_READ_SLICE, _READ_BYTES, _FEW = 500, 1 << 20, 4
 _MOST = 1_000_000_000
 # Where a text points that is no cursor: at no row of any log.
 _NOWHERE = -1
@@ -55,6 +57,11 @@ class Page:
     cursor: str
     at_end: bool
     first: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many bytes its rows have."""
+        return sum(len(row.data) for row in self.rows)
 
 
 @dataclass(slots=True)
@@ -156,9 +163,9 @@ class Log:
     ) -> Page:
         """Read up to ``count`` rows after a cursor, oldest first; None begins with the oldest kept.
 
-        With ``look`` it first asks whether there is anything new: cheaper if, as in most polls,
-        there is not. Errors: CursorGap when rows after the cursor are gone, or it is not of this
-        log; InvalidField for a count below 1.
+        Fewer if they have 1 MB. With ``look`` it first asks whether there is anything new: cheaper
+        if, as in most polls, there is not. Errors: CursorGap when rows after the cursor are gone,
+        or it is not of this log; InvalidField for a count below 1.
         """
         if count < 1:
             raise InvalidField("count", "must be at least 1")
@@ -166,18 +173,23 @@ class Log:
         if look and await self._end() == ("0-0" if after is None else f"{n}-{ms}"):
             return Page([], after or self.cursor_at(0, 0), at_end=True)
         if n is not None and topic is None and ms:
-            page = await self._read_on(n, ms, count)
-            if page is not None:
+            page = await self._read_on(n, ms, min(count, _FEW))
+            if page is not None and (page.at_end or count <= _FEW or page.size >= _READ_BYTES):
                 return page
         reply = await self.scripts.read_log(
-            self.keys, after=n, after_ms=ms, count=min(count, _MOST), topic=topic
+            self.keys,
+            after=n,
+            after_ms=ms,
+            count=min(count, _MOST),
+            topic=topic,
+            most_bytes=_READ_BYTES,
         )
         if reply.word is ReplyCode.GAP:
             raise self._gap(after or "", n or 0, reply)
-        first, last, last_ms, found = reply.facts
+        first, last, last_ms, found, *cut = reply.facts
         rows = [_row(entry) for entry in found]
         # A full page may have more behind it; a short one ends where the log did when it was read.
-        if len(rows) >= count:
+        if len(rows) >= count or cut:
             return Page(rows, self.cursor(rows[-1]), at_end=rows[-1].n == last, first=first)
         return Page(rows, self.cursor_at(last, last_ms), at_end=True, first=first)
 
@@ -226,7 +238,7 @@ class Log:
         return rows, max([newest, *(row.n for row in rows)])
 
     async def read_all(self) -> list[Row]:
-        """Read every row kept, oldest first, in slices that do not hold the server up.
+        """Read every row kept, oldest first, in slices that hold up neither the server nor a call.
 
         Rows that are dropped while it reads are left out.
         """

@@ -2,9 +2,8 @@
 
 A save may ask for a version and for a lease's epoch. It knows the id of its call, so that one
 repeated after a lost reply recognises its own write instead of conflicting with it. That id is part
-of the version too: a number alone is given again when the server's history goes back. A save that
-asks for no version is known among the last 16 of its record: repeated, it leaves what others saved
-since.
+of the version too: a number alone is given again when the server's history goes back. A save is
+known among the last 16 of its record: repeated, it leaves what others saved since.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 from redis_state.errors import InvalidField
 from redis_state.serialization import codec
-from redis_state.serialization.lossy import moment_text
+from redis_state.serialization.lossy import MAX_INTEGER_BITS, moment_text
 
 E = TypeVar("E", bound=Enum)
 
@@ -48,6 +48,9 @@ def optional_whole(field: str, value: object) -> int | None:
     """Check that a value is a whole number or None."""
     if value is not None and not isinstance(value, int):
         raise _wrong(field, "a whole number", value)
+    if value is not None and value.bit_length() > MAX_INTEGER_BITS:
+        # It would be stored as text.
+        raise InvalidField(field, f"has more than {MAX_INTEGER_BITS} bits")
     return value
 
 

@@ -13,13 +13,16 @@ from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import PurePath
+from typing import Any, cast
 
+from redis_state import limits
 from redis_state.errors import CorruptState, InvalidField, LostRace
 from redis_state.models.artifacts import ArtifactRef, ArtifactRetentionConfig, ArtifactScope
 from redis_state.primitives.blob import Blobs, Quota
 from redis_state.primitives.record import Place, Stored
 from redis_state.serialization import codec
+from redis_state.serialization.fields import optional_text
 from redis_state.serialization.lossy import whole_text
 from redis_state.stores.archive_list import artifact_entry, record_list
 from redis_state.stores.base import Base, ms
@@ -46,7 +49,7 @@ class ArtifactStore:
         self._ref_type = ref_type
         retention = retention or ArtifactRetentionConfig()
         self._quota = Quota(
-            ttl_ms=max(0, retention.ttl_seconds) * 1000,
+            ttl_ms=_lifetime_ms(retention.ttl_seconds),
             max_blob_bytes=retention.max_artifact_bytes,
             max_bytes=retention.max_session_bytes,
             max_count=retention.max_artifacts_per_session,
@@ -265,6 +268,10 @@ class ArtifactStore:
         scope: ArtifactScope | None,
         meta: dict[str, Any] | None,
     ) -> ArtifactRef:
+        for name, value in cast("dict[str, Any]", about).items():
+            # Nobody could read the reference, nor that of the same bytes.
+            if not isinstance(value, PurePath):
+                optional_text(name, value)
         place = artifact_place(_session(scope))
         quota = self._lasting if about["namespace"] == _OF_MEMORY else self._quota
         blobs = Blobs(self._base.scripts, self._base.keys.artifacts(place), quota)
@@ -338,6 +345,11 @@ class ArtifactStore:
 
     def _unreadable(self, artifact_id: str) -> ArtifactRef:
         raise CorruptState(artifact_id, "it is there, but its reference cannot be read")
+
+
+def _lifetime_ms(ttl_seconds: int) -> int:
+    """Return how long artifacts are kept, 0 for ever. A server refuses more than many lives."""
+    return int(min(max(0, ttl_seconds), limits.LONGEST_S) * 1000)
 
 
 async def _only(data: bytes) -> AsyncGenerator[bytes, None]:

@@ -180,7 +180,8 @@ class StateStoreContract:
         limit: int = 500,
         task_id: str | None = None,
     ) -> EntryPage[StateUpdate]:
-        """Return up to ``limit`` updates after a cursor, oldest first, and the cursor after them.
+        """Return up to ``limit`` updates after a cursor, fewer if they have 1 MB, oldest first, and
+        the cursor after them.
 
         None begins with the oldest kept. Errors: CursorGap if rows after the cursor are missing, or
         the cursor belongs to another session; its ``resume_after`` reads what is left.
@@ -269,7 +270,7 @@ class StateStoreContract:
 
     async def list_traces(self, session_id: str, limit: int = 50) -> list[str]:
         """Return a session's traces, the last saved first."""
-        return await self.trajectories.traces(session_id, limit=limit)
+        return await self.trajectories.living(session_id, limit=limit)
 
     async def save_planner_event(self, trace_id: str, event: PlannerEvent) -> None:
         """Append a planner event. Equal events are all kept."""

@@ -118,9 +118,11 @@ class Commands:
         """List members of a sorted set with more than a score, the highest first."""
         return self._send(*("ZREVRANGEBYSCORE", key, "+inf", f"({lowest}"), *("LIMIT", 0, count))
 
-    def zrevrange_from(self, key: str, lowest: Argument) -> asyncio.Future[Any]:
+    def zrevrange_from(self, key: str, lowest: Argument, *, count: int) -> asyncio.Future[Any]:
         """List members of a sorted set from a score on, the highest first, with their scores."""
-        return self._send("ZREVRANGEBYSCORE", key, "+inf", lowest, "WITHSCORES")
+        return self._send(
+            *("ZREVRANGEBYSCORE", key, "+inf", lowest), "WITHSCORES", *("LIMIT", 0, count)
+        )
 
     def zrange_from(self, key: str, lowest: Argument, *, count: int) -> asyncio.Future[Any]:
         """List members of a sorted set from a score on, the lowest first, with their scores."""

@@ -29,7 +29,7 @@ from redis_state.transport.wire.reply_errors import Refusal, again, not_now, rep
 
 log: logging.Logger = logging.getLogger(__name__)
 
-_QUEUE_LIMIT = 1000
+_QUEUE_LIMIT, _QUEUE_BYTES = 1000, 1 << 23
 # A connection that is silent for so long is sent a PING, and given up after as long again.
 _SILENT_S = 2.0
 _LONGEST_BACKOFF_S = 1.0
@@ -46,6 +46,8 @@ class Subscription:
         self.channel = channel
         self._loop = loop
         self._messages: deque[bytes | RedisStateError | None] = deque()
+        # Of those, in bytes.
+        self._queued = 0
         self._waiting: EagerFuture | None = None
         self._alarm: asyncio.TimerHandle | None = None
         # Nothing was delivered since the alarm was set.
@@ -64,10 +66,14 @@ class Subscription:
             else:
                 waiting.resolve(message)
             return
-        if not isinstance(message, bytes) or len(self._messages) >= _QUEUE_LIMIT:
+        size = len(message) if isinstance(message, bytes) else 0
+        full = len(self._messages) >= _QUEUE_LIMIT or self._queued + size > _QUEUE_BYTES
+        if full or not isinstance(message, bytes):
             self._messages.clear()
+            self._queued = size = 0
             message = None if isinstance(message, bytes) else message
         self._messages.append(message)
+        self._queued += size
 
     def next(self, *, within_s: float | None = None) -> asyncio.Future[bytes | None]:
         """Ask for the next message, or None: messages may be missing, read the log.
@@ -81,7 +87,9 @@ class Subscription:
         self._waiting = answer = EagerFuture(loop=self._loop)
         answer.waiter = None
         if self._messages:
-            self.deliver(self._messages.popleft())
+            message = self._messages.popleft()
+            self._queued -= len(message) if isinstance(message, bytes) else 0
+            self.deliver(message)
         elif within_s is not None and self._alarm is None:
             self._ring_after(within_s)
         return answer

@@ -85,9 +85,16 @@ class LogScripts(ScriptRunner):
 
     @script
     def read_log(
-        self, log: LogKeys, *, after: int | None, after_ms: int, count: int, topic: Topic
+        self,
+        log: LogKeys,
+        *,
+        after: int | None,
+        after_ms: int,
+        count: int,
+        topic: Topic,
+        most_bytes: int,
     ) -> PendingReply:
-        """OK first last last_ms rows | GAP reason n ms. -1: after no row."""
+        """OK first last last_ms rows cut | GAP reason n ms. -1: after no row."""
 
     @script
     def tail_log(self, log: LogKeys, *, after_id: bytes, count: int, topic: Topic) -> PendingReply:

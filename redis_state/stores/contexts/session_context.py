@@ -20,12 +20,13 @@ from redis_state.models.session_context import (
     SessionContext,
     extract_results,
     hash_context,
+    read_result,
 )
 from redis_state.models.version import Version
 from redis_state.primitives.record import Stored, new_write_id, read_version
 from redis_state.scripts import ReplyCode, raw
 from redis_state.serialization import codec
-from redis_state.serialization.fields import expected, mapping
+from redis_state.serialization.fields import expected, mapping, text
 from redis_state.stores.base import Base, ms
 from redis_state.stores.contexts.context_patches import ContextPatches
 from redis_state.stores.sessions.updates import UpdateStore
@@ -112,7 +113,7 @@ class ContextStore(ContextPatches):
         process brought meanwhile stays. Errors: VersionConflict if a version was expected.
         """
         parts = {name: getattr(context, name) for name in _PARTS}
-        results = mapping("background_results", context.background_results)
+        results = _checked_results(context.background_results)
         return await self._write(session_id, parts, results, expected_version)
 
     async def mark_background_consumed(self, session_id: str, *, task_ids: Iterable[str]) -> int:
@@ -152,7 +153,10 @@ class ContextStore(ContextPatches):
                 **{name: codec.encode(part) for name, part in content.items()},
                 **{_write_of(name): raw(write) for name in content},
             },
-            results=[(raw(task_id), codec.encode(each)) for task_id, each in results.items()],
+            results=[
+                (raw(text("background_results", task_id)), codec.encode(each))
+                for task_id, each in results.items()
+            ],
             content_hash=hashed or "",
             hashed="llm_context" in content,
             expected=wanted,
@@ -191,6 +195,17 @@ class ContextStore(ContextPatches):
 def _write_of(part: str) -> str:
     """Return the field that holds a part's write id."""
     return f"{part}:write"
+
+
+def _checked_results(results: Any) -> dict[str, BackgroundTaskResult]:
+    """Check the results: nobody could read a context with another thing among them."""
+    checked: dict[str, BackgroundTaskResult] = {}
+    for task_id, each in mapping("background_results", results).items():
+        result = read_result(each)
+        if result is None:
+            raise InvalidField("background_results", "each must be a BackgroundTaskResult")
+        checked[task_id] = result
+    return checked
 
 
 def _checked(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, BackgroundTaskResult]]:

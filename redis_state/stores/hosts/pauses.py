@@ -41,14 +41,19 @@ class PauseClaim:
 
 @dataclass(frozen=True, slots=True)
 class _Unsaved:
-    """A pause that the server may not have, until ``until`` of this process's clock."""
+    """A pause that the server may not have.
+
+    It ends at ``ends`` of this process's clock, and may be saved until ``until``.
+    """
 
     payload: bytes = field(repr=False)
+    ends: float
     until: float
 
     @property
     def left_ms(self) -> int:
-        return int((self.until - time.monotonic()) * 1000)
+        now = time.monotonic()
+        return int((self.ends - now) * 1000) if now < self.until else 0
 
 
 _CLAIMED: ContextVar[PauseClaim | None] = ContextVar("claimed pause", default=None)
@@ -85,14 +90,15 @@ class PauseStore:
         """
         settings = self._base.settings
         key, data = self._base.keys.pause(token), codec.encode(mapping("payload", payload))
-        started, lives = time.monotonic(), settings.pause_ttl
+        started, lives = time.monotonic(), settings.pause_ttl.total_seconds()
         try:
-            await self._tokens.open(key, data, ttl_ms=ms(lives))
+            await self._tokens.open(key, data, ttl_ms=ms(settings.pause_ttl))
         except BackendError as error:
+            ends = until = started + lives
             if isinstance(error, OutcomeUnknown):
                 # If it is saved, another process may use it: only its trace shows that.
-                lives = min(lives, settings.resolved_token_ttl)
-            _keep(self._unsaved, key, _Unsaved(data, started + lives.total_seconds()))
+                until = started + min(lives, settings.resolved_token_ttl.total_seconds())
+            _keep(self._unsaved, key, _Unsaved(data, ends, until))
             raise
         self._unsaved.pop(key, None)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from redis_state import limits
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
 from redis_state.scripts import Fence
@@ -127,6 +128,7 @@ class SessionLog(ABC, Generic[M]):
         self, session_id: str, *, after: str | None, limit: int, task_id: str | None
     ) -> EntryPage[M]:
         """Return up to ``limit`` models after a cursor, oldest first. Errors: CursorGap."""
+        limits.count("limit", limit)
         log = self._log(session_id)
         # As a rule a poll finds nothing new, and a first page something.
         look = after is not None

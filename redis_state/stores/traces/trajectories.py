@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
 from redis_state.models import Trajectory
 from redis_state.primitives.record import Place, Stored
+from redis_state.scripts import topic_text
 from redis_state.serialization import codec
 from redis_state.serialization.fields import mapping
 from redis_state.serialization.rows import as_object
 from redis_state.stores.archive_list import record_entry, record_list
 from redis_state.stores.base import Base, ms
+from redis_state.transport.clock import us_of
 
 _MOST = 1_000_000_000
 
@@ -47,8 +50,19 @@ class TrajectoryStore:
         place = f"trajectory {trace_id}"
         return await self._base.read_record(session_id, place, flat, self._read)
 
+    async def living(self, session_id: str, *, limit: int) -> list[str]:
+        """Return a session's traces whose trajectories are there, the last saved first."""
+        if limit < 1:
+            return []
+        index, commands = self._base.keys.traces(session_id), self._base.scripts.transport.commands
+        found, now = await asyncio.gather(
+            commands.zrevrange_from(index, 0, count=min(limit, _MOST)), commands.time()
+        )
+        scored = zip(found[::2], found[1::2], strict=True)
+        return [topic_text(trace) or "" for trace, score in scored if float(score) > us_of(now)]
+
     async def traces(self, session_id: str, *, limit: int) -> list[str]:
-        """Return a session's traces, the last saved first."""
+        """Return a session's traces, the last saved first, also those that have expired."""
         if limit < 1:
             return []
         index = self._base.keys.traces(session_id)

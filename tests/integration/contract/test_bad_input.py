@@ -162,6 +162,8 @@ NOT_TEXT: list[tuple[str, Callable[[RedisStateStore, Any], Awaitable[Any]]]] = [
     ("created_at", lambda store, bad: store.save_steering(_steering(created_at=bad))),
     ("step_index", lambda store, _: store.save_update(_update(step_index="one"))),
     ("total_steps", lambda store, _: store.save_update(_update(total_steps=1.5))),
+    ("total_steps", lambda store, _: store.save_update(_update(total_steps=1 << 5_000))),
+    ("timeout_s", lambda store, _: store.drain(10**400)),
     ("key", lambda store, bad: store.save_memory_state(bad, {})),
     ("key", lambda store, bad: store.load_memory_state(bad)),
     ("token", lambda store, bad: store.save_planner_state(bad, {})),

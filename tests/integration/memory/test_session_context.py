@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import make_dataclass
 from typing import Any
 
 import pytest
@@ -189,3 +191,37 @@ async def test_a_cleared_session_has_no_context_and_no_groups(store: RedisStateS
 
 
 GATED: Any = "human_gated"
+
+
+async def test_a_save_that_was_begun_is_carried_out_though_its_caller_is_cancelled(
+    store: RedisStateStore,
+) -> None:
+    saving = asyncio.create_task(store.contexts.update_context("s", llm_context={"a": 1}))
+    await asyncio.sleep(0)  # begun, and not sent: there is no connection yet
+    assert saving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await saving
+    found = await store.contexts.load("s")
+    assert found is not None
+    assert found.llm_context == {"a": 1}
+
+
+async def test_a_result_that_nobody_could_read_is_refused(store: RedisStateStore) -> None:
+    await store.contexts.update_context("s", llm_context={"a": 1})
+    results: Any = {"t": {"summary": "of no task"}}
+    with pytest.raises(InvalidField, match="background_results"):
+        await store.contexts.save("s", SessionContext(background_results=results))
+    results = {5: BackgroundTaskResult("t")}
+    with pytest.raises(InvalidField, match="background_results"):
+        await store.contexts.save("s", SessionContext(background_results=results))
+    assert (await store.contexts.load("s")) is not None
+
+
+async def test_a_hosts_own_result_may_have_further_fields(store: RedisStateStore) -> None:
+    more = ("more", str, "")
+    own: Any = make_dataclass("BackgroundTaskResult", [more], bases=(BackgroundTaskResult,))
+    results: Any = {"t": own(task_id="t", summary="done", more="of a later release")}
+    await store.contexts.save("s", SessionContext(background_results=results))
+    found = await store.contexts.load("s")
+    assert found is not None
+    assert found.background_results["t"].summary == "done"

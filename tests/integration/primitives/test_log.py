@@ -301,6 +301,19 @@ async def test_bad_arguments_are_named(scripts: Scripts, keys: Keys) -> None:
     assert not await log.add(pair("c"), fence=held.fence)
 
 
+async def test_large_rows_are_read_few_at_a_time(scripts: Scripts, keys: Keys) -> None:
+    log = log_of(scripts, keys)
+    await log.append([(b"%d" % number, bytes(300_000)) for number in range(11)], topic="a")
+    for topic in ("a", None):
+        cursor, sizes, at_end = None, list[int](), False
+        while not at_end:
+            page = await log.read(after=cursor, topic=topic)
+            sizes.append(len(page.rows))
+            cursor, at_end = page.cursor, page.at_end
+        assert sizes == [4, 4, 3]
+    assert len(await log.read_all()) == 11
+
+
 async def test_reading_all_passes_over_what_is_dropped_meanwhile(
     scripts: Scripts, keys: Keys, settings: Settings
 ) -> None:
@@ -311,13 +324,16 @@ async def test_reading_all_passes_over_what_is_dropped_meanwhile(
         reader = log_of(Scripts(through), keys, max_rows=700)
         # Before its second page.
         more = [pair(f"x{number}") for number in range(600)]
-        with proxy.meanwhile("XRANGE", lambda: log.append(more)):
+        with proxy.meanwhile("read_log", lambda: log.append(more), at=2):
             rows = [row.id.decode() for row in await reader.read_all()]
         assert rows[:500] == [str(number) for number in range(500)]
         kept = [row.id.decode() for row in (await log.read(count=1000)).rows]
         assert rows[500:] == kept
         assert 700 <= len(kept) < 744
-        with proxy.meanwhile("XRANGE", lambda: ask(scripts, "DEL", log.keys.rows, log.keys.ids)):
+        gone = proxy.meanwhile(
+            "read_log", lambda: ask(scripts, "DEL", log.keys.rows, log.keys.ids), at=2
+        )
+        with gone:
             assert len(await reader.read_all()) == 500
         await through.aclose()
 

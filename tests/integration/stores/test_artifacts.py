@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
+from pathlib import PurePath
 from typing import Any
 
 import pytest
@@ -320,3 +322,22 @@ async def test_the_published_package_finds_its_artifact_store(store: RedisStateS
     )
     assert await other.download(ref.id) is None
     assert await scoped.delete(ref.id)
+
+
+@pytest.mark.parametrize("field", ["mime_type", "filename", "namespace"])
+async def test_a_reference_that_nobody_could_read_is_refused(
+    artifacts: ArtifactStore, field: str
+) -> None:
+    wrong: Any = {field: 5}
+    with pytest.raises(InvalidField, match=field):
+        await artifacts.put_bytes(b"a", **wrong)
+    path: Any = PurePath("a.txt")
+    ref = await artifacts.put_bytes(b"a", filename=path)
+    assert ref.filename == "a.txt"
+
+
+async def test_no_lifetime_is_too_long(store: RedisStateStore) -> None:
+    ref = await keeping(store, ttl_seconds=sys.maxsize).put_text("a", scope=ONE)
+    assert await store.artifact_store.get(ref.id) == b"a"
+    for name in await keys_of(store):
+        assert await admin(store, "PTTL", name) > 0

@@ -326,6 +326,18 @@ async def test_the_large_value_of_a_write_that_may_have_happened_stays(
     assert await far.get("k") == "x" * 9000
 
 
+async def test_a_change_whose_reply_was_lost_is_made_once_though_others_changed_it_since(
+    proxy: CommandProxy, far: SessionKV, kv: SessionKV
+) -> None:
+    def count(value: Any) -> Any:
+        return (value or 0) + 1
+
+    lost = proxy.cut_after("save_record")
+    with lost, proxy.meanwhile("save_record", lambda: kv.change("n", count), at=2):
+        await far.change("n", count)
+    assert await kv.get("n") == 2
+
+
 async def test_bad_input_is_refused_by_name(store: RedisStateStore, kv: SessionKV) -> None:
     wrong: Any = kv
     loop: list[Any] = []

@@ -232,6 +232,24 @@ async def test_a_failed_save_brings_no_pause_back_that_was_loaded(
         await admin(store, "DEL", key)
 
 
+async def test_a_pause_of_unknown_outcome_keeps_its_time_when_its_store_is_closed(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        unlucky = changed(settings, url=proxy.url, call_timeout_s=0.2)
+        await reached(unlucky)
+        proxy.silence()
+        with pytest.raises(OutcomeUnknown):
+            await unlucky.save_planner_state("token", {"n": 1})
+        proxy.silence(silent=False)
+        proxy.cut()
+        await reached(unlucky)
+        await unlucky.aclose()
+    life_ms = await admin(store, "PTTL", store.base.keys.pause("token"))
+    assert life_ms > settings.pause_ttl.total_seconds() * 1000
+    assert await store.load_planner_state("token") == {"n": 1}
+
+
 async def test_a_failed_save_brings_no_pause_back_whose_time_is_over(settings: Settings) -> None:
     async with Proxy(settings.url.get_secret_value()) as proxy:
         options = {"url": proxy.url, "call_timeout_s": 0.2, "pause_ttl": "PT0.05S"}

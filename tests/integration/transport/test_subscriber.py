@@ -243,6 +243,22 @@ async def test_follower_that_is_too_slow_gets_none_in_place_of_all(
         assert await heard(slow) == b"next"
 
 
+async def test_follower_that_is_too_slow_for_large_messages_holds_few_of_them(
+    url: str, channel: str, sender: Sender
+) -> None:
+    large = bytes(1 << 20)
+    async with subscriber_to(url) as subscriber:
+        slow, quick = subscriber.subscribe(channel), subscriber.subscribe(channel)
+        assert await heard(slow) is await heard(quick) is None
+        for _ in range(9):
+            sender.send("SPUBLISH", channel, large, repeatable=False)
+            assert await heard(quick) == large
+        await asyncio.sleep(0)
+        assert await heard(slow) is None
+        await sender.send("SPUBLISH", channel, "next", repeatable=False)
+        assert await heard(slow) == b"next"
+
+
 async def test_refused_channel_is_an_error_for_its_followers_only(own_url: str) -> None:
     async with sender_to(own_url) as admin:
         rules = ("on", ">pw", "resetchannels", "&mine:*", "+@all")

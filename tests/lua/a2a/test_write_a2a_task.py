@@ -184,7 +184,9 @@ async def test_numbers_go_on_after_the_log_was_lost(scripts: Scripts, keys: Keys
     await ask(scripts, "DEL", task.events.rows, task.events.ids)
     assert (await write(scripts, task, rule="2", write="w3")).facts[0] == 3
     assert await rows_of(scripts, task.events) == [(3, "w3")]
-    gap = await scripts.read_log(task.events, after=1, after_ms=0, count=10, topic=None)
+    gap = await scripts.read_log(
+        task.events, after=1, after_ms=0, count=10, topic=None, most_bytes=1 << 20
+    )
     assert gap.word is ReplyCode.GAP
 
 

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from redis_state import CommandRefused
 from redis_state.scripts import PatchKeys, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.groups import apply
 from tests.support.scripts.keys import patch_keys, saying
 from tests.support.scripts.logs import rows_of
 from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, fields, no, ok
+from tests.support.scripts.users import without_channels
 
 
 @pytest.fixture
@@ -90,3 +92,15 @@ async def test_of_many_claims_one_wins(scripts: Scripts, keys: Keys, patch: Patc
     replies = await asyncio.gather(*calls)
     assert sorted(reply.word for reply in replies) == [ReplyCode.OK] + [ReplyCode.TAKEN] * 15
     assert (await fields(scripts, patch.context))["version"] == b"1"
+
+
+@pytest.mark.role("any", why="it makes users")
+async def test_a_decision_that_may_not_be_published_leaves_the_patch_open(
+    scripts: Scripts, keys: Keys, patch: PatchKeys
+) -> None:
+    async with without_channels(scripts, keys):
+        with pytest.raises(CommandRefused):
+            await resolve(scripts, keys, patch)
+    assert (await fields(scripts, patch.patch))["state"] == b"open"
+    assert await resolve(scripts, keys, patch) == ok(1, b"yes", 1)
+    assert (await fields(scripts, patch.context))["=t"] == b"1 result"

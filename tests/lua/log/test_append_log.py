@@ -138,7 +138,9 @@ async def test_numbers_beyond_32_bits_are_written_whole(scripts: Scripts, keys: 
     await ask(scripts, "HSET", log.ids, "", head, b"\xfft", f"{last} 0 0 {last}")
     assert await append(scripts, log, "b", "c", topic="t") == ok(2, last + 1, last + 2)
     for topic in ("t", None):
-        reply = await scripts.read_log(log, after=last, after_ms=0, count=9, topic=topic)
+        reply = await scripts.read_log(
+            log, after=last, after_ms=0, count=9, topic=topic, most_bytes=1 << 20
+        )
         assert [entry[1][1] for entry in reply.facts[3]] == [b"b", b"c"]
     assert await append(scripts, log, "b") == ok(0, last + 1)
 

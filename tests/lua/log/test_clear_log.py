@@ -17,7 +17,9 @@ async def test_rows_go_and_numbers_go_on(scripts: Scripts, keys: Keys) -> None:
     assert rows == -2
     assert 0 < ids <= 1.5 * HOUR
     assert list(await ids_hash(scripts, log)) == [b""]
-    reply = await scripts.read_log(log, after=1, after_ms=0, count=9, topic=None)
+    reply = await scripts.read_log(
+        log, after=1, after_ms=0, count=9, topic=None, most_bytes=1 << 20
+    )
     assert reply.word is ReplyCode.GAP
     assert reply.facts[:2] == [b"trimmed", 3]
 
@@ -72,7 +74,11 @@ async def test_a_cursor_at_the_end_stays_good_and_a_foreign_one_does_not(
     n, ms = await end_of(scripts, log)
     await scripts.clear_log(log)
     await append(scripts, log, "c")
-    read = await scripts.read_log(log, after=n, after_ms=ms, count=9, topic=None)
+    read = await scripts.read_log(
+        log, after=n, after_ms=ms, count=9, topic=None, most_bytes=1 << 20
+    )
     assert [entry[1][1] for entry in read.facts[3]] == [b"c"]
-    gap = await scripts.read_log(log, after=n, after_ms=ms - 1, count=9, topic=None)
+    gap = await scripts.read_log(
+        log, after=n, after_ms=ms - 1, count=9, topic=None, most_bytes=1 << 20
+    )
     assert gap == no(ReplyCode.GAP, b"foreign", 2, ms)

@@ -15,7 +15,9 @@ from tests.support.scripts.replies import ask, clock_ms, clock_passes, no, ok
 async def read(
     scripts: Scripts, log: LogKeys, after: int | None, after_ms: int = 0, topic: str | None = None
 ) -> Reply:
-    return await scripts.read_log(log, after=after, after_ms=after_ms, count=3, topic=topic)
+    return await scripts.read_log(
+        log, after=after, after_ms=after_ms, count=3, topic=topic, most_bytes=1 << 20
+    )
 
 
 def ids(reply: Reply) -> list[Any]:
@@ -191,7 +193,7 @@ async def test_the_rows_of_topics_are_found_through_all_blocks_of_their_indexes(
             for _ in range(12):
                 after, count = pattern.randrange(first - 1, start + 301), pattern.randrange(1, 90)
                 reply = await scripts.read_log(
-                    log, after=after, after_ms=0, count=count, topic=topic
+                    log, after=after, after_ms=0, count=count, topic=topic, most_bytes=1 << 20
                 )
                 assert ids(reply) == [row for row in rows if int(row) > after][:count]
                 after_id = str(after).encode()

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from redis_state import CommandRefused
 from redis_state.scripts import LaneState, Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
 from tests.support.scripts.keys import saying, task_keys
 from tests.support.scripts.logs import rows_of
 from tests.support.scripts.replies import HOUR, ask, fields, lives, no, ok
 from tests.support.scripts.tasks import STRANGER, epoch_of, make_task, mark_of, start
+from tests.support.scripts.users import without_channels
 
 BOX = "signal:\N{GRINNING FACE}"
 
@@ -354,3 +356,16 @@ async def test_a_name_with_a_zero_byte_is_found_and_no_part_of_it(
     await start(scripts, keys, task, owner="next")
     for boxes in ([box], ["request:x", box, "signal:y"], ["signal:y", box]):
         assert await wait(scripts, keys, *boxes, write="again") == no(ReplyCode.AGAIN)
+
+
+@pytest.mark.role("any", why="it makes users")
+async def test_a_message_that_may_not_be_published_is_not_there(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task = await running(scripts, keys)
+    was = await fields(scripts, task.journal)
+    async with without_channels(scripts, keys):
+        with pytest.raises(CommandRefused):
+            await send(scripts, keys)
+    assert await fields(scripts, task.journal) == was
+    assert await send(scripts, keys) == ok(1, b"RUNNING")

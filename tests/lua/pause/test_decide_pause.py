@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from redis_state import CommandRefused
 from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
 from tests.support.scripts.keys import task_keys, token_key
@@ -22,6 +23,7 @@ from tests.support.scripts.replies import (
     ok,
 )
 from tests.support.scripts.tasks import STRANGER, epoch_of, make_task, mark_of, start
+from tests.support.scripts.users import without_channels
 
 ROUNDS = 150
 
@@ -206,3 +208,16 @@ async def race(
         reply = await decide(scripts, keys, *pair, name, answer=name, overdue=overdue)
         if reply.word is not ReplyCode.HELD:
             return reply
+
+
+@pytest.mark.role("any", why="it makes users")
+async def test_a_decision_that_may_not_be_published_leaves_the_pause_open(
+    scripts: Scripts, keys: Keys
+) -> None:
+    task, token = await waiting(scripts, keys)
+    async with without_channels(scripts, keys):
+        with pytest.raises(CommandRefused):
+            await decide(scripts, keys, task, token, "narrow")
+    assert (await fields(scripts, token))["state"] == b"open"
+    assert await entries_of(scripts, task) == {"pause:x#1": b"open"}
+    assert await decide(scripts, keys, task, token) == ok(b"PENDING", 1)

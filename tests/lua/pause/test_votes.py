@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from redis_state import CommandRefused
 from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.serialization import codec
 from redis_state.transport.keys import Keys
@@ -25,6 +26,7 @@ from tests.support.scripts.replies import (
     ok,
 )
 from tests.support.scripts.tasks import make_task, start
+from tests.support.scripts.users import without_channels
 
 Pair = tuple[TaskKeys, str]
 
@@ -311,3 +313,20 @@ async def test_a_pause_is_opened_by_its_deadline_or_not(scripts: Scripts, keys: 
     assert (await open_pause(scripts, keys, task, token, before=now + HOUR)).word is ReplyCode.OK
     # An open one is there, however late it is asked for again.
     assert (await open_pause(scripts, keys, task, token, before=now - 1)).word is ReplyCode.OK
+
+
+@pytest.mark.role("any", why="it makes users")
+@pytest.mark.parametrize("approvals", [1, 2])
+async def test_a_vote_that_may_not_be_published_is_not_taken(
+    scripts: Scripts, keys: Keys, approvals: int
+) -> None:
+    pair = task, token = await opened(scripts, keys, "ann", "ben", approvals=approvals)
+    async with without_channels(scripts, keys):
+        with pytest.raises(CommandRefused):
+            await vote(scripts, keys, pair, "ann")
+    assert await seats_of(scripts, token) == {"ann": "open", "ben": "open"}
+    decided = ok(b"PENDING", 1) if approvals == 1 else Reply(ReplyCode.COUNTED, [1, 0])
+    assert await vote(scripts, keys, pair, "ann") == decided
+    assert (await fields(scripts, task.task))["status"] == (
+        b"PENDING" if approvals == 1 else b"PAUSED"
+    )

@@ -127,3 +127,16 @@ async def test_a_repetition_without_a_version_leaves_what_others_saved_since(
     ]
     assert await save(scripts, key, "w14", a=b"again") == ok(14)
     assert (await fields(scripts, key))["a"] == b"29"
+
+
+async def test_a_repetition_with_a_version_is_no_conflict_with_what_others_saved_since(
+    scripts: Scripts, keys: Keys
+) -> None:
+    key = keys.memory("m")
+    assert await save(scripts, key, "one", expected=0, a=b"1") == ok(1)
+    assert await save(scripts, key, "two", expected=1, a=b"2") == ok(2)
+    assert await save(scripts, key, "three", a=b"3") == ok(3)
+    for write, version in (("one", 1), ("two", 2), ("three", 3)):
+        assert await save(scripts, key, write, expected=version - 1, a=b"again") == ok(version)
+    assert await save(scripts, key, "four", expected=1) == no(ReplyCode.STALE, 3, b"three")
+    assert (await fields(scripts, key))["a"] == b"3"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from redis_state.models.version import Version
 from redis_state.scripts import LaneState, Reply, ReplyCode, Scripts, TaskKeys, raw
 from redis_state.transport.keys import Keys
@@ -17,6 +19,7 @@ async def retry(
     write: str = "retry",
     key: str = "",
     expected: int = 1,
+    dropped: Sequence[str] = ("step:a#1", "none"),
 ) -> Reply:
     return await scripts.retry_task(
         task,
@@ -27,7 +30,7 @@ async def retry(
         write=write,
         ttl_ms=24 * HOUR,
         announcement=saying(keys, f"row {write}"),
-        dropped=["step:a#1", "none"],
+        dropped=dropped,
     )
 
 
@@ -210,3 +213,13 @@ async def test_what_runs_is_noted_under_the_lease_alone(scripts: Scripts, keys: 
     assert found["doing"].endswith(b',[["a",1,5]]]')
     await ask(scripts, "DEL", task.task)
     assert await scripts.record_running(task, mark=mark, steps=b"[]") == no(ReplyCode.MISSING)
+
+
+async def test_a_task_of_many_failures_is_reopened(scripts: Scripts, keys: Keys) -> None:
+    task = task_keys(keys)
+    await ended(scripts, task)
+    await ask(scripts, "HSET", task.journal, "failed:8999", 1, "step:b#1", 2)
+    await ask(scripts, "PEXPIRE", task.journal, HOUR)
+    many = [f"failed:{number}" for number in range(9_000)]
+    assert await retry(scripts, keys, task, dropped=many) == ok(2)
+    assert await fields(scripts, task.journal) == {"step:b#1": b"2"}

@@ -53,7 +53,7 @@ CALLS: dict[str, Call] = {
         lane=LaneState("lane:\ud800", b"[]"),
     ),
     "read_log": lambda scripts, keys: scripts.read_log(
-        keys.updates(SESSION), after=1, after_ms=0, count=10, topic="t"
+        keys.updates(SESSION), after=1, after_ms=0, count=10, topic="t", most_bytes=9
     ),
     "set_aside": lambda scripts, keys: scripts.set_aside(
         keys.unreadable(SESSION), place="row \ud800", note=b"{}", most=1, ttl_ms=HOUR

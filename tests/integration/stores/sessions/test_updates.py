@@ -274,10 +274,11 @@ async def test_a_cursor_beyond_the_end_is_a_typed_gap(store: RedisStateStore) ->
     assert caught.value.resume_after == await store.update_cursor("session")
 
 
-async def test_a_page_of_no_rows_is_refused_by_name(store: RedisStateStore) -> None:
+@pytest.mark.parametrize("limit", [0, -1, True, 2.5, None])
+async def test_a_page_of_no_rows_is_refused_by_name(store: RedisStateStore, limit: Any) -> None:
     with pytest.raises(InvalidField) as caught:
-        await store.read_updates("session", limit=0)
-    assert caught.value.field == "count"
+        await store.read_updates("session", limit=limit)
+    assert caught.value.field == "limit"
 
 
 async def test_updates_live_as_long_as_they_are_set_to(settings: Settings) -> None:

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from redis_state import RedisStateStore
+from redis_state import RedisStateStore, Settings
 from redis_state.models import Trajectory, TrajectoryStep
-from tests.support.samples import STORED_STRANGE, strange
+from redis_state.testing import eventually
+from tests.support.samples import STORED_STRANGE, changed, strange
 
 
 async def test_a_trajectory_comes_back_as_it_was_saved(store: RedisStateStore) -> None:
@@ -46,6 +47,20 @@ async def test_the_trace_saved_last_is_listed_first(store: RedisStateStore) -> N
     assert await store.list_traces("session", limit=0) == []
     assert len(await store.list_traces("session", limit=10**30)) == 3
     assert await store.list_traces("unknown") == []
+
+
+async def test_a_trace_that_has_expired_is_not_listed(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    await store.save_trajectory("kept", "session", Trajectory("kept"))
+    async with changed(settings, trajectories_ttl="PT0.1S") as brief:
+        await brief.save_trajectory("brief", "session", Trajectory("brief"))
+
+    async def gone() -> bool:
+        return await store.get_trajectory("brief", "session") is None
+
+    await eventually(gone, "a trajectory expires")
+    assert await store.list_traces("session") == ["kept"]
 
 
 async def test_what_json_cannot_hold_is_stored_as_its_nearest_form(store: RedisStateStore) -> None:
