@@ -52,7 +52,7 @@ async def breakpoints(graph: Any, state: StateSnapshot, read: _Read) -> list[Pla
 
 def place_of(state: StateSnapshot) -> str:
     """Return the checkpoint of a state."""
-    return state.config.get("configurable", {}).get("checkpoint_id", "")
+    return str(state.config.get("configurable", {}).get("checkpoint_id", ""))
 
 
 async def _stands(graph: Any, state: StateSnapshot, read: _Read) -> bool:

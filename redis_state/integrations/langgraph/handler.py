@@ -246,7 +246,7 @@ class GraphRun:
 
     async def _inner_place(self) -> str:
         """Return what changes with each checkpoint of the thread, of whatever subgraph."""
-        threads = self._saver._threads  # noqa: SLF001 - of this package
+        threads = self._saver._threads  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this package
         newest = await threads.namespaces(self._thread_id)
         return hashlib.sha256(b" ".join(sorted(newest))).hexdigest()[:32]
 

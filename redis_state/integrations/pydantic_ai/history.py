@@ -125,7 +125,7 @@ def newest_runs(
     The newest run is kept whatever the number of its messages, unless it has too many bytes. The
     system prompts at the front are kept: pydantic-ai adds none to messages that are there.
     """
-    first = messages[0].get("parts", []) if messages else []
+    first: list[dict[str, Any]] = messages[0].get("parts", []) if messages else []
     prompts = [part for part in first if part.get("part_kind") == "system-prompt"]
     begins, sizes = 0, [len(codec.encode(message)) for message in messages]
     size = sum(sizes)
@@ -143,7 +143,7 @@ def newest_runs(
     kept = messages[begins:]
     if begins and prompts and kept:
         is_request = kept[0].get("kind") == "request"
-        own = kept.pop(0) if is_request else {"kind": "request", "parts": []}
+        own: dict[str, Any] = kept.pop(0) if is_request else {"kind": "request", "parts": []}
         kept.insert(0, {**own, "parts": [*prompts, *own["parts"]]})
     return kept
 

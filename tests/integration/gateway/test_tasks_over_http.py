@@ -63,7 +63,7 @@ async def test_a_key_belongs_to_all_that_was_chosen_with_it(served: Served) -> N
         assert await post("/v1/tasks", "k", later) == 201
         same = {"attributes": {"a": 2, "b": 1}, "delay_s": 600.0, "on_busy": None}
         assert await post("/v1/tasks", "k", later | same) == 200
-        for other in (
+        others: tuple[dict[str, Any], ...] = (
             {"queue": "another"},
             {"attributes": {}},
             {"delay_s": 601},
@@ -71,7 +71,8 @@ async def test_a_key_belongs_to_all_that_was_chosen_with_it(served: Served) -> N
             {"limit_key": None},
             {"priority": 0},
             {"limit_key": None, "in_turn": True},
-        ):
+        )
+        for other in others:
             assert await post("/v1/tasks", "k", later | other) == "key_reused", other
         at_noon = body | {"at": "2030-01-01T12:00:00Z"}
         assert await post("/v1/tasks", "noon", at_noon) == 201
@@ -81,11 +82,12 @@ async def test_a_key_belongs_to_all_that_was_chosen_with_it(served: Served) -> N
         assert await post("/v1/tasks", "plain", body) == 200
         await ends(served, "s", "plain")
         for way in ("rerun", "fork"):
-            path, chosen = at("s", "plain", way), {"queue": "elsewhere", "attributes": {"n": 1}}
+            path = at("s", "plain", way)
+            chosen: dict[str, Any] = {"queue": "elsewhere", "attributes": {"n": 1}}
             for _ in range(2):
                 assert await post(path, way, chosen) == 201
-            for other in ({}, {"queue": "elsewhere"}, chosen | {"attributes": {"n": 2}}):
-                assert await post(path, way, other) == "key_reused", (way, other)
+            for differing in ({}, {"queue": "elsewhere"}, chosen | {"attributes": {"n": 2}}):
+                assert await post(path, way, differing) == "key_reused", (way, differing)
 
 
 async def test_of_concurrent_submits_under_a_key_one_has_created_the_task(served: Served) -> None:

@@ -22,7 +22,7 @@ from redis_state.integrations.openai_agents import (
 from redis_state.models import SteeringEventType, TaskStatus, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import RetryPolicy, TaskContext, TextReader
-from tests.support.agents.openai_agents import QUIET, agent_of, call, scripted
+from tests.support.agents.openai_agents import QUIET, Turn, agent_of, call, scripted
 from tests.support.processes.pools import SESSION, becomes, pool, updates_of
 
 pytestmark = pytest.mark.worker
@@ -157,7 +157,8 @@ async def test_a_conversation_that_the_server_keeps_gets_what_a_person_says_once
         await current_task().inbox.catch_up()
         return "seen"
 
-    turns = iter([[call("look", call_id="1")], [call("look", call_id="2")], "done"])
+    asked: list[Turn] = [[call("look", call_id="1")], [call("look", call_id="2")], "done"]
+    turns = iter(asked)
     model = scripted(lambda _: next(turns))
     handler = openai_handler(
         agent_of(model, tools=[look]), conversation_id="conversation", run_config=QUIET

@@ -304,8 +304,10 @@ class Steps(CallNames):
             )
         except Exception as error:
             # In the work of a step it is that step's, unless its key finds it in any attempt.
-            kept = keyed or not self.in_work
-            self.failed(entry, error, self.place_of((*self.within, entry)[0]) if kept else None)
+            working = WORKING.get()
+            outermost = entry if working is None else working.entries[0]
+            kept = keyed or working is None
+            self.failed(entry, error, self.place_of(outermost) if kept else None)
             raise
         else:
             return result

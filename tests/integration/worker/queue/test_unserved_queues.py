@@ -17,8 +17,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskClient
-from redis_state.worker.observe import queues
-from redis_state.worker.queue import names
+from redis_state.worker.queue import counting, names
 from redis_state.worker.queue.backlog import Backlog
 from redis_state.worker.queue.control import read_backlogs
 from redis_state.worker.queue.queue import Queue
@@ -41,7 +40,7 @@ async def test_a_queue_whose_only_worker_was_killed_is_seen_until_it_is_empty(
     store: RedisStateStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("typer", reason="needs the cli extra")
-    monkeypatch.setattr(queues, "_COUNT_EVERY_S", 0.05)
+    monkeypatch.setattr(counting, "_COUNT_EVERY_S", 0.05)
     gpu, registry = f"gpu-{settings.namespace}", CollectorRegistry()
 
     def metric(name: str) -> float | None:
@@ -82,7 +81,7 @@ async def test_a_queue_whose_only_worker_was_killed_is_seen_until_it_is_empty(
 async def test_a_queue_of_workers_without_metrics_is_served(
     store: RedisStateStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "_COUNT_EVERY_S", 0.05)
+    monkeypatch.setattr(counting, "_COUNT_EVERY_S", 0.05)
     registry, gpu = CollectorRegistry(), "gpu"
 
     def metric() -> float | None:
