@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
 import os
-import select
 import signal
 import sys
 import threading
@@ -13,7 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich import box
@@ -49,7 +50,6 @@ app: typer.Typer = typer.Typer(
 _THREADS_S = 1.0
 # As long as a supervisor is to wait beside a worker's `grace_s`.
 _STOP_S = 20.0
-_GONE_MS = 100
 
 Url = Annotated[str | None, typer.Option("--url", help="Server address. Default: REDIS_STATE_URL.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -98,6 +98,8 @@ def worker(
     """
     from redis_state.worker import AgentWorker  # noqa: PLC0415 - needs the extra
 
+    if stop_with_stdin:
+        sys.stdout, sys.stderr = _Output.of(sys.stdout), _Output.of(sys.stderr)
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -166,6 +168,26 @@ def _end_at_once(*_: object) -> None:
     os._exit(0)
 
 
+class _Output(io.FileIO):
+    """An output of a process whose reader may die: a handler's print() does not raise then."""
+
+    @classmethod
+    def of(cls, stream: TextIO) -> TextIO:
+        """Return a stream that writes where another one does, line by line."""
+        stream.flush()
+        raw = io.BufferedWriter(cls(stream.fileno(), "w", closefd=False))
+        return io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=True)
+
+    def write(self, data: Any, /) -> int | None:
+        """Write, or drop what nobody can read any more: of a pipe, or of a terminal."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in {errno.EPIPE, errno.EIO}:
+                raise
+            return memoryview(data).nbytes
+
+
 def _leave_threads() -> None:
     """End the process of a worker that has stopped, though a handler's thread works on."""
     time.sleep(_THREADS_S)
@@ -178,13 +200,6 @@ def _stop_with_stdin(grace_s: float) -> None:
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-    for output in (1, 2):
-        gone = select.poll()
-        gone.register(output, 0)
-        # Who has started this process may have read it, and be dead: a handler's print() would
-        # raise, and fail its task.
-        if gone.poll(_GONE_MS):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), output)
-    # So nobody may be left to kill a worker whose loop a handler holds.
+    # Who has started this process may be dead, so nobody else kills a worker whose loop is held.
     time.sleep(grace_s + _STOP_S)
     os.kill(os.getpid(), signal.SIGKILL)

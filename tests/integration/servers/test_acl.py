@@ -226,7 +226,7 @@ async def test_an_admin_deletes_a_namespace(own_url: str, admin: Sender) -> None
 
 def test_the_single_commands_are_those_that_the_code_sends() -> None:
     source = inspect.getsource(inspect.getmodule(Commands) or Commands)
-    sent = re.findall(r'(?:_send|_scan|packed_command)\(\s*\(?"([A-Z]+)"', source)
+    sent = re.findall(r'(?:_send|_scan|packed_command)\(\s*\*?\(?"([A-Z]+)"', source)
     assert set(sent) == set(COMMANDS)
 
 

@@ -30,7 +30,7 @@ from redis_state.worker.observe import metrics
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.observe.metrics import WorkerMetrics, count_regularly
 from redis_state.worker.observe.stats import RunOutcome, WorkerStats
-from redis_state.worker.pool import worker as runner
+from redis_state.worker.pool import serving as restarts
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.transitions import TaskTransitions
@@ -433,7 +433,7 @@ async def test_a_worker_that_waits_for_its_store_has_metrics_and_serves_once_it_
     unused_tcp_port_factory: Callable[[], int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runner, "_RESTART_S", Backoff(0.02, 0.1))
+    monkeypatch.setattr(restarts, "_RESTART_S", Backoff(0.02, 0.1))
     port, metrics_port = unused_tcp_port_factory(), unused_tcp_port_factory()
     settings = Settings(
         url=SecretStr(f"redis://127.0.0.1:{port}"),
