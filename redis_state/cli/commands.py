@@ -178,7 +178,7 @@ class _Output(io.FileIO):
         raw = io.BufferedWriter(cls(stream.fileno(), "w", closefd=False))
         return io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=True)
 
-    def write(self, data: Any, /) -> int | None:
+    def write(self, data: Any, /) -> int:
         """Write, or drop what nobody can read any more: of a pipe, or of a terminal."""
         try:
             return super().write(data)
