@@ -110,7 +110,7 @@ def forbidden(message: str = "the caller may not do this") -> HttpProblem:
 def not_known_now(reason: str) -> HttpProblem:
     """Make the error of a caller whose credentials cannot be judged at the moment."""
     headers = {"retry-after": str(_RETRY_AFTER_S)}
-    return HttpProblem(503, "unavailable", reason, headers=headers)
+    return HttpProblem(503, "not_known_now", reason, headers=headers)
 
 
 def not_found() -> HttpProblem:

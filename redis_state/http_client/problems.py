@@ -91,7 +91,8 @@ class Problem:
 
     def maybe(self, ask: Ask) -> bool:
         """Return whether the call may have happened."""
-        if ask.method == "GET" or self.status in _NOT_BEGUN or self.of_archive:
+        not_begun = self.status in _NOT_BEGUN or self.code == "not_known_now"
+        if ask.method == "GET" or not_begun or self.of_archive:
             return False
         return self.code != "unavailable" or not ask.repeatable
 

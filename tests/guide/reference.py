@@ -88,6 +88,9 @@ version of the layout.
 Ids are escaped: only `A-Za-z0-9_.-~` and `%XX` appear in a key. An id whose escaped form is longer
 than 120 characters is replaced by its SHA-256.
 
+A hash with `version`, `write` and `order` may also have `recent`: its last 16 saves, by which a
+repetition is known.
+
 Every key expires. The setting in the last column decides when. `:ids` expires with its
 stream.
 

@@ -10,9 +10,9 @@ local function log_rows(rows, behind, most, most_bytes)
     if #next_ones < wanted then break end
     if size >= most_bytes then return found, 1 end
     behind = tonumber(string.match(next_ones[wanted][1], '^%d+'))
-    -- As many as would fit, if they are like those before, and not many more than those.
+    -- As many as would fit, if they are like those before. Eight at most: they may be far larger.
     local fit = math.floor((most_bytes - size) * #found / math.max(size, 1))
-    some = math.max(1, math.min(fit, 16 + #found))
+    some = math.max(1, math.min(fit, 8))
   end
   return found
 end

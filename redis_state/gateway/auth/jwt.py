@@ -108,12 +108,14 @@ class Jwks:
     most one in ten seconds, whatever tokens say.
 
     A server that sends a byte now and then has no end, and no timeout ends it. So a call waits for
-    as long as connecting and answering may take, and a fetch is given up after a minute.
+    as long as connecting and answering may take, and a fetch is given up after a minute. Its thread
+    works on. While there are eight of these, no other one begins.
     """
 
     _AGAIN_S = 10.0
     _LONGEST_S = 3_600.0
     _LONGEST_FETCH_S = 60.0
+    _MOST_FETCHES = 8
 
     def __init__(self, url: str, *, lifespan_s: float = 300.0, timeout_s: float = 5.0) -> None:
         if not _is_trusted(url):
@@ -128,6 +130,7 @@ class Jwks:
         self._failed_at = -inf
         # Callers of several loops may wait for the same fetch.
         self._fetching: Future[None] | None = None
+        self._begun: list[Future[None]] = []
 
     async def key(self, token: str, header: Mapping[str, Any]) -> tuple[Any, Sequence[str]]:
         """Return the key of the token's ``kid``. Errors: Unauthenticated."""
@@ -169,7 +172,11 @@ class Jwks:
         if took < (self._AGAIN_S if is_done else self._LONGEST_FETCH_S):
             return None if is_done else self._fetching
         self._requested_at = monotonic()
+        self._begun = [each for each in self._begun if not each.done()]
+        if len(self._begun) >= self._MOST_FETCHES:
+            return self._fetching
         self._fetching = fetching = Future[None]()
+        self._begun.append(fetching)
         fetching.set_running_or_notify_cancel()
         # No pool's: a process waits for those at its end.
         Thread(target=self._fetch, args=(fetching,), name="jwks", daemon=True).start()

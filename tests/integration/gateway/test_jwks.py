@@ -195,6 +195,30 @@ async def test_a_fetch_without_an_end_holds_nobody_up_and_is_given_up(
     assert len(fetched) == 3
 
 
+async def test_fetches_without_an_end_are_few(
+    jwks: tuple[str, Any, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, _, fetched = jwks
+    for name in ("_AGAIN_S", "_LONGEST_FETCH_S"):
+        monkeypatch.setattr(Jwks, name, 0.0)
+    keys = Jwks(url, timeout_s=60)
+    monkeypatch.setattr(keys, "_longest_wait_s", 0.01)
+    answering.clear()
+    for _ in range(20):
+        with pytest.raises(Unauthenticated):
+            await keys.key("", {"kid": "k", "alg": "RS256"})
+    threads = [each for each in threading.enumerate() if each.name == "jwks"]
+    assert len(threads) == 8
+    answering.set()
+    for each in threads:
+        await asyncio.to_thread(each.join)
+    # They have ended, so another one begins.
+    monkeypatch.setattr(keys, "_longest_wait_s", 60)
+    keys._read_at -= 601
+    await keys.key("", {"kid": "k", "alg": "RS256"})
+    assert len(fetched) == 9
+
+
 async def test_a_token_that_cannot_be_judged_yet_is_refused_for_now_only(
     store: RedisStateStore, jwks: tuple[str, Any, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +231,12 @@ async def test_a_token_that_cannot_be_judged_yet_is_refused_for_now_only(
         assert [await status_of(store, way, **bearer_of(token)) for _ in range(2)] == [503, 503]
     app = create_gateway(store, auth=auth, console=True)
     answers[:] = [(500, b"")]
-    assert (await Browser(app).log_in(token)).status == 503
+    browser = Browser(app)
+    assert (await browser.log_in(token)).status == 503
+    answers[:] = [(500, b"")]
+    form = await browser.http.get("/console/login", headers=bearer_of(token))
+    assert form.status_code == 200
+    assert not answers
     await app.aclose()
     assert await status_of(store, auth, **bearer_of(token)) == 200
     # The keys are known: this one is none of them.

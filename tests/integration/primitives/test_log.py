@@ -314,6 +314,18 @@ async def test_large_rows_are_read_few_at_a_time(scripts: Scripts, keys: Keys) -
     assert len(await log.read_all()) == 11
 
 
+async def test_large_rows_behind_many_small_ones_are_read_few_at_a_time(
+    scripts: Scripts, keys: Keys
+) -> None:
+    log = log_of(scripts, keys)
+    await log.append([(b"%d" % number, b"small") for number in range(120)])
+    await log.append([(b"%d" % number, bytes(1 << 20)) for number in range(120, 140)])
+    page = await log.read()
+    assert 120 <= len(page.rows) <= 128
+    assert not page.at_end
+    assert len(await log.read_all()) == 140
+
+
 async def test_reading_all_passes_over_what_is_dropped_meanwhile(
     scripts: Scripts, keys: Keys, settings: Settings
 ) -> None:

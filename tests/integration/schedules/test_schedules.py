@@ -484,6 +484,18 @@ async def test_a_schedule_whose_record_cannot_be_read_stays_on_the_list_of_what_
     assert (await client.schedules.get("s")).fired == 1
 
 
+async def test_a_schedule_whose_key_is_of_another_type_is_named(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    await client.schedules.save(hourly())
+    ours = store.base.keys.schedule("s")
+    await ask(store.base.scripts, "DEL", ours)
+    await ask(store.base.scripts, "SET", ours, "x")
+    with pytest.raises(CorruptState, match="schedule"):
+        await client.schedules.get("s")
+    await ask(store.base.scripts, "DEL", ours)
+
+
 async def test_a_worker_whose_clock_is_wrong_does_as_the_others(
     store: RedisStateStore,
     client: TaskClient,

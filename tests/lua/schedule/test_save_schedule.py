@@ -65,6 +65,20 @@ async def test_a_repetition_finds_its_own_write_and_leaves_the_look(
     assert await fields(scripts, keys.schedule("s")) == before
 
 
+async def test_a_repetition_is_known_behind_the_saves_of_others(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await save(scripts, keys, "w1")
+    await save(scripts, keys, "w2", expected=Version(1, "w1"))
+    for number in range(14):
+        before = Version(2 + number, f"w{2 + number}")
+        await save(scripts, keys, f"w{3 + number}", expected=before)
+    assert (await save(scripts, keys, "w1")).facts[0] == 1
+    last = Version(16, "w16")
+    assert (await save(scripts, keys, "w17", expected=last)).facts[0] == 17
+    assert (await save(scripts, keys, "w1")).word is ReplyCode.STALE
+
+
 async def test_another_version_refuses_and_writes_nothing(scripts: Scripts, keys: Keys) -> None:
     await save(scripts, keys, "w1", check_ms=HOUR)
     before = await fields(scripts, keys.schedule("s"))

@@ -14,7 +14,7 @@ import httpx
 
 from redis_state import errors
 from redis_state.errors import RedisStateError
-from redis_state.gateway.answers import HttpProblem, problem_answer, problem_of
+from redis_state.gateway.answers import HttpProblem, not_known_now, problem_answer, problem_of
 from redis_state.http_client import HttpTaskClient
 from redis_state.http_client.problems import Problem, read_problem
 from redis_state.http_client.requests import Ask
@@ -130,6 +130,12 @@ def test_an_answer_of_something_else_is_told_as_that() -> None:
         False,
     )
     assert read_problem(200, {}, b"{}") is None
+
+
+def test_a_caller_who_cannot_be_judged_has_begun_nothing() -> None:
+    found = _through(not_known_now("the issuer's keys cannot be read now"))
+    assert (found.passing, found.maybe(CHANGE)) == (True, False)
+    assert type(found.error("http://x", CHANGE)) is errors.BackendUnavailable
 
 
 def test_a_body_that_is_too_large_is_told_with_its_size() -> None:

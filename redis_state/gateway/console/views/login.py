@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 from starlette.responses import RedirectResponse, Response
 
@@ -19,7 +20,10 @@ async def show_login(call: PageCall) -> Response:
     if call.backstage.login_by_url and "token" in call.query:
         return await _log_in(call, call.param("token"), back)
     if call.request.headers.get("sec-fetch-site") != "cross-site":
-        known = await call.backstage.logins.authenticate(call.request)
+        known = None
+        # One who cannot be judged now may have another credential.
+        with suppress(HttpProblem):
+            known = await call.backstage.logins.authenticate(call.request)
         if known is not None:
             return RedirectResponse(f"{call.base}{back}", 303)
     return _form(call, back)
