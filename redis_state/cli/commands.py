@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import io
 import json
@@ -50,6 +51,9 @@ app: typer.Typer = typer.Typer(
 _THREADS_S = 1.0
 # As long as a supervisor is to wait beside a worker's `grace_s`.
 _STOP_S = 20.0
+_MAIN = threading.main_thread()
+# What asyncio calls those of `to_thread`.
+_HANDLER_THREADS = "asyncio_"
 
 Url = Annotated[str | None, typer.Option("--url", help="Server address. Default: REDIS_STATE_URL.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -189,10 +193,19 @@ class _Output(io.FileIO):
 
 
 def _leave_threads() -> None:
-    """End the process of a worker that has stopped, though a handler's thread works on."""
-    time.sleep(_THREADS_S)
-    if any(not each.daemon for each in threading.enumerate() if each != threading.main_thread()):
-        _end_at_once()
+    """End the process of a worker that has stopped, though threads of `to_thread` work on.
+
+    Those of the pool's own are waited for, and what is registered for the end is called.
+    """
+    while True:
+        time.sleep(_THREADS_S)
+        left = [each.name for each in threading.enumerate() if not each.daemon and each != _MAIN]
+        if not left:
+            return
+        if all(name.startswith(_HANDLER_THREADS) for name in left):
+            break
+    atexit._run_exitfuncs()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no other way
+    _end_at_once()
 
 
 def _stop_with_stdin(grace_s: float) -> None:

@@ -118,7 +118,9 @@ class StepInvoker:
         name = self._name if len(self._name) <= _LONGEST_NAME else part(self._name)
         found, _ = await do_unit(scope, name, scope.path, work, policy)
         if self._type is not None and "typed" in found:
-            return self._type.validate_python(found["typed"], by_alias=False, by_name=True), False
+            # As JSON, which a strict type reads other things from.
+            typed = codec.encode(found["typed"])
+            return self._type.validate_json(typed, by_alias=False, by_name=True), False
         return _read(found), found.get("failure", False)
 
     def _write_typed(self, result: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -125,12 +126,14 @@ async def test_what_was_done_after_a_failure_is_undone_when_the_task_is_cancelle
 async def test_a_retry_keeps_a_failure_behind_which_steps_are_recorded(
     store: RedisStateStore, wrap: type[Exception] | None
 ) -> None:
-    bank = Bank("A", "C")
+    # As texts of errors are: a short one of another class may be anyone's.
+    last = "C, the card of the company"
+    bank = Bank("A", last)
 
     async def handler(ctx: TaskContext) -> list[str]:
         paid = await bank.pay(ctx)
         try:
-            return [paid, await ctx.step("charge C", bank.charge, "C")]
+            return [paid, await ctx.step("charge C", bank.charge, last)]
         except Declined as declined:
             # This checkpoint has the failure recorded, but the handler does not go on.
             await ctx.progress("no")
@@ -142,8 +145,84 @@ async def test_a_retry_keeps_a_failure_behind_which_steps_are_recorded(
         await becomes(client, task, TaskStatus.FAILED)
         bank.bad.clear()
         await client.retry(SESSION, task)
-        assert await client.result(SESSION, task) == ["B", "C"]
-    assert bank.calls == ["A", "B", "C", "C"]
+        assert await client.result(SESSION, task) == ["B", last]
+    assert bank.calls == ["A", "B", last, last]
+
+
+async def test_a_retry_does_no_handled_step_again_for_an_error_without_a_text(
+    store: RedisStateStore,
+) -> None:
+    charged: list[str] = []
+    fails = [True]
+
+    def charge(card: str) -> str:
+        if card == "A" and fails:
+            raise TimeoutError
+        charged.append(card)
+        return card
+
+    async def handler(ctx: TaskContext) -> str:
+        try:
+            paid = await ctx.step("charge A", charge, "A")
+        except TimeoutError:
+            paid = await ctx.step("charge B", charge, "B")
+        if fails:
+            raise ValueError
+        return str(paid)
+
+    async with pool(store, {"h": handler}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        await becomes(client, task, TaskStatus.FAILED)
+        fails.clear()
+        await client.retry(SESSION, task)
+        assert await client.result(SESSION, task) == "B"
+    assert charged == ["B"]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+async def test_a_retry_does_keyed_steps_again_whose_failure_has_other_words(
+    store: RedisStateStore, *, beside: bool
+) -> None:
+    asked: list[bool] = []
+    fails = [True]
+
+    def ask() -> str:
+        asked.append(bool(fails))
+        if fails:
+            raise Refused(503, None)
+        return "answer"
+
+    async def handler(ctx: TaskContext) -> Any:
+        began = asyncio.Event()
+
+        async def tool() -> str:
+            try:
+                return str(await ctx.keyed_step("model", "k", ask))
+            except Refused:
+                await ctx.checkpoint()
+                await began.wait()
+                raise RuntimeError("the tool gave up") from None
+
+        async def other() -> None:
+            await ctx.step("other", str)
+            await ctx.step("and another", str)
+            began.set()
+
+        if beside:
+            return (await asyncio.gather(ctx.step("tool", tool), other()))[0]
+        try:
+            return await ctx.keyed_step("model", "k", ask)
+        except Refused:
+            await ctx.step("notify", str)
+            raise RuntimeError("the agent is away") from None
+
+    async with pool(store, {"h": handler}) as client:
+        task = await client.submit("h", session_id=SESSION)
+        await becomes(client, task, TaskStatus.FAILED)
+        fails.clear()
+        await client.retry(SESSION, task)
+        assert await client.result(SESSION, task) == "answer"
+    assert asked == [True, False]
 
 
 @pytest.mark.parametrize("before", [None, "charge B"])

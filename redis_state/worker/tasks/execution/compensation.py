@@ -173,11 +173,11 @@ class Compensations:
                 self._cancels = True
                 self._inbox.record_soon(ON_CANCEL, b"true")
 
-    def step_failed(self, entry: str, error: Exception, place: int | None) -> None:
+    def step_failed(self, entry: str, error: Exception, place: int | None, *, keyed: bool) -> None:
         """Remember a step that failed: its handler may handle that, and every later run must too.
 
-        It is recorded if the handler comes to another checkpoint. One without a ``place`` is for a
-        rehearsal alone.
+        It is recorded once, if the handler comes to another checkpoint. One without a ``place`` is
+        for a rehearsal alone.
         """
         if found_in(error, *_NO_FAILURES) is not None or FAILED + entry in self._started.journal:
             return
@@ -185,8 +185,10 @@ class Compensations:
         if len(self._failed_steps) < _MOST_ERRORS:
             self._failed_steps[entry] = failed
         if place is not None:
-            note = {"error": [*failed, state_of_error(error)], "place": place}
-            self._inbox.record_later(FAILED + entry, self._payloads.document(note, "error"))
+            note = {"error": list(failed), "state": state_of_error(error), "place": place}
+            note |= {"keyed": True} if keyed else {}
+            document = self._payloads.document(note, "error", "state")
+            self._inbox.record_later(FAILED + entry, document)
 
     def begin(self, steps: Steps, handling: asyncio.Task[Any]) -> bool:
         """Begin a run; return whether it only rehearses, because the task can only fail.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from time import monotonic
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
 from redis_state.errors import BackendError, HandlerChanged, InvalidField
 from redis_state.models import UpdateType
@@ -63,6 +63,13 @@ class StepPolicy:
             raise InvalidField("inline_bytes", "0 or more bytes are needed")
 
 
+class _StepFailed(Protocol):
+    """What is called with a step that has failed."""
+
+    def __call__(self, entry: str, error: Exception, place: int | None, *, keyed: bool) -> None:
+        """Remember it."""
+
+
 class Steps(CallNames):
     """The steps of one run, or of one branch of its handler."""
 
@@ -88,7 +95,7 @@ class Steps(CallNames):
         # What earlier runs have seen fail, and their handlers have handled.
         self._failures = failures_of(started.journal)
         # Called with each step that has failed; it is kept for later runs if it has a place.
-        self.failed: Callable[[str, Exception, int | None], None] = _ignore
+        self.failed: _StepFailed = _ignore
 
     def effect_id(self, name: str | None) -> str:
         """Return the key of a step's effects. See `TaskContext.effect_id`."""
@@ -307,7 +314,8 @@ class Steps(CallNames):
             working = WORKING.get()
             outermost = entry if working is None else working.entries[0]
             kept = keyed or working is None
-            self.failed(entry, error, self.place_of(outermost) if kept else None)
+            place = self.place_of(outermost) if kept else None
+            self.failed(entry, error, place, keyed=keyed)
             raise
         else:
             return result
@@ -320,8 +328,9 @@ class Steps(CallNames):
     def _fail_again(self, entry: str) -> NoReturn:
         """Raise the error of a step that failed in an earlier run. Errors: PayloadUnreadable."""
         note, of = self._failures.pop(entry), f"task {self._keys.task_id!r}"
-        failed = self._store.base.payloads.need_within(note["error"], of=of, field=entry)
-        raise error_again(*failed)
+        parts = [note["error"], note.get("state")]
+        (kind, text), state = self._store.base.payloads.need_within(parts, of=of, field=entry)
+        raise error_again(kind, text, state)
 
     async def _tried(
         self,
@@ -412,7 +421,7 @@ def effect_id(namespace: str, session_id: str, task_id: str, entry: str) -> str:
     return codec.fingerprint("effect", namespace, session_id, task_id, entry)
 
 
-def _ignore(_entry: str, _error: Exception, _place: int | None) -> None:
+def _ignore(entry: str, error: Exception, place: int | None, *, keyed: bool) -> None:
     """Do nothing about a step that has failed."""
 
 

@@ -64,16 +64,20 @@ def overdue_pauses(journal: Mapping[str, Any], error: str, *, beyond: Collection
 
 
 def failed_steps(journal: Mapping[str, Any], error: str, *, beyond: Collection[str]) -> list[str]:
-    """Find the steps that failed behind the last recorded one, and those that failed the task."""
+    """Find the steps that failed behind the last recorded one, and those that failed the task.
+
+    Of keyed steps all: which of them did is in no text, as an agent or its tools have words of
+    their own for it.
+    """
     last = max((note.place for entry, note in steps_of(journal) if entry not in beyond), default=0)
     found: list[str] = []
     for entry, note in failures_of(journal).items():
         match note["error"]:
-            case [str(kind), str(text), *_]:
+            case [str(kind), str(text)]:
                 failed_it = is_of_failure(error, kind, text)
             case _:  # sealed, it cannot be compared
                 failed_it = False
-        if failed_it or note["place"] > last:
+        if failed_it or note.get("keyed") or note["place"] > last:
             found.append(FAILED + entry)
     return found
 
