@@ -100,9 +100,11 @@ class HttpTasks:
         return SessionTaskPage([read_session(each) for each in listed], found["cursor"])
 
     async def count(self, *, session_id: str) -> dict[TaskStatus, int]:
-        """Count the tasks of a session by status."""
+        """Count the tasks of a session by status. Those that are only archived do not count."""
         found = await self._caller.call(Ask("GET", ("sessions", _id("session_id", session_id))))
-        return dict.fromkeys(TaskStatus, 0) if found is None else read_counts(found["counts"])
+        if found is None or found.get("archived"):
+            return dict.fromkeys(TaskStatus, 0)
+        return read_counts(found["counts"])
 
     async def children(self, session_id: str, task_id: str) -> Sequence[TaskState]:
         """List the tasks that a task has spawned, the first spawned first."""

@@ -8,11 +8,16 @@ from redis_state.gateway.results.base import ResultShape
 
 
 class SessionResult(ResultShape):
-    """A session, and how many tasks of each status it has."""
+    """A session, and how many tasks of each status it has.
+
+    An ``archived`` one is in the archive alone. Of an ``incomplete`` one the newest are counted.
+    """
 
     session_id: str
     counts: dict[str, int]
     newest_at: datetime | None = None
+    archived: bool = False
+    incomplete: bool = False
 
 
 class SessionsResult(ResultShape):

@@ -41,12 +41,27 @@ async def list_sessions(call: ApiCall) -> Response:
 
 
 async def read_session(call: ApiCall) -> Response:
-    """Read how many tasks of each status a session has."""
+    """Read how many tasks of each status a session has: in Redis, else in the archive."""
     session_id = call.path["session"]
     counts = await _counts(call, session_id)
+    archived = incomplete = False
+    if not any(counts.values()) and await _may_be_archived(call, session_id):
+        tasks, incomplete = await tasks_of_session(call.store, session_id)
+        archived = True
+        for task in tasks:
+            # A host's task may have a status of its own.
+            counts[task.status.value] = counts.get(task.status.value, 0) + 1
     if not any(counts.values()):
         raise not_found()
-    return answer({"session_id": session_id, "counts": counts, "newest_at": None})
+    return answer(
+        {
+            "session_id": session_id,
+            "counts": counts,
+            "newest_at": None,
+            "archived": archived,
+            "incomplete": incomplete,
+        }
+    )
 
 
 async def read_trees(call: ApiCall) -> Response:
@@ -75,6 +90,12 @@ async def forget_session(call: ApiCall) -> Response:
         actor=call.principal.subject,
     )
     return answer(report.document())
+
+
+async def _may_be_archived(call: ApiCall, session_id: str) -> bool:
+    has_archive = call.store.settings.archive_url is not None
+    # Tasks of a host are not counted, and are no reason to read the archive.
+    return has_archive and not await call.store.list_tasks(session_id)
 
 
 async def _counts(call: ApiCall, session_id: str) -> dict[str, int]:

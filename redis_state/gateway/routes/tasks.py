@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from redis_state.errors import CursorGap, InvalidField, TaskUnknown
 from redis_state.gateway.answers import answer, forbidden, not_found
+from redis_state.gateway.archived_updates import archived_updates
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.chosen import check_chosen, chosen_by
@@ -51,8 +52,6 @@ from redis_state.worker.tasks.views.branches import tasks_of_branch
 
 _TASK = "/v1/sessions/{session}/tasks/{task}"
 _LARGEST_VERSION = 2**53
-# So many rows of an archived session are read at a time, and so often for one page.
-_PART, _MOST_PARTS = 1_000, 10
 # What a new task may do to others of its session.
 
 
@@ -222,31 +221,11 @@ def _archived(call: ApiCall, wanted: Archived) -> Archived:
 async def _updates(
     call: ApiCall, after: str | None, *, archived: bool, limit: int
 ) -> EntryPage[StateUpdate]:
-    """Read a page of a task's updates, of an archived task from the archive too.
-
-    Such a page reads a bounded part of its session: it may be empty before the end.
-    """
+    """Read a page of a task's updates, of an archived task from the archive too."""
     session_id, task_id = call.task
     if not archived:
         return await call.store.read_updates(session_id, after=after, task_id=task_id, limit=limit)
-    reader, entries, parts = call.store.archive, list[Entry[StateUpdate]](), 0
-    while True:
-        part = partial(reader.updates, session_id, after=after, limit=_PART, task_id=task_id)
-        try:
-            page = await reader.soon(part)
-        except CursorGap:
-            if after is None or not parts:
-                raise
-            # What is before the gap comes first. The next page begins with the gap.
-            return EntryPage(entries, after, at_end=False)
-        parts += 1
-        room = limit - len(entries)
-        entries += page.entries[:room]
-        if len(page.entries) > room:
-            return EntryPage(entries, entries[-1].cursor, at_end=False)
-        if page.at_end or len(entries) == limit or parts == _MOST_PARTS:
-            return EntryPage(entries, page.cursor, at_end=page.at_end)
-        after = page.cursor
+    return await archived_updates(call.store, session_id, after=after, limit=limit, task_id=task_id)
 
 
 async def _found(call: ApiCall) -> TaskView:

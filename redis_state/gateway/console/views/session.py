@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
 
-from redis_state.errors import InvalidField
+from redis_state.errors import CursorGap, InvalidField
 from redis_state.gateway.answers import not_found
+from redis_state.gateway.archived_updates import archived_updates
 from redis_state.gateway.calls import authorise
 from redis_state.gateway.console.operations import (
     LIST_SESSIONS,
@@ -23,15 +26,19 @@ from redis_state.gateway.console.operations import (
 from redis_state.gateway.console.pages import ConsolePage, PageCall
 from redis_state.gateway.console.rendering import render
 from redis_state.gateway.console.views.live import stream_part
-from redis_state.gateway.streaming.events import FrameWriter
+from redis_state.gateway.streaming.events import FrameWriter, check_cursor, position
 from redis_state.gateway.streaming.reading import LiveEvent, read_events
 from redis_state.models import StateUpdate, UpdateType
+from redis_state.store import RedisStateStore
+from redis_state.stores.sessions.session_log import Entry
 
 _PAGE = 100
 _ROWS = 100
 # Trees are whole, and a session may have as many as it has tasks.
 _TREES = 200
 _NUMBER = re.compile(r"[1-9][0-9]{0,14}")
+# The template has links for both kinds of sessions, and a page those of its own kind.
+_NO_PAGES = {"older": None, "newer": None, "is_newest": False, "later": None, "is_first": True}
 _KINDS = [each.value for each in UpdateType]
 
 
@@ -53,12 +60,13 @@ async def show_session(call: PageCall) -> Response:
         "session.html",
         session=path["session"],
         counts=counts["counts"],
+        archived=counts["archived"],
         trees=trees["trees"][-_TREES:],
         older_trees=max(0, len(trees["trees"]) - _TREES),
         incomplete=trees["incomplete"],
         kinds=_KINDS,
         types=_types(call),
-        **await _rows(call, path["session"]),
+        **await (_archived_rows if counts["archived"] else _rows)(call, path["session"]),
     )
 
 
@@ -84,11 +92,63 @@ async def _rows(call: PageCall, session_id: str) -> dict[str, Any]:
     start = max(1, end - _ROWS)
     # Of the newest page: what came while it was read.
     first = numbers[0] if numbers else end
-    rows: list[dict[str, Any]] = []
-    if first > start:
-        rows.append({"gap": {"missed": first - start, "reason": "trimmed"}})
+    gap = [_gap(first - start)] if first > start else []
+    return {
+        **_NO_PAGES,
+        "rows": [*gap, *_visible(call, services, session_id, (each for _, each in found.entries))],
+        "older": first if first > 1 and numbers and first == start else None,
+        "newer": None if end > found.newest else end + _ROWS,
+        "is_newest": end > found.newest,
+        "tail": found.entries[-1][1].cursor if found.entries else "0",
+    }
+
+
+async def _archived_rows(call: PageCall, session_id: str) -> dict[str, Any]:
+    """Return a page of rows and gaps of a session that Redis does not have, the oldest first.
+
+    The archive reads on after a cursor alone. So ``later`` is where the next page begins.
+    """
+    authorise(STREAM_EVENTS, call.principal, {"session": session_id})
+    services = await call.backstage.services()
+    read = partial(archived_updates, services.store, session_id, limit=_ROWS)
+    after, gaps = check_cursor(call.param("after") or None), list[dict[str, Any]]()
+    try:
+        page = await read(after=after)
+    except CursorGap as gap:
+        gaps.append(_gap(gap.missed, gap.reason))
+        page = await read(after=gap.resume_after)
+    if after is None and (lost := await _lost_before(services.store, session_id, page.entries)):
+        gaps.append(_gap(lost))
+    return {
+        **_NO_PAGES,
+        "rows": [*gaps, *_visible(call, services, session_id, page.entries)],
+        "later": None if page.at_end else page.cursor,
+        "is_first": after is None,
+    }
+
+
+async def _lost_before(
+    store: RedisStateStore, session_id: str, entries: Sequence[Entry[StateUpdate]]
+) -> int:
+    """Return how many rows were before the first that is kept, or before the end if none is."""
+    if entries:
+        return position(entries[0].cursor)[0] - 1
+    reader = store.archive
+    found = await reader.soon(partial(reader.session, session_id))
+    # The number of its last row is kept when its rows have been removed.
+    return 0 if found is None or found.last is None else found.last[0]
+
+
+def _gap(missed: int | None, reason: str = "trimmed") -> dict[str, Any]:
+    return {"gap": {"missed": missed, "reason": reason}}
+
+
+def _visible(
+    call: PageCall, services: Any, session_id: str, entries: Iterable[Entry[Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows that who looks may see, of the types of the page."""
     writer, types = FrameWriter(session_id), _types(call)
-    for _, entry in found.entries:
+    for entry in entries:
         update: StateUpdate | None = entry.value
         if update is None or (types and update.update_type.value not in types):
             continue
@@ -96,14 +156,7 @@ async def _rows(call: PageCall, session_id: str) -> dict[str, Any]:
             update = services.visible(call.principal, update)
         if update is not None:
             (event,) = read_events(writer.row(entry.cursor, update))
-            rows.append({"row": _shown(session_id, event)})
-    return {
-        "rows": rows,
-        "older": first if first > 1 and numbers and first == start else None,
-        "newer": None if end > found.newest else end + _ROWS,
-        "is_newest": end > found.newest,
-        "tail": found.entries[-1][1].cursor if found.entries else "0",
-    }
+            yield {"row": _shown(session_id, event)}
 
 
 def _before(call: PageCall) -> int | None:

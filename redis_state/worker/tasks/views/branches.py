@@ -35,6 +35,8 @@ async def tasks_of_branch(
 async def tasks_of_session(store: RedisStateStore, session_id: str) -> tuple[list[TaskState], bool]:
     """Return the tasks of a session in the order of their creation, also those of the archive, and
     whether archived ones are missing: the archive cannot be read, or has too many.
+
+    Errors: ArchiveUnavailable for a session of which Redis has no task.
     """
     if store.settings.archive_url is None:
         return await store.list_tasks(session_id), False
@@ -48,9 +50,10 @@ async def _with_archived(
     try:
         return await reader.soon(lambda: reader.tasks_or_more(session_id, fetch=False))
     except ArchiveUnavailable:
-        if needed:
+        live = [] if needed else await store.list_tasks(session_id)
+        if not live:
             raise
-        return await store.list_tasks(session_id), True
+        return live, True
 
 
 async def reread_branch(store: RedisStateStore, known: Sequence[TaskState]) -> list[TaskState]:
