@@ -121,7 +121,8 @@ class ScheduleStore:
             flat,
             lambda record: self._read(schedule_id, record),
         )
-        if found is None and await self._base.scripts.read(flat, key, command="HGETALL"):
+        there: list[bytes] = await self._base.scripts.read(flat, key, command="HGETALL")
+        if found is None and there:
             # None would say that it was deleted, and no worker would look at it any more.
             raise CorruptState(key, "the schedule cannot be read")
         return found
