@@ -326,7 +326,9 @@ async def test_calls_of_a_folder_that_says_nothing_leave_a_bounded_number_of_thr
     kept = first.read_bytes()
     # To open it waits for who writes it, as for a server of files that has gone.
     first.unlink()
-    os.mkfifo(first)
+    silent = tmp_path / "silent"
+    os.mkfifo(silent)
+    os.link(silent, first)
 
     def left() -> int:
         named = [each.name for each in threading.enumerate()]
@@ -339,10 +341,14 @@ async def test_calls_of_a_folder_that_says_nothing_leave_a_bounded_number_of_thr
     assert before < left() <= before + calls._MOST_THREADS
     with pytest.raises(ArchiveUnavailable, match="earlier calls"):
         await archive.erased(["s1"])
-    writer = os.open(first, os.O_RDWR)
     (log / "kept").write_bytes(kept)
     (log / "kept").rename(first)
-    os.close(writer)
-    await eventually(lambda: left() == before, "they end")
+
+    def have_ended() -> bool:
+        # One may open it again, behind the writer that it has waited for.
+        os.close(os.open(silent, os.O_RDWR))
+        return left() == before
+
+    await eventually(have_ended, "they end")
     patient = ParquetArchive(tmp_path.as_uri(), namespace="n")
     assert await patient.erased(["s1"]) == {}
