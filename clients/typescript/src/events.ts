@@ -160,9 +160,8 @@ class Connection {
     this.#wait();
     const headers: Record<string, string> = { accept: "text/event-stream" };
     if (cursor !== undefined) headers["last-event-id"] = cursor;
-    const response = await failing(
-      send(new Request(url, { headers, signal: this.#abort.signal, cache: "no-store" })),
-    );
+    const request = new Request(url, { headers, signal: this.#abort.signal, cache: "no-store" });
+    const response = await failing(this.#unless(send(request)));
     if (!response.ok) throw await GatewayError.of(response);
     const kind = response.headers.get("content-type") ?? "";
     if (response.body === null || !kind.startsWith("text/event-stream")) {
@@ -171,14 +170,14 @@ class Connection {
     const body = response.body.getReader();
     try {
       for (;;) {
-        const { done, value } = await failing(body.read());
+        const { done, value } = await failing(this.#unless(body.read()));
         if (done) return;
         this.#wait();
         yield value;
       }
     } finally {
-      // Of a connection that is gone there is nothing to cancel.
-      await body.cancel().catch(() => undefined);
+      // Of a connection that is gone there is nothing to cancel. One that hangs is not waited for.
+      void body.cancel().catch(() => undefined);
     }
   }
 
@@ -186,6 +185,21 @@ class Connection {
     clearTimeout(this.#timer);
     this.#signal?.removeEventListener("abort", this.#stop);
     this.#abort.abort();
+  }
+
+  /**
+   * Wait for something, until this connection is aborted. Its request alone cannot say so: Node
+   * forgets that a request has a signal once the request itself is garbage.
+   */
+  #unless<T>(work: Promise<T>): Promise<T> {
+    const { signal } = this.#abort;
+    return new Promise((resolve, reject) => {
+      const stop = (): void => reject(new DOMException("the connection is aborted", "AbortError"));
+      const leave = (): void => signal.removeEventListener("abort", stop);
+      signal.addEventListener("abort", stop);
+      if (signal.aborted) stop();
+      work.then(resolve, reject).finally(leave);
+    });
   }
 
   #wait(): void {

@@ -1,7 +1,11 @@
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { after, before, test } from "node:test";
+import { setImmediate } from "node:timers/promises";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 
 import {
   createGatewayClient,
@@ -183,6 +187,29 @@ test("streams that end at once are no gateway, and are asked for later each time
     const odd = createGatewayClient({ baseUrl: `http://127.0.0.1:${port}`, token: "t" });
     await assert.rejects(until(odd.events("s", { patienceMs: 500 }), () => false), { status: 0 });
     assert.ok(asked > 1 && asked < 9, `${asked}`);
+    server.close();
+  }
+});
+
+test("a connection that hangs ends with its caller, whatever the collector of garbage does", async () => {
+  setFlagsFromString("--expose-gc");
+  const collect = runInNewContext("gc") as () => void;
+  for (const begins of [false, true]) {
+    const server = createServer((_, response) => {
+      if (begins) response.writeHead(200, { "content-type": "text/event-stream" }).write(":\n\n");
+    });
+    await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
+    const { port } = server.address() as AddressInfo;
+    const held = createGatewayClient({ baseUrl: `http://127.0.0.1:${port}`, token: "t" });
+    const stopped = new AbortController();
+    const quiet = until(held.events("s", { signal: stopped.signal }), () => true);
+    quiet.catch(() => undefined);
+    await once(server, "request");
+    await setImmediate();
+    collect();
+    stopped.abort(new Error("enough"));
+    await assert.rejects(quiet, /enough/);
+    server.closeAllConnections();
     server.close();
   }
 });
