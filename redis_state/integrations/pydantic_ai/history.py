@@ -59,7 +59,7 @@ class History:
         found = await ctx.step("load the history", read)
         messages = ModelMessagesTypeAdapter.validate_python(found["messages"])
         if messages and isinstance(last := messages[-1], ModelResponse) and last.tool_calls:
-            # The task before has ended with calls for somebody else: no prompt may follow them.
+            # The task before has ended with calls that others answer: no prompt may follow them.
             messages = repair_messages(messages)
         return Loaded(messages, found["last"])
 

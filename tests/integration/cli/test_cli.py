@@ -252,7 +252,7 @@ main()
 async def test_as_the_first_process_of_a_container_a_command_ends_with_sigterm(
     store: RedisStateStore,
 ) -> None:
-    # It numbers its processes anew, as a container does.
+    # It numbers its processes from 1, as a container does.
     unshare = ("unshare", "--fork", "--pid", "--kill-child")
     if not shutil.which("unshare") or children.run([*unshare, "true"], check=False).returncode:
         pytest.skip("no namespace of processes can be made here")

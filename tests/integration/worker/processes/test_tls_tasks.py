@@ -16,10 +16,11 @@ pytest.importorskip("cryptography", reason="needs the crypto extra")
 
 from redis_state import RedisStateStore, Settings, TokenResolved, TokenUnknown
 from redis_state.testing import eventually
-from redis_state.worker import OpenPause, Rate, TaskClient, TaskContext
+from redis_state.worker import Handler, OpenPause, Rate, TaskClient, TaskContext
 from tests.support.payloads import KEYS
-from tests.support.processes.pools import pool
+from tests.support.processes.pools import SESSION, pool
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
+from tests.support.tasks.schedules import hourly
 
 CALLERS = 40
 _SOON = timedelta(milliseconds=50)
@@ -76,7 +77,59 @@ async def ask(client: TaskClient, number: int) -> None:
     assert Rate(7, timedelta(minutes=1)) in (await client.rates.list()).values()
 
 
-@pytest.mark.parametrize("do", [call, ask])
+class Away(Exception):
+    """What a model says that is not there."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+async def fallback(ctx: TaskContext) -> Any:
+    """Ask two models of which the first is away in the first run alone, then a person."""
+
+    def first() -> str:
+        if ctx.attempt == 1:
+            raise Away(503)
+        return "first"
+
+    try:
+        found = await ctx.keyed_step("ask", "a {}*:\u00e9", first)
+    except Away as away:
+        found = [await ctx.keyed_step("ask", "b", lambda: ctx.input), away.status]
+    return [found, (await ctx.pause("ask")).value]
+
+
+async def fall_back(client: TaskClient, number: int) -> None:
+    session = f"s {number} {{}}*:%\u00e9"
+    task = await client.submit("fallback", f"second {number}", session_id=session)
+    found: list[OpenPause] = await eventually(
+        lambda: client.pauses(session), "it asks", timeout_s=60
+    )
+    await client.approve(str(found[0].token), number, session_id=session, idempotency_key="once")
+    assert await client.result(session, task, timeout_s=60) == [
+        [f"second {number}", 503],
+        number,
+    ]
+
+
+async def trigger(client: TaskClient, number: int) -> None:
+    """Trigger the schedule of all callers, twice under one key."""
+    if number == 0:
+        await client.schedules.save(hourly("of all", handler="echo"))
+    await eventually(client.schedules.list, "it is saved", timeout_s=60)
+    made = {
+        (await client.schedules.trigger("of all", idempotency_key=f"k {number}")).task_id
+        for _ in range(2)
+    }
+    assert len(made) == 1
+    assert await client.result(SESSION, made.pop(), timeout_s=60) is None
+
+
+HANDLERS: dict[str, Handler] = {"echo": echo, "family": family, "fallback": fallback}
+
+
+@pytest.mark.parametrize("do", [call, ask, fall_back, trigger])
 async def test_40_callers_get_their_own_values_though_their_links_die(
     settings: Settings, tmp_path: Path, do: Callable[[TaskClient, int], Awaitable[None]]
 ) -> None:
@@ -90,7 +143,7 @@ async def test_40_callers_get_their_own_values_though_their_links_die(
         changed["call_timeout_s"] = 20.0
         async with (
             RedisStateStore(settings.model_copy(update=changed)) as store,
-            pool(store, {"echo": echo, "family": family}, max_tasks=20) as client,
+            pool(store, HANDLERS, max_tasks=20) as client,
         ):
             # Before it is connected, calls have the shorter deadline of connecting.
             assert await store.load_memory_state("first") is None
