@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from datetime import UTC, datetime
 from json import dumps
 from typing import Any, cast
 
@@ -38,7 +39,7 @@ from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as McpTool
 from openai import APIConnectionError
 from openai.types.responses import ResponseCustomToolCall
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField, TaskFailed
@@ -475,10 +476,31 @@ class Named(BaseModel):
     amount: int = Field(serialization_alias="Amount")
 
 
-async def test_a_typed_result_may_be_written_by_other_names(store: RedisStateStore) -> None:
-    @function_tool(output_type=Named)
-    def pay() -> Named:
-        return Named(amount=5)
+class Strict(BaseModel):
+    """A result that takes no text for a time, but from JSON."""
+
+    model_config = ConfigDict(strict=True)
+
+    at: datetime
+    parts: tuple[int, ...]
+
+
+STRICT = Strict(at=datetime(2026, 11, 27, tzinfo=UTC), parts=(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("made", "shown"),
+    [
+        (Named(amount=5), '{"Amount":5}'),
+        (STRICT, '{"at":"2026-11-27T00:00:00Z","parts":[1,2]}'),
+    ],
+)
+async def test_a_typed_result_may_be_written_otherwise_than_it_is_made(
+    store: RedisStateStore, made: BaseModel, shown: str
+) -> None:
+    @function_tool(output_type=type(made))
+    def pay() -> Any:
+        return made
 
     clerk = agent_of(scripted([call("pay")], "done"), tools=[pay])
     plain = outputs((await Runner.run(clerk, "go", run_config=QUIET)).to_input_list())
@@ -490,4 +512,4 @@ async def test_a_typed_result_may_be_written_by_other_names(store: RedisStateSto
         return outputs(result.to_input_list())
 
     ended = await run_to_the_end(store, durable(handler))
-    assert ended.result == plain == {"pay": '{"Amount":5}'}, ended.error
+    assert ended.result == plain == {"pay": shown}, ended.error
