@@ -183,7 +183,7 @@ class UpdateCopies:
         """Return whether the archive has a row. Then it has those of its log before it, too."""
         n, ms = place
         rows = await self._archive.rows(session_id, after=(n - 1, ms), count=1, over_gaps=True)
-        return bool(rows) and rows[0].place == (ms, n)
+        return rows is not None and [each.place for each in rows] == [(ms, n)]
 
 
 def log_of(store: RedisStateStore, session_id: str) -> Log:

@@ -29,11 +29,8 @@ def row(live: RedisStateStore, n: int, ms: int) -> ArchivedRow:
     update = StateUpdate(
         session_id=SESSION, task_id="t", update_type=UpdateType.PROGRESS, content={"old": n}
     )
-    return ArchivedRow(n, ms, *_parts(live.updates.write(update)))
-
-
-def _parts(written: tuple[bytes, bytes]) -> tuple[bytes, str, bytes]:
-    return written[0], "t", written[1]
+    row_id, data = live.updates.write(update)
+    return ArchivedRow(n, ms, row_id, "t", data)
 
 
 async def keep(archive: Archive, rows: list[ArchivedRow], after: ArchivedRow | None = None) -> None:
@@ -130,7 +127,8 @@ async def test_rows_of_two_logs_among_one_another_are_read_over_gaps_without_a_n
     await keep(archive, first)
     second = [row(live, n, begin_ms + 10 * n + 5) for n in (1, 2)]
     await keep(archive, second, after=first[-1])
-    after, found, missed = None, list[bytes](), list[int | None]()
+    after: str | None = None
+    found, missed = list[bytes](), list[int | None]()
     async with ArchiveReader(live, archive) as reader:
         while len(found) < len([*first, *second]):
             try:
