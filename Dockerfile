@@ -14,7 +14,7 @@ COPY pyproject.toml README.md LICENSE pytest_redis_state.py ./
 COPY requirements requirements
 COPY lua lua
 COPY redis_state redis_state
-RUN pip install '.[worker,gateway,forms,cli,http,crypto,otel,prometheus,uvloop]' -c requirements/dev.txt && rm -rf /build
+RUN pip install '.[worker,gateway,forms,cli,http,crypto,otel,prometheus,uvloop,postgres,parquet]' -c requirements/dev.txt && rm -rf /build
 
 # The command puts the working directory on the import path: the pool needs only this folder beside
 # the installed package.

@@ -255,6 +255,17 @@ class SessionRows:
     rows: Sequence[ArchivedRow]
     lost_behind: tuple[int, int] | None = None
 
+    @property
+    def last(self) -> tuple[int, int] | None:
+        """Return the last row that the archive has once these are written: the latest by its time.
+
+        Those of a log that began again on a server whose clock had gone back come before others.
+        """
+        last = self.after if self.lost_behind is None else self.lost_behind
+        if self.rows and (last is None or self.rows[-1].place > last[::-1]):
+            last = self.rows[-1].place[::-1]
+        return last
+
 
 @dataclass(frozen=True, slots=True)
 class ArchiveBatch:

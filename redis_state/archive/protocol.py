@@ -195,8 +195,11 @@ class Archive(Protocol):
         """
         ...
 
-    async def erased(self, session_ids: Sequence[str]) -> Mapping[str, int]:
-        """Return up to which time of the Redis server sessions were erased, in us, if any were."""
+    async def erased(self, scopes: Sequence[str]) -> Mapping[str, int]:
+        """Return up to which time of the Redis server scopes were erased, in us, if any were.
+
+        That of a session is its `session_scope`.
+        """
         ...
 
     async def sessions_of(

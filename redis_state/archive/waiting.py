@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from math import inf
 
 from redis_state.primitives.waiting_since import WaitingSince
 from redis_state.primitives.watchlist import WatchList, read_entry
 from redis_state.scripts import topic_text
-from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import LISTED_MS, session_entry
 from redis_state.stores.sessions.task_status import watch_entry
@@ -77,12 +75,6 @@ class ArchiveList:
             self._keys.archive_watch, ms_of_score=lambda score: score / 1000 - LISTED_MS
         )
         return ArchiveBacklog(tasks, oldest_s)
-
-
-def many_updates(settings: Settings) -> float:
-    """Return from how many new updates on a session is looked at soon: the oldest may be lost."""
-    most = settings.max_updates_per_session
-    return max(most // 4, 1) if most else inf
 
 
 def session_of_entry(entry: bytes) -> str | None:

@@ -30,6 +30,13 @@ SELECT set_config('TimeZone', 'UTC', {local}), set_config('client_encoding', 'UT
 _PATIENT: Final[LiteralString] = "SELECT set_config('statement_timeout', %s, true)"
 # A server whose machine has gone is found by these, whatever the deadline of a call is.
 _ALIVE: Final = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+# What a server says of a login, what else is final, and what may pass. The rest of the text of an
+# error may quote the URL.
+LOGIN: Final = ("password authentication failed", "no password supplied", "no pg_hba.conf entry")
+FINAL: Final = ("certificate verify failed", "does not match host name", "does not support SSL")
+_PASSING: Final = (
+    *("Connection refused", "timeout expired", "starting up", "shutting down", "too many"),
+)
 # States of errors: the schema or a table is not there.
 NO_TABLES: Final = frozenset({"3F000", "42P01"})
 _OF_A_CONNECTION: Final = _SETTINGS.format(local="false")
@@ -118,6 +125,15 @@ def is_deadlock(error: psycopg.Error) -> bool:
     return (error.sqlstate or "").startswith("40")
 
 
+def known_text(error: psycopg.Error) -> str:
+    """Return what of an error's text is known to quote nothing; nothing of others."""
+    return next((known for known in (*LOGIN, *FINAL, *_PASSING) if known in str(error)), "")
+
+
 def problem(error: psycopg.Error) -> str:
-    """Return what is wrong, without the text, which may quote what was to be written."""
-    return " ".join(filter(None, (type(error).__name__, error.sqlstate)))
+    """Return what is wrong, without the text, which may quote what was to be written.
+
+    Without a state the error is one of a connection: see `known_text`.
+    """
+    code = error.sqlstate or known_text(error)
+    return " ".join(filter(None, (type(error).__name__, code)))

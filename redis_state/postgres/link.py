@@ -23,12 +23,15 @@ from redis_state.errors import (
 )
 from redis_state.futures import unawaited
 from redis_state.postgres.connection import (
+    FINAL,
+    LOGIN,
     NO_TABLES,
     PostgresConnection,
     close,
     connect,
     cut,
     is_deadlock,
+    known_text,
     problem,
 )
 from redis_state.postgres.migrations import applied_version, apply_migrations
@@ -47,10 +50,6 @@ _MAKING_S = 3600.0
 _PASSING = ("08", "40", "57", "53", "25006", "55P03", "XX")
 _FULL = "53100"
 _NO_RIGHT = "42501"
-# What a server says of a login, and what else is final. The rest of its text may quote the URL.
-_LOGIN = ("password authentication failed", "no password supplied", "no pg_hba.conf entry")
-_FINAL = ("certificate verify failed", "does not match host name", "does not support SSL")
-_KNOWN = ("Connection refused", "timeout expired", "starting up", "shutting down", "too many")
 
 
 class PostgresLink:
@@ -167,15 +166,12 @@ class PostgresLink:
                 f"{problem(error)}"
             ) from None
         if is_new or not state:
-            text = str(error)
-            for known in (*_LOGIN, *_FINAL, *_KNOWN):
-                if known in text:
-                    if known in _LOGIN:
-                        raise AuthenticationFailed(self.address, known) from None
-                    if known in _FINAL:
-                        raise BackendUnavailable(self.address, known, final=True) from None
-                    return known
-            return problem(error)
+            known = known_text(error)
+            if known in LOGIN:
+                raise AuthenticationFailed(self.address, known) from None
+            if known in FINAL:
+                raise BackendUnavailable(self.address, known, final=True) from None
+            return known or problem(error)
         if state == _FULL:
             raise StoreFull(f"{self.address}: the disk is full") from None
         if state in NO_TABLES or state.startswith(_PASSING):

@@ -137,6 +137,12 @@ class WatchList:
             self._shard(entry), entry=entry, delay_ms=delay_ms, stands="sooner"
         )
 
+    def begin_bring_forward(self, entry: bytes, *, delay_ms: int) -> asyncio.Future[Any]:
+        """Queue `bring_forward` at once, before whatever the caller sends next."""
+        return self._scripts.begin_watch_entry(
+            self._shard(entry), entry=entry, delay_ms=delay_ms, stands="sooner"
+        )
+
     async def has(self, entry: bytes) -> bool:
         """Return whether an entry is on the list."""
         commands = self._scripts.transport.commands

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import TypeVar
 
 from redis_state.errors import ConfigError
@@ -133,6 +134,12 @@ def record_list(base: Base, what: ArchiveClass) -> RecordList | None:
 def session_check_ms(settings: Settings) -> int:
     """Return how often a session is looked at: long before its updates would expire."""
     return min(max(ms(settings.updates_ttl) // 8, _LEAST_CHECK_MS), _LONGEST_CHECK_MS)
+
+
+def many_updates(settings: Settings) -> float:
+    """Return from how many new updates on a session is looked at soon: the oldest may be lost."""
+    most = settings.max_updates_per_session
+    return max(most // 4, 1) if most else inf
 
 
 def session_entry(session_id: str) -> bytes:

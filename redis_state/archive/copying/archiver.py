@@ -29,13 +29,10 @@ from redis_state.archive.copying.rounds import (
 )
 from redis_state.archive.copying.sizes import in_slices
 from redis_state.archive.copying.updates import CopiedUpdates, UpdateCopies
+from redis_state.archive.erased import of_sessions, session_scope
 from redis_state.archive.model import ArchiveBatch, ArchivedTask, ArchiveVerdict
 from redis_state.archive.protocol import Archive
-from redis_state.archive.waiting import (
-    ArchiveList,
-    many_updates,
-    session_of_entry,
-)
+from redis_state.archive.waiting import ArchiveList, session_of_entry
 from redis_state.errors import (
     ArchiveUnavailable,
     CorruptState,
@@ -47,7 +44,7 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import WatchClaim
 from redis_state.scripts import Reply, ReplyCode
 from redis_state.store import RedisStateStore
-from redis_state.stores.archive_list import session_check_ms
+from redis_state.stores.archive_list import many_updates, session_check_ms
 from redis_state.stores.base import ARCHIVE_HOLD_MS
 from redis_state.stores.sessions.task_status import task_of_entry
 from redis_state.stores.task_index import TaskIndex, indexed_move
@@ -134,7 +131,8 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
         named = {each.entry: session_of_entry(each.entry) for each in sessions}
         of_tasks = {each.owner for each in ended}
         wanted = sorted(of_tasks | {each for each in named.values() if each is not None})
-        erased = await self._archive.erased(wanted)
+        marks = await self._archive.erased([session_scope(each) for each in wanted])
+        erased = of_sessions(marks, wanted)
         # Once a task is marked, only this leads to the updates that its end holds.
         unclaimed = of_tasks.difference(named.values())
         await self._watch_sessions(unclaimed, within_ms=self._session_ms)
@@ -253,8 +251,9 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
             return None
         if session_id not in copied.whole:
             return AGAIN_MS
-        rows = self._store.updates.keys(session_id).rows
-        there = await self._store.transport.commands.exists(rows)
+        # A log that was cleared keeps its numbers: who appends to it need not list it again.
+        ids = self._store.updates.keys(session_id).ids
+        there = await self._store.transport.commands.exists(ids)
         return self._delay_ms(session_id, copied) if there else None
 
     def _delay_ms(self, session_id: str, copied: CopiedUpdates) -> int:

@@ -31,7 +31,7 @@ from redis_state.archive.copying.rounds import (
 )
 from redis_state.archive.copying.sizes import in_slices
 from redis_state.archive.copying.sources import RecordReader
-from redis_state.archive.erased import scope_of
+from redis_state.archive.erased import of_sessions, scope_of, session_scope
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRecord,
@@ -113,7 +113,9 @@ class RecordArchiver(ArchiverRounds[ArchivedRecord, RecordReport]):
             await self._pace.rest()
             if not found:
                 continue
-            erased = await self._archive.erased(sorted({each.owner for each in found}))
+            owners = sorted({each.owner for each in found})
+            marks = await self._archive.erased([session_scope(each) for each in owners])
+            erased = of_sessions(marks, owners)
             left = await self._without_erased(found, erased, done)
             for some in in_slices(left, lambda each: each.size):
                 await self._archive_some(some, done)

@@ -25,6 +25,7 @@ log: logging.Logger = logging.getLogger(__name__)
 _TOGETHER = 8
 _FIRST = 16
 Place = tuple[int, int]
+_START: Place = (0, 0)
 _NONE_ERASED: Mapping[str, int] = MappingProxyType({})
 
 
@@ -135,9 +136,8 @@ class UpdateCopies:
                 if page.at_end:
                     copied.whole[session_id] = page.end
                 else:
-                    was = left[session_id]
-                    written = (rows[-1].n, rows[-1].ms) if rows else was.written
-                    following[session_id] = _Position(written, page.last, was.erased_us)
+                    erased_us = left[session_id].erased_us
+                    following[session_id] = _Position(page.found.last, page.last, erased_us)
             sizes = [len(row.data) for each in news for row in each.rows]
             left, count = following, next_count(sizes)
 
@@ -154,15 +154,21 @@ class UpdateCopies:
     async def _read(self, session_id: str, position: _Position, count: int) -> _Read | None:
         """Read a page; None if the log changes its history while it is read."""
         log, after = log_of(self._store, session_id), position.read
+        lost_behind: Place | None = None
         try:
             try:
                 cursor = None if after is None else f"{after[0]}-{after[1]}"
-                page, missed, lost = await log.read(after=cursor, count=count), 0, None
+                page, missed = await log.read(after=cursor, count=count), 0
             except CursorGap as gap:
-                if gap.reason == "ahead":
+                end = log.place_of(await log.end()) or _START
+                if gap.reason in ("ahead", "foreign") and await self._has(session_id, end):
+                    # The server lost rows, or its clock has gone back: nothing follows.
                     found = SessionRows(session_id, position.written, ())
-                    return _Read(found, 0, at_end=True, end=_number(gap.resume_after))
-                page, missed, lost = await _read_behind(log, gap, count)
+                    return _Read(found, 0, at_end=True, end=end[0])
+                behind = log.place_of(gap.resume_after) or _START
+                lost = gap.reason == "rewound" and await self._has(session_id, behind)
+                page, missed = await _read_behind(log, gap, count, rewound=lost)
+                lost_behind = behind if lost else None
         except CursorGap:
             return None
         rows = [ArchivedRow(*row) for row in page.rows]
@@ -170,8 +176,14 @@ class UpdateCopies:
             missed = rows[0].n - 1
         last = (rows[-1].n, rows[-1].ms) if rows else after
         rows = [row for row in rows if row.ms * 1000 >= position.erased_us]
-        found = SessionRows(session_id, position.written, rows, lost)
+        found = SessionRows(session_id, position.written, rows, lost_behind)
         return _Read(found, missed, page.at_end, _number(page.cursor), last)
+
+    async def _has(self, session_id: str, place: Place) -> bool:
+        """Return whether the archive has a row. Then it has those of its log before it, too."""
+        n, ms = place
+        rows = await self._archive.rows(session_id, after=(n - 1, ms), count=1, over_gaps=True)
+        return rows is not None and [each.place for each in rows] == [(ms, n)]
 
 
 def log_of(store: RedisStateStore, session_id: str) -> Log:
@@ -184,15 +196,14 @@ def _number(cursor: str) -> int:
     return int(cursor.partition("-")[0])
 
 
-async def _read_behind(log: Log, gap: CursorGap, count: int) -> tuple[Page, int, Place | None]:
-    """Read on behind a gap: also how many rows it has, and behind which row rows were lost.
+async def _read_behind(log: Log, gap: CursorGap, count: int, *, rewound: bool) -> tuple[Page, int]:
+    """Read on behind a gap; also return how many rows it has.
 
-    A log that has expired begins again with its first row. What the archive has is before it.
+    A log that has expired begins again with its first row. What the archive has is before it, or
+    among its rows if the clock of the server has gone back: then the archive does not have the row
+    that a rewound log would have in common. Such a log is read whole: what is there already is not
+    written again.
     """
-    if gap.reason == "foreign":
-        return await log.read(count=count), 0, None
-    page = await log.read(after=gap.resume_after, count=count)
-    if gap.reason == "rewound":
-        n, ms, *_ = gap.resume_after.split("-")
-        return page, 0, (int(n), int(ms))
-    return page, gap.missed or 0, None
+    if gap.reason != "trimmed" and not rewound:
+        return await log.read(count=count), 0
+    return await log.read(after=gap.resume_after, count=count), gap.missed or 0

@@ -256,9 +256,9 @@ class ParquetArchive:
         # As the entry found it. One whose file had gone was worked out again.
         return was[-1]
 
-    async def erased(self, session_ids: Sequence[str]) -> Mapping[str, int]:
-        """Return up to which time of the Redis server sessions were erased, in us, if any were."""
-        return await self._calls.read(lambda reader: erased_in(reader, session_ids))
+    async def erased(self, scopes: Sequence[str]) -> Mapping[str, int]:
+        """Return up to which time of the Redis server scopes were erased, in us, if any were."""
+        return await self._calls.read(lambda reader: erased_in(reader, scopes))
 
     async def sessions_of(
         self, attribute: str, value: Any, *, also: Collection[str] = ()

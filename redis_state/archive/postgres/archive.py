@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from redis_state import limits
 from redis_state.archive.encoding import moment_of_ms, moment_of_us
-from redis_state.archive.erased import scope_of
+from redis_state.archive.erased import scope_of, session_scope
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRecord,
@@ -300,7 +300,8 @@ class PostgresArchive:
 
         async def once() -> ArchivedSession | None:
             async with self._calls.using_long("forget") as connection:
-                await erasing.mark(connection, self._namespace, [session_id], before_us)
+                scope = session_scope(session_id)
+                await erasing.mark(connection, self._namespace, [scope], before_us)
                 was = await self._session(connection, session_id)
                 for statement in sqls.FORGET:
                     await connection.execute(statement, [self._namespace, id_text(session_id)])
@@ -308,10 +309,10 @@ class PostgresArchive:
 
         return await although_in_a_deadlock(once)
 
-    async def erased(self, session_ids: Sequence[str]) -> Mapping[str, int]:
-        """Return up to which time of the Redis server sessions were erased, in us, if any were."""
+    async def erased(self, scopes: Sequence[str]) -> Mapping[str, int]:
+        """Return up to which time of the Redis server scopes were erased, in us, if any were."""
         async with self._calls.using("read") as connection, connection.cursor() as cursor:
-            return await erasing.marks(cursor, self._namespace, session_ids)
+            return await erasing.marks(cursor, self._namespace, scopes)
 
     async def sessions_of(
         self, attribute: str, value: Any, *, also: Collection[str] = ()

@@ -100,6 +100,11 @@ class PostgresCalls:
                     await self._drop(connection, *self._free)
                     raise ArchiveUnavailable(action, f"no answer in {timeout_s:g} s") from None
                 raise await self._failure(action, error, connection) from None
+            except (ValueError, OverflowError) as error:
+                # A time that no calendar has, for one. Its text may quote what was to be written.
+                await self._drop(connection)
+                refused = action == "write"
+                raise ArchiveUnavailable(action, type(error).__name__, refused=refused) from None
             except BaseException:
                 # In the middle of a call: nobody knows what the connection would say next.
                 await self._drop(connection)

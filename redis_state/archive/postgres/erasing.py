@@ -56,21 +56,19 @@ ORDER BY session_id
 async def mark(
     connection: AsyncConnection[Any],
     namespace: str,
-    session_ids: Iterable[str],
+    scopes: Iterable[str],
     before_us: int | None,
 ) -> None:
-    """Take the locks of sessions alone, and mark them as erased, within a transaction."""
-    digests = list({_digest(namespace, each) for each in session_ids})
+    """Take the locks of scopes alone, and mark them as erased, within a transaction."""
+    digests = list({_digest(namespace, each) for each in scopes})
     await connection.execute(_LOCK_ALONE, [[_lock(digest) for digest in digests]])
     if before_us is not None:
         await connection.execute(_MARK, [namespace, moment_of_us(before_us), digests])
 
 
-async def marks(
-    cursor: AsyncCursor[Any], namespace: str, session_ids: Iterable[str]
-) -> dict[str, int]:
-    """Return up to which time sessions were erased, in us, if any were."""
-    digests = {_digest(namespace, each): each for each in session_ids}
+async def marks(cursor: AsyncCursor[Any], namespace: str, scopes: Iterable[str]) -> dict[str, int]:
+    """Return up to which time scopes were erased, in us, if any were."""
+    digests = {_digest(namespace, each): each for each in scopes}
     await cursor.execute(_MARKS, [namespace, list(digests)])
     return {digests[bytes(digest)]: us_of(before) for digest, before in await cursor.fetchall()}
 
@@ -79,10 +77,10 @@ async def without_erased(
     cursor: AsyncCursor[Any], namespace: str, batch: ArchiveBatch
 ) -> ArchiveBatch:
     """Take the locks of a batch's sessions, and leave out what was erased of it."""
-    sessions = erased.sessions_in(batch)
-    locks = [_lock(_digest(namespace, each)) for each in sessions]
+    scopes = erased.scopes_in(batch)
+    locks = [_lock(_digest(namespace, each)) for each in scopes]
     await cursor.execute(_LOCK_TOGETHER, [locks])
-    return erased.without_erased(batch, await marks(cursor, namespace, sessions))
+    return erased.without_erased(batch, await marks(cursor, namespace, scopes))
 
 
 async def sessions_of(

@@ -69,9 +69,9 @@ async def _write_rows(cursor: AsyncCursor[Any], namespace: str, rows: SessionRow
     if rows.rows:
         values = [row_values(namespace, rows.session_id, row) for row in rows.rows]
         await cursor.executemany(sqls.INSERT_ROW, values)
-    last = (rows.rows[-1].n, rows.rows[-1].ms) if rows.rows else rows.lost_behind
-    if last is not None:
-        await cursor.execute(sqls.MOVE_SESSION, [moment_of_ms(last[1]), last[0], *session])
+    if rows.last is not None:
+        n, ms = rows.last
+        await cursor.execute(sqls.MOVE_SESSION, [moment_of_ms(ms), n, *session])
 
 
 async def _write_tasks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -21,7 +22,7 @@ from redis_state.archive.model import (
     TaskEnd,
 )
 from redis_state.archive.opening import open_archive
-from redis_state.archive.protocol import Archive
+from redis_state.archive.protocol import Archive, patience
 from redis_state.archive.queries import ArchiveListing, ArchiveQuery
 from redis_state.archive.reading.artifacts import KeptArtifact, kept_artifacts
 from redis_state.archive.reading.breaker import CallBreaker
@@ -35,6 +36,8 @@ from redis_state.stores.sessions.tasks import microseconds
 T = TypeVar("T")
 
 _PAGE = 100
+# Of the time of a caller who must not be held up: with less left no further page is read.
+_SPARE_S = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +149,12 @@ class ArchiveReader:
     async def tasks_or_more(
         self, session_id: str, *, limit: int = 1000, fetch: bool = True
     ) -> tuple[list[TaskState], bool]:
-        """Return what `tasks` returns, and whether the archive may have more than ``limit``."""
+        """Return what `tasks` returns, and whether the archive may have more.
+
+        Within `soon` no further page is read once half of its time has passed.
+        """
         live = {state.task_id: state for state in await self._store.list_tasks(session_id)}
-        newest = [task async for task in self._tasks_of(session_id, limit)]
+        newest, more = await self._tasks_of(session_id, limit)
         found = [
             (task.created_at, await self.state_of(task) if fetch else self._read(task))
             for task in newest
@@ -156,20 +162,28 @@ class ArchiveReader:
         ]
         found += [(state.created_at, state) for state in live.values()]
         found.sort(key=lambda each: microseconds(each[0]))
-        return [state for _, state in found], len(newest) >= limit
+        return [state for _, state in found], more
 
-    async def _tasks_of(self, session_id: str, limit: int) -> AsyncGenerator[ArchivedTask]:
-        """Yield the archived tasks of a session, the newest first, of each id the last."""
-        after, left = None, limit
-        while left > 0:
+    async def _tasks_of(self, session_id: str, limit: int) -> tuple[list[ArchivedTask], bool]:
+        """Return the archived tasks of a session, the newest first, of each id the last.
+
+        And whether there may be more.
+        """
+        found: list[ArchivedTask] = []
+        after: bytes | None = None
+        loop, ends = asyncio.get_running_loop(), patience.get() - _SPARE_S
+        while len(found) < limit:
+            most = min(limit - len(found), _PAGE)
             page = await self.archive.find(
-                ArchiveListing(session_id=session_id, limit=min(left, _PAGE), after=after)
+                ArchiveListing(session_id=session_id, limit=most, after=after)
             )
-            for task in page.tasks:
-                yield task
-            after, left = page.end, left - len(page.tasks)
+            found += page.tasks
+            after = page.end
             if after is None:
-                return
+                return found, False
+            if loop.time() > ends:
+                break
+        return found, True
 
     async def find(
         self,

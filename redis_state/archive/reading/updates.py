@@ -90,7 +90,8 @@ class UpdateReader:
             raise CursorGap(
                 log.cursor_at(n, ms),
                 reason="trimmed",
-                missed=rows[0].n - 1 - n,
+                # Rows of before the clock went back may be among later ones.
+                missed=rows[0].n - 1 - n if rows[0].n > n else None,
                 # There is no such row. What follows it has the next number.
                 resume_after=log.cursor_at(rows[0].n - 1, rows[0].ms),
             )

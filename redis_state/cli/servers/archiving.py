@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from redis_state.worker.observe.stats import WorkerStats
 
 _CHECK_S = 0.5
-_SAVED_TASKS = "tasks of hosts"
+_BY_NAMES = ("tasks of hosts", "updates of sessions without tasks")
 
 
 async def archive_due(url: str | None, *, backfill: bool, again: bool) -> dict[str, Any]:
@@ -37,19 +37,21 @@ async def archive_due(url: str | None, *, backfill: bool, again: bool) -> dict[s
         WorkingArchivers(store) as signs,
     ):
         await reader.archive.prepare()
-        enlisted, found, left = 0, Counter[str](), list[str]()
+        enlisted, sessions, found, left = 0, 0, Counter[str](), list[str]()
         if backfill or again:
             from redis_state.worker.archiving.again import (  # noqa: PLC0415 - the extra
                 enlist_records,
                 enlist_saved_tasks,
+                enlist_sessions,
             )
 
             enlisted = await backfill_tasks(store, again=again)
             try:
                 enlisted += await enlist_saved_tasks(store, again=again)
+                sessions = await enlist_sessions(store)
             except CommandRefused:
                 # It takes the right to read names, which the index of tasks does not.
-                left.append(_SAVED_TASKS)
+                left += _BY_NAMES
             records_found = await enlist_records(store, again=again)
             found, left = records_found.counts, [*left, *sorted(records_found.left)]
         due_at = monotonic()
@@ -70,7 +72,7 @@ async def archive_due(url: str | None, *, backfill: bool, again: bool) -> dict[s
                 continue
             if monotonic() >= due_at:
                 counts = asdict(total) | copied | {"enlisted": enlisted}
-                counts |= {"enlisted_records": found.total()}
+                counts |= {"enlisted_records": found.total(), "enlisted_sessions": sessions}
                 return counts | {"left": left}
             await asyncio.sleep(_CHECK_S)
 

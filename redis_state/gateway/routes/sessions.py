@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from starlette.responses import Response
 
@@ -43,14 +44,14 @@ async def list_sessions(call: ApiCall) -> Response:
 async def read_session(call: ApiCall) -> Response:
     """Read how many tasks of each status a session has: in Redis, else in the archive."""
     session_id = call.path["session"]
-    counts = await _counts(call, session_id)
+    counts, is_gone = await asyncio.gather(_counts(call, session_id), _is_gone(call, session_id))
     archived = incomplete = False
-    if not any(counts.values()) and await _may_be_archived(call, session_id):
+    if is_gone:
         tasks, incomplete = await tasks_of_session(call.store, session_id)
-        archived = True
-        for task in tasks:
-            # A host's task may have a status of its own.
-            counts[task.status.value] = counts.get(task.status.value, 0) + 1
+        archived = bool(tasks)
+        if archived:
+            # The index of tasks may still list some that have expired.
+            counts = dict.fromkeys(counts, 0) | Counter(task.status.value for task in tasks)
     if not any(counts.values()):
         raise not_found()
     return answer(
@@ -92,10 +93,17 @@ async def forget_session(call: ApiCall) -> Response:
     return answer(report.document())
 
 
-async def _may_be_archived(call: ApiCall, session_id: str) -> bool:
-    has_archive = call.store.settings.archive_url is not None
+async def _is_gone(call: ApiCall, session_id: str) -> bool:
+    """Return whether Redis has no task of a session, and an archive may have some."""
+    if call.store.settings.archive_url is None:
+        return False
+    base = call.store.base
+    newest = await base.records.members(base.keys.tasks(session_id), newest=1)
+    key = base.keys.task(session_id, newest[0]) if newest else None
+    if key is not None and await call.store.transport.commands.exists(key):
+        return False
     # Tasks of a host are not counted, and are no reason to read the archive.
-    return has_archive and not await call.store.list_tasks(session_id)
+    return key is None or not await call.store.list_tasks(session_id)
 
 
 async def _counts(call: ApiCall, session_id: str) -> dict[str, int]:

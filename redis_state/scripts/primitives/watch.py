@@ -52,6 +52,17 @@ class WatchScripts(ScriptRunner):
         """OK when."""
 
     @script
+    def begin_watch_entry(
+        self,
+        watch: _Watch,
+        *,
+        entry: bytes,
+        delay_ms: int,
+        stands: Literal["later", "given", "first", "sooner"],
+    ) -> asyncio.Future[Any]:
+        """OK when. It does not wait for the reply."""
+
+    @script
     def begin_watch_since(
         self,
         watch: _Watch,

@@ -141,7 +141,10 @@ class ContextPatches:
                 version,
             )
 
-        reply = await retry_on_conflict(attempt, timeout_s=self._patience(timeout_s))
+        patience_s = self._patience(timeout_s)
+        reply = await self._updates.listing(
+            session_id, lambda: retry_on_conflict(attempt, timeout_s=patience_s)
+        )
         if reply.word is ReplyCode.DENIED:
             limit = settings.max_pending_patches
             raise LimitReached("context patches", limit=limit, code="pending_patch_limit_exceeded")
@@ -297,7 +300,10 @@ class ContextPatches:
                 version,
             )
 
-        reply = await retry_on_conflict(attempt, timeout_s=self._patience(timeout_s))
+        patience_s = self._patience(timeout_s)
+        reply = await self._updates.listing(
+            session_id, lambda: retry_on_conflict(attempt, timeout_s=patience_s)
+        )
         return outcome_of(patch_id, raise_unless_won(reply), updates)
 
     def _patience(self, timeout_s: float | None) -> float:

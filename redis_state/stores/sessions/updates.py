@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, cast
+from functools import partial
+from typing import Any, TypeVar, cast
 
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.models.tasks import utc_now
 from redis_state.primitives.log import Bounds
 from redis_state.primitives.record import new_write_id
 from redis_state.primitives.signal import Row
+from redis_state.scripts import Fence
 from redis_state.serialization.fields import (
     choice,
     instant,
@@ -21,9 +24,12 @@ from redis_state.serialization.fields import (
 )
 from redis_state.serialization.rows import pack
 from redis_state.stores.base import Base, ms
+from redis_state.stores.sessions.listed_sessions import ListedSessions
 from redis_state.stores.sessions.session_log import SessionLog, full_id, long_id, reported_by
 from redis_state.transport.key_groups import LogKeys
 from redis_state.transport.key_text import entry_id
+
+T = TypeVar("T")
 
 # How many values each row has; then maybe its long id, then maybe its run.
 _PLAIN = 6
@@ -58,6 +64,7 @@ class UpdateStore(SessionLog[StateUpdate]):
         settings = base.settings
         super().__init__(base, Bounds(settings.max_updates_per_session, ms(settings.updates_ttl)))
         self._type = update_type
+        self._listing = None if settings.archive_url is None else ListedSessions(base)
 
     def keys(self, session_id: str) -> LogKeys:
         """Return the log's keys."""
@@ -66,6 +73,22 @@ class UpdateStore(SessionLog[StateUpdate]):
     def place(self, model: StateUpdate) -> tuple[str, str]:
         """Return an update's session and task."""
         return model.session_id, model.task_id
+
+    def save(self, model: StateUpdate, *, fence: Fence | None = None) -> Coroutine[Any, Any, bool]:
+        """Append an update, as `SessionLog.save` does; with an archive, list its session for it."""
+        if self._listing is None:
+            return super().save(model, fence=fence)
+        session_id, task_id = self.place(model)
+        append = partial(
+            self._log(session_id).append, [self.write(model)], topic=task_id, fence=fence
+        )
+        return self._listing.appending(session_id, append)
+
+    async def listing(self, session_id: str, write: Callable[[], Awaitable[T]]) -> T:
+        """Make a write that may append updates; with an archive, list their session for it."""
+        if self._listing is None:
+            return await write()
+        return await self._listing.covering(session_id, write)
 
     def write(
         self, model: StateUpdate | NewUpdate, *, run: int | None = None

@@ -1,6 +1,7 @@
 """Put on the archive's lists what Redis has: what was there before, or all of it again.
 
     tasks of hosts    each session lists its tasks. Those of workers are found by their index
+    updates           the name of each log says of which session it is
     trajectories      the notes of traces name the sessions, and each session lists its traces
     agents' sessions  their listing has all of them
     events            the first row of each log says whose it is
@@ -96,6 +97,25 @@ async def enlist_saved_tasks(store: RedisStateStore, *, again: bool = False) -> 
                 some = tasks[start : start + _TOGETHER]
                 each_listed = (_enlist_task(store, session_id, one, again=again) for one in some)
                 found += sum(await asyncio.gather(*each_listed))
+    return found
+
+
+async def enlist_sessions(store: RedisStateStore) -> int:
+    """Put all sessions that have updates on the archive's list; return their number.
+
+    What follows the archive's last row of each is copied. Otherwise as `enlist_saved_tasks`.
+    """
+    waiting, found = ArchiveList(store), 0
+    async for page in KeyWalk(store).all(["updates"]):
+        named = [
+            unescape(key.tag)
+            for key in page
+            if key.kind == "updates" and not key.rest and not is_digest(key.tag)
+        ]
+        for start in range(0, len(named), _TOGETHER):
+            some = named[start : start + _TOGETHER]
+            await asyncio.gather(*(waiting.watch_session(each, within_ms=0) for each in some))
+        found += len(named)
     return found
 
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from time import monotonic
 
 from redis_state.archive.copying.updates import log_of
-from redis_state.archive.waiting import ArchiveList, many_updates
+from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import CorruptState
 from redis_state.primitives.watchlist import Fate, WatchClaim
 from redis_state.store import RedisStateStore
-from redis_state.stores.archive_list import session_check_ms
+from redis_state.stores.archive_list import many_updates, session_check_ms
 from redis_state.stores.sessions.task_status import TaskStatusView
 
 _SOON_MS = 1_000

@@ -33,7 +33,7 @@ from tests.support.browser.console import HERE, Browser, keys_for
 from tests.support.http.gateway import code_of
 from tests.support.http.http_gateway import over_http
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.archives import archive_all, ended, let_expire
+from tests.support.tasks.archives import archive_all, ended, let_expire, tell
 from tests.support.tasks.crash_states import send
 
 pytestmark = pytest.mark.worker
@@ -72,15 +72,20 @@ async def serving_gateway(store: RedisStateStore) -> AsyncGenerator[Gateway]:
         await app.aclose()
 
 
-async def archived_alone(store: RedisStateStore, archive: Archive, *tasks: str) -> None:
-    """Archive tasks; then Redis has nothing of their session, nor does its index know them."""
+async def archived_alone(
+    store: RedisStateStore, archive: Archive, *tasks: str, index_forgets: bool = True
+) -> None:
+    """Archive tasks; then Redis has nothing of their session, nor does its index know them.
+
+    The index cleans itself of expired tasks when others are written.
+    """
     for task in tasks:
         await ArchiveList(store).enlist(SESSION, task)
     await archive_all(store, archive)
     await let_expire(store, *await store.tasks.ids(SESSION))
     rows = store.updates.keys(SESSION)
     await send(store, "DEL", rows.rows, rows.ids)
-    for shard in range(WATCH_SHARDS):
+    for shard in range(WATCH_SHARDS if index_forgets else 0):
         keys = store.base.keys.task_index(shard)
         await send(store, "DEL", keys.index, keys.about, keys.expiry)
 
@@ -114,6 +119,42 @@ async def test_a_session_that_is_only_archived_can_be_read_and_opened(
         assert (await eve.get("/session", session=SESSION)).status == 404
         assert (await ann.get("/session", session="none")).status == 404
     assert (was["archived"], was["counts"]["FAILED"]) == (False, 1)
+
+
+async def test_a_session_whose_expired_tasks_the_index_still_lists_is_read_from_the_archive(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    task = await ended(live)
+    async with serving_gateway(live) as gateway:
+        was = (await gateway.get(PATH)).json()
+        await archived_alone(live, archive, task, index_forgets=False)
+        found = await gateway.get(PATH)
+        assert (found.status_code, found.json()) == (200, was | {"archived": True})
+        page = await (await gateway.browser()).get("/session", session=SESSION)
+        assert (page.status, page.source.count("<span>PROGRESS</span>")) == (200, 3)
+
+
+async def test_updates_that_have_left_redis_are_shown_of_a_session_that_is_there(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    task = await ended(live)
+    await ArchiveList(live).enlist(SESSION, task)
+    await archive_all(live, archive)
+    rows = live.updates.keys(SESSION)
+    await send(live, "DEL", rows.rows, rows.ids)
+    await tell(live, 1)
+    async with serving_gateway(live) as gateway:
+        browser = await gateway.browser()
+        page = await browser.get("/session", session=SESSION)
+        assert page.source.count("<span>PROGRESS</span>") == 1
+        (first,) = page.links("after=0")
+        page = await browser.follow(first)
+        shown = page.source.count("<span>PROGRESS</span>")
+        while later := [each for each in page.links("after=") if "after=0" not in each]:
+            page = await browser.follow(later[0])
+            shown += page.source.count("<span>PROGRESS</span>")
+        assert (page.status, shown, "dropped" in page.text) == (200, 4, False)
+        assert "archived</span>" not in page.source
 
 
 async def test_its_updates_are_paged_and_lost_ones_are_gaps(

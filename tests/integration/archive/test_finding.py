@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore
 from redis_state.archive import ArchiveListing
-from redis_state.archive.protocol import Archive
+from redis_state.archive.protocol import Archive, patience
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveUnavailable, ConfigError, InvalidField
 from redis_state.models import TaskStatus
@@ -197,6 +197,21 @@ async def test_an_archive_that_says_nothing_holds_nobody_up_twice(
         assert kept
         for writer in kept:
             writer.close()
+
+
+async def test_a_caller_who_must_not_be_held_up_gets_the_pages_that_were_read(
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redis_state.archive.reading.reader._PAGE", 1)
+    tasks = [await ended(live) for _ in range(3)]
+    await archive_and_expire(live, archive, *tasks)
+    assert (await live.archive.tasks_or_more(SESSION))[1] is False
+    token = patience.set(asyncio.get_running_loop().time() + 2.0)
+    try:
+        found, more = await live.archive.tasks_or_more(SESSION)
+    finally:
+        patience.reset(token)
+    assert ([each.task_id for each in found], more) == (tasks[-1:], True)
 
 
 async def test_a_store_in_several_loops_has_a_reader_in_each(

@@ -17,7 +17,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.archive import ArchiveReader, open_archive
 from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.copying.backfill import backfill
-from redis_state.archive.erased import sessions_in
+from redis_state.archive.erased import scopes_in
 from redis_state.archive.model import ArchiveBatch, ArchivedTask
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive
@@ -192,7 +192,7 @@ async def test_an_archiver_that_has_read_the_session_does_not_write_it(
 
     async def erasing(batch: ArchiveBatch, **options: Any) -> None:
         """Erase the session once what was read of it is to be written."""
-        if "mine" in sessions_in(batch) and not fired:
+        if "mine" in scopes_in(batch) and not fired:
             fired.append(True)
             await live.forget("mine")
         await write(batch, **options)

@@ -20,6 +20,7 @@ from redis_state.archive.model import TaskEnd
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.models import TaskStatus
+from redis_state.stores.sessions.task_status import watch_entry
 from redis_state.worker import TaskClient
 from tests.support.processes.pools import SESSION
 from tests.support.samples import task as make_task
@@ -135,7 +136,8 @@ async def test_updates_that_cannot_be_read_are_set_aside_and_others_are_archived
     bad, others = await spoiled(live)
     archiver = Archiver(live, archive)
     report = await archiver.run_once()
-    assert (report.tasks, report.refused) == (len(others), 1)
+    # Its session is listed too.
+    assert (report.tasks, report.refused) == (len(others), 2)
     assert "found a key of another type" in caplog.text
     # It is not looked at again at once.
     assert (await archiver.run_once()).refused == 0
@@ -152,4 +154,28 @@ async def test_updates_that_cannot_be_read_keep_no_other_from_being_held(
 ) -> None:
     _, others = await spoiled(live)
     report = await Archiver(live, away).run_once()
-    assert report.postponed == 1 + len(others)
+    assert report.postponed == 2 + len(others)
+
+
+async def test_a_row_of_no_time_that_a_calendar_has_is_set_aside_alone(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    keys, never = live.updates.keys("other"), 10**17
+    await send(live, "XADD", keys.rows, f"7-{never}", "id", "i", "topic", "t", "row", "[]")
+    await send(live, "HSET", keys.ids, "", f"7-{never} 7 {never} 0 0")
+    for key in (keys.rows, keys.ids):
+        await send(live, "PEXPIRE", key, 100_000)
+    await ArchiveList(live).watch_session("other", within_ms=0)
+    await saved(live, "usual")
+    await all_due(live)
+    report = await Archiver(live, archive).run_once()
+    assert (report.tasks, report.refused) == (1, 1)
+
+
+async def test_a_task_that_has_ended_is_saved_and_archived_whatever_its_sessions_updates_are(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    await send(live, "SET", live.updates.keys(SESSION).ids, "no log", "PX", 100_000)
+    await saved(live, "a")
+    assert await live.tasks.load(SESSION, "a") is not None
+    assert await ArchiveList(live).tasks.has(watch_entry(SESSION, "a"))

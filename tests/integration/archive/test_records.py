@@ -130,6 +130,21 @@ async def test_the_last_of_each_owner_is_found_and_rows_of_an_owner_are_erased(
     assert await archive.erased(scopes) == dict.fromkeys(scopes[:-1], erased_us)
 
 
+async def test_a_session_with_the_name_of_a_traces_scope_keeps_no_events_out(
+    archive: Archive,
+) -> None:
+    event = replace(record(version=0, write=""), kind=RecordKind.EVENT, owner="trace")
+    # Users choose the ids of sessions, and have them erased.
+    named = scope_of(RecordKind.EVENT, "trace")
+    for session in (named, f"~{named}"):
+        of_session = replace(record(), owner=session)
+        await archive.forget(session, before_us=T + 10)
+        assert await put(archive, of_session) == {of_session.known_by: None}
+    assert await put(archive, event) == {}
+    later = replace(record("l"), owner=f"~~{named}")
+    assert await put(archive, later) == {}
+
+
 async def test_writers_and_erasers_of_the_same_owners_do_not_wait_for_each_other(
     archiving: Settings, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,8 +133,8 @@ async def test_a_task_that_runs_and_emits_more_than_redis_keeps_loses_nothing(
             assert report.missed == 0
             await tell(store, MOST // 4 - 1, task=task)
             await inspect(store, task, sweeper)
-            # As many as it found may come again.
-            assert await due_soon(store) is (report.updates >= MOST // 4)
+            # As many as it found may come again. Who saves them may have listed it, too.
+            assert await due_soon(store) or report.updates < MOST // 4
             await tell(store, 1, task=task)
             await inspect(store, task, sweeper)
             assert await due_soon(store)

@@ -446,6 +446,7 @@ async def _archives_over_tls(checked: str, other: str) -> None:
     with pytest.raises(ArchiveUnavailable) as refused:
         await archive.prepare()
     assert "s3cret" not in str(refused.value)
+    assert "does not match host name" in str(refused.value)
     await archive.aclose()
 
 

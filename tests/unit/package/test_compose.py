@@ -86,7 +86,8 @@ def test_image_has_the_extras_of_production_and_serves_metrics() -> None:
     text = DOCKERFILE.read_text(encoding="utf-8")
     (extras,) = re.findall(r"pip install '\.\[([a-z,]+)\]' -c requirements/dev\.txt", text)
     assert set(extras.split(",")) == {
-        *("worker", "gateway", "forms", "cli", "http", "crypto", "otel", "prometheus", "uvloop")
+        *("worker", "gateway", "forms", "cli", "http", "crypto", "otel", "prometheus", "uvloop"),
+        *("postgres", "parquet"),
     }
     assert "ENV WORKER_METRICS=0.0.0.0:9100" in text
     assert "EXPOSE 9100" in text

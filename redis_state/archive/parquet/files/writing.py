@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis_state.archive.erased import OF_SESSIONS, sessions_in, without_erased
+from redis_state.archive.erased import OF_SESSIONS, scopes_in, session_scope, without_erased
 from redis_state.archive.model import ArchiveBatch, ArchivedRecord, ArchivedTask, SessionRows
 from redis_state.archive.parquet.files.columns import (
     ALL_MONTHS,
@@ -96,7 +96,7 @@ class FileChanges:
 def changes_of(reader: FileReader, batch: ArchiveBatch) -> FileChanges:
     """Work out what a batch changes, by what is there. What was erased is left out."""
     changes = FileChanges()
-    batch = without_erased(batch, erased_in(reader, sessions_in(batch)))
+    batch = without_erased(batch, erased_in(reader, scopes_in(batch)))
     for rows in batch.sessions:
         _change_rows(reader, rows, changes)
     _change_tasks(reader, batch.tasks, changes)
@@ -104,19 +104,19 @@ def changes_of(reader: FileReader, batch: ArchiveBatch) -> FileChanges:
     return changes
 
 
-def erased_in(reader: FileReader, session_ids: Iterable[str]) -> dict[str, int]:
-    """Return up to which time sessions were erased, in us, if any were."""
+def erased_in(reader: FileReader, scopes: Iterable[str]) -> dict[str, int]:
+    """Return up to which time scopes were erased, in us, if any were."""
     known = reader.files.erased
-    named = {each: digest_of(plain_text(each)) for each in session_ids} if known else {}
+    named = {each: digest_of(plain_text(each)) for each in scopes} if known else {}
     return {each: known[digest] for each, digest in named.items() if digest in known}
 
 
 def without(reader: FileReader, session: str, before_us: int | None = None) -> FileChanges:
     """Work out what has nothing of a session, whose id is as a column has it."""
     changes = FileChanges()
-    digest = digest_of(session)
-    if before_us is not None and before_us > reader.files.erased.get(digest, -1):
-        changes.erased[digest] = before_us
+    digest, scope = digest_of(session), digest_of(session_scope(session))
+    if before_us is not None and before_us > reader.files.erased.get(scope, -1):
+        changes.erased[scope] = before_us
     for kind in KINDS:
         for file in reader.files.having(kind, digest):
             columns = [OWNERS[kind], *(["kind"] if kind == RECORDS else [])]

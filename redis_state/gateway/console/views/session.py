@@ -26,7 +26,7 @@ from redis_state.gateway.console.operations import (
 from redis_state.gateway.console.pages import ConsolePage, PageCall
 from redis_state.gateway.console.rendering import render
 from redis_state.gateway.console.views.live import stream_part
-from redis_state.gateway.streaming.events import FrameWriter, check_cursor, position
+from redis_state.gateway.streaming.events import ALL, FrameWriter, check_cursor, position
 from redis_state.gateway.streaming.reading import LiveEvent, read_events
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.store import RedisStateStore
@@ -56,17 +56,22 @@ async def show_session(call: PageCall) -> Response:
     counts, trees = await asyncio.gather(
         call.perform(READ_SESSION, path=path), call.perform(READ_TREES, path=path)
     )
+    store: RedisStateStore = (await call.backstage.services()).store
+    reads_archive = store.settings.archive_url is not None
+    oldest_first = reads_archive and (counts["archived"] or bool(call.param("after")))
     return call.page(
         "session.html",
         session=path["session"],
         counts=counts["counts"],
         archived=counts["archived"],
+        reads_archive=reads_archive,
+        oldest_first=oldest_first,
         trees=trees["trees"][-_TREES:],
         older_trees=max(0, len(trees["trees"]) - _TREES),
         incomplete=trees["incomplete"],
         kinds=_KINDS,
         types=_types(call),
-        **await (_archived_rows if counts["archived"] else _rows)(call, path["session"]),
+        **await (_archived_rows if oldest_first else _rows)(call, path["session"]),
     )
 
 
@@ -104,7 +109,7 @@ async def _rows(call: PageCall, session_id: str) -> dict[str, Any]:
 
 
 async def _archived_rows(call: PageCall, session_id: str) -> dict[str, Any]:
-    """Return a page of rows and gaps of a session that Redis does not have, the oldest first.
+    """Return a page of rows and gaps of the archive and Redis, the oldest first.
 
     The archive reads on after a cursor alone. So ``later`` is where the next page begins.
     """
@@ -112,6 +117,7 @@ async def _archived_rows(call: PageCall, session_id: str) -> dict[str, Any]:
     services = await call.backstage.services()
     read = partial(archived_updates, services.store, session_id, limit=_ROWS)
     after, gaps = check_cursor(call.param("after") or None), list[dict[str, Any]]()
+    after = None if after == ALL else after
     try:
         page = await read(after=after)
     except CursorGap as gap:
