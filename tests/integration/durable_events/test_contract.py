@@ -1,6 +1,7 @@
 """The contract's tests of audit events, with the events in PostgreSQL, in both modes.
 
-They are those of the folders `contract` and `penguiflow`, run once more with another store.
+They are those of the folders `contract` and `penguiflow`, run once more with another store. What is
+not among them has no audit events, or damages rows in Redis.
 """
 
 from __future__ import annotations
@@ -47,7 +48,14 @@ globals().update(
 )
 
 
-@pytest.fixture(params=[("own", "delayed"), ("penguiflow", "sync")], ids="-".join)
+@pytest.fixture(
+    params=[
+        *(("own", "delayed"), ("penguiflow", "sync")),
+        pytest.param(("own", "sync"), marks=pytest.mark.exhaustive),
+        pytest.param(("penguiflow", "delayed"), marks=pytest.mark.exhaustive),
+    ],
+    ids="-".join,
+)
 async def host(
     settings: Settings, postgres: OwnPostgres, request: pytest.FixtureRequest
 ) -> AsyncIterator[Host]:
