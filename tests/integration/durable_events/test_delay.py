@@ -114,6 +114,5 @@ async def test_events_are_in_postgresql_within_the_delay(
                 for (name,) in rows.fetchall():
                     moved_s.setdefault(name, clock.now_s)
     took_s = {name: moved_s.get(name, LONG_S) - at for name, at in saved_s.items()}
-    assert max(took_s.values()) <= DELAY_S
-    # They do wait: for the clock of the test.
-    assert max(took_s.values()) > DELAY_S / 2
+    # Some are not due when they are looked for first. The rest of the delay is for the rounds.
+    assert DELAY_S / 4 < max(took_s.values()) <= DELAY_S * 3 / 8
