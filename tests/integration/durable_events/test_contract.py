@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,9 @@ async def host(
 ) -> AsyncIterator[Host]:
     """Give the store with each set of classes, and in each mode."""
     kind, mode = request.param
-    options = {"durable_events": postgres.url, "durable_events_mode": mode}
+    options: dict[str, Any] = {"durable_events": postgres.url, "durable_events_mode": mode}
+    # Hundreds of reads one after the other may take long on a busy machine.
+    options["call_timeout_s"] = 60.0
     async with open_host(kind, settings, **options) as opened:
         yield opened
 
