@@ -23,7 +23,7 @@ from redis_state.rights import Role
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from redis_state.transport.transport import Transport
-from tests.support import costs
+from tests.support import costs, deaths
 from tests.support.hosts import KINDS, Host, open_host
 from tests.support.logs import is_of_the_test
 from tests.support.processes import children, forkserver, nursery
@@ -147,6 +147,16 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
 def pytest_report_header() -> str:
     """Name the server that the tests run on."""
     return f"redis_state server: {describe()}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show how many deaths each sweep over points of death had."""
+    reports = [each for of in ("passed", "failed") for each in terminalreporter.stats.get(of, ())]
+    lines = list(deaths.counted(reports))
+    if lines:
+        terminalreporter.section("deaths at points of death, compared after each")
+    for line in lines:
+        terminalreporter.line(line)
 
 
 @pytest.hookimpl(wrapper=True)

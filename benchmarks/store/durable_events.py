@@ -1,5 +1,7 @@
 """Events a second in Redis alone, in PostgreSQL at once, and by way of Redis, turn by turn.
 
+Then how long an event of `delayed` takes from its save to its row in PostgreSQL.
+
 python -m benchmarks.store.durable_events redis://localhost postgresql://localhost/agents
 """
 
@@ -13,12 +15,19 @@ import uuid
 from itertools import count
 from typing import Any
 
+from psycopg import AsyncConnection
+
 from redis_state import RedisStateStore
 from redis_state.models import StoredEvent
 
 _CALLERS = (40, 1)
 _ROUNDS, _SECONDS = 3, 1.0
 _PAYLOAD = {"event": "node_success", "node_name": "llm", "latency_ms": 1523.45, "attempt": 1}
+# Of the delay: events a second, of so many traces, for so long. The rows are looked for so often.
+_RATES, _TRACES, _DELAY_S, _LOOK_S = (100, 300, 1_000), 40, 20.0, 0.005
+_NEW_ROWS = """
+SELECT n, node_id FROM redis_state_events.events WHERE namespace = %s AND n > %s ORDER BY n
+"""
 
 
 async def measure(store: RedisStateStore, callers: int) -> float:
@@ -38,8 +47,40 @@ async def measure(store: RedisStateStore, callers: int) -> float:
     return next(saved) / _SECONDS
 
 
+async def delays_ms(store: RedisStateStore, postgres: str, rate: int) -> list[float]:
+    """Save events at an even rate; return how long each took from the call to its row, in order."""
+    total = round(rate * _DELAY_S)
+    called: dict[str, float] = {}
+    found: dict[str, float] = {}
+
+    async def look() -> None:
+        # One process moves them, in one transaction after the other: later rows have later numbers.
+        last = 0
+        async with await AsyncConnection.connect(postgres, autocommit=True) as beside:
+            while len(found) < total:
+                named = [store.settings.namespace, last]
+                rows = await (await beside.execute(_NEW_ROWS, named)).fetchall()
+                found.update(dict.fromkeys((name for _, name in rows), time.perf_counter()))
+                last = rows[-1][0] if rows else last
+                await asyncio.sleep(_LOOK_S)
+
+    async def save(n: int) -> None:
+        called[str(n)] = time.perf_counter()
+        payload = {**_PAYLOAD, "n": n}
+        trace = f"t{n % _TRACES}"
+        await store.save_event(StoredEvent(trace, float(n), "node_success", "llm", str(n), payload))
+
+    async with asyncio.TaskGroup() as running:
+        running.create_task(look())
+        begun = time.perf_counter()
+        for n in range(total):
+            await asyncio.sleep(begun + n / rate - time.perf_counter())
+            running.create_task(save(n))
+    return sorted(1000 * (found[name] - at) for name, at in called.items())
+
+
 async def main(url: str, postgres: str) -> None:
-    """Print the median of some rounds for each store."""
+    """Print the median of some rounds for each store, and the delays of `delayed`."""
     named: dict[str, dict[str, Any]] = {
         "Redis": {},
         "sync": {"durable_events": postgres},
@@ -60,6 +101,17 @@ async def main(url: str, postgres: str) -> None:
             print(f"{callers:>3} callers  {name:<8} {statistics.median(found):>8,.0f} events/s")
     async with RedisStateStore.from_url(url, namespace="bench", durable_events=postgres) as store:
         await store.delete_everything()
+    for rate in _RATES:
+        own = f"bench-{rate}"
+        async with RedisStateStore.from_url(url, namespace=own, **named["delayed"]) as store:
+            events: Any = store.events
+            await events.prepare()
+            delays = await delays_ms(store, postgres, rate)
+            p50, p99 = (delays[len(delays) * part // 100] for part in (50, 99))
+            shown = f"p50 {p50:,.0f}, p99 {p99:,.0f}, longest {delays[-1]:,.0f} ms"
+            setting = store.settings.durable_events_delay.total_seconds() * 1000
+            print(f"{rate:>5} events/s  to their rows {shown}; the setting is {setting:,.0f}")
+            await store.delete_everything()
 
 
 if __name__ == "__main__":

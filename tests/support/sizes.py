@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+# The full size may take so long, also on a busy machine.
+_FULL_S = 3600
+
 
 def sizes(reduced: Any, full: Any) -> list[Any]:
     """List both as parameters of a test; the full one bears the mark of `make test-full`."""
-    return [reduced, pytest.param(full, marks=pytest.mark.full)]
+    return [reduced, pytest.param(full, marks=[pytest.mark.full, pytest.mark.timeout(_FULL_S)])]

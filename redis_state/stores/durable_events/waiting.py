@@ -32,7 +32,7 @@ class EventList:
     def __init__(self, base: Base) -> None:
         self._scripts, self._keys = base.scripts, base.keys
         self._since = WaitingSince(base.scripts, base.keys.events_since)
-        self.soon_ms: int = max(1, min(ms(base.settings.durable_events_delay), HOLD_MS // 2) // 4)
+        self.soon_ms: int = max(1, min(ms(base.settings.durable_events_delay), HOLD_MS // 2) // 8)
         self.watch: WatchList = WatchList(base.scripts, base.keys, key_of=base.keys.events_watch)
 
     def begin(self, trace_id: str, *, delay_ms: int) -> asyncio.Future[Any]:

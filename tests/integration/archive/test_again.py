@@ -23,7 +23,6 @@ from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.operate.copies import Copies, Source
 from tests.support.commands import cli
 from tests.support.processes.pools import SESSION, pool
-from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archives import archive_and_expire
 
 pytestmark = pytest.mark.worker
@@ -131,9 +130,9 @@ async def test_a_task_that_leaves_redis_while_it_is_forked_is_forked_from_the_ar
         assert (_ran, reads) == ([], 2)
 
 
-@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
+@pytest.mark.exhaustive
 async def test_the_history_of_an_archived_task_is_replayed(
-    live: RedisStateStore, archive: Archive, postgres: OwnPostgres, tmp_path: Path
+    live: RedisStateStore, archive: Archive, archive_url: str, tmp_path: Path
 ) -> None:
     async with pool(live, {"work": work}) as client:
         task = await client.submit("work", 5, session_id=SESSION)
@@ -151,7 +150,7 @@ async def test_the_history_of_an_archived_task_is_replayed(
 
     assert not (await replay_history({"work": other}, found)).fits
     path = tmp_path / "history.json"
-    named: Any = {"REDIS_STATE_ARCHIVE_URL": postgres.url}
+    named: Any = {"REDIS_STATE_ARCHIVE_URL": archive_url}
     ran = await cli(live.settings, "history", SESSION, task, "-o", str(path), **named)
     assert ran.status == 0, ran.err
     assert json.loads(path.read_bytes()) == json.loads(before.document())
@@ -160,14 +159,14 @@ async def test_the_history_of_an_archived_task_is_replayed(
     assert (ran.status, ran.document["fits"]) == (0, 1), ran.err
 
 
-@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
+@pytest.mark.exhaustive
 async def test_commands_find_show_and_copy_archived_tasks(
-    live: RedisStateStore, archive: Archive, postgres: OwnPostgres
+    live: RedisStateStore, archive: Archive, archive_url: str
 ) -> None:
     async with pool(live, {"work": work}) as client:
         old = await left(client, live, archive)
 
-    async def run(*arguments: str, url: str = postgres.url) -> Any:
+    async def run(*arguments: str, url: str = archive_url) -> Any:
         return await cli(live.settings, *arguments, REDIS_STATE_ARCHIVE_URL=url)
 
     assert (await run("find", "--json")).document["tasks"] == []
@@ -196,7 +195,7 @@ async def test_commands_find_show_and_copy_archived_tasks(
     assert (await cli(live.settings, "find", "--archived")).status == 2
 
 
-@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
+@pytest.mark.exhaustive
 async def test_a_large_payload_that_is_gone_is_named(
     archiving: Settings, archive: Archive, tmp_path: Path
 ) -> None:

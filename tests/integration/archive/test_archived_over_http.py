@@ -14,7 +14,7 @@ pytest.importorskip("jinja2", reason="needs the gateway extra")
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore
-from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive import Archive
 from redis_state.errors import ArchiveUnavailable, InvalidField, PayloadLost
 from redis_state.gateway import create_gateway
 from tests.support.browser.console import Browser, keys_for
@@ -22,21 +22,14 @@ from tests.support.commands import Ran, cli
 from tests.support.http.gateway import at, code_of
 from tests.support.http.http_gateway import OverHttp, over_http
 from tests.support.processes.pools import SESSION, queue_of
-from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archives import archive_and_expire
 
-pytestmark = pytest.mark.worker
+pytestmark = [pytest.mark.worker, pytest.mark.exhaustive]
 
 AWAY = "postgresql://ann:secret@127.0.0.1:1/d"
 
 
-@pytest.fixture
-def archive_url(postgres: OwnPostgres) -> str:
-    """Give the URL of the archive."""
-    return postgres.url
-
-
-async def left(over: OverHttp, archive: PostgresArchive, *, handler: str = "fail") -> str:
+async def left(over: OverHttp, archive: Archive, *, handler: str = "fail") -> str:
     """Have a task end, be archived, and expire."""
     task = await over.direct.submit(handler, "in", session_id=SESSION, attributes={"n": 1})
     await over.direct.wait(SESSION, task, timeout_s=60)
@@ -45,7 +38,7 @@ async def left(over: OverHttp, archive: PostgresArchive, *, handler: str = "fail
 
 
 async def test_both_clients_read_the_same_of_archived_tasks(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     async with over_http(live, handlers=("fail", "echo")) as over:
         task = await left(over, archive)
@@ -87,7 +80,7 @@ async def test_both_clients_read_the_same_of_archived_tasks(
 
 
 async def test_a_tree_has_archived_children_and_what_is_lost_is_named(
-    live: RedisStateStore, archive: PostgresArchive, tmp_path: Path
+    live: RedisStateStore, archive: Archive, tmp_path: Path
 ) -> None:
     folder = tmp_path / "claims"
     claiming = live.settings.model_copy(
@@ -120,11 +113,11 @@ async def test_a_tree_has_archived_children_and_what_is_lost_is_named(
 
 
 async def test_the_tree_of_a_live_task_has_its_archived_children(
-    live: RedisStateStore, archive: PostgresArchive, postgres: OwnPostgres
+    live: RedisStateStore, archive: Archive, archive_url: str
 ) -> None:
     pytest.importorskip("typer", reason="needs the cli extra")
 
-    async def cli_tree(*task: str, url: str = postgres.url) -> Ran:
+    async def cli_tree(*task: str, url: str = archive_url) -> Ran:
         return await cli(
             live.settings, "tree", SESSION, *task, "--json", REDIS_STATE_ARCHIVE_URL=url
         )
@@ -170,7 +163,7 @@ async def test_the_tree_of_a_live_task_has_its_archived_children(
 
 
 async def test_who_may_not_read_a_session_learns_nothing_of_its_archived_tasks(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     async with over_http(live, handlers=("fail",)) as over:
         task = await left(over, archive)
@@ -199,8 +192,9 @@ async def test_who_may_not_read_a_session_learns_nothing_of_its_archived_tasks(
                 assert (await eve.post(at(SESSION, task, rest), json=body)).status_code == 403
 
 
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
 async def test_a_gateway_without_its_archive_answers_what_redis_has(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     url = SecretStr(AWAY)
     away = live.settings.model_copy(update={"archive_url": url})
@@ -231,9 +225,7 @@ async def test_a_gateway_without_an_archive_says_so(store: RedisStateStore) -> N
         assert await over.http.inspect(SESSION, "none") is None
 
 
-async def test_the_console_shows_archived_tasks(
-    live: RedisStateStore, archive: PostgresArchive
-) -> None:
+async def test_the_console_shows_archived_tasks(live: RedisStateStore, archive: Archive) -> None:
     auth, keys = keys_for(ann="admin:*", sam="read:session:other")
     async with over_http(live, handlers=("fail",)) as over:
         task = await left(over, archive)

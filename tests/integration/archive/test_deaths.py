@@ -26,6 +26,7 @@ from redis_state.errors import ArchiveUnavailable
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.transport.sending.calls import CallSender
+from tests.support.deaths import DEATHS, Recorder
 from tests.support.processes.pools import SESSION
 from tests.support.servers.faults import run_processes, short_directory
 from tests.support.servers.postgres import OwnPostgres
@@ -60,7 +61,7 @@ POINTS = {
 )
 @pytest.mark.timeout(1500)
 async def test_an_archiver_dies_at_each_round_trip(
-    archiving: Settings, archive_url: str, stride: int
+    archiving: Settings, archive_url: str, stride: int, record_property: Recorder
 ) -> None:
     argument = {
         "url": archiving.url.get_secret_value(),
@@ -74,6 +75,7 @@ async def test_an_archiver_dies_at_each_round_trip(
     ]
     found = await run_processes("die_archiving", arguments, timeout_s=1500)
     deaths = [death for results in found for death in results]
+    record_property(DEATHS, len(deaths))
     assert [death for death in deaths if death["problems"]] == []
     assert all(results for results in found)
     places = {death["trip"] for death in deaths}
@@ -128,6 +130,7 @@ async def test_redis_dies_at_each_round_trip(
     archiving: Settings,
     monkeypatch: pytest.MonkeyPatch,
     stride: int,
+    record_property: Recorder,
 ) -> None:
     run = CallSender.run
     at = 1 + stride // 2
@@ -163,7 +166,8 @@ async def test_redis_dies_at_each_round_trip(
             break
         fired[death.fired] += 1
         at += stride
-    assert sum(fired.values()) >= 2
+    record_property(DEATHS, fired.total())
+    assert fired.total() >= 2
     if stride == 1:
         assert fired.keys() >= POINTS - {"postgres", "add_member", "watch_entry"}
 
@@ -200,7 +204,10 @@ async def test_an_archive_that_says_nothing_delays_and_is_used_again(settings: S
 
 @pytest.mark.parametrize("stride", sizes(15, 1))
 async def test_postgresql_dies_at_each_round_trip(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, stride: int
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    stride: int,
+    record_property: Recorder,
 ) -> None:
     own = OwnPostgres()
     own.start()
@@ -245,4 +252,5 @@ async def test_postgresql_dies_at_each_round_trip(
             at += stride
     finally:
         own.close()
+    record_property(DEATHS, deaths)
     assert deaths >= 2

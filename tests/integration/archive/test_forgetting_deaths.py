@@ -10,6 +10,7 @@ pytest.importorskip("psycopg", reason="needs the postgres extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import Settings
+from tests.support.deaths import DEATHS, Recorder
 from tests.support.servers.faults import run_processes
 
 pytestmark = [
@@ -34,7 +35,11 @@ POINTS = {
 )
 @pytest.mark.timeout(1500)
 async def test_who_erases_dies_at_each_round_trip(
-    archiving: Settings, archive_url: str, tmp_path: Path, stride: int
+    archiving: Settings,
+    archive_url: str,
+    tmp_path: Path,
+    stride: int,
+    record_property: Recorder,
 ) -> None:
     argument = {
         "url": archiving.url.get_secret_value(),
@@ -49,6 +54,7 @@ async def test_who_erases_dies_at_each_round_trip(
     ]
     found = await run_processes("die_forgetting", arguments, timeout_s=3000)
     deaths = [death for results in found for death in results]
+    record_property(DEATHS, len(deaths))
     assert [death for death in deaths if death["problems"]] == []
     assert all(results for results in found)
     if stride == 1:

@@ -12,25 +12,18 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 pytest.importorskip("typer", reason="needs the cli extra")
 
 from redis_state import RedisStateStore
-from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive import Archive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.models import StateUpdate, UpdateType
 from tests.support.commands import cli
 from tests.support.http.http_gateway import over_http
 from tests.support.processes.pools import SESSION
-from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archives import archive_all, ended, let_expire, log_of
 from tests.support.tasks.crash_states import send
 
 pytestmark = pytest.mark.worker
 
 _LOST = 6
-
-
-@pytest.fixture
-def archive_url(postgres: OwnPostgres) -> str:
-    """Give the URL of the archive."""
-    return postgres.url
 
 
 async def trim(live: RedisStateStore, task: str) -> None:
@@ -44,7 +37,7 @@ async def trim(live: RedisStateStore, task: str) -> None:
         await small.append([live.updates.write(update)], topic=task)
 
 
-async def with_gaps(live: RedisStateStore, archive: PostgresArchive) -> tuple[str, int]:
+async def with_gaps(live: RedisStateStore, archive: Archive) -> tuple[str, int]:
     """Archive a task with updates before, between and behind two gaps; return how many are lost."""
     task = await ended(live)
     await ArchiveList(live).enlist(SESSION, task)
@@ -61,8 +54,9 @@ async def with_gaps(live: RedisStateStore, archive: PostgresArchive) -> tuple[st
     return task, lost
 
 
+@pytest.mark.exhaustive
 async def test_a_timeline_has_what_is_before_between_and_behind_gaps(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     task, lost = await with_gaps(live, archive)
     kept = await archive.rows(SESSION, after=None, count=1_000) or []
@@ -79,11 +73,11 @@ async def test_a_timeline_has_what_is_before_between_and_behind_gaps(
 
 
 async def test_a_command_shows_what_is_kept_and_how_much_is_missing(
-    live: RedisStateStore, archive: PostgresArchive, postgres: OwnPostgres
+    live: RedisStateStore, archive: Archive, archive_url: str
 ) -> None:
     task, lost = await with_gaps(live, archive)
     kept = await archive.rows(SESSION, after=None, count=1_000) or []
-    show, url = ("archive", "show", SESSION, task), postgres.url
+    show, url = ("archive", "show", SESSION, task), archive_url
     shown = await cli(live.settings, *show, "--json", REDIS_STATE_ARCHIVE_URL=url)
     assert len(shown.document["updates"]) == sum(row.topic == task for row in kept)
     assert shown.document["missed"] == lost

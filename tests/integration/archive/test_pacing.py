@@ -45,6 +45,17 @@ pytestmark = pytest.mark.worker
 _TASKS = 40
 
 
+async def waits_for_an_hour(
+    live: RedisStateStore, late: Callable[[int], str], *, due_ms: int
+) -> None:
+    """Have what is listed wait for an hour, and what is on one list be due so much later."""
+    for shard in range(WATCH_SHARDS):
+        moved = {live.base.keys.archive_since(shard): -3_600_000_000, late(shard): due_ms}
+        for key, by in moved.items():
+            for entry in await send(live, "ZRANGE", key, 0, -1):
+                await send(live, "ZINCRBY", key, by, entry)
+
+
 async def test_a_round_rests_after_few_commands(
     live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,13 +131,7 @@ async def test_a_worker_without_a_share_only_counts_and_says_what_may_expire(
         await listed.enlist(SESSION, task)
         await listed.watch_session(SESSION, within_ms=0)
         late = keys.archive_watch if what == "task" else keys.archive_sessions
-        for shard in range(WATCH_SHARDS):
-            # It waits for an hour. What was refused is due again in an hour.
-            moved = {keys.archive_since(shard): -3_600_000_000}
-            moved[late(shard)] = 3_600_000 if aside else -3_600_000
-            for key, by in moved.items():
-                for entry in await send(live, "ZRANGE", key, 0, -1):
-                    await send(live, "ZINCRBY", key, by, entry)
+        await waits_for_an_hour(live, late, due_ms=3_600_000 if aside else -3_600_000)
         stats = WorkerStats()
         with caplog.at_level(logging.WARNING, logger="redis_state.worker.archiving.loop"):
             running = asyncio.create_task(
@@ -140,6 +145,13 @@ async def test_a_worker_without_a_share_only_counts_and_says_what_may_expire(
         assert stats.archive_backlog is not None
         waiting, oldest_s = stats.archive_backlog
         assert (waiting, oldest_s >= 3_600) == (1, True)
+        pytest.importorskip("prometheus_client", reason="needs the prometheus extra")
+        from redis_state.worker.observe.metrics import ArchiveMetrics  # noqa: PLC0415 - as above
+
+        families = {each.name: each for each in ArchiveMetrics("w", stats).collect()}
+        for name, value in (("backlog", waiting), ("backlog_age_seconds", oldest_s)):
+            (sample,) = families[f"redis_state_archive_{name}"].samples
+            assert (sample.labels, sample.value) == ({"worker": "w"}, value)
         said = [
             "may expire after 7200 s: this worker archives nothing" in m for m in caplog.messages
         ]
@@ -271,6 +283,9 @@ async def test_a_process_of_its_own_archives_until_it_is_ended(
 ) -> None:
     pytest.importorskip("prometheus_client", reason="needs the prometheus extra")
     port = free_port()
+    # One was refused: it is due again in an hour, and it waits for one.
+    await ArchiveList(live).enlist(SESSION, await ended(live))
+    await waits_for_an_hour(live, live.base.keys.archive_watch, due_ms=3_600_000)
     task = await ended(live)
     await ArchiveList(live).enlist(SESSION, task)
     process = await begin(
@@ -289,6 +304,11 @@ async def test_a_process_of_its_own_archives_until_it_is_ended(
             text: str = answer.read().decode()
             return text
 
+    def waiting(name: str, text: str) -> float:
+        start = f"redis_state_archive_{name}{{"
+        lines = [each for each in text.splitlines() if each.startswith(start)]
+        return float(lines[0].rsplit(" ", 1)[1]) if lines else 0.0
+
     async def is_counted() -> bool:
         text = await asyncio.to_thread(metrics)
         counts = dict(
@@ -296,10 +316,11 @@ async def test_a_process_of_its_own_archives_until_it_is_ended(
         )
         found = {name.split('"')[1]: float(count) for name, count in counts.items()}
         counted = found.get("tasks") == 1 and found.get("missed") == 0
-        return counted and "redis_state_archive_backlog_age_seconds" in text
+        return counted and waiting("backlog", text) in (1, 2)
 
     await eventually(is_counted, "it counts that")
-    text = await asyncio.to_thread(metrics)
+    text, now = await asyncio.to_thread(metrics), await ArchiveList(live).backlog()
+    assert 3_600 <= waiting("backlog_age_seconds", text) <= now.oldest_s
     assert "redis_state_max_tasks" not in text
     process.send_signal(signal.SIGTERM)
     assert (await end(process)).status == 0

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the parquet extra")
 
+from tests.support.deaths import DEATHS, Recorder
 from tests.support.servers.faults import run_processes
 from tests.support.sizes import sizes
 
@@ -15,7 +16,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 @pytest.mark.parametrize("stride", sizes(199, 1))
-async def test_who_changes_files_dies_at_each_call(tmp_path: Path, stride: int) -> None:
+async def test_who_changes_files_dies_at_each_call(
+    tmp_path: Path, stride: int, record_property: Recorder
+) -> None:
     arguments = [
         {
             "folder": str(tmp_path),
@@ -27,6 +30,7 @@ async def test_who_changes_files_dies_at_each_call(tmp_path: Path, stride: int) 
     ]
     found = await run_processes("die_filing", arguments, timeout_s=1500)
     deaths = [death for results in found for death in results]
+    record_property(DEATHS, len(deaths))
     assert [death for death in deaths if death["problems"]] == []
     phases = {"write", "compact", "retain", "retain compacted", "forget"}
     assert {death["phase"] for death in deaths} == phases

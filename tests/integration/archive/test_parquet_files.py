@@ -67,6 +67,41 @@ async def test_the_query_of_the_guide_has_each_record_once_as_it_was_last(tmp_pa
         await archive.compact()
 
 
+async def test_pandas_reads_with_the_code_of_the_guide_what_duckdb_reads(tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="needs pandas")
+    archive = ParquetArchive(tmp_path.as_uri(), namespace="rs")
+    await archive.prepare()
+    born_us = 1_700_000_000_000_000
+    rows = [ArchivedRow(n, 1_700_000_000_000 + n, b"%d" % n, "t", b"[1]") for n in (1, 2)]
+    for version in (3, 4):
+        records = [
+            ArchivedRecord(
+                kind, "s", f"k{n}", born_us + n, born_us + version, b"%d" % version, version=version
+            )
+            for n in range(3)
+            for kind in RecordKind
+        ]
+        tasks = [sample_task("s", str(n), version) for n in range(5)]
+        sessions = [SessionRows(f"s{version}", None, rows)]
+        await archive.write(ArchiveBatch(tasks, sessions, records))
+    (code,) = re.findall(r"```python\n(import json\n.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)
+    for _ in range(2):
+        named: dict[str, Any] = {}
+        exec(code.replace("/folder/", f"{tmp_path}/"), named)  # noqa: S102 - the guide's
+        counts = [(*key, count) for key, count in named["counts"].items()]
+        asked = duckdb.connect().execute(_query(tmp_path)).fetchall()
+        assert counts == asked == [("h", "FAILED", 5)]
+        found = named["read_archive"](tmp_path / "namespace=rs", "records")
+        found = found[found["kind"] == "trajectory"].sort_values(["owner", "born", "n", "key"])
+        asked = duckdb.connect().execute(_query(tmp_path, "records")).fetchall()
+        states = list(zip(found["owner"], found["key"], found["at"], found["data"], strict=True))
+        assert [(owner, key, at, data.decode()) for owner, key, at, data in states] == asked
+        assert [data for _, _, _, data in states] == [b"4"] * 3
+        updates = named["read_archive"](tmp_path / "namespace=rs", "updates")
+        assert sorted(updates["data"]) == [b"[1]"] * 4
+        await archive.compact()
+
+
 async def test_archives_that_write_at_once_have_each_row_once(tmp_path: Path) -> None:
     archives = [ParquetArchive(tmp_path.as_uri()) for _ in range(4)]
     await asyncio.gather(*(each.prepare() for each in archives))

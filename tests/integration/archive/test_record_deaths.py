@@ -24,6 +24,7 @@ from redis_state.errors import ArchiveUnavailable
 from redis_state.settings import ArchiveClass
 from redis_state.transport.sending.calls import CallSender
 from tests.integration.archive.test_deaths import ServerDeath
+from tests.support.deaths import DEATHS, Recorder
 from tests.support.servers.faults import run_processes, short_directory
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.servers.rollback import OwnServer
@@ -43,7 +44,11 @@ POINTS = {
 @pytest.mark.timeout(1600)
 @pytest.mark.parametrize("stride", sizes(149, 1))
 async def test_a_process_dies_at_each_round_trip(
-    archiving: Settings, archive: Archive, archive_url: str, stride: int
+    archiving: Settings,
+    archive: Archive,
+    archive_url: str,
+    stride: int,
+    record_property: Recorder,
 ) -> None:
     argument = {
         "url": archiving.url.get_secret_value(),
@@ -58,6 +63,7 @@ async def test_a_process_dies_at_each_round_trip(
     ]
     found = await run_processes("die_archiving_records", arguments, timeout_s=1500)
     deaths = [death for results in found for death in results]
+    record_property(DEATHS, len(deaths))
     assert [death for death in deaths if death["problems"]] == []
     assert all(results for results in found)
     if stride == 1:
@@ -67,7 +73,10 @@ async def test_a_process_dies_at_each_round_trip(
 
 @pytest.mark.parametrize("stride", sizes(29, 1))
 async def test_redis_dies_at_each_round_trip(
-    archiving: Settings, monkeypatch: pytest.MonkeyPatch, stride: int
+    archiving: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    stride: int,
+    record_property: Recorder,
 ) -> None:
     run = CallSender.run
     at, fired = 1 + stride // 2, Counter[str]()
@@ -110,7 +119,8 @@ async def test_redis_dies_at_each_round_trip(
             fired[death.fired] += 1
             at += stride
         await server.stop()
-    assert sum(fired.values()) >= 2
+    record_property(DEATHS, fired.total())
+    assert fired.total() >= 2
     if stride == 1:
         assert fired.keys() >= POINTS - {"postgres", "files"}
 
@@ -122,7 +132,10 @@ async def _restart(server: OwnServer) -> None:
 
 @pytest.mark.parametrize("stride", sizes(29, 1))
 async def test_postgresql_dies_at_each_round_trip(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, stride: int
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    stride: int,
+    record_property: Recorder,
 ) -> None:
     own = OwnPostgres()
     own.start()
@@ -167,4 +180,5 @@ async def test_postgresql_dies_at_each_round_trip(
             at += stride
     finally:
         own.close()
+    record_property(DEATHS, deaths)
     assert deaths >= 2

@@ -22,6 +22,7 @@ from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import TaskClient
 from redis_state.worker.archiving.again import enlist_saved_tasks
 from redis_state.worker.tasks.histories import read_history
+from tests.support.deaths import DEATHS, Recorder
 from tests.support.processes.pools import SESSION
 from tests.support.servers.faults import run_processes
 from tests.support.sizes import sizes
@@ -181,7 +182,7 @@ async def test_without_an_archive_nothing_is_listed(settings: Settings) -> None:
 @pytest.mark.timeout(1600)
 @pytest.mark.parametrize("stride", sizes(61, 1))
 async def test_a_process_dies_at_each_round_trip(
-    archiving: Settings, archive_url: str, stride: int
+    archiving: Settings, archive_url: str, stride: int, record_property: Recorder
 ) -> None:
     argument = {
         "url": archiving.url.get_secret_value(),
@@ -195,6 +196,7 @@ async def test_a_process_dies_at_each_round_trip(
     ]
     found = await run_processes("die_archiving_saved", arguments, timeout_s=1500)
     deaths = [death for results in found for death in results]
+    record_property(DEATHS, len(deaths))
     assert [death for death in deaths if death["problems"]] == []
     assert all(results for results in found)
     if stride == 1:

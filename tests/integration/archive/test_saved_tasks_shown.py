@@ -14,27 +14,20 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 pytest.importorskip("jinja2", reason="needs the gateway extra")
 
 from redis_state import RedisStateStore
-from redis_state.archive.postgres.archive import PostgresArchive
+from redis_state.archive import Archive
 from redis_state.gateway import create_gateway
 from redis_state.models import TaskStatus
 from tests.support.browser.console import Browser, keys_for
 from tests.support.commands import Ran, cli
 from tests.support.processes.pools import SESSION, queue_of
 from tests.support.samples import task as make_task
-from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archives import archive_all, let_expire
 from tests.support.tasks.saved_tasks import save_to_end
 
 pytestmark = pytest.mark.worker
 
 
-@pytest.fixture
-def archive_url(postgres: OwnPostgres) -> str:
-    """Give the URL of the archive."""
-    return postgres.url
-
-
-async def left(live: RedisStateStore, archive: PostgresArchive) -> None:
+async def left(live: RedisStateStore, archive: Archive) -> None:
     """Have two tasks of a host end, be archived, and expire."""
     await save_to_end(live, "good")
     await save_to_end(live, "bad", TaskStatus.FAILED)
@@ -42,13 +35,14 @@ async def left(live: RedisStateStore, archive: PostgresArchive) -> None:
     await let_expire(live, "good", "bad")
 
 
+@pytest.mark.exhaustive
 async def test_commands_show_archived_tasks_of_a_host(
-    live: RedisStateStore, archive: PostgresArchive, postgres: OwnPostgres
+    live: RedisStateStore, archive: Archive, archive_url: str
 ) -> None:
     await left(live, archive)
 
     async def run(*arguments: str) -> Ran:
-        return await cli(live.settings, *arguments, REDIS_STATE_ARCHIVE_URL=postgres.url)
+        return await cli(live.settings, *arguments, REDIS_STATE_ARCHIVE_URL=archive_url)
 
     for option in ("--archived", "--archived-only"):
         found = (await run("find", option, "--json")).document["tasks"]
@@ -76,7 +70,7 @@ async def test_commands_show_archived_tasks_of_a_host(
 
 
 async def test_the_console_shows_archived_tasks_of_a_host(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     await left(live, archive)
     auth, keys = keys_for(ann="admin:*")
@@ -107,7 +101,7 @@ async def test_the_console_shows_archived_tasks_of_a_host(
 
 
 async def test_the_console_shows_times_of_a_host_without_a_zone_and_of_no_year(
-    live: RedisStateStore, archive: PostgresArchive
+    live: RedisStateStore, archive: Archive
 ) -> None:
     times = {
         "naive": datetime(2026, 3, 1, 12),  # noqa: DTZ001 - naive on purpose

@@ -30,6 +30,7 @@ from redis_state.stores.durable_events.store import DurableEventStore
 from redis_state.stores.durable_events.table import EventTable
 from redis_state.testing import eventually
 from redis_state.transport.sending.calls import CallSender
+from tests.support.deaths import DEATHS, Recorder
 from tests.support.processes import children
 from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import certificate, short_directory
@@ -111,6 +112,8 @@ async def test_postgresql_dies_at_each_round_trip(
     monkeypatch: pytest.MonkeyPatch,
     mode: str,
     stride: int,
+    *,
+    record_property: Recorder,
 ) -> None:
     wait = psycopg.AsyncConnection.wait
     at, deaths = 1 + stride // 2, 0
@@ -143,6 +146,7 @@ async def test_postgresql_dies_at_each_round_trip(
             break
         deaths += 1
         at += stride
+    record_property(DEATHS, deaths)
     assert deaths >= 1
 
 
@@ -163,6 +167,8 @@ async def test_redis_dies_at_each_round_trip(
     postgres: OwnPostgres,
     monkeypatch: pytest.MonkeyPatch,
     stride: int,
+    *,
+    record_property: Recorder,
 ) -> None:
     run = CallSender.run
     at, deaths = 1 + stride // 2, 0
@@ -192,6 +198,7 @@ async def test_redis_dies_at_each_round_trip(
             break
         deaths += 1
         at += stride
+    record_property(DEATHS, deaths)
     assert deaths >= 1
 
 

@@ -176,7 +176,8 @@ def _batch(day: int) -> ArchiveBatch:
     rows = [ArchivedRow(2 * day + n, at_ms + n - 1, b"%d" % n, "t", b"[1]") for n in (1, 2)]
     records = [each for session in _SESSIONS for each in _records(session, day)]
     # A later state of the first one.
-    records += [replace(_records("a", 0)[0], version=1 + day, write=f"w{day}")] if day else []
+    later = replace(_records("a", 0)[0], version=1 + day, write=f"w{day}", data=b"later %d" % day)
+    records += [later] if day else []
     sessions = [SessionRows(session, after, rows) for session in _SESSIONS]
     return ArchiveBatch(tasks, sessions, records)
 
@@ -204,7 +205,7 @@ def _first(days: int, *, since: int = 0) -> State:
         of_session = [each for batch in batches[since:] for each in batch.sessions]
         rows = [row for each in of_session if each.session_id == session for row in each.rows]
         records = {
-            f"{each.kind} {each.key}": each.stamp
+            f"{each.kind} {each.key}": f"{each.stamp} {each.digest()}"
             for batch in batches
             for each in batch.records
             if each.owner == session and int(each.key[1:]) >= since
@@ -232,8 +233,10 @@ async def _state(archive: archives.ParquetArchive) -> State:
         rows = await archive.rows(session, after=None, count=1000)
         digests = sorted((task.task_id, task.digest()) for task in tasks)
         records = [each for kind in _KINDS for each in await archive.records(kind, session)]
-        stamps = sorted((f"{each.kind} {each.key}", each.stamp) for each in records)
-        found[session] = (tuple(digests), rows_digest(rows or ()), tuple(stamps))
+        states = sorted(
+            (f"{each.kind} {each.key}", f"{each.stamp} {each.digest()}") for each in records
+        )
+        found[session] = (tuple(digests), rows_digest(rows or ()), tuple(states))
     return found
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
+
 from redis_state import RedisStateStore
 from redis_state.agents.storage.session_store import SessionStore
 from redis_state.archive.copying.records import RecordArchiver, RecordReport
 from redis_state.archive.copying.sources import RecordReader
+from redis_state.archive.encoding import OWN_FIELDS, json_of
 from redis_state.archive.model import ArchivedRecord, RecordKind
 from redis_state.archive.protocol import Archive
 from redis_state.archive.reading.history import row_of
@@ -104,19 +108,28 @@ async def problems_of(
         stamp = f"{live[b'version'].decode()} {live[b'write'].decode()}"
         if live.get(b"archived") != stamp.encode():
             problems.append(f"{kind} {key} is not marked")
-        if [each.stamp for each in found] != [stamp]:
-            problems.append(f"{kind} {key} differs: {[each.stamp for each in found]}")
+        state = stamp, hashlib.sha256(_content(kind, live)).hexdigest()
+        kept = [(each.stamp, each.digest()) for each in found]
+        if kept != [state]:
+            problems.append(f"{kind} {key} differs: {kept} is not {state}")
     if "events" in store.settings.archive_classes:
         for trace in TRACES:
             rows = await store.events.log(trace).read_all()
-            kept = [row_of(each) for each in await archived_events(archive, trace)]
-            if kept != rows or (complete and len(rows) < 2):
-                problems.append(f"events of {trace} differ: {len(kept)} of {len(rows)}")
+            copies = [row_of(each) for each in await archived_events(archive, trace)]
+            if copies != rows or (complete and len(rows) < 2):
+                problems.append(f"events of {trace} differ: {len(copies)} of {len(rows)}")
     if "artifacts" in store.settings.archive_classes:
         problems += await _artifact_problems(store, complete=complete)
     if (await RecordList(store.base).backlog()).oldest_s:
         problems.append("something waits")
     return problems
+
+
+def _content(kind: RecordKind, live: Mapping[bytes, bytes]) -> bytes:
+    """Return what the archive must have of a record that stands in Redis, byte for byte."""
+    if kind is not RecordKind.AGENT_SESSION:
+        return live[b"document"]
+    return json_of({name: live[name] for name in live.keys() - set(OWN_FIELDS)}).encode()
 
 
 async def _expected(store: RedisStateStore, archive: Archive) -> list[tuple[RecordKind, str]]:
