@@ -7,6 +7,7 @@
 -- ARGV since         the earliest time, in the digits of the index
 -- ARGV after         time and id of the last task of the page before, '' for the first page
 -- ARGV size          int: of the page
+-- ARGV most_bytes    int: no task more once those found have so many
 -- ARGV whole         flag: with the tasks' bodies, which needs their keys
 -- ARGV settle        flag: leave out what the caller does not know, which came since its first call
 -- ARGV known..       id of each task in KEYS
@@ -27,21 +28,23 @@ if after ~= '' then high = '(' .. prefix .. after end
 local near = redis.call('ZREVRANGEBYLEX', books.index, high, low, 'LIMIT', 0, size + 33)
 local key_of = {}
 for i, id in ipairs(known) do key_of[id] = tasks[i] end
-local again, reply, last, unknown = { 'AGAIN' }, { 'OK', total, others, 0 }, 0, false
+local again, reply, last, unknown, bytes = { 'AGAIN' }, { 'OK', total, others, 0 }, 0, false, 0
 for i, member in ipairs(near) do
   local place = string.sub(member, #prefix + 1)
   local id = string.sub(place, 32)
+  local room = #reply < size + 4 and bytes < most_bytes
   again[#again + 1] = id
-  if #reply < size + 4 and not whole then
+  if room and not whole then
     reply[#reply + 1], last = { place }, i
-  elseif #reply < size + 4 and key_of[id] then
+  elseif room and key_of[id] then
     local found = redis.call('HMGET', key_of[id], 'version', 'at', 'body')
     if not found[3] then
       a2a_forget(books, id)
       return { 'AGAIN', unpack(known) }
     end
     reply[#reply + 1], last = { place, tonumber(found[1]), tonumber(found[2]), found[3] }, i
-  elseif #reply < size + 4 then
+    bytes = bytes + #found[3]
+  elseif room then
     unknown = true
   end
 end

@@ -36,9 +36,18 @@ AT_ONCE: Final = 4
 # The loop's time after which the caller of an archive waits no longer. A call of an archive that
 # goes on behind it holds up others.
 patience: ContextVar[float] = ContextVar("patience", default=inf)
+# What is set once the archive has answered a call of the caller: it may take long, and is not away.
+answered: ContextVar[asyncio.Event | None] = ContextVar("answered", default=None)
 # Where the caller of an archive gets the names of data files that are gone: its calls do without
 # them. Without such a set they raise ArchiveFileMissing.
 overlooked: ContextVar[set[str] | None] = ContextVar("overlooked", default=None)
+
+
+def has_answered() -> None:
+    """Note that a call of an archive was answered."""
+    heard = answered.get()
+    if heard is not None:
+        heard.set()
 
 
 class CallTurns(asyncio.Semaphore):

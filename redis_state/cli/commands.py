@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from redis_state import RedisStateStore, __version__
-from redis_state.cli.exit_codes import STATUSES, ExitCode, or_exit, run
+from redis_state.cli.exit_codes import STATUSES, ExitCode, complain, or_exit, run
 from redis_state.cli.loading import load
 from redis_state.errors import CallerError
 
@@ -55,7 +55,23 @@ _MAIN = threading.main_thread()
 # What asyncio calls those of `to_thread`.
 _HANDLER_THREADS = "asyncio_"
 
-Url = Annotated[str | None, typer.Option("--url", help="Server address. Default: REDIS_STATE_URL.")]
+
+def check_url(url: str | None) -> str | None:
+    """Refuse a --url beside the queue of another server's tasks: it would get the jobs."""
+    named = {name.upper(): value for name, value in os.environ.items()}
+    if url not in (None, named.get("REDIS_STATE_URL")) and named.get("REDIS_STATE_QUEUE_URL"):
+        complain(
+            "--url names another server than REDIS_STATE_URL, and REDIS_STATE_QUEUE_URL has the "
+            "queue of that one: unset it, or set both variables"
+        )
+        raise typer.Exit(ExitCode.USAGE)
+    return url
+
+
+Url = Annotated[
+    str | None,
+    typer.Option("--url", callback=check_url, help="Server address. Default: REDIS_STATE_URL."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 

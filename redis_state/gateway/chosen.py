@@ -9,6 +9,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from redis_state.gateway.calls import ApiCall
+from redis_state.primitives.listed import behind_a_write
 from redis_state.primitives.sent import SentContent
 
 
@@ -33,6 +34,7 @@ async def check_chosen(
     if chosen is None:
         return
     key = call.store.tasks.keys(session_id, task_id).task
-    kept = await call.store.transport.commands.hget(key, "sent")
+    with behind_a_write(call.store.transport.address):
+        kept = await call.store.transport.commands.hget(key, "sent")
     if kept is not None:
         chosen.check_kept(kept)

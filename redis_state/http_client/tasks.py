@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, Unpack
+from functools import partial
+from typing import Any, Literal, TypeVar, Unpack
 
 from redis_state import limits
 from redis_state.errors import InvalidField, InvalidTransition, TaskUnknown
@@ -47,7 +48,11 @@ from redis_state.worker import (
 from redis_state.worker.client.operations import check_id
 from redis_state.worker.tasks.views.task_filter import TaskFilter
 
+T = TypeVar("T")
+
 MOST_IN_BULK = 500
+# A gateway bounds how much one caller asks of it.
+_AT_ONCE = 16
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -96,7 +101,7 @@ class HttpTasks:
         query = [("limit", str(limits.count("limit", limit)))]
         query += [] if after is None else [("after", after)]
         found = await self._caller.call(Ask("GET", ("sessions",), query))
-        listed = await asyncio.gather(*map(self._with_newest, found["sessions"]))
+        listed = await _all_of(partial(self._with_newest, each) for each in found["sessions"])
         return SessionTaskPage([read_session(each) for each in listed], found["cursor"])
 
     async def count(self, *, session_id: str) -> dict[TaskStatus, int]:
@@ -110,7 +115,7 @@ class HttpTasks:
         """List the tasks that a task has spawned, the first spawned first."""
         found = await self._caller.call(_task(session_id, task_id, "tree"))
         branches: list[Any] = [] if found is None else found["children"]
-        states = await asyncio.gather(*(self.get(session_id, each["task_id"]) for each in branches))
+        states = await _all_of(partial(self.get, session_id, each["task_id"]) for each in branches)
         return sorted(
             (state for state in states if state is not None), key=lambda state: state.created_at
         )
@@ -325,6 +330,17 @@ class HttpTasks:
                 missing=lambda: TaskUnknown(task_id),
             )
         )
+
+
+async def _all_of(calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
+    """Make calls, some at a time; return what they return, in their order."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(call: Callable[[], Awaitable[T]]) -> T:
+        async with gate:
+            return await call()
+
+    return await asyncio.gather(*map(one, calls))
 
 
 def _task(session_id: str, task_id: str, *more: str, query: Sequence[tuple[str, str]] = ()) -> Ask:

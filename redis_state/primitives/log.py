@@ -8,7 +8,6 @@ log too: ``<n>-<ms>-<log>``.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
@@ -19,13 +18,13 @@ from zlib import crc32
 
 from redis_state import limits
 from redis_state.errors import (
-    BackendUnavailable,
     CommandRefused,
     CursorGap,
     InvalidField,
     LeaseLost,
 )
-from redis_state.primitives.signal import Row, listening, read_message
+from redis_state.primitives.log_follower import LogFollower
+from redis_state.primitives.signal import Row, listening
 from redis_state.scripts import Fence, LogLimits, Reply, ReplyCode, Scripts, raw, topic_text
 from redis_state.transport.key_groups import LogKeys
 
@@ -39,8 +38,6 @@ _READ_SLICE, _READ_BYTES, _FEW = 500, 1 << 20, 4
 _MOST = 1_000_000_000
 # Where a text points that is no cursor: at no row of any log.
 _NOWHERE = -1
-_RETRY_S = 0.2
-_CHECK_AGAIN_S = 30.0
 # A subscription that takes longer to confirm is not waited for.
 _CONFIRMED_S = 1.0
 
@@ -212,15 +209,9 @@ class Log:
     ) -> list[Row]:
         """Read the newest ``count`` rows after an id and of a topic, oldest first.
 
-        An unknown id is no cursor. A count below 1 gives no rows.
+        In slices, as `read_all`. An unknown id is no cursor. A count below 1 gives no rows.
         """
-        if count < 1:
-            return []
-        reply = await self.scripts.tail_log(
-            self.keys, after_id=after_id, count=min(count, _MOST), topic=topic
-        )
-        rows = [_row(entry) for entry in reply.facts[0]]
-        return rows if topic is not None else rows[::-1]
+        return await self._newest(None, count, after_id=after_id, topic=topic)
 
     async def before(self, n: int | None, count: int) -> tuple[list[Row], int]:
         """Read the rows of the ``count`` numbers before ``n``, or of the newest, oldest first.
@@ -232,10 +223,29 @@ class Log:
         if behind < 2:  # noqa: PLR2004 - the first row is 1
             return [], newest
         # Of the newest, also what came meanwhile.
-        end = "+" if n is None else str(behind - 1)
-        found = await self._xrange(str(max(1, behind - count)), end, count=min(count, _MOST))
-        rows = [_row(entry) for entry in found]
+        found = await self._newest(None if n is None else behind, count)
+        rows = [row for row in found if row.n >= behind - count]
         return rows, max([newest, *(row.n for row in rows)])
+
+    async def _newest(
+        self, before: int | None, count: int, *, after_id: bytes = b"", topic: str | None = None
+    ) -> list[Row]:
+        """Read the newest ``count`` rows before a number, or of all, oldest first."""
+        rows: list[Row] = []
+        while len(rows) < count:
+            reply = await self.scripts.tail_log(
+                self.keys,
+                after_id=after_id,
+                before=rows[-1].n if rows else before,
+                count=min(count - len(rows), _MOST),
+                topic=topic,
+                most_bytes=_READ_BYTES,
+            )
+            found, *cut = reply.facts
+            rows += map(_row, found)
+            if not cut:
+                break
+        return rows[::-1]
 
     async def read_all(self) -> list[Row]:
         """Read every row kept, oldest first, in slices that hold up neither the server nor a call.
@@ -367,7 +377,7 @@ class Log:
         when the log was cleared: it misses none, but is to give up those that it has.
         """
         limits.patience("reconnect_timeout_s", reconnect_timeout_s, least=limits.SHORTEST_S)
-        follower = _Follower(
+        follower = LogFollower(
             self, after, topic, reconnect_timeout_s, was_read=was_read, keeps_rows=keeps_rows
         )
         async with listening(self.scripts.transport, self.keys.channel) as subscription:
@@ -384,77 +394,6 @@ class Log:
                     value = read(row)
                     if value is not None:
                         yield value
-
-
-class _Follower:
-    """One reader's place in a log, moved by its reads and by published rows."""
-
-    def __init__(
-        self,
-        log: Log,
-        after: str | None,
-        topic: str | None,
-        reconnect_timeout_s: float,
-        *,
-        was_read: bool,
-        keeps_rows: bool,
-    ) -> None:
-        self._log = log
-        # Where to read on, and the number and time of the row seen last while it is not behind.
-        self._cursor = after
-        self._seen = (0, 0)
-        self._topic = topic
-        self._reconnect_timeout_s = reconnect_timeout_s
-        # Whether nothing new is to be expected.
-        self._look = was_read
-        # Whether rows that were given may not go, and which was the oldest at the last read.
-        self._keeps_rows = keeps_rows
-        self._first: int | None = None
-        # Silence may also be a subscription that cannot be made: then the log is read.
-        self.check_again_s: float = min(reconnect_timeout_s, _CHECK_AGAIN_S)
-        # Whether the log is to be read before anything is heard.
-        self.behind: bool = True
-
-    async def read(self) -> Sequence[Row]:
-        """Read the next rows from the log, perhaps none."""
-        page = await self._read()
-        seen = self._seen[0]
-        if self._keeps_rows and self._first is not None and self._first <= seen < page.first:
-            cursor = self._log.cursor_at(*self._seen)
-            raise CursorGap(cursor, reason="trimmed", missed=0, resume_after=cursor)
-        self._first = page.first
-        self._cursor, self.behind = page.cursor, not page.at_end
-        self._seen = self._log.position(page)
-        return page.rows
-
-    def hear(self, message: bytes | None) -> Sequence[Row]:
-        """Return the published row if it is the next, else none; the log may have more."""
-        row = None if message is None else read_message(message)
-        # One of before the last row's time is of a history that was lost, and came late.
-        if row is not None and row.n == self._seen[0] + 1 and row.ms >= self._seen[1]:
-            self._seen = (row.n, row.ms)
-            return (row,) if self._topic is None or row.topic == self._topic else ()
-        seen, seen_ms = self._seen
-        if row is None or row.n > seen or row.ms > seen_ms:
-            # Rows may be missing in between, or the log began again: reading it decides.
-            self._cursor, self.behind = f"{seen}-{seen_ms}", True
-        return ()
-
-    async def _read(self) -> Page:
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + self._reconnect_timeout_s
-        while True:
-            # Raises at once, and not patiently, when the store itself was closed.
-            _ = self._log.scripts.transport.sender
-            try:
-                page = await self._log.read(after=self._cursor, topic=self._topic, look=self._look)
-            except BackendUnavailable as error:
-                if error.final or loop.time() >= give_up_at:
-                    raise
-            else:
-                self._look = False
-                return page
-            await asyncio.sleep(_RETRY_S)
 
 
 def _itself(row: Row) -> Row:

@@ -19,7 +19,7 @@ from redis_state.archive.parquet.files.log import FileGone, FileLog
 from redis_state.archive.parquet.files.objects import Objects
 from redis_state.archive.parquet.files.reading import FileReader
 from redis_state.archive.parquet.files.writing import FileChanges, FileWriting, delete_files
-from redis_state.archive.protocol import CallTurns, overlooked
+from redis_state.archive.protocol import CallTurns, has_answered, overlooked
 from redis_state.errors import ArchiveFileMissing, ArchiveUnavailable
 
 T = TypeVar("T")
@@ -121,7 +121,9 @@ class FileCalls:
                     raise ArchiveUnavailable(action, "earlier calls have not ended")
                 log = self._log.for_call(call.may_continue)
                 try:
-                    return await in_thread(partial(self._attempts, log, action, work))
+                    found = await in_thread(partial(self._attempts, log, action, work))
+                    has_answered()
+                    return found
                 finally:
                     self._log.learn(log)
         except TimeoutError:

@@ -15,7 +15,7 @@ from psycopg import AsyncConnection
 from psycopg.pq import TransactionStatus
 from pydantic import SecretStr
 
-from redis_state.archive.protocol import CallTurns, patience
+from redis_state.archive.protocol import CallTurns, has_answered, patience
 from redis_state.errors import ArchiveUnavailable
 from redis_state.postgres.connection import (
     NO_TABLES,
@@ -110,6 +110,7 @@ class PostgresCalls:
                 await self._drop(connection)
                 raise
             self._free.append(connection)
+            has_answered()
         finally:
             self._turns.release()
 

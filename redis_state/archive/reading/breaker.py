@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TypeVar
 
-from redis_state.archive.protocol import CallTurns, patience
+from redis_state.archive.protocol import CallTurns, answered, patience
 from redis_state.errors import ArchiveUnavailable
 from redis_state.futures import unawaited
 
@@ -61,12 +61,14 @@ class CallBreaker:
             self._is_probed = False
 
     async def _within_patience(self, call: Callable[[], Awaitable[T]]) -> T:
-        began = monotonic()
+        began, heard = monotonic(), asyncio.Event()
         token = patience.set(asyncio.get_running_loop().time() + _PATIENCE_S)
+        hearing = answered.set(heard)
         try:
             doing = asyncio.ensure_future(call())
         finally:
             patience.reset(token)
+            answered.reset(hearing)
         try:
             done, _ = await asyncio.wait({doing}, timeout=_PATIENCE_S)
         finally:
@@ -75,19 +77,22 @@ class CallBreaker:
                 doing.cancel()
                 unawaited(doing)
         if not done:
-            self._fail(began)
+            self._fail(began, heard)
             raise ArchiveUnavailable("read", f"no answer in {_PATIENCE_S:g} s")
         try:
             found = doing.result()
         except ArchiveUnavailable as error:
             if not error.refused:
-                self._fail(began)
+                self._fail(began, heard)
             raise
         self._failures = 0
         return found
 
-    def _fail(self, began: float) -> None:
+    def _fail(self, began: float, heard: asyncio.Event) -> None:
+        if heard.is_set():
+            # What was asked takes several calls, of which it has answered one.
+            self._failures = 0
         # Calls that waited at the same time fail for one reason.
-        if began > self._failed_s:
+        elif began > self._failed_s:
             self._failures += 1
             self._failed_s = monotonic()

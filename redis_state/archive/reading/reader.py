@@ -130,7 +130,7 @@ class ArchiveReader:
 
         Four are made at a time. Errors: ArchiveUnavailable after 5 s, or after 10 s without a turn.
         It is raised at once after two failures of which the second call began behind the first: for
-        5 s, and then while another caller asks.
+        5 s, and then while another caller asks. One that the archive has answered in part is none.
         """
         return await self._breaker.call(call)
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import typer
 
 from redis_state import RedisStateStore
-from redis_state.cli.commands import app
+from redis_state.cli.commands import app, check_url
 from redis_state.cli.exit_codes import or_exit
 from redis_state.cli.loading import split_target
 from redis_state.cli.output import print_line
@@ -69,7 +69,10 @@ def dev(
         ".redis-state"
     ),
     url: Annotated[
-        str | None, typer.Option("--url", help="Use this server. Default: an embedded one.")
+        str | None,
+        typer.Option(
+            "--url", callback=check_url, help="Use this server. Default: an embedded one."
+        ),
     ] = None,
     reload: Annotated[
         bool, typer.Option("--reload/--no-reload", help="Replace workers when code changes.")

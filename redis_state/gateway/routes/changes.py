@@ -15,6 +15,7 @@ from redis_state.gateway.requests.bodies import CancelBody, ForkBody, NoBody, Re
 from redis_state.gateway.results import MadeResult, MovedResult, SteeredResult
 from redis_state.gateway.routes.tasks import new_id_of
 from redis_state.models import SteeringEventType
+from redis_state.primitives.listed import behind_a_write
 from redis_state.worker import TaskView
 from redis_state.worker.tasks.operate.copies import check_copied, check_forked
 
@@ -56,7 +57,8 @@ async def cancel_task(call: ApiCall) -> Response:
         hard=body.hard,
         idempotency_key=call.own_key("cancel", session_id, task_id),
     )
-    state = await call.client.get(session_id, task_id)
+    with behind_a_write(call.store.transport.address):
+        state = await call.client.get(session_id, task_id)
     if state is None:
         raise TaskUnknown(task_id)
     if not done:
@@ -118,7 +120,8 @@ async def _made(call: ApiCall, session_id: str, made: str) -> TaskView | None:
     """Return what stands under the caller's key; None without a key."""
     if call.idempotency_key() is None:
         return None
-    return await call.client.inspect(session_id, made)
+    with behind_a_write(call.store.transport.address):
+        return await call.client.inspect(session_id, made)
 
 
 def _check_copy(call: ApiCall, target: str) -> None:

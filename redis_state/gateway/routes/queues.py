@@ -18,6 +18,7 @@ from redis_state.gateway.requests.bodies import (
     QueueLimitsBody,
 )
 from redis_state.gateway.results import QueueKeysResult, QueueResult, QueuesResult
+from redis_state.primitives.listed import behind_a_write
 from redis_state.worker import Rate
 
 
@@ -41,26 +42,32 @@ async def list_keys(call: ApiCall) -> Response:
 async def pause_queue(call: ApiCall) -> Response:
     """Begin no more tasks of a queue. What runs is not stopped."""
     await call.client.queues.pause(call.path["queue"])
-    return await read_queue(call)
+    return await _changed(call)
 
 
 async def resume_queue(call: ApiCall) -> Response:
     """Begin tasks of a queue again."""
     await call.client.queues.resume(call.path["queue"])
-    return await read_queue(call)
+    return await _changed(call)
 
 
 async def limit_queue(call: ApiCall) -> Response:
     """Set how many tasks of a queue run, how many of one key, and how often those may start."""
     await call.client.queues.limit(call.path["queue"], **_limits(call.given(QueueLimitsBody)))
-    return await read_queue(call)
+    return await _changed(call)
 
 
 async def limit_key(call: ApiCall) -> Response:
     """Set what holds for one key in place of the queue's limits."""
     queue, key = call.path["queue"], call.path["limit_key"]
     await call.client.queues.limit_key(queue, key, **_limits(call.given(KeyLimitsBody)))
-    return await read_queue(call)
+    return await _changed(call)
+
+
+async def _changed(call: ApiCall) -> Response:
+    """Read a queue behind a change of it."""
+    with behind_a_write(call.store.transport.address):
+        return await read_queue(call)
 
 
 def _limits(given: KeyLimitsBody) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.requests.bodies import SetRateBody
 from redis_state.gateway.results import RatesResult
+from redis_state.primitives.listed import behind_a_write
 from redis_state.worker import Rate
 
 
@@ -25,7 +26,8 @@ async def set_rate(call: ApiCall) -> Response:
     given = call.given(SetRateBody).rate
     rate = None if given is None else Rate(given.limit, timedelta(seconds=given.per_s))
     await call.client.rates.set(call.path["rate"], rate)
-    return await list_rates(call)
+    with behind_a_write(call.store.transport.address):
+        return await list_rates(call)
 
 
 OPERATIONS = (

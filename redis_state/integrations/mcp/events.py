@@ -153,6 +153,9 @@ class RedisEventStore(EventStore):
     def session(self, session_id: str) -> SessionEventStore:
         """Return the event store of one session, for a transport of your own.
 
+        With one of the SDK, what is sent while a client resumes reaches it when it resumes again:
+        the transport takes over the stream some moments behind the replay. `attach` waits for both.
+
         Errors: InvalidField for an id that is no text, or empty.
         """
         if not text("session_id", session_id):

@@ -97,8 +97,17 @@ class LogScripts(ScriptRunner):
         """OK first last last_ms rows cut | GAP reason n ms. -1: after no row."""
 
     @script
-    def tail_log(self, log: LogKeys, *, after_id: bytes, count: int, topic: Topic) -> PendingReply:
-        """OK rows."""
+    def tail_log(
+        self,
+        log: LogKeys,
+        *,
+        after_id: bytes,
+        before: int | None,
+        count: int,
+        topic: Topic,
+        most_bytes: int,
+    ) -> PendingReply:
+        """OK rows cut, the newest first."""
 
     @script
     def find_row(self, log: LogKeys, *, row_id: bytes) -> PendingReply:

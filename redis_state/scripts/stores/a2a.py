@@ -54,6 +54,7 @@ class A2AScripts(ScriptRunner):
         since: bytes,
         after: bytes,
         size: int,
+        most_bytes: int,
         whole: bool,
         settle: bool = False,
         known: Sequence[bytes] = (),

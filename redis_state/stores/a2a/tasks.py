@@ -45,6 +45,8 @@ from redis_state.transport.keys import a2a_keys
 
 _TRIES = 1000
 _PATIENT_TRIES = 3
+# A page ends at so many bytes: the replies to other calls wait behind its tasks.
+_PAGE_BYTES = 1 << 22
 
 
 class A2ATasks:
@@ -255,6 +257,7 @@ class A2ATasks:
                 since=since,
                 after=request.after.encode("utf-8", "surrogatepass"),
                 size=request.size,
+                most_bytes=_PAGE_BYTES,
                 whole=request.whole,
                 settle=attempt > _PATIENT_TRIES,
                 known=known,

@@ -9,6 +9,7 @@ from redis_state.errors import InvalidTransition, TaskUnknown
 from redis_state.models import SteeringEvent, SteeringEventType, TaskStatus
 from redis_state.models.steering import steering_event
 from redis_state.models.tasks import new_id
+from redis_state.primitives.listed import behind_a_write
 from redis_state.transport.keys import is_pause_id, token_digest
 from redis_state.worker.client.decisions import ClientDecisions
 from redis_state.worker.queue.job import Job
@@ -46,7 +47,8 @@ class ClientSteering(ClientDecisions):
         Errors: SteeringValidationError if the payload breaks the rules of its type; InvalidField if
         there is no such type, or the payload is no object; KeyReused if the ``event_id`` is that of
         an event of the task with another type or payload; TaskUnknown; InvalidTransition if the
-        task is terminal, unless it received this event before; those of `resolve`.
+        task is terminal, unless it received this event before; OutcomeUnknown, also if the event is
+        sent, and what it means for a task that waits is not done yet; those of `resolve`.
         """
         event = steering_event(
             session_id=session_id,
@@ -76,11 +78,12 @@ class ClientSteering(ClientDecisions):
             await self.store.save_steering(event_as_kept)
         else:
             await self.store.steering.save_own(event_as_kept)
-        if event_type is SteeringEventType.CANCEL:
-            reason, hard = event.payload.get("reason"), event.payload.get("hard") is True
-            await self._cancels.cancel_waiting(session_id, task_id, reason, hard=hard)
-        elif event_type is SteeringEventType.PRIORITIZE:
-            await self._prioritize(session_id, task_id, event.payload["priority"])
+        with behind_a_write(self.store.transport.address):
+            if event_type is SteeringEventType.CANCEL:
+                reason, hard = event.payload.get("reason"), event.payload.get("hard") is True
+                await self._cancels.cancel_waiting(session_id, task_id, reason, hard=hard)
+            elif event_type is SteeringEventType.PRIORITIZE:
+                await self._prioritize(session_id, task_id, event.payload["priority"])
         return event
 
     async def cancel(
@@ -98,7 +101,8 @@ class ClientSteering(ClientDecisions):
         cancelled after it, unless they are isolated. Return False if the task is terminal or
         unknown. A call that is repeated with the same ``idempotency_key`` cancels once,
         and returns what the first has achieved. Errors: KeyReused if that had another reason, or
-        was ``hard`` and this is not, or the other way round.
+        was ``hard`` and this is not, or the other way round; OutcomeUnknown, also if the task has
+        received it, and what follows is not known: repeat it under its ``idempotency_key``.
         """
         limits.own_id("idempotency_key", idempotency_key)
         payload: dict[str, Any] = {"hard": hard} | ({"reason": reason} if reason else {})
@@ -111,7 +115,8 @@ class ClientSteering(ClientDecisions):
             )
         except (TaskUnknown, InvalidTransition):
             return False  # it ended meanwhile
-        state = await self.get(session_id, task_id)
+        with behind_a_write(self.store.transport.address):
+            state = await self.get(session_id, task_id)
         return state is not None and state.status not in (TaskStatus.COMPLETE, TaskStatus.FAILED)
 
     async def _check_steerable(self, event: SteeringEvent, *, repeated: bool) -> None:

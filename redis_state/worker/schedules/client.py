@@ -21,6 +21,7 @@ from redis_state.errors import (
 )
 from redis_state.models import TaskStatus
 from redis_state.models.tasks import new_id
+from redis_state.primitives.listed import behind_a_write
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.optimistic import Together, retry_on_conflict
@@ -140,7 +141,7 @@ class Schedules:
         if expected not in (None, actual):
             what = f"schedule {schedule.schedule_id!r}"
             raise VersionConflict(what, expected=expected or "", actual=actual)
-        return await self.get(schedule.schedule_id)
+        return await self._changed(schedule.schedule_id)
 
     async def get(self, schedule_id: str) -> ScheduleView:
         """Return a schedule, with the status of its last task. Errors: ScheduleUnknown."""
@@ -195,10 +196,11 @@ class Schedules:
         task = recorded.task
         if recorded.held_from_ms is not None:
             held_from_ms = recorded.held_from_ms
-            await self._submitter.submit([task], recorded.job, held_from_ms=held_from_ms)
-            # If that fails, a worker finds the task in the outbox, and then that it is there.
-            with suppress(LostRace):
-                await self._settling(schedule_id, task)
+            with behind_a_write(self._store.transport.address):
+                await self._submitter.submit([task], recorded.job, held_from_ms=held_from_ms)
+                # If that fails, a worker finds the task in the outbox, and then that it is there.
+                with suppress(LostRace):
+                    await self._settling(schedule_id, task)
         return Occurrence(None, task.session_id, task.task_id)
 
     async def backfill(
@@ -276,7 +278,11 @@ class Schedules:
                 await self._change(found, {"paused": b"%d" % paused}, restart=not paused)
 
         await self._retry(attempt)
-        return await self.get(schedule_id)
+        return await self._changed(schedule_id)
+
+    async def _changed(self, schedule_id: str) -> ScheduleView:
+        with behind_a_write(self._store.transport.address):
+            return await self.get(schedule_id)
 
     async def _record_triggers(self, schedule_id: str, keys: Sequence[str]) -> Sequence[_Triggered]:
         """Put tasks into the schedule's outbox, where a worker finds them if this caller dies."""

@@ -28,7 +28,7 @@ from redis_state.integrations.a2a import (
     create_versioned_task_store,
 )
 from redis_state.integrations.a2a.executor import InterruptibleExecutor
-from redis_state.primitives import log as log_module
+from redis_state.primitives import log_follower
 from redis_state.scripts import Scripts
 from redis_state.stores.a2a import ownership
 from redis_state.testing import eventually
@@ -156,7 +156,7 @@ async def test_an_orphan_is_ended_once_and_told_by_one(settings: Settings, proxy
 async def test_a_subscriber_of_a_task_that_the_server_lost_hears_of_it_within_a_lease(
     settings: Settings, scripts: Scripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "_CHECK_AGAIN_S", 600)
+    monkeypatch.setattr(log_follower, "_CHECK_AGAIN_S", 600)
     async with (
         server_on(settings, lease_s=LEASE_S) as far,
         server_on(settings, lease_s=LEASE_S) as near,

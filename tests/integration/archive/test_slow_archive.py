@@ -25,7 +25,7 @@ from redis_state.archive.parquet.archive import ParquetArchive
 from redis_state.archive.parquet.files.log import FileLog, LogChange
 from redis_state.archive.parquet.files.objects import FolderObjects
 from redis_state.archive.postgres.archive import PostgresArchive
-from redis_state.archive.protocol import AT_ONCE, patience
+from redis_state.archive.protocol import AT_ONCE, Archive, answered, patience
 from redis_state.archive.queries import ArchiveListing
 from redis_state.errors import ArchiveUnavailable
 from redis_state.models import TaskStatus
@@ -67,6 +67,13 @@ async def compacted(folder: Path) -> ParquetArchive:
     await archive.write(ArchiveBatch(tasks))
     await archive.compact()
     return archive
+
+
+async def test_an_archive_says_that_it_has_answered(archive: Archive) -> None:
+    heard = asyncio.Event()
+    answered.set(heard)
+    assert await archive.erased(["s"]) == {}
+    assert heard.is_set()
 
 
 async def test_a_call_of_files_does_not_wait_for_a_slow_one(

@@ -5,6 +5,7 @@ import uuid
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -312,6 +313,27 @@ async def test_large_rows_are_read_few_at_a_time(scripts: Scripts, keys: Keys) -
             cursor, at_end = page.cursor, page.at_end
         assert sizes == [4, 4, 3]
     assert len(await log.read_all()) == 11
+
+
+async def test_the_newest_large_rows_are_read_few_at_a_time(
+    scripts: Scripts, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, sizes, read = log_of(scripts, keys), list[int](), scripts.tail_log
+
+    async def counted(*args: Any, **options: Any) -> Any:
+        reply = await read(*args, **options)
+        sizes.append(len(reply.facts[0]))
+        return reply
+
+    monkeypatch.setattr(scripts, "tail_log", counted)
+    await log.append([(b"%d" % number, bytes(300_000)) for number in range(20)], topic="a")
+    for topic, slices in (("a", [4, 4, 4, 4, 3]), (None, [8, 8, 3])):
+        rows = await log.tail(count=19, topic=topic)
+        assert [row.n for row in rows] == list(range(2, 21))
+        assert sizes == slices
+        sizes.clear()
+    rows, newest = await log.before(19, 17)
+    assert ([row.n for row in rows], newest, sizes) == ([*range(2, 19)], 20, [8, 8, 1])
 
 
 async def test_large_rows_behind_many_small_ones_are_read_few_at_a_time(

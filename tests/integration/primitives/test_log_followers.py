@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import redis_state.primitives.log as log_module
 from redis_state import Settings
 from redis_state.errors import BackendUnavailable, CursorGap
+from redis_state.primitives import log_follower
 from redis_state.primitives.log import Log
 from redis_state.primitives.signal import Row
 from redis_state.scripts import Scripts
@@ -231,7 +232,7 @@ async def test_a_log_that_began_anew_is_told_to_its_follower(scripts: Scripts, k
 async def test_a_follower_of_an_erased_log_hears_of_it_at_once(
     scripts: Scripts, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "_CHECK_AGAIN_S", 600)
+    monkeypatch.setattr(log_follower, "_CHECK_AGAIN_S", 600)
     log = log_of(scripts, keys)
     await log.append([pair("a"), pair("b")])
     async with aclosing(log.follow()) as rows:
@@ -388,7 +389,7 @@ async def test_a_subscription_that_is_not_confirmed_keeps_nobody_from_reading(
 async def test_silence_is_looked_into(
     scripts: Scripts, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "_CHECK_AGAIN_S", 0.05)
+    monkeypatch.setattr(log_follower, "_CHECK_AGAIN_S", 0.05)
     log = log_of(scripts, keys, announce=False)
     async with aclosing(log.follow()) as rows:
         waiting = asyncio.create_task(take(rows, 2))
@@ -401,7 +402,7 @@ async def test_silence_is_looked_into(
 async def test_silence_after_a_message_is_looked_into(
     scripts: Scripts, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "_CHECK_AGAIN_S", 0.05)
+    monkeypatch.setattr(log_follower, "_CHECK_AGAIN_S", 0.05)
     reported, silent = log_of(scripts, keys), log_of(scripts, keys, announce=False)
     async with aclosing(reported.follow()) as rows:
         waiting = asyncio.create_task(take(rows, 3))

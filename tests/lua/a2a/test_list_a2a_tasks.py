@@ -35,6 +35,7 @@ async def look(
         since=b"0",
         after=after.encode(),
         size=size,
+        most_bytes=1 << 20,
         whole=True,
         settle=settle,
         known=known,
@@ -87,6 +88,17 @@ async def test_pages_go_down_from_the_newest_and_count_all(scripts: Scripts, key
     assert (total, others, more, [task[3] for task in tasks]) == (5, 0, 0, [b"b2", b"b1", b"b0"])
 
 
+async def test_a_page_ends_at_so_many_bytes(scripts: Scripts, keys: Keys) -> None:
+    await fill(scripts, keys, 5)
+    found, after = list[bytes](), b""
+    for _ in range(3):
+        total, _, more, *tasks = await page(scripts, keys, after=after, most_bytes=3)
+        found += [task[3] for task in tasks]
+        assert (total, more) == (5, len(found) < 5)
+        after = tasks[-1][0]
+    assert found == [b"b4", b"b3", b"b2", b"b1", b"b0"]
+
+
 async def test_filters_are_prefixes(scripts: Scripts, keys: Keys) -> None:
     await fill(scripts, keys, 5)
     assert (await page(scripts, keys, prefix=b"c1|*|"))[0] == 2
@@ -130,7 +142,13 @@ async def test_those_in_another_state_are_counted_too(scripts: Scripts, keys: Ke
 async def test_places_alone_need_no_second_call(scripts: Scripts, keys: Keys) -> None:
     await fill(scripts, keys, 5)
     reply = await scripts.list_a2a_tasks(
-        keys.a2a_books(SCOPE), prefix=b"*|*|", since=b"0", after=b"", size=2, whole=False
+        keys.a2a_books(SCOPE),
+        prefix=b"*|*|",
+        since=b"0",
+        after=b"",
+        size=2,
+        most_bytes=1,
+        whole=False,
     )
     assert reply == ok(5, 0, 1, [f"{timed(4)}t4".encode()], [f"{timed(3)}t3".encode()])
     rest = await page(scripts, keys, after=reply.facts[-1][0], size=9, whole=False)

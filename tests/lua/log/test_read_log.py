@@ -197,9 +197,18 @@ async def test_the_rows_of_topics_are_found_through_all_blocks_of_their_indexes(
                 )
                 assert ids(reply) == [row for row in rows if int(row) > after][:count]
                 after_id = str(after).encode()
-                reply = await scripts.tail_log(log, after_id=after_id, count=count, topic=topic)
-                found = [entry[1][1].decode() for entry in reply.facts[0]]
-                assert found == [row for row in rows if int(row) > after or after < first][-count:]
+                before = after + pattern.randrange(1, 400)
+                reply = await scripts.tail_log(
+                    *(log,),
+                    after_id=after_id,
+                    before=before,
+                    count=count,
+                    topic=topic,
+                    most_bytes=1 << 20,
+                )
+                found = [entry[1][1].decode() for entry in reply.facts[0]][::-1]
+                newer = [row for row in rows if int(row) > after or after < first]
+                assert found == [row for row in newer if int(row) < before][-count:]
         # A cursor that is the last row, whose id is its number too.
         await append(scripts, log, str(start + 301), topic="t", max_rows=60)
         model.append((start + 301, "t"))

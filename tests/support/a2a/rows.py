@@ -76,6 +76,7 @@ async def page(
     since: bytes = b"0",
     after: bytes = b"",
     size: int = 10,
+    most_bytes: int = 1 << 20,
     whole: bool = True,
 ) -> list[Any]:
     """Read a page as a store does: total, others, more, tasks."""
@@ -88,6 +89,7 @@ async def page(
             since=since,
             after=after,
             size=size,
+            most_bytes=most_bytes,
             whole=whole,
             known=known,
         )

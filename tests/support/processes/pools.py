@@ -90,6 +90,16 @@ async def becomes(
     return state
 
 
+async def found_are(client: TaskClient, status: TaskStatus, count: int, **filters: Any) -> None:
+    """Wait until so many tasks are found in a state: the index follows behind their records."""
+
+    async def so_many() -> bool:
+        page = await client.find(status=status, **filters)
+        return len({task.task_id for task in page.tasks}) == len(page.tasks) == count
+
+    await eventually(so_many, f"{count} are found as {status.value}", timeout_s=60)
+
+
 async def updates_of(store: RedisStateStore, task_id: str) -> list[StateUpdate]:
     """List a task's updates."""
     return await store.list_updates(SESSION, task_id=task_id)

@@ -59,7 +59,7 @@ CALLS: dict[str, Call] = {
         keys.unreadable(SESSION), place="row \ud800", note=b"{}", most=1, ttl_ms=HOUR
     ),
     "tail_log": lambda scripts, keys: scripts.tail_log(
-        keys.updates(SESSION), after_id=b"a", count=10, topic="t"
+        keys.updates(SESSION), after_id=b"a", before=9, count=10, topic="t", most_bytes=9
     ),
     "create_stream": lambda scripts, keys: make_stream(scripts, keys, SESSION),
     "append_stream": lambda scripts, keys: add_row(scripts, keys, path=SESSION, producer="\ud800"),

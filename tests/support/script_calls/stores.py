@@ -166,6 +166,7 @@ CALLS: dict[str, Call] = {
         since=b"0",
         after=b"",
         size=10,
+        most_bytes=9,
         whole=True,
         known=[b"x"],
     ),

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from redis_state.archive.parquet.files.ahead import ahead
-from redis_state.archive.protocol import AT_ONCE, CallTurns
+from redis_state.archive.protocol import AT_ONCE, CallTurns, has_answered
 from redis_state.archive.reading.breaker import CallBreaker
 from redis_state.errors import ArchiveUnavailable
 
@@ -72,6 +72,25 @@ async def test_a_caller_without_a_turn_does_not_close_the_archive(
         held.set_result(None)
     await asyncio.gather(*callers)
     assert slow.calls == AT_ONCE
+
+
+async def test_a_long_call_of_an_archive_that_answers_does_not_close_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("redis_state.archive.reading.breaker._PATIENCE_S", 0.001)
+    breaker, slow, answers = CallBreaker(), Slow(), [False, True, False, False]
+
+    async def of_two_parts() -> int:
+        if answers.pop(0):
+            has_answered()
+        return await slow()
+
+    for _ in range(4):
+        with pytest.raises(ArchiveUnavailable, match="no answer in"):
+            await breaker.call(of_two_parts)
+    with pytest.raises(ArchiveUnavailable, match="some seconds ago"):
+        await breaker.call(of_two_parts)
+    assert slow.calls == 4
 
 
 async def test_who_waits_for_all_turns_gets_them_beside_another_who_does() -> None:

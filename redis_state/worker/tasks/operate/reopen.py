@@ -32,6 +32,7 @@ from redis_state.errors import (
     TaskUnknown,
 )
 from redis_state.models import SteeringEventType, TaskState, TaskStatus
+from redis_state.primitives.listed import behind_a_write
 from redis_state.primitives.record import Stored, new_write_id
 from redis_state.scripts import Reply, ReplyCode, TaskKeys
 from redis_state.serialization import codec
@@ -106,10 +107,11 @@ class Reopening:
                 reply = Reply(ReplyCode.TAKEN, [])
             else:
                 reply = await self._reopen_all(plan, queueable, key=key)
-        await self._queue_up(queueable)
-        if reply.word is ReplyCode.DENIED:
-            raise InvalidTransition(task_id, current=reply.text(0), wanted="PENDING")
-        state = await self._store.tasks.load(session_id, task_id)
+        with behind_a_write(self._store.transport.address):
+            await self._queue_up(queueable)
+            if reply.word is ReplyCode.DENIED:
+                raise InvalidTransition(task_id, current=reply.text(0), wanted="PENDING")
+            state = await self._store.tasks.load(session_id, task_id)
         if state is None or reply.word is ReplyCode.MISSING:
             raise TaskUnknown(task_id)
         return Reopened(state, before=reply.word is ReplyCode.TAKEN)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import redis_state.primitives.log as log_module
 from redis_state import RedisStateStore, Settings
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.models import StateUpdate, UpdateType
+from redis_state.primitives import log_follower
 from redis_state.scripts import LogLimits
 from redis_state.testing import eventually
 from tests.support.http.event_streams import Event, Events
@@ -20,7 +20,7 @@ SESSION = "s {1}%\n"
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nobody look at a log without a reason."""
-    monkeypatch.setattr(log_module, "_CHECK_AGAIN_S", 600)
+    monkeypatch.setattr(log_follower, "_CHECK_AGAIN_S", 600)
 
 
 async def save(store: RedisStateStore, *numbers: int) -> None:
@@ -68,7 +68,7 @@ async def test_rows_of_a_cleared_session_are_in_no_memory(
 async def test_rows_that_went_without_a_message_are_kept_until_the_next_look(
     store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "_CHECK_AGAIN_S", 0.05)
+    monkeypatch.setattr(log_follower, "_CHECK_AGAIN_S", 0.05)
     keys, scripts = store.updates.keys(SESSION), store.base.scripts
     async with Hub(store) as hub, Events(hub.frames(SESSION, after="$")) as client:
         await client.opened()

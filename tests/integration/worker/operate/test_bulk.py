@@ -13,7 +13,7 @@ from redis_state import RedisStateStore
 from redis_state.errors import InvalidField, KeyReused
 from redis_state.models import TaskStatus
 from redis_state.worker.tasks.operate.bulk import BulkItem, BulkOutcome
-from tests.support.processes.pools import client_of, pool
+from tests.support.processes.pools import client_of, found_are, pool
 from tests.support.tasks.work import Work
 
 
@@ -25,6 +25,7 @@ async def test_all_that_match_are_retried_each_with_its_outcome(store: RedisStat
         ]
         for number, task in enumerate(made):
             await client.wait(f"s{number}", task)
+        await found_are(client, TaskStatus.FAILED, 12)
         work.bad = ""
         seen: list[BulkItem] = []
         dry = await client.bulk("retry", handler="h", dry_run=True, progress=seen.append)
@@ -55,6 +56,7 @@ async def test_all_that_match_are_retried_each_with_its_outcome(store: RedisStat
             len((await client.bulk("rerun", handler="g", idempotency_key="f", dry_run=True)).items)
             == 6
         )
+        await found_are(client, TaskStatus.COMPLETE, 6, handler="g")
         assert (await client.count(handler="g"))[TaskStatus.COMPLETE] == 6
         # A call of another name copies the copies as well, once.
         for _ in range(2):
@@ -91,6 +93,7 @@ async def test_a_task_that_failed_again_is_not_reported_as_retried(store: RedisS
         items: list[BulkItem] = []
         for _ in range(2):
             await client.wait("s", task)
+            await found_are(client, TaskStatus.FAILED, 1)
             items += (await client.bulk("retry", idempotency_key="k")).items
         assert [item.outcome for item in items] == [BulkOutcome.DONE, BulkOutcome.REFUSED]
         assert "FAILED again: use another idempotency_key" in str(items[1].reason)

@@ -24,7 +24,7 @@ from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.views.summary import TaskSummary
-from tests.support.processes.pools import SESSION, becomes, client_of, pool
+from tests.support.processes.pools import SESSION, becomes, client_of, found_are, pool
 from tests.support.scripts.replies import HOUR
 from tests.support.servers.nodes import ask_each
 from tests.support.sizes import sizes
@@ -112,6 +112,8 @@ async def test_every_filter_finds_what_the_records_say(store: RedisStateStore) -
                 if all(name in row and row[name] == value for name, value in wanted.items())
             ]
 
+        for status in ("FAILED", "COMPLETE", "PAUSED"):
+            await found_are(client, TaskStatus(status), len(expected(st=status)))
         for limit in (1, 7, 100):
             assert ids(await listed(client, limit=limit)) == expected()
         assert ids(await listed(client, newest_first=False)) == expected(newest_first=False)

@@ -18,11 +18,11 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import TaskClient, TextReader
+from redis_state.worker import TextReader
 from tests.chaos.support.crew import Crew, ends, recorded, trails, wrong_move
 from tests.processes.workers.killed.operated_worker import KIND, WORDS
 from tests.support.processes import children
-from tests.support.processes.pools import SESSION, client_of, queue_of, updates_of
+from tests.support.processes.pools import SESSION, client_of, found_are, queue_of, updates_of
 from tests.support.processes.worker_processes import stop
 from tests.support.servers.faults import start_process
 
@@ -56,14 +56,6 @@ async def killed_all_the_time(settings: Settings, folder: Path) -> AsyncGenerato
     assert set(statuses) == {-signal.SIGKILL}
 
 
-async def found_are(client: TaskClient, status: TaskStatus, count: int) -> None:
-    async def so_many() -> bool:
-        page = await client.find(attributes=KIND, status=status, handler="flaky")
-        return len({task.task_id for task in page.tasks}) == len(page.tasks) == count
-
-    await eventually(so_many, f"{count} are found as {status.value}", timeout_s=60)
-
-
 async def killed_operator(settings: Settings, action: str, after_s: float) -> None:
     """Have an operator act on all failed tasks, and kill it in the middle."""
     argument = {
@@ -90,7 +82,7 @@ async def test_what_fails_under_kills_is_found_retried_and_copied_once(
         tasks = [
             await client.submit("flaky", session_id=SESSION, attributes=KIND) for _ in range(_TASKS)
         ]
-        await found_are(client, TaskStatus.FAILED, _TASKS)
+        await found_are(client, TaskStatus.FAILED, _TASKS, attributes=KIND, handler="flaky")
         for action in ("fork", "rerun"):
             await killed_operator(settings, action, 0.01)
             # A copy may have failed before the next call, which then matches it.
