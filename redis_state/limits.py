@@ -44,11 +44,13 @@ def count(field: str, value: object, *, least: int = 1) -> int:
     raise InvalidField(field, f"must be a whole number >= {least}")
 
 
-def seconds(field: str, value: object, *, least: float = SHORTEST_S) -> float:
+def seconds(
+    field: str, value: object, *, least: float = SHORTEST_S, most: float = LONGEST_S
+) -> float:
     """Check how long something lasts, like a lease: at least a millisecond, and not for ever."""
-    if _is_number(value) and least <= value <= LONGEST_S:
+    if _is_number(value) and least <= value <= most:
         return value
-    raise InvalidField(field, f"must be a number of seconds from {least:g} to {LONGEST_S:.0f}")
+    raise InvalidField(field, f"must be a number of seconds from {least:g} to {most:.0f}")
 
 
 def patience(field: str, value: object, *, least: float = 0.0) -> float:

@@ -26,7 +26,7 @@ from redis_state.worker import (
 )
 from redis_state.worker.queue.limits import KEEP, Keep, named_key, settings_of
 from redis_state.worker.queue.rates import checked_rate
-from redis_state.worker.schedules.model import check_id, check_moment
+from redis_state.worker.schedules.model import BackfillOverlap, check_id, check_moment
 
 
 class HttpQueues:
@@ -190,6 +190,7 @@ class HttpSchedules:
         dry_run: bool = False,
         limit: int = 1_000,
         limit_key: str | None = None,
+        overlap: BackfillOverlap = "allow",
     ) -> Sequence[Occurrence]:
         """Submit occurrences of a time that have no task. See `Schedules.backfill`.
 
@@ -204,6 +205,8 @@ class HttpSchedules:
         if limit_key is not None:
             named_key(limit_key)
             body["limit_key"] = limit_key
+        if overlap != "allow":
+            body["overlap"] = overlap
         found = await self._call(schedule_id, "backfill", body)
         return [read_occurrence(each) for each in found["occurrences"]]
 

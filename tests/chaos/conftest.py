@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "trial" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.chaos)
             item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.timeout(900 if _size().full else 300))
+            item.add_marker(pytest.mark.timeout(1_800 if _size().full else 300))
 
 
 @pytest.fixture(scope="session")

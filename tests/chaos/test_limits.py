@@ -189,7 +189,7 @@ class Changes:
 async def test_limits_hold_while_workers_and_server_are_killed(
     trial: Trial, settings: Settings, tmp_path: Path
 ) -> None:
-    kills = trial.size.of(600, least=8)
+    kills = trial.size.of(1_000, least=8)
     lease_s = 3.0
     trial.parameters = {
         "kills": kills,

@@ -143,7 +143,7 @@ class Calls:
 async def test_schedules_fire_once_while_workers_are_killed(
     trial: Trial, store: RedisStateStore, settings: Settings, tmp_path: Path
 ) -> None:
-    kills = trial.size.of(420, least=6)
+    kills = trial.size.of(1_000, least=6)
     lease_s, wait_s = (1.0, (0.2, 0.7)) if trial.size.full else (0.5, (0.1, 0.25))
     trial.parameters = {"kills": kills, "workers": _WORKERS, "lease_s": lease_s}
     chance = random.Random(11)

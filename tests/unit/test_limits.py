@@ -113,7 +113,7 @@ GIVEN: Mapping[Callable[..., Any], Options] = {
     worker: {
         "max_tasks": (FROM_1, (1,)),
         "max_crashes": (FROM_0, (0, 3)),
-        "task_timeout_s": (LASTS, (0.5,)),
+        "task_timeout_s": ((*LASTS, 518_401), (0.5, 518_400)),
         "lease_s": (LASTS, (0.5,)),
         "poll_s": (LASTS, (0.05,)),
         "interval_s": (LASTS, (0.5,)),

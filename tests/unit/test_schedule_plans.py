@@ -82,6 +82,18 @@ def test_what_is_in_time_counts_also_beyond_the_most_of_missed_ones() -> None:
     assert len(look(schedule, behind=1 / 6).occurrences) == 10
 
 
+@pytest.mark.parametrize("missed", ["skip", "latest", "all"])
+def test_what_is_in_time_is_never_left_out_however_many_it_is(missed: Missed) -> None:
+    schedule = make(every=timedelta(seconds=1), grace=timedelta(hours=1), missed=missed)
+    after_ms, done = NOW - 25 * MINUTE_MS, list[int]()
+    while (decided := plan(schedule, paused=False, after_ms=after_ms, now_ms=NOW)).occurrences:
+        done += decided.occurrences
+        after_ms = decided.after_ms
+        assert decided.skipped is None
+        assert decided.check_ms == (0 if done[-1] < NOW else 1_000)
+    assert done == [NOW - n * 1_000 for n in reversed(range(1_500))]
+
+
 def test_many_are_done_in_parts_and_none_is_lost_or_done_twice() -> None:
     schedule = make(missed="all", max_missed=130)
     after_ms, done, sizes = NOW - 200 * MINUTE_MS, list[int](), list[int]()

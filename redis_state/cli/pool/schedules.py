@@ -226,23 +226,25 @@ def backfill(
         str | None,
         typer.Option(help="Limits of this key hold for them, in place of the schedule's own."),
     ] = None,
+    overlap: Annotated[
+        str, typer.Option(help="allow, or enqueue: they run one at a time, the oldest first.")
+    ] = "allow",
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Submit the occurrences of a time that has passed. Those that have a task are left alone.
 
     It submits at once: --dry-run lists first. `queues limit QUEUE --limit-key KEY --running 2`,
-    and then --limit-key, let a long one run two at a time. Times without an offset are UTC. Status
-    3 if there is no such schedule.
+    and then --limit-key, let a long one run two at a time; --overlap enqueue, one at
+    a time. Times without an offset are UTC. Status 3 if there is no such schedule.
 
     Try: `redis-state schedules backfill nightly 2026-11-01 2026-11-08 --dry-run`.
     """
 
     def fill(known: Schedules) -> Awaitable[Any]:
         first, behind = moment_of("FROM", since), moment_of("TO", until)
-        return known.backfill(
-            schedule_id, first, behind, dry_run=dry_run, limit=limit, limit_key=limit_key
-        )
+        options: Any = {"limit": limit, "limit_key": limit_key, "overlap": overlap}
+        return known.backfill(schedule_id, first, behind, dry_run=dry_run, **options)
 
     done = _with(url, fill)
     if as_json:

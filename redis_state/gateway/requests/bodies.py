@@ -22,6 +22,7 @@ from redis_state.worker import Archived
 Missed = Literal["skip", "latest", "all"]
 Overlap = Literal["allow", "skip"]
 ScheduledOnBusy = Literal["enqueue", "interrupt", "replace"]
+BackfillOverlap = Literal["allow", "enqueue"]
 
 LARGEST_PAGE = 1_000
 MOST_IN_BULK = 500
@@ -347,6 +348,9 @@ class BackfillBody(_Given):
     limit: Annotated[int, Field(ge=1, le=MOST_IN_BACKFILL)] = MOST_IN_BACKFILL
     limit_key: Name | None = Field(
         default=None, description="Limits of this key hold, in place of the schedule's own."
+    )
+    overlap: BackfillOverlap = Field(
+        default="allow", description="enqueue: they run one at a time, the oldest first."
     )
 
 

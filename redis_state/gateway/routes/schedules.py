@@ -108,6 +108,7 @@ async def backfill_schedule(call: ApiCall) -> Response:
         dry_run=body.dry_run,
         limit=body.limit,
         limit_key=body.limit_key,
+        overlap=body.overlap,
     )
     return answer({"occurrences": [occurrence_document(each) for each in found]})
 

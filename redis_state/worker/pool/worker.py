@@ -30,7 +30,7 @@ from redis_state.worker.pool.process import WorkerConfig, WorkerProcess, need_pr
 from redis_state.worker.pool.serving import Serving, end_well
 from redis_state.worker.queue.job import ClaimedJob, JobPayload
 from redis_state.worker.queue.loop import QueueLoop
-from redis_state.worker.queue.queue import DEFAULT_QUEUE, Queue
+from redis_state.worker.queue.queue import DEFAULT_QUEUE, LONGEST_RUN_S, Queue
 from redis_state.worker.runs.config import Handler
 from redis_state.worker.runs.run_task import run_task
 from redis_state.worker.tasks.execution.steps import StepPolicy
@@ -48,7 +48,7 @@ class AgentWorker:
 
     - ``queue``, else ``tasks``, is served; or ``queues``, the preferred first, which
       share ``max_tasks`` slots. ``queue_limits`` is the most of one queue's tasks at a time.
-    - ``task_timeout_s`` ends a run as FAILED. The time of a PAUSE event counts.
+    - ``task_timeout_s`` ends a run as FAILED. The time of a PAUSE event counts. Six days at most.
     - ``lease_s`` is how long a task stays with a silent worker. The lease is renewed each third of
       it, by ``heartbeat``: the event loop, or a thread that a busy loop does not stop.
     - ``grace_s`` is how long tasks may continue after a SIGTERM before they are handed off.
@@ -95,8 +95,9 @@ class AgentWorker:
             limits.count("max_crashes", self.max_crashes, least=0)
             for queue, most in self.queue_limits.items():
                 limits.count(f"queue_limits[{queue!r}]", most)
-            for option in ("task_timeout_s", "lease_s", "poll_s", "interval_s"):
+            for option in ("lease_s", "poll_s", "interval_s"):
                 limits.seconds(option, getattr(self, option))
+            limits.seconds("task_timeout_s", self.task_timeout_s, most=LONGEST_RUN_S)
             limits.seconds("grace_s", self.grace_s, least=0)
         if self.heartbeat not in ("loop", "thread"):
             raise ConfigError(f"heartbeat is loop or thread, not {self.heartbeat!r}")

@@ -44,8 +44,9 @@ from redis_state.worker.queue.server import check_shared, queue_server
 DEFAULT_QUEUE = "tasks"
 
 _REMEMBERED = 64
-# A claim is remembered for so long; no run of a task is longer.
+# A claim is remembered for so long. Then its permit is free, so a run is shorter, its end included.
 _CLAIM_LIFE_MS = timedelta(days=7) // timedelta(milliseconds=1)
+LONGEST_RUN_S: float = timedelta(days=6).total_seconds()
 
 
 class Queue:

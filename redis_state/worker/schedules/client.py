@@ -35,8 +35,9 @@ from redis_state.stores.schedules import (
     without,
 )
 from redis_state.transport.clock import ms_of
+from redis_state.worker.queue.limits import named_key
 from redis_state.worker.queue.queue import Queue
-from redis_state.worker.schedules.model import Schedule, check_id, check_moment
+from redis_state.worker.schedules.model import BackfillOverlap, Schedule, check_id, check_moment
 from redis_state.worker.schedules.submit import HOLD_MS, Submitter
 from redis_state.worker.schedules.triggers import from_ms, to_ms
 
@@ -212,16 +213,21 @@ class Schedules:
         dry_run: bool = False,
         limit: int = 1_000,
         limit_key: str | None = None,
+        overlap: BackfillOverlap = "allow",
     ) -> Sequence[Occurrence]:
         """Submit the occurrences from ``since`` on and before ``until``, the oldest first.
 
         Limits of a ``limit_key`` hold for these tasks, in place of the schedule's own
         ``limit_key`` and ``in_turn``: so a long backfill leaves room for others. See
-        `Queues.limit_key`.
+        `Queues.limit_key`. With ``overlap="enqueue"`` they run one at a time, the oldest first,
+        also beside those of other such calls: it gives them the key ``backfill:<schedule_id>``,
+        and sets its limit in their queue. One that waits for a person or a time lets the next one
+        run.
 
         One that has its task still is left alone, however it ended. So a call that was interrupted
-        may be repeated. Moments that are to come do not count. ``overlap`` does not apply, nor does
-        ``on_busy``: each waits for its turn. ``dry_run`` only returns what would be done.
+        may be repeated. Moments that are to come do not count. The schedule's own ``overlap`` does
+        not apply, nor does ``on_busy``: each waits for its turn. ``dry_run`` only returns what
+        would be done.
 
         Errors: ScheduleUnknown; InvalidField, also if there are more than ``limit`` occurrences.
         """
@@ -229,26 +235,36 @@ class Schedules:
         until_ms = to_ms(check_moment("until", until))
         limits.count("limit", limit)
         definition = self._definition(await self._load(schedule_id))
-        job = definition.backfill_job(limit_key)
+        job = definition.backfill_job(limit_key, overlap)
         until_ms = min(until_ms, await self._now_ms() + 1)
         moments = definition.trigger.between(since_ms - 1, until_ms - 1)
         due = list(islice(moments, limit + 1))
         if len(due) > limit:
             raise InvalidField("until", f"there are more than {limit} occurrences: raise limit")
+        in_order = overlap == "enqueue"
+        if in_order and due and not dry_run:
+            one = {f"limit:{named_key(job['limit_key'])}": b"1"}
+            await self._queue.scripts.set_flow(self._queue.keys(definition.queue), one)
         done: list[Occurrence] = []
         for first in range(0, len(due), _AT_ONCE):
             some = due[first : first + _AT_ONCE]
-            done += await self._backfill(definition, some, job, dry_run=dry_run)
+            done += await self._backfill(definition, some, job, dry_run=dry_run, in_order=in_order)
         return done
 
     async def _backfill(
-        self, definition: Schedule, due: Sequence[int], job: Mapping[str, Any], *, dry_run: bool
+        self,
+        definition: Schedule,
+        due: Sequence[int],
+        job: Mapping[str, Any],
+        *,
+        dry_run: bool,
+        in_order: bool,
     ) -> Sequence[Occurrence]:
         tasks = [PlannedTask(definition.session_of(at), definition.task_of(at), at) for at in due]
         there = await asyncio.gather(*map(self._submitter.is_there, tasks))
         missing = [task for task, is_there in zip(tasks, there, strict=True) if not is_there]
         if not dry_run:
-            await self._submitter.submit(missing, job)
+            await self._submitter.submit(missing, job, in_order=in_order)
         state: Literal["submitted", "missing"] = "missing" if dry_run else "submitted"
         return [
             Occurrence(from_ms(at), task.session_id, task.task_id, "exists" if known else state)

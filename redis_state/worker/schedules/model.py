@@ -26,6 +26,7 @@ from redis_state.worker.schedules.triggers import (
 Missed = Literal["skip", "latest", "all"]
 Overlap = Literal["allow", "skip"]
 ScheduledOnBusy = Literal["enqueue", "interrupt", "replace"]
+BackfillOverlap = Literal["allow", "enqueue"]
 
 MOST_MISSED = 1_000
 _LONGEST_ID = 200
@@ -200,11 +201,20 @@ class Schedule:
             "description": self.description,
         }
 
-    def backfill_job(self, limit_key: str | None = None) -> dict[str, Any]:
+    def backfill_job(
+        self, limit_key: str | None = None, overlap: BackfillOverlap = "allow"
+    ) -> dict[str, Any]:
         """Return what a task of a backfill is made of: each waits for its turn, if it has one.
 
-        A ``limit_key`` limits it in place of what the schedule gives. Errors: InvalidField.
+        A ``limit_key`` limits it in place of what the schedule gives. With ``enqueue`` it is one of
+        the schedule's backfills. Errors: InvalidField.
         """
+        if overlap not in get_args(BackfillOverlap):
+            raise InvalidField("overlap", "is allow or enqueue")
+        if overlap == "enqueue":
+            if limit_key is not None:
+                raise InvalidField("limit_key", "cannot be given with overlap='enqueue'")
+            limit_key = f"backfill:{self.schedule_id}"
         job = self.job()
         was_busy = job.pop("on_busy", None)
         if limit_key is not None:

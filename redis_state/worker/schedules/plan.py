@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from redis_state.worker.schedules.model import MOST_MISSED, Schedule
@@ -65,7 +66,10 @@ def _due(
         return [], None
     punctual_ms = max(after_ms, now_ms - schedule.grace_ms - 1)
     due = trigger.newest(punctual_ms, now_ms, most=MOST_MISSED)
-    if schedule.missed == "all":
+    if len(due) == MOST_MISSED:
+        # None that is in time is left out: the oldest come first, the rest at the next looks.
+        due = list(islice(trigger.between(punctual_ms, now_ms), MOST_MISSED))
+    elif schedule.missed == "all":
         most = max(schedule.max_missed, len(due))
         due = trigger.newest(after_ms, now_ms, most=most)
     elif schedule.missed == "latest":

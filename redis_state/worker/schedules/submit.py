@@ -36,16 +36,17 @@ class Submitter:
         job: Mapping[str, Any],
         *,
         held_from_ms: int | None = None,
+        in_order: bool = False,
     ) -> list[bool]:
         """Submit tasks; return of each whether it was new.
 
         A caller that has a claim submits within `HOLD_MS` of ``held_from_ms``, by the server's
         clock. So a process that was stopped does not submit again what ended and expired since. A
-        task that is written and not queued is queued by a sweeper. Tasks that run in turn are
-        submitted one after another, in their order. Errors: LostRace after that; BackendError.
+        task that is written and not queued is queued by a sweeper. Tasks that run in turn, or
+        ``in_order``, are submitted one after another. Errors: LostRace after that; BackendError.
         """
         until_ms = None if held_from_ms is None else held_from_ms + HOLD_MS - SKEW_MS
-        if turn_of(job) is not None:
+        if in_order or turn_of(job) is not None:
             # Read together. One by one, those that are there could take all the time of a claim.
             there = await asyncio.gather(*map(self.is_there, tasks))
             return [

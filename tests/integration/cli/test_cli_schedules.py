@@ -86,6 +86,12 @@ async def test_a_schedule_is_triggered_and_backfilled(
     view = await store.tasks.look("hourly", filled["task_id"])
     assert view is not None
     assert view.key == "k:backfill"
+    before = ("backfill", "hourly", "2024-01-01", "2024-01-01T01:00+00:00", "--overlap")
+    (filled,) = (await schedules(settings, *before, "enqueue", "--json")).document
+    view = await store.tasks.look("hourly", filled["task_id"])
+    assert view is not None
+    assert view.key == "k:backfill%3Ahourly"
+    assert (await schedules(settings, *before, "skip")).status == 2
 
 
 @pytest.mark.role("any", why="the doctor asks what a worker may not")

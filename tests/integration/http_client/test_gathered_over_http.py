@@ -189,9 +189,16 @@ async def test_a_schedule_is_backfilled_once(store: RedisStateStore) -> None:
         again = [await each.schedules.backfill("d", *span) for each in (over.direct, over.http)]
         assert again[0] == again[1]
         assert [each.state for each in again[1]] == ["exists"] * 3
+        earlier = datetime(2025, 1, 1, tzinfo=UTC), datetime(2025, 1, 3, tzinfo=UTC)
+        for each in await over.http.schedules.backfill("d", *earlier, overlap="enqueue"):
+            view = await store.tasks.look("s", each.task_id)
+            assert view is not None
+            assert view.key == "k:backfill%3Ad"
         for client in (over.direct, over.http):
             with pytest.raises(errors.InvalidField, match="until"):
                 await client.schedules.backfill("d", *span, limit=2)
+            with pytest.raises(errors.InvalidField, match="overlap"):
+                await client.schedules.backfill("d", *span, overlap="skip")  # type: ignore[arg-type]
             with pytest.raises(errors.ScheduleUnknown):
                 await client.schedules.backfill("none", *span)
         async with over.caller("ann", "submit:session:s") as ann:

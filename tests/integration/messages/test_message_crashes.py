@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 RELAYS = 4
 SENDERS = 40
 TALKERS = 4
+BUYERS = 3
 SPEAKERS = 3
 
 
@@ -112,13 +113,23 @@ async def test_a_crew_that_dies_all_the_time_delivers_each_message_once_and_in_o
             await client.submit("relay", ["other", "collector", total], session_id=SESSION)
             for _ in range(RELAYS)
         ]
-        counting = await client.submit("count_up", TALKERS * 3, session_id=SESSION)
+        asked = (TALKERS + BUYERS) * 3
+        counting = await client.submit("count_up", asked, session_id=SESSION)
+        # Each in a session of its own: its request crosses to that of the task that answers.
+        buying = [
+            await client.submit("buy", [SESSION, counting, 10, 3], session_id=f"buyer {number}")
+            for number in range(BUYERS)
+        ]
         speaking = [await client.submit("speak", session_id=SESSION) for _ in range(SPEAKERS)]
         talks = [asyncio.create_task(ask(client, counting, caller, 3)) for caller in range(TALKERS)]
         await asyncio.gather(*(send(client, sender, relays, each) for sender in range(SENDERS)))
         relayed = [await client.result(SESSION, one, timeout_s=110) for one in relays]
         collected = await client.result("other", "collector", timeout_s=110)
         replies = await asyncio.gather(*talks)
+        bought = [
+            await client.result(f"buyer {number}", one, timeout_s=110)
+            for number, one in enumerate(buying)
+        ]
         summed = await client.result(SESSION, counting, timeout_s=110)
         spoken = [await client.result(SESSION, one, timeout_s=110) for one in speaking]
 
@@ -129,9 +140,13 @@ async def test_a_crew_that_dies_all_the_time_delivers_each_message_once_and_in_o
     for task_id, found in zip(relays, relayed, strict=True):
         assert [item for sender, item in collected if sender == task_id] == found
     assert len(collected) == RELAYS * total
-    given = sorted(total for talk in replies for _, total in talk)
-    assert len(set(given)) == TALKERS * 3
-    assert summed == max(given) == 3 * sum(range(1, TALKERS + 1))
+    for found in bought:
+        # Each reply is that to its own request, in order.
+        assert [amount for amount, _ in found] == [10] * 3
+        assert found == sorted(found)
+    given = sorted(total for talk in (*replies, *bought) for _, total in talk)
+    assert len(set(given)) == asked
+    assert summed == max(given) == 3 * (sum(range(1, TALKERS + 1)) + 10 * BUYERS)
     for task_id, text in zip(speaking, spoken, strict=True):
         await _check_text(store, task_id, text)
     async with client_of(store) as client:

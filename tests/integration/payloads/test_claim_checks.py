@@ -6,7 +6,6 @@ import asyncio
 import shutil
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,8 @@ from redis_state.serialization import claim_store
 from redis_state.settings import make_settings
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
-from tests.support.payloads import KEYS, dump, opened
+from tests.support.payloads import KEYS, dump, in_bucket, opened, s3_bucket
 from tests.support.processes.pools import SESSION, becomes, client_of, pool
-from tests.support.servers.ports import free_port
 
 MARK = "marker-of-a-large-payload "
 LARGE = MARK * 4_000
@@ -294,36 +292,15 @@ def test_settings_that_cannot_be_used_are_named(options: dict[str, Any], problem
 async def test_an_s3_compatible_server_keeps_large_payloads(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("obstore", reason="needs the claims extra")
-    server: Any = import_module("moto.server")
-    boto3: Any = import_module("boto3")
-    running = server.ThreadedMotoServer("127.0.0.1", free_port(), verbose=False)
-    running.start()
-    try:
-        host, port = running.get_host_and_port()
-        url = f"http://{host}:{port}"
-        for name, value in {
-            "AWS_ENDPOINT_URL": url,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_REGION": "us-east-1",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }.items():
-            monkeypatch.setenv(name, value)
-        s3 = boto3.client("s3", endpoint_url=url)
-        s3.create_bucket(Bucket="payloads")
-        options: dict[str, Any] = {
-            "claim_check_bytes": 10_000,
-            "claim_check_url": "s3://payloads/agents",
-        }
+    with s3_bucket(monkeypatch) as (url, s3):
+        options: dict[str, Any] = {"claim_check_bytes": 10_000, "claim_check_url": url}
         async with (
             opened(settings, KEYS[0], **options) as store,
             pool(store, {"copying": copying, "child": echo}) as client,
         ):
             task = await client.submit("copying", LARGE, session_id=SESSION)
             assert await client.result(SESSION, task, timeout_s=60) == LARGE
-            names = [each["Key"] for each in s3.list_objects_v2(Bucket="payloads")["Contents"]]
+            names = in_bucket(s3)
             day = f"agents/{settings.namespace}/{datetime.now(UTC):%Y-%m-%d}/"
             assert len(names) == 6
             assert all(name.startswith(day) for name in names)
@@ -333,8 +310,6 @@ async def test_an_s3_compatible_server_keeps_large_payloads(
                 s3.delete_object(Bucket="payloads", Key=name)
             with pytest.raises(PayloadLost):
                 await client.result(SESSION, task)
-    finally:
-        running.stop()
 
 
 async def test_a_file_is_for_its_owner_only(tmp_path: Path) -> None:

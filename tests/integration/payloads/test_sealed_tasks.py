@@ -31,7 +31,7 @@ from redis_state.worker import Schedule, TaskClient, TaskContext
 from redis_state.worker.runs import run_task
 from redis_state.worker.runs.replaying import ReplayVerdict, replay_history
 from redis_state.worker.tasks.histories import read_history
-from tests.support.payloads import KEYS, dump, opened, with_keys
+from tests.support.payloads import KEYS, REVERSED, dump, opened, with_keys
 from tests.support.processes.pools import SESSION, becomes, client_of, open_token, pool, updates_of
 
 MARK = "marker-of-what-nobody-may-read"
@@ -445,20 +445,6 @@ async def test_a_payload_that_is_too_large_is_refused_where_it_is_given(
         assert fields == ["result of step:s#1", "content", "task_input"]
 
 
-class Reversed:
-    """A codec of an application's own."""
-
-    def encode(self, data: bytes) -> bytes:
-        """Turn it around."""
-        return b"own" + data[::-1]
-
-    def decode(self, data: bytes) -> bytes:
-        """Turn it back."""
-        if not data.startswith(b"own"):
-            raise ValueError
-        return data[:2:-1]
-
-
 @pytest.mark.role("admin")
 async def test_a_codec_of_ones_own_seals_and_keys_still_read(settings: Settings) -> None:
     async def handler(ctx: TaskContext) -> Any:
@@ -466,7 +452,7 @@ async def test_a_codec_of_ones_own_seals_and_keys_still_read(settings: Settings)
 
     async with opened(settings, KEYS[0]) as store, client_of(store) as client:
         await client.submit("h", told("before"), session_id=SESSION, task_id="before")
-    own = with_keys(settings, KEYS[0], payload_codec=f"{__name__}:Reversed")
+    own = with_keys(settings, KEYS[0], payload_codec=REVERSED)
     async with RedisStateStore(own) as store, pool(store, {"h": handler}) as client:
         task = await client.submit("h", told("after"), session_id=SESSION)
         assert await client.result(SESSION, task, timeout_s=60) == [told("after"), told("step")]

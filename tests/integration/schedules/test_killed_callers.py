@@ -17,6 +17,8 @@ from redis_state import RedisStateStore
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from tests.chaos.support.crew import Crew, recorded, trails
+from tests.chaos.support.notes import note
+from tests.chaos.support.witness import Witness
 from tests.support.processes import children
 from tests.support.processes.pools import SESSION, client_of, queue_of
 from tests.support.processes.worker_processes import stop
@@ -85,6 +87,57 @@ async def test_two_backfills_of_which_one_is_killed_submit_each_occurrence_once(
     found = await trails(store)
     moves = {task: [update.status for update in trail] for task, trail in found.items()}
     assert moves == {task: ["PENDING", "RUNNING", "COMPLETE"] for task in wanted}
+
+
+async def test_a_backfill_one_at_a_time_is_so_though_callers_and_workers_are_killed(
+    store: RedisStateStore, tmp_path: Path
+) -> None:
+    many, group = 8, "one"
+    schedule = hourly(handler="work", input=group)
+    now_ms = await clock_ms(store.base.scripts)
+    until_ms = now_ms // _HOUR_MS * _HOUR_MS
+    argument = caller(
+        store,
+        schedule="s",
+        since_ms=until_ms - many * _HOUR_MS,
+        until_ms=until_ms,
+        options={"overlap": "enqueue"},
+        die=many // 2,
+        mark=str(tmp_path / "killed"),
+    )
+    async with (
+        client_of(store) as client,
+        Crew(store.settings, tmp_path, program="flow_worker", lease_s=1.0) as crew,
+    ):
+        await client.schedules.save(schedule, paused=True)
+        for _ in range(2):
+            await crew.start()
+        statuses: list[int | None] = []
+        for _ in range(2):
+            process = await start_process("submit_and_die", argument)
+            try:
+                await process.communicate()
+            finally:
+                await children.end(process)
+            statuses.append(process.returncode)
+        assert statuses == [-signal.SIGKILL, 0]
+
+        def runs_in() -> str | None:
+            runs = [line for line in recorded(tmp_path, "runs") if line[0] in ("begin", "end")]
+            return runs[-1][3] if runs and runs[-1][0] == "begin" else None
+
+        victim = await eventually(runs_in, "a task runs", timeout_s=60)
+        assert victim is not None
+        crew.report(victim, signal.SIGKILL)
+        note(tmp_path, "runs", "dead", victim)
+        await crew.kill(victim)
+        await all_are_complete(store, many)
+        for name in crew.alive():
+            await crew.kill(name)
+    witness = Witness(recorded(tmp_path, "runs"), {group: 1})
+    assert witness.problems == []
+    assert witness.most[group] == 1
+    assert len(witness.runs) > many or not witness.killed_while_running()
 
 
 _KINDS: dict[str, dict[str, Any]] = {

@@ -140,6 +140,36 @@ async def test_a_backfill_cancels_nothing_and_may_have_a_key_of_its_own(
     assert wrong.value.field == "limit_key"
 
 
+async def test_a_backfill_runs_one_at_a_time_the_oldest_first_if_it_is_to(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    name = queue_of(store.settings)
+    await client.schedules.save(hourly(in_turn=True, limit_key=None))
+    since = UNTIL - 3 * HOUR
+    await client.schedules.backfill("s", since, UNTIL, overlap="enqueue", dry_run=True)
+    assert (await client.queues.get(name)).keys == {}
+    later = await client.schedules.backfill("s", UNTIL - HOUR, UNTIL, overlap="enqueue")
+    done = await client.schedules.backfill("s", since, UNTIL, overlap="enqueue")
+    assert [one.state for one in done] == ["submitted", "submitted", "exists"]
+    assert await keys_of(store) == {"k:backfill%3As"}
+    assert (await client.queues.get(name)).keys["backfill:s"].running == 1
+    queue = Queue(store, name=name)
+    await clock_passes(store.base.scripts, await clock_ms(store.base.scripts))
+    ran: list[str] = []
+    while (claimed_now := await queue.claim(name, limit=10)) != []:
+        (job,) = claimed_now
+        assert job.task is not None
+        ran.append(job.task.task_id)
+        await queue.end(name, [(job, None)])
+    await queue.aclose()
+    # In the order in which they were submitted, with those of another call.
+    assert ran == [one.task_id for one in (*later, *done[:2])]
+    for options in ({"overlap": "skip"}, {"overlap": "enqueue", "limit_key": "k"}):
+        with pytest.raises(InvalidField) as wrong:
+            await client.schedules.backfill("s", since, UNTIL, **options)  # type: ignore[arg-type]
+        assert wrong.value.field in options
+
+
 async def test_what_was_decided_is_submitted_as_it_was_though_the_schedule_has_another_key(
     store: RedisStateStore, client: TaskClient, runner: ScheduleRunner, monkeypatch: Any
 ) -> None:

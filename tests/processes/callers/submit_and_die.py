@@ -42,7 +42,8 @@ def moment(at_ms: int) -> datetime:
 async def backfill(client: TaskClient, argument: dict[str, Any]) -> list[tuple[str, str | None]]:
     """Backfill a schedule; return each occurrence's task and state."""
     since, until = moment(argument["since_ms"]), moment(argument["until_ms"])
-    made = await client.schedules.backfill(argument["schedule"], since, until)
+    options = argument.get("options", {})
+    made = await client.schedules.backfill(argument["schedule"], since, until, **options)
     return [(each.task_id, each.state) for each in made]
 
 

@@ -11,17 +11,21 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from redis_state import FolderClaims, Settings
+from redis_state import Settings
+from redis_state.payloads.claims import open_claims
+from redis_state.serialization.claim_store import ClaimStore
 from redis_state.worker import AgentWorker, TaskContext
 
 LARGE = "marker-of-a-large-payload " * 4_000
 
 
-class Dying(FolderClaims):
-    """A folder at whose calls the process dies: at the place that is named, once."""
+class Dying:
+    """A store of claims at whose calls the process dies: at the place that is named, once."""
 
-    def __init__(self, folder: Path, place: str) -> None:
-        super().__init__(folder / "claims")
+    def __init__(self, claims: ClaimStore, folder: Path, place: str) -> None:
+        self.get = claims.get
+        self.delete = claims.delete
+        self._put = claims.put
         self._mark = folder / "killed"
         self._place = place
         self._count = 0
@@ -36,16 +40,16 @@ class Dying(FolderClaims):
             os.kill(os.getpid(), signal.SIGKILL)
 
     async def put(self, key: str, data: bytes) -> None:
-        """Write a file."""
+        """Write an object."""
         self._count += 1
         self.here(f"before put {self._count}")
-        await super().put(key, data)
+        await self._put(key, data)
         self.here(f"after put {self._count}")
 
 
 def main(argument: dict[str, Any]) -> None:
     """Serve a handler that passes on what is large."""
-    claims = Dying(Path(argument["folder"]), argument["place"])
+    claims = Dying(open_claims(argument["claims"]), Path(argument["folder"]), argument["place"])
 
     async def passing(ctx: TaskContext) -> str:
         one = await ctx.step("one", lambda: ctx.input)
@@ -59,6 +63,7 @@ def main(argument: dict[str, Any]) -> None:
         url=SecretStr(argument["url"]),
         namespace=argument["namespace"],
         payload_keys=SecretStr(argument["keys"]),
+        payload_codec=argument["codec"],
         claim_check_bytes=10_000,
         claim_check_store=claims,
     )

@@ -75,6 +75,15 @@ async def count_up(ctx: TaskContext) -> int:
     return total
 
 
+async def buy(ctx: TaskContext) -> list[list[int]]:
+    """Ask another task so many times for the same."""
+    session_id, task_id, amount, count = ctx.input
+    return [
+        await ctx.request(session_id, task_id, "add", amount, type=list[int], timeout_s=100)
+        for _ in range(count)
+    ]
+
+
 async def _speak(run: int) -> AsyncGenerator[str, None]:
     for number in range(WORDS):
         yield f"run {run} word {number}. "
@@ -93,7 +102,7 @@ def main(argument: dict[str, Any]) -> None:
     if argument["dies_at"]:
         Death(argument["dies_at"], after=argument["dies_after"]).plant()
     worker = AgentWorker(
-        {"relay": relay, "collect": collect, "count_up": count_up, "speak": speak},
+        {"relay": relay, "collect": collect, "count_up": count_up, "buy": buy, "speak": speak},
         settings=settings,
         queue=argument["queue"],
         lease_s=0.5,

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import sys
+import time
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from pathlib import Path
@@ -15,10 +16,12 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
+from redis_state.worker.tasks.execution import running
 from tests.chaos.support.notes import note
 
 WORDS = [f"{number} " for number in range(12)]
 KIND = {"kind": "operated"}
+PHASES = 4
 
 
 async def model() -> AsyncGenerator[str, None]:
@@ -37,6 +40,11 @@ async def answer(ctx: TaskContext) -> list[Any]:
     return [new, text]
 
 
+async def held(ctx: TaskContext) -> None:
+    """Wait for longer than any test."""
+    await ctx.sleep(timedelta(hours=1))
+
+
 class Folder:
     """Handlers that write into a folder."""
 
@@ -49,6 +57,28 @@ class Folder:
         await asyncio.sleep(0.02)
         await ctx.step("after", self._after)
         return "done"
+
+    async def travel(self, ctx: TaskContext) -> dict[str, Any]:
+        """Say in its attributes how far it is, and stay in the last part until all may arrive."""
+        for phase in range(PHASES):
+            await ctx.set_attributes({"phase": phase})
+            await ctx.step("part", self._part, phase)
+        return dict(ctx.attributes)
+
+    async def _part(self, phase: int) -> None:
+        await asyncio.sleep(0.1)
+        while phase == PHASES - 1 and not (self._path / "arrive").exists():  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(0.02)
+
+    async def limited(self, ctx: TaskContext) -> None:
+        """Write down when each run begins, and take some time."""
+        note(self._path, "begun", time.time())
+        await ctx.step("work", asyncio.sleep, 0.1)
+
+    async def twice(self, ctx: TaskContext) -> None:
+        """Take two steps."""
+        for step in ("first", "second"):
+            await ctx.step(step, note, self._path, step, ctx.task.task_id)
 
     def _after(self) -> None:
         if not (self._path / "mended").exists():
@@ -63,7 +93,7 @@ async def operate(settings: Settings, argument: dict[str, Any]) -> None:
     ):
         action = argument["action"]
         print("begun", flush=True)  # noqa: T201
-        await client.bulk(action, idempotency_key="k", attributes=KIND, concurrency=1)
+        await client.bulk(action, idempotency_key="k", concurrency=1, **argument["options"])
 
 
 def main(argument: dict[str, Any]) -> None:
@@ -73,8 +103,18 @@ def main(argument: dict[str, Any]) -> None:
     if "action" in argument:
         asyncio.run(operate(settings, argument))
         return
+    # So that each part of a journey is shown.
+    running.SLOW_S = 0.05
+    folder = Folder(Path(argument["folder"]))
     AgentWorker(
-        {"answer": answer, "flaky": Folder(Path(argument["folder"])).flaky},
+        {
+            "answer": answer,
+            "travel": folder.travel,
+            "held": held,
+            "flaky": folder.flaky,
+            "limited": folder.limited,
+            "twice": folder.twice,
+        },
         settings=settings,
         queue=argument["queue"],
         lease_s=argument["lease_s"],
