@@ -148,6 +148,8 @@ HOST = Host(
     store=r"agent|Backend|Durability",
     install=install,
     around=in_task,
+    # Before Python 3.11.5 parsing source for a traceback can fail.
+    options=("--tb", "native"),
     left_out={
         r"(?i)dbos|prefect|temporal": "is about another engine",
         "test_tool_name_conflict_hint": "has the name of a toolset, which an engine wraps",
