@@ -217,7 +217,14 @@ def example(session: nox.Session, host: str) -> None:
 
 
 # Hosts whose own tests of a store run with ours in its place: files of tools/upstream.
-UPSTREAM = ("google-adk", "crewai", "openai-agents", "agent-framework", "llama-index")
+UPSTREAM = (
+    "google-adk",
+    "crewai",
+    "openai-agents",
+    "agent-framework",
+    "llama-index",
+    "pydantic-ai",
+)
 # What their modules of tests import besides.
 UPSTREAM_NEEDS = {
     "google-adk": ("google-adk[db]", "aiosqlite"),
@@ -225,6 +232,10 @@ UPSTREAM_NEEDS = {
     "llama-index": ("asyncpg", "testcontainers"),
     "openai-agents": ("httpx",),
     "agent-framework": ("opentelemetry-sdk",),
+    "pydantic-ai": (
+        *("pydantic-ai-slim[mcp]", "inline-snapshot", "dirty-equals"),
+        *("pytest-mock", "pytest-recording", "httpx"),
+    ),
 }
 
 
@@ -240,7 +251,7 @@ def upstream(session: nox.Session, host: str) -> None:
         *TESTING,
         "pip",
         *UPSTREAM_NEEDS.get(host, ()),
-        pinned_in=HOST_VERSIONS,
+        pinned_in=VERSIONS if host == "pydantic-ai" else HOST_VERSIONS,
     )
     session.env.update(QUIET)
     session.run("python", "-m", "tools.upstream.run", host.replace("-", "_"))

@@ -6,6 +6,7 @@
 -- Returns
 --   {'OK', epoch}    it is free
 --   {'LOST', epoch}  it was not held under this epoch any more
+-- @lasting
 
 local was = redis.call('HMGET', lease, 'claim', 'epoch')
 if was[2] ~= epoch or was[1] ~= owner then return { 'LOST', tonumber(was[2] or 0) } end

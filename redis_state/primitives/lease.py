@@ -57,20 +57,55 @@ class Leases:
         self.loop: Callable[[], asyncio.AbstractEventLoop] = loop
         self._scripts = scripts
         self._keep_ms = keep_ms
+        # A loop refers to its tasks weakly.
+        self._undoing = set[asyncio.Task[None]]()
 
     async def acquire(
         self, key: str, *, duration_ms: int, owner: str | None = None
     ) -> HeldLease | None:
         """Take the lease under the next epoch, or return None while another owner holds it.
 
+        See `take`.
+        """
+        found = await self.take(key, duration_ms=duration_ms, owner=owner)
+        return found if isinstance(found, HeldLease) else None
+
+    async def take(
+        self, key: str, *, duration_ms: int, owner: str | None = None
+    ) -> HeldLease | int:
+        """Take the lease under the next epoch, or return for how many ms another owner holds it.
+
         The same ``owner`` repeated gets the epoch it has. Make one up for each claim, not for each
-        process: two claims of one process are two owners.
+        process: two claims of one process are two owners. A caller that is cancelled meanwhile
+        holds nothing.
         """
         owner = owner or new_owner()
+        try:
+            return await self._ask(key, owner, duration_ms)
+        except asyncio.CancelledError:
+            # The server may grant it all the same, and nobody would give it back.
+            self.abandon(key, owner)
+            raise
+
+    def abandon(self, key: str, owner: str) -> None:
+        """Begin to free what a claim may have taken. It runs out if the server is away."""
+        undoing = asyncio.get_running_loop().create_task(
+            self._undo(key, owner), name="redis_state lease"
+        )
+        self._undoing.add(undoing)
+        undoing.add_done_callback(self._undoing.discard)
+
+    async def _undo(self, key: str, owner: str) -> None:
+        """Hold it for a moment only: the same claim again, behind the one that took it."""
+        with suppress(RedisStateError):
+            await self._ask(key, owner, 1)
+
+    async def _ask(self, key: str, owner: str, duration_ms: int) -> HeldLease | int:
         reply = await self._scripts.acquire_lease(
             key, owner=owner, duration_ms=duration_ms, keep_ms=self._keep_ms
         )
-        return None if reply.word is ReplyCode.HELD else HeldLease(key, owner, int(reply.facts[0]))
+        fact = int(reply.facts[0])
+        return fact if reply.word is ReplyCode.HELD else HeldLease(key, owner, fact)
 
     async def renew(self, held: HeldLease, *, duration_ms: int) -> None:
         """Hold it for so long from now, also if it has run out but nobody took it.

@@ -36,6 +36,10 @@ from redis_state.scripts import GraphListing, Scripts
 
 T = TypeVar("T")
 
+# Entries of each shard in the first page, for who wants a few. Each later page has four times as
+# many, up to the size of the listing.
+_FIRST = 16
+
 
 class ShardedListing:
     """A listing of entries in the order of their bytes, in shards that are read side by side."""
@@ -43,7 +47,7 @@ class ShardedListing:
     def __init__(self, scripts: Scripts, shards: Sequence[GraphListing], *, size: int) -> None:
         self._scripts = scripts
         self._shards = shards
-        # Entries of each shard in a page.
+        # Entries of each shard in a page, at most.
         self._size = size
 
     async def around(
@@ -89,12 +93,13 @@ class ShardedListing:
 
         ``start`` is as ZRANGEBYLEX writes it. A page costs each shard one call.
         """
+        size = min(_FIRST, self._size)
         while True:
             shards = await asyncio.gather(
-                *(self._page(n, start, self._size) for n in range(len(self._shards)))
+                *(self._page(n, start, size) for n in range(len(self._shards)))
             )
             # What is behind the end of a full shard is not known yet.
-            full = [page[-1][0] for page in shards if len(page) == self._size]
+            full = [page[-1][0] for page in shards if len(page) == size]
             end = min(full, default=None)
             known = sorted(
                 (entry, stamp, shard)
@@ -110,6 +115,7 @@ class ShardedListing:
             if end is None or len(found) < len(known):
                 return
             start = b"(" + end
+            size = min(4 * size, self._size)
 
     async def _page(self, shard: int, start: bytes, size: int) -> list[tuple[bytes, bytes]]:
         reply = await self._scripts.read_listing(self._shards[shard], start=start, size=size)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tools.upstream import sources
+from tools.upstream import run, sources
 from tools.upstream.host import Host
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +18,7 @@ HOST = Host(
     repository=str(ROOT / "no-such-repository"),
     tag="{version}",
     tests="tests/**/test_*.py",
-    store="TheirStore(",
+    store=r"TheirStore\(",
     install=lambda _url: None,
     left_out={"test_files": "is about files"},
 )
@@ -42,6 +44,14 @@ def test_sources_without_such_tests_are_refused(given: Path) -> None:
         sources.sources_of(HOST)
 
 
+def test_nothing_is_no_success(
+    given: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tools.upstream.theirs", SimpleNamespace(HOST=HOST))
+    assert run.main("theirs") == 1
+    assert f"{given.name} has no tests like" in capsys.readouterr().out
+
+
 def test_a_test_that_does_not_apply_has_its_reason() -> None:
     assert HOST.reason("tests/test_files.py::test_one") == "is about files"
     assert HOST.reason("tests/test_flows.py::test_one") is None
@@ -50,7 +60,7 @@ def test_a_test_that_does_not_apply_has_its_reason() -> None:
 @pytest.mark.skipif(not (ROOT / "noxfile.py").exists(), reason="nox runs in a checkout")
 def test_each_host_has_an_environment() -> None:
     noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
-    (named,) = re.findall(r"^UPSTREAM = \((.*)\)$", noxfile, re.MULTILINE)
+    (named,) = re.findall(r"^UPSTREAM = \((.*?)^\)$", noxfile, re.MULTILINE | re.DOTALL)
     files = (ROOT / "tools" / "upstream").glob("*.py")
     hosts = {each.stem for each in files if "\nHOST = Host(" in each.read_text(encoding="utf-8")}
     assert {each.replace("-", "_") for each in re.findall(r'"(.+?)"', named)} == hosts

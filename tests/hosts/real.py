@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import os
-import re
 import warnings
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import isawaitable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import pages
 from tools.quiet import QUIET
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "small-hosts.md"
 REQUIRED = bool(os.environ.get("REDIS_STATE_HOSTS"))
 
 
@@ -34,13 +30,5 @@ def load(module: str) -> Any:
 
 async def run_block(adapter: str, url: str) -> dict[str, Any]:
     """Run the example of an adapter on its page; return the names that it leaves."""
-    page = PAGE.read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (code,) = [each for each in blocks if f"redis_state.integrations.{adapter} " in each]
-    names: dict[str, Any] = {}
-    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    compiled = compile(code.replace("redis://localhost:6379/0", url), adapter, "exec", flags)
-    ran = eval(compiled, names)  # noqa: S307 - our own page
-    if isawaitable(ran):
-        await ran
-    return names
+    code = pages.block_of("small-hosts.md", f"redis_state.integrations.{adapter} ")
+    return await pages.run_block(code.replace("redis://localhost:6379/0", url))

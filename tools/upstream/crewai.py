@@ -31,7 +31,7 @@ HOST = Host(
     repository="https://github.com/crewAIInc/crewAI",
     tag="{version}",
     tests="**/tests/**/test_*.py",
-    store="SQLiteFlowPersistence(",
+    store=r"SQLiteFlowPersistence\(",
     install=install,
     left_out={
         "test_sqlite_connection_lifecycle": "is about SQLite's connections and files",

@@ -56,6 +56,8 @@ HOST = Host(
         "test_postgres": "is about PostgreSQL",
         "test_max_completed": "is about how many runs the store in memory keeps",
         "test_sqlite_state_store|_legacy_ctx_": "writes into SQLite's files",
+        "test_evict_run_state_stores_drops|id_falls_back_to_legacy_state": "reads "
+        "a private attribute of the store in memory",
     },
     paths=("packages/llama-agents-integration-tests/src",),
 )

@@ -54,7 +54,7 @@ HOST = Host(
     repository="https://github.com/openai/openai-agents-python",
     tag="v{version}",
     tests="tests/**/test_*.py",
-    store="SQLiteSession(",
+    store=r"SQLiteSession\(",
     install=install,
     left_out={
         "test_(sqlite|async_sqlite|advanced_sqlite)_session.py": "is about another session",

@@ -10,18 +10,20 @@ from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from tools.upstream.host import Host
+from tools.upstream.host import LEFT_OUT, Host
 
 HOST: Host = import_module(f"tools.upstream.{os.environ['UPSTREAM_HOST']}").HOST
 _left_out: Counter[str] = Counter()
 _outcomes: dict[str, str] = {}
 
 # Before the modules of tests are imported: they import the store by name.
-HOST.install(os.environ["UPSTREAM_URL"])
+OURS = bool(os.environ["UPSTREAM_URL"])
+if OURS:
+    HOST.install(os.environ["UPSTREAM_URL"])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -33,11 +35,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _outcomes.update(dict.fromkeys((item.nodeid for item in kept), "not run"))
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
+    for item in kept:
+        test: Any = getattr(item, "obj", None)
+        if OURS and HOST.around is not None and inspect.iscoroutinefunction(test):
+            cast("Any", item).obj = HOST.around(test)
 
 
 def _is_about_the_store(item: pytest.Item) -> bool:
     function = cast("Callable[..., object]", getattr(item, "function", None))
-    return HOST.store in inspect.getsource(function) and bool(re.search(HOST.variant, item.nodeid))
+    named = HOST.names_the_store(inspect.getsource(function))
+    return named and re.search(HOST.variant, item.nodeid) is not None
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
@@ -47,7 +54,13 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Keep the worst outcome of a test's phases."""
+    """Keep the worst outcome of a test's phases. One that leaves itself out says why."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        _, _, reason = report.longrepr[-1].partition(LEFT_OUT)
+        if reason:
+            _left_out[reason] += 1
+            _outcomes.pop(report.nodeid, None)
+            return
     if report.when == "call" or report.outcome != "passed":
         _outcomes[report.nodeid] = report.outcome
 

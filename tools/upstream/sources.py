@@ -47,8 +47,9 @@ def sources_of(host: Host) -> Path:
 
 def files_of(host: Host, sources: Path) -> list[str]:
     """Return the files of tests that name the store."""
-    found = sorted(sources.glob(host.tests))
-    return [str(file) for file in found if host.store in file.read_text(encoding="utf-8")]
+    patterns = (host.tests,) if isinstance(host.tests, str) else host.tests
+    found = sorted({file for pattern in patterns for file in sources.glob(pattern)})
+    return [str(file) for file in found if host.names_the_store(file.read_text(encoding="utf-8"))]
 
 
 def _with_tests(host: Host, sources: Path) -> Path:

@@ -48,6 +48,8 @@ class AgentScope:
     counts: Counter[str] = field(default_factory=Counter[str])
     # Whether it is that of one tool call.
     of_call: bool = False
+    # What the last unit of it that did not return has raised.
+    raised: BaseException | None = None
     # The names of agents that run here, with the `run_id` that the caller gave.
     running: set[tuple[str, str | None]] = field(default_factory=set[tuple[str, str | None]])
     # The attempt at a step in whose work it is, if any, and the scopes of attempts in it.

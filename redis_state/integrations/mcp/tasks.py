@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -42,6 +43,7 @@ from redis_state.errors import (
     InvalidDecision,
     InvalidField,
     InvalidTransition,
+    RedisStateError,
     TokenResolved,
     TokenUnknown,
 )
@@ -190,22 +192,23 @@ class RedisTasks(Extension):
             call = _Call(as_task=False, owner=owner, arguments={})
         task_id = secrets.token_urlsafe(16)
         session_id = session_of(call.owner, task_id)
-        await self.client.submit(
-            tool.name,
-            given,
-            session_id=session_id,
-            task_id=task_id,
-            queue=self._queue,
-            attributes={"mcp_caller": call.owner},
-        )
-        call.created = task_id
-        if call.as_task:
-            # Replaced by the task. An error is what the SDK does not check against the schema.
-            return CallToolResult(content=[], is_error=True)
         try:
+            await self.client.submit(
+                tool.name,
+                given,
+                session_id=session_id,
+                task_id=task_id,
+                queue=self._queue,
+                attributes={"mcp_caller": call.owner},
+            )
+            call.created = task_id
+            if call.as_task:
+                # Replaced by the task. An error is what the SDK does not check against the schema.
+                return CallToolResult(content=[], is_error=True)
             state = await self.client.wait(session_id, task_id)
         except BaseException:
-            with anyio.move_on_after(_CANCEL_S, shield=True):
+            # Nobody has its id. What has ended the call is not replaced by an error of this.
+            with anyio.move_on_after(_CANCEL_S, shield=True), suppress(RedisStateError):
                 await self.client.cancel(session_id, task_id, reason=_GONE, hard=self._hard)
             raise
         _need_readable(state)

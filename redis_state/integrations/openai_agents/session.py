@@ -107,7 +107,6 @@ class RedisStateSession(SessionABC):
         self._wait_s = limits.patience("wait_s", wait_s, least=0.0)
         base, ttl_ms = store.base, ms(store.settings.memory_ttl)
         self._base = base
-        self._ttl_ms = ttl_ms
         self._key = base.keys.conversation_lease(session_id)
         self._place = (id(base), self._key)
         self._leases = Leases(base.scripts, keep_ms=ttl_ms)
@@ -332,11 +331,9 @@ class RedisStateSession(SessionABC):
         loop, owner = asyncio.get_running_loop(), new_owner()
         give_up_at, wait_s = loop.time() + self._wait_s, _SHORTEST_WAIT_S
         while True:
-            reply = await self._base.scripts.acquire_lease(
-                self._key, owner=owner, duration_ms=self._duration_ms, keep_ms=self._ttl_ms
-            )
-            if reply.word is not ReplyCode.HELD:
-                return HeldLease(self._key, owner, int(reply.facts[0]))
+            held = await self._leases.acquire(self._key, duration_ms=self._duration_ms, owner=owner)
+            if held is not None:
+                return held
             left_s = give_up_at - loop.time()
             if left_s <= 0:
                 raise SessionBusy(self.session_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from copy import copy
 from typing import Any, TypeAlias, TypeGuard
 
@@ -21,10 +22,12 @@ from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RunUsage
 
+from redis_state.errors import RedisStateError
 from redis_state.integrations.agent_runs.running import Work, do_unit
 from redis_state.integrations.agent_runs.scopes import AgentScope, needed_scope, part
 from redis_state.integrations.pydantic_ai.events import event_parts, publishes_itself
-from redis_state.worker import RetryPolicy
+from redis_state.worker import RetryPolicy, TaskHandedBack
+from redis_state.worker.tasks.execution.exits import TaskPaused
 
 UnitConfig: TypeAlias = RetryPolicy | None
 
@@ -67,6 +70,9 @@ class StepBackend(JournalCallableOperationBackend[UnitConfig]):
         if isinstance(operation_id, ToolsetCallToolId) and about is not None:
             found = await run_unit(scope, name, place, _with_usage(about, body), config)
             return _counted(about, found)
+        if isinstance(operation_id, ModelCancelSuspendedResponseId) and not _is_of_run(scope):
+            # No unit begins in a cancelled task. And what a later run waits for is left alone.
+            return await body() if scope.ctx.inbox.cancelled else None
         cuts = isinstance(operation_id, _OF_MODELS)
         return await run_unit(scope, name, place, body, config, cuts=cuts)
 
@@ -85,9 +91,23 @@ async def run_unit(
     With ``cuts`` the work is cancelled as soon as its task is. Errors: the work's own;
     TaskCancelled, LeaseLost.
     """
-    found, ran = await do_unit(scope, name, place, work, policy, cuts=cuts)
+    try:
+        found, ran = await do_unit(scope, name, place, work, policy, cuts=cuts)
+    except BaseException as error:
+        scope.raised = error
+        raise
+    scope.raised = None
     record_durable_unit(executed=ran)
     return found
+
+
+async def wait_once(scope: AgentScope, delay_s: float) -> None:
+    """Wait between two requests for a response that a provider works on, once for all runs."""
+
+    async def wait() -> None:
+        await asyncio.sleep(max(delay_s, 0.0))
+
+    await run_unit(scope, "wait for the provider", scope.next("wait"), wait, cuts=True)
 
 
 def tool_scope(scope: AgentScope, ctx: RunContext[Any], call: ToolCallPart) -> AgentScope:
@@ -113,6 +133,13 @@ def _place_of(
         return scope.next(kind=name)
     call = [] if ctx.tool_call_id is None else [ctx.tool_call_id]
     return scope.next(str(ctx.run_step), *call, kind=name)
+
+
+def _is_of_run(scope: AgentScope) -> bool:
+    """Return whether a response is given up because of the agent, and not of how this run ends."""
+    inbox, ended = scope.ctx.inbox, (RedisStateError, TaskHandedBack, TaskPaused)
+    over = inbox.leaving or inbox.cancelled or isinstance(inbox.over, ended)
+    return not (over or isinstance(scope.raised, ended))
 
 
 def _context_of(cache_key: tuple[object, ...]) -> RunContext[Any] | None:

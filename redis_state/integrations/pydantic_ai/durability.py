@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, ClassVar, Literal, cast
 
 from pydantic_ai import ToolsetTool
-from pydantic_ai.agent import EventStreamHandler
+from pydantic_ai.agent import AbstractAgent, EventStreamHandler
 from pydantic_ai.capabilities import ModelFallback, RequestInput
 from pydantic_ai.capabilities.abstract import (
     CapabilityOrdering,
@@ -49,6 +50,7 @@ from redis_state.integrations.pydantic_ai.backend import (
     UnitConfig,
     run_unit,
     tool_scope,
+    wait_once,
 )
 from redis_state.integrations.pydantic_ai.waiting import PausingWaiter
 from redis_state.worker import RetryPolicy, TaskCancelled
@@ -191,6 +193,7 @@ class RedisStateDurability(BaseDurabilityCapability[AgentDepsT]):
                 stack.enter_context(entered(scope))
                 stack.enter_context(replay_scope())
                 stack.enter_context(external_event_scope(PausingWaiter(scope)))
+                stack.enter_context(AbstractAgent.using_sleep(partial(wait_once, scope)))
                 if self.agent is not None:
                     # Of parallel tools too, so that their updates have one order.
                     stack.enter_context(

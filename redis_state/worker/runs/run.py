@@ -368,6 +368,7 @@ class TaskRun:
 
     async def _hand_off(self) -> None:
         """Set the task pending again, because this process is to stop."""
+        self._inbox.leaving = True
         if self._handling is not None:
             await self._stop(self._handling)
             await self._stop_rest()

@@ -9,7 +9,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -214,6 +214,56 @@ async def test_a_second_message_is_refused_or_interrupts_the_first(store: RedisS
         pause = await eventually(of_third, "the third asks")
         await client.resolve(pause.pause_id, approved=True, value="yes", actor="ann")
         assert (await client.result(SESSION, third))["log"] == ["1", "3", "pay yes"]
+
+
+@pytest.mark.parametrize("policy", ["enqueue", "replace"])
+async def test_a_message_behind_a_question_moves_the_thread_of_who_asked(
+    store: RedisStateStore, policy: Literal["enqueue", "replace"]
+) -> None:
+    done: list[Any] = []
+    reached, left = asyncio.Event(), asyncio.Event()
+
+    async def hold(state: Log) -> Log:
+        if state["log"] == ["1"]:
+            reached.set()
+            await left.wait()
+        return {"log": ["held"]}
+
+    def ask(state: Log) -> Log:
+        if state["log"][-2] == "1":
+            done.append(interrupt("pay?"))
+        return {"log": ["asked"]}
+
+    def build(saver: Any) -> Any:
+        graph: Any = StateGraph(Log)
+        graph.add_node("hold", hold)
+        graph.add_node("ask", ask)
+        graph.add_edge(START, "hold")
+        graph.add_edge("hold", "ask")
+        return graph.compile(checkpointer=saver)
+
+    async with pool(store, {"g": graph_handler(build)}) as client:
+
+        async def submit(word: str) -> str:
+            given = {"log": [word]}
+            return await client.submit("g", given, session_id=SESSION, in_turn=True, on_busy=policy)
+
+        first = await submit("1")
+        await reached.wait()
+        second, third = await submit("2"), await submit("3")
+        if policy == "replace":
+            state = await becomes(client, second, TaskStatus.CANCELLED)
+            assert state.error == f"replaced by task {third!r}"
+        left.set()
+        (pause,) = await open_pauses(client)
+        result = await client.result(SESSION, third)
+        between = ["2", "held", "asked"] if policy == "enqueue" else []
+        assert result["log"] == ["1", "held", *between, "3", "held", "asked"]
+        await becomes(client, first, TaskStatus.PAUSED)
+        await client.resolve(pause.pause_id, approved=True, actor="ann")
+        state = await becomes(client, first, TaskStatus.FAILED)
+    assert "ThreadMoved" in (state.error or "")
+    assert done == []
 
 
 async def test_tasks_of_one_thread_run_one_at_a_time(store: RedisStateStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -18,7 +19,10 @@ from pydantic import SecretStr
 from redis_state import InvalidField, PayloadTooLarge, PayloadUnreadable, RedisStateStore, Settings
 from redis_state.integrations.langgraph import RedisStore
 from redis_state.transport.keys import GRAPH_SHARDS
+from tests.support.processes import children
+from tests.support.processes.forkserver import ForkedProcess
 from tests.support.scripts.replies import ask
+from tests.support.servers.faults import start_process
 
 ODD = ["", "a:b", "%", "{a}", "\0", "\0\0", "ä\ud800", "*?[x]", "x" * 500]
 
@@ -208,3 +212,38 @@ async def test_namespaces_of_items_that_have_expired_are_not_listed(store: Redis
             await ask(scripts, "ZADD", expiries, 1, entry)
     await items.aput(("v",), "k", {"n": 1})
     assert await items.alist_namespaces() == [("v",)]
+
+
+async def test_killed_writers_lose_no_item_that_was_acknowledged_and_each_is_found(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    url = settings.url.get_secret_value()
+    done: dict[str, int] = {}
+    async with AsyncExitStack() as stack:
+        processes: dict[str, ForkedProcess] = {}
+        for name in "ab":
+            argument = {"url": url, "namespace": settings.namespace, "name": name}
+            processes[name] = await start_process("langgraph_items", argument)
+            stack.push_async_callback(children.end, processes[name])
+        for process in processes.values():
+            await process.stdout.readline()
+        for name, process in processes.items():
+            for _ in range(20):
+                done[name] = int(await process.stdout.readline())
+        for name, process in processes.items():
+            process.kill()
+            await process.wait()
+            said = (await process.stdout.read()).split()
+            done[name] = int(said[-1]) if said else done[name]
+    items = RedisStore(store)
+    for name, last in done.items():
+        wanted = {number for number in range(last + 1) if number % 3}
+        found = await items.asearch(("users", name), limit=10_000)
+        assert all(item.value == {"by": name, "number": int(item.key)} for item in found)
+        # The one in flight may be there, too.
+        assert wanted <= {int(item.key) for item in found} <= wanted | {last + 1}
+        places = [(("users", name, f"{number % 5}"), f"{number}") for number in range(last + 1)]
+        got = await items.abatch([GetOp(space, key) for space, key in places])
+        assert [number for number, item in enumerate(got) if item is not None] == sorted(wanted)
+        spaces = await items.alist_namespaces(prefix=("users", name))
+        assert spaces == [("users", name, f"{number}") for number in range(5)]

@@ -24,6 +24,7 @@ from redis_state.errors import ConfigError, InvalidField
 from redis_state.integrations.mcp import RedisEventStore, SessionEventStore
 from tests.support.http.asgi_servers import PLAIN
 from tests.support.mcp.servers import mcp_client, serving_mcp
+from tests.support.pages import block_of, run_block
 from tests.support.payloads import KEYS
 from tests.support.processes import children
 from tests.support.servers.faults import Proxy, start_process
@@ -63,6 +64,14 @@ async def test_each_stream_is_replayed_in_order_by_another_replica(
             assert await replayed(there, first) == ("1", list(range(1, 700, 2)))
             assert await replayed(there, ids[690]) == ("0", [692, 694, 696, 698])
             assert await replayed(there, ids[-1]) == ("1", [])
+
+
+async def test_the_lines_of_the_guide_attach_a_store(store: RedisStateStore) -> None:
+    server = MCPServer("tests")
+    code = block_of("mcp.md", "RedisEventStore(store) as events:")
+    names = await run_block(code, store=store, server=server, RedisEventStore=RedisEventStore)
+    with pytest.raises(ConfigError, match="attached already"):
+        names["events"].attach(server.session_manager)
 
 
 async def test_an_event_that_is_not_kept_or_not_of_this_session_replays_nothing(

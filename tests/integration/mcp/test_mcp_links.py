@@ -35,6 +35,7 @@ from redis_state.integrations.mcp import (
 )
 from redis_state.integrations.mcp.following import CreatedTask, GetTask, ReportedTask
 from redis_state.integrations.mcp.tasks import TaskParams
+from redis_state.models import TaskStatus
 from redis_state.serialization.codec import DecodeError
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
@@ -42,8 +43,9 @@ from tests.support.http.asgi_servers import PLAIN
 from tests.support.mcp.servers import mcp_client, serving_app, serving_mcp
 from tests.support.mcp.tools import TOOLS
 from tests.support.payloads import KEYS
-from tests.support.processes.pools import pool
-from tests.support.servers.command_proxy import CommandProxy
+from tests.support.processes.pools import client_of, pool, queue_of
+from tests.support.samples import changed
+from tests.support.servers.command_proxy import OOM, CommandProxy
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
 from tests.support.servers.rollback import rolling_back
 
@@ -467,3 +469,47 @@ async def test_a_task_whose_question_nobody_can_answer_ends(store: RedisStateSto
                 await client.call_tool("ask_twice", {})
         assert len(begun) == 1
         assert not await tasks.unfinished()
+
+
+async def test_a_call_that_is_given_up_leaves_no_task_to_a_worker(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async with (
+        CommandProxy(settings.url.get_secret_value()) as proxy,
+        changed(settings, url=proxy.url) as behind,
+        TaskClient(behind, queue=queue_of(settings)) as client,
+        client_of(store) as finder,
+    ):
+        tasks = RedisTasks(client, [enter])
+        calling = asyncio.create_task(tasks._run(enter, {}))
+
+        async def give_up() -> None:
+            calling.cancel()
+
+        with proxy.meanwhile("create_task", give_up):
+            await asyncio.wait({calling})
+        assert calling.cancelled()
+        (found,) = (await finder.find()).tasks
+        assert found.status is TaskStatus.CANCELLED
+
+
+async def test_a_call_that_cannot_cancel_its_task_ends_as_it_was_ended(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async with (
+        CommandProxy(settings.url.get_secret_value()) as proxy,
+        changed(settings, url=proxy.url) as behind,
+        TaskClient(behind, queue=queue_of(settings)) as client,
+        client_of(store) as finder,
+    ):
+        tasks = RedisTasks(client, [enter])
+        calling = asyncio.create_task(tasks._run(enter, {}))
+
+        async def waits() -> bool:
+            return bool((await finder.find()).tasks)
+
+        await eventually(waits, "the call waits for its task")
+        with proxy.answer("append_log", OOM):
+            calling.cancel()
+            await asyncio.wait({calling})
+        assert calling.cancelled()

@@ -94,3 +94,24 @@ async def test_a_call_outlives_its_server_and_its_worker(
         # Only what was in flight when the worker was killed is done again; the user is asked once.
         assert done() == {"first": 1, "hold": 2, "last": 1}
         assert asked == ["go on?"]
+
+
+async def test_changes_of_a_killed_replica_and_of_its_successor_are_heard(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    async with AsyncExitStack() as stack:
+        first, port = await started(stack, settings, "server")
+        _, listens = await started(stack, settings, "server")
+        uris = ["test://first", "test://second"]
+        client = await stack.enter_async_context(mcp_client(int(listens)))
+        heard = await stack.enter_async_context(client.listen(resource_subscriptions=uris))
+        hearing = aiter(heard)
+        async with mcp_client(int(port)) as caller:
+            await caller.call_tool("change", {"uri": uris[0]})
+            await killed(first)
+        _, port = await started(stack, settings, "server")
+        async with mcp_client(int(port)) as caller:
+            await caller.call_tool("change", {"uri": uris[1]})
+        async with asyncio.timeout(30):
+            events: list[Any] = [await anext(hearing) for _ in uris]
+        assert [event.uri for event in events] == uris

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections import Counter
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,18 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("agents", reason="needs the openai-agents extra")
 
+from agents import Runner
+
 from redis_state import RedisStateStore
 from redis_state.integrations.openai_agents import RedisStateSession
 from tests.processes.workers.killed.openai_worker import AFTER_PAUSES, BEFORE_PAUSES
 from tests.support.agents.killed_agents import check_killed_agent
+from tests.support.agents.openai_agents import QUIET, agent_of, scripted
+from tests.support.processes import children
+from tests.support.processes.forkserver import ForkedProcess
 from tests.support.processes.pools import SESSION, client_of
 from tests.support.processes.worker_processes import worker_process
+from tests.support.servers.faults import start_process
 
 pytestmark = pytest.mark.worker
 
@@ -63,3 +71,46 @@ async def test_a_task_that_was_killed_behind_its_clearing_does_not_clear_again(
             await client.result(SESSION, task, timeout_s=60)
     stands = [item["content"] for item in await session.get_items()]  # type: ignore[typeddict-item]
     assert stands == (["between"] if meanwhile == "cleared" else ["new", "between"])
+
+
+async def test_a_session_goes_on_behind_a_process_that_is_killed_and_one_that_stands_still(
+    store: RedisStateStore,
+) -> None:
+    async with AsyncExitStack() as stack:
+
+        async def begun(name: str) -> ForkedProcess:
+            argument = {
+                "url": store.settings.url.get_secret_value(),
+                "namespace": store.settings.namespace,
+                "name": name,
+                "lease_s": 1.0,
+            }
+            process = await start_process("openai_session_run", argument, stdin=True)
+            stack.push_async_callback(children.end, process)
+            assert await said(process) == "asks"
+            return process
+
+        async def said(process: ForkedProcess) -> str:
+            async with asyncio.timeout(60):
+                return (await process.stdout.readline()).decode().strip()
+
+        killed = await begun("a")
+        assert await said(killed) == "in"
+        stopped = await begun("b")
+        entering = asyncio.create_task(said(stopped))
+        done, _ = await asyncio.wait({entering}, timeout=0.3)
+        assert not done
+        killed.kill()
+        assert await entering == "in"
+        stopped.send_signal(signal.SIGSTOP)
+        session = RedisStateSession("s", store=store)
+        agent = agent_of(scripted("answer to c"))
+        await Runner.run(agent, "c", session=session, run_config=QUIET)
+        stopped.send_signal(signal.SIGCONT)
+        assert stopped.stdin is not None
+        stopped.stdin.write(b"\n")
+        assert await said(stopped) == "refused"
+    items: Any = await session.get_items()
+    said_last = items[-1]["content"][0]["text"]
+    assert (items[-2]["content"], said_last) == ("c", "answer to c")
+    assert [item for item in items if item.get("type") == "message"] == items[-1:]

@@ -27,7 +27,7 @@ from cryptography.fernet import Fernet
 from openai import AsyncOpenAI
 from pydantic import SecretStr
 
-from redis_state import RedisStateStore
+from redis_state import RedisStateStore, Settings
 from redis_state.errors import InvalidField, LeaseLost, PayloadUnreadable, SessionBusy
 from redis_state.integrations.agent_runs.scopes import current_scope
 from redis_state.integrations.openai_agents import RedisStateSession, durable, openai_handler
@@ -38,6 +38,8 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskContext, TaskHandedBack
 from tests.support.agents.openai_agents import QUIET, agent_of, call, scripted
 from tests.support.processes.pools import SESSION, becomes, pool
+from tests.support.samples import changed
+from tests.support.servers.command_proxy import CommandProxy
 
 pytestmark = pytest.mark.worker
 
@@ -349,6 +351,25 @@ async def test_who_waits_in_vain_is_told_and_who_lost_the_claim_is_refused(
         with pytest.raises(LeaseLost):
             await first.clear_session()
     assert await contents(patient) == ["one", "of the run", "two"]
+
+
+async def test_who_is_cancelled_at_its_turn_leaves_the_session_free(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    hasty = RedisStateSession("s", store=store, wait_s=5)
+    async with (
+        CommandProxy(settings.url.get_secret_value()) as proxy,
+        changed(settings, url=proxy.url) as behind,
+    ):
+        entering = asyncio.create_task(enter(RedisStateSession("s", store=behind, lease_s=60)))
+
+        async def cancel() -> None:
+            entering.cancel()
+
+        with proxy.meanwhile("acquire_lease", cancel):
+            await asyncio.wait({entering})
+        assert entering.cancelled()
+        await enter(hasty)
 
 
 async def test_of_several_that_take_items_each_gets_another(store: RedisStateStore) -> None:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 from hypothesis import strategies as st
@@ -163,26 +164,86 @@ async def test_a_kept_lease_is_renewed_until_it_is_taken_over(scripts: Scripts, 
     assert await expires() == before
 
 
+@asynccontextmanager
+async def behind(settings: Settings, proxy: CommandProxy) -> AsyncGenerator[Leases]:
+    """Give leases of a client behind a proxy."""
+    url = type(settings.url)(proxy.url)
+    transport = Transport(settings.model_copy(update={"url": url}))
+    try:
+        yield Leases(Scripts(transport), keep_ms=HOUR)
+    finally:
+        await transport.aclose()
+
+
 async def test_a_lease_that_cannot_be_given_back_replaces_no_result(
     scripts: Scripts, settings: Settings, keys: Keys
 ) -> None:
     lease = keys.lease("s", "t")
-    async with CommandProxy(settings.url.get_secret_value()) as proxy:
-        url = type(settings.url)(proxy.url)
-        transport = Transport(settings.model_copy(update={"url": url}))
-        leases = Leases(Scripts(transport), keep_ms=HOUR)
-        try:
-            held = await leases.acquire(lease, duration_ms=HOUR)
-            assert held is not None
-            with proxy.answer("release_lease", OOM):
-                await leases.give_back(held)
-            assert (await fields(scripts, lease))["owner"] == held.owner.encode()
-            with proxy.answer("release_lease", OOM), pytest.raises(StoreFull):
-                await leases.release(held)
+    url = settings.url.get_secret_value()
+    async with CommandProxy(url) as proxy, behind(settings, proxy) as leases:
+        held = await leases.acquire(lease, duration_ms=HOUR)
+        assert held is not None
+        with proxy.answer("release_lease", OOM):
             await leases.give_back(held)
-            assert (await fields(scripts, lease))["owner"] == b""
-        finally:
-            await transport.aclose()
+        assert (await fields(scripts, lease))["owner"] == held.owner.encode()
+        with proxy.answer("release_lease", OOM), pytest.raises(StoreFull):
+            await leases.release(held)
+        await leases.give_back(held)
+        assert (await fields(scripts, lease))["owner"] == b""
+
+
+async def test_a_claim_that_is_cancelled_before_its_reply_holds_nothing(
+    scripts: Scripts, settings: Settings, keys: Keys
+) -> None:
+    lease, url = keys.lease("s", "t"), settings.url.get_secret_value()
+    async with CommandProxy(url) as proxy, behind(settings, proxy) as leases:
+        claiming = asyncio.create_task(leases.acquire(lease, duration_ms=HOUR))
+
+        async def cancel() -> None:
+            claiming.cancel()
+
+        with proxy.meanwhile("acquire_lease", cancel):
+            await asyncio.wait({claiming})
+            assert claiming.cancelled()
+
+            async def is_free() -> bool:
+                return not await leases.is_held(lease)
+
+            await eventually(is_free, "what was granted is given back")
+    assert (await fields(scripts, lease))["epoch"] != b"0"
+
+
+async def test_a_lease_is_given_back_by_a_caller_that_is_cancelled_at_that(
+    settings: Settings, keys: Keys
+) -> None:
+    """As anyio does it, at each wait of a scope that is cancelled."""
+    lease, url = keys.lease("s", "t"), settings.url.get_secret_value()
+    read, released = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        read.set()
+        await released.wait()
+
+    async with CommandProxy(url) as proxy, behind(settings, proxy) as leases:
+        held = await leases.acquire(lease, duration_ms=HOUR)
+        assert held is not None
+
+        async def release() -> None:
+            current = asyncio.current_task()
+            assert current is not None
+            current.cancel()
+            await leases.give_back(held)
+
+        with proxy.meanwhile("look_lease", hold):
+            # What is sent behind it waits.
+            reading = asyncio.create_task(leases.is_held(lease))
+            await read.wait()
+            releasing = asyncio.create_task(release())
+            await asyncio.wait({releasing})
+            assert releasing.cancelled()
+            released.set()
+            assert await reading
+        assert not await leases.is_held(lease)
 
 
 @pytest.mark.chaos

@@ -36,6 +36,25 @@ async def ask_each(transport: Transport, *command: Argument) -> list[Any]:
         return [await sender.send(*command, repeatable=True) for sender in senders]
 
 
+async def sent_so_far(transport: Transport) -> tuple[int, int]:
+    """Count the commands that the servers have run, and the bytes that they have answered."""
+    infos: list[bytes] = await ask_each(transport, "INFO", "commandstats")
+    calls = [
+        int(line.partition(b"calls=")[2].partition(b",")[0])
+        for info in infos
+        for line in info.splitlines()
+        if line.startswith(b"cmdstat_")
+    ]
+    stats: list[bytes] = await ask_each(transport, "INFO", "stats")
+    sent = [
+        int(line.partition(b":")[2])
+        for each in stats
+        for line in each.splitlines()
+        if line.startswith(b"total_net_output_bytes:")
+    ]
+    return sum(calls), sum(sent)
+
+
 async def primaries(transport: Transport) -> int:
     """Count the servers that have keys."""
     async with _senders(transport) as senders:

@@ -18,7 +18,6 @@ from redis_state.errors import LeaseLost, ThreadClaimed
 from redis_state.integrations.langgraph.threads.stored.places import thread_of
 from redis_state.integrations.langgraph.threads.threads import Threads
 from redis_state.primitives.lease import HeldLease, Leases, Renewal, new_owner
-from redis_state.scripts import Reply, ReplyCode
 from redis_state.stores.base import Base
 
 
@@ -80,16 +79,24 @@ class ThreadClaims:
             owner = f"{run.task}:{run.epoch}:{owner}"
             await self._release_earlier(key, run)
 
-        async def acquire() -> Reply:
-            return await self._base.scripts.acquire_lease(
-                key, owner=owner, duration_ms=duration_ms, keep_ms=self.threads.ttl_ms
-            )
+        taken: list[HeldLease] = []
+
+        async def acquire() -> HeldLease | int:
+            found = await self.leases.take(key, duration_ms=duration_ms, owner=owner)
+            if isinstance(found, HeldLease):
+                taken.append(found)
+            return found
 
         # The claim may be the thread's first key, and each thread is listed.
-        reply = await self.threads.listed(thread_id, acquire)
-        if reply.word is ReplyCode.HELD:
-            raise ThreadClaimed(thread_id, left_ms=int(reply.facts[0]))
-        return HeldLease(key, owner, int(reply.facts[0]))
+        try:
+            found = await self.threads.listed(thread_id, acquire)
+        except BaseException:
+            if taken:
+                self.leases.abandon(key, owner)
+            raise
+        if isinstance(found, HeldLease):
+            return found
+        raise ThreadClaimed(thread_id, left_ms=found)
 
     async def _release_earlier(self, key: str, run: Run) -> None:
         """Release the claim of an earlier run: the task's lease has fenced it.

@@ -100,6 +100,8 @@ class Inbox:
         # Whether the handler, or a part of it, was stopped by the cancel.
         self.cancel_met: bool = False
         self._over: BaseException | None = None
+        # Whether this process stops, and leaves the task to a later run.
+        self.leaving: bool = False
         # Deliveries that are being recorded, and what records one of them again.
         self._recording: dict[asyncio.Task[None], Callable[[], Awaitable[None]]] = {}
         # What is recorded only if the handler comes to another checkpoint.

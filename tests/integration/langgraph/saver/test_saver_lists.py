@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
+from collections.abc import Awaitable
 from datetime import timedelta
 from typing import Any
 
@@ -18,10 +20,12 @@ from redis_state import (
     RedisStateStore,
     Settings,
 )
-from redis_state.integrations.langgraph import RedisSaver
+from redis_state.integrations.langgraph import RedisSaver, RedisStore
 from redis_state.integrations.langgraph.threads.stored.places import value_name
+from redis_state.transport.keys import GRAPH_SHARDS
 from tests.support.agents.checkpoints import listed, put
 from tests.support.agents.graphs import config_of, counting
+from tests.support.servers.nodes import sent_so_far
 
 ODD = [
     "",
@@ -112,6 +116,52 @@ async def test_all_threads_are_listed_page_by_page(store: RedisStateStore) -> No
         found += [each.config["configurable"]["thread_id"] for each in page]
         before = page[-1].config
     assert found == sorted([*threads, "t003"])
+
+
+async def test_a_page_costs_the_page(store: RedisStateStore) -> None:
+    saver, items = RedisSaver(store), RedisStore(store)
+    names = [f"t{number:02}" for number in range(40)]
+    await asyncio.gather(*(put(saver, name, n=1) for name in names))
+    await asyncio.gather(*(items.aput(("a",), name, {"n": 1}) for name in names))
+
+    async def costs() -> list[int]:
+        found: list[int] = []
+        before = None
+        for wanted in (names[:20], names[20:]):
+            since = await sent_so_far(store.transport)
+            page = await listed(saver, None, before=before, limit=20)
+            found += _between(since, await sent_so_far(store.transport))
+            assert [each.config["configurable"]["thread_id"] for each in page] == wanted
+            before = page[-1].config
+        since = await sent_so_far(store.transport)
+        best = await items.asearch(("a",), limit=10)
+        assert [item.key for item in best] == names[:10]
+        return [*found, *_between(since, await sent_so_far(store.transport))]
+
+    await _list_others(saver, items, 400)
+    few = await costs()
+    await _list_others(saver, items, 1_500)
+    grown = await costs()
+    for one, other in zip(few, grown, strict=True):
+        assert other <= 1.2 * one, (few, grown)
+
+
+def _between(since: tuple[int, int], until: tuple[int, int]) -> list[int]:
+    """Return the commands and the bytes of a call."""
+    return [after - before for before, after in zip(since, until, strict=True)]
+
+
+async def _list_others(saver: RedisSaver, items: RedisStore, many: int) -> None:
+    """List threads and items behind the real ones, which only the listings know."""
+    calls = list[Awaitable[None]]()
+    for number in range(many):
+        name, space = f"z{number:05}".encode(), b"b%d" % (number % 100)
+        shard = zlib.crc32(name) % GRAPH_SHARDS
+        calls += (
+            saver._threads._listing.enter(shard, name, ttl_ms=60_000),
+            items._listing.enter(shard, space + b"\0\0" + name, ttl_ms=60_000),
+        )
+    await asyncio.gather(*calls)
 
 
 async def test_namespaces_are_merged_by_age(store: RedisStateStore) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -25,6 +26,8 @@ from redis_state.testing import eventually
 from tests.support.agents.checkpoints import listed, put
 from tests.support.agents.graphs import config_of, counting
 from tests.support.processes import forkserver
+from tests.support.samples import changed
+from tests.support.servers.command_proxy import CommandProxy
 
 
 async def test_a_claimed_thread_has_one_writer(store: RedisStateStore, settings: Settings) -> None:
@@ -160,6 +163,33 @@ async def test_a_claim_is_renewed_and_reports_its_loss(store: RedisStateStore) -
             return claim.is_lost
 
         await eventually(is_lost, "the claim is lost")
+
+
+@pytest.mark.parametrize(("script", "at"), [("acquire_lease", 1), ("enter_listing", 2)])
+async def test_who_is_cancelled_at_its_claim_leaves_the_thread_free(
+    store: RedisStateStore, settings: Settings, script: str, at: int
+) -> None:
+    async with (
+        CommandProxy(settings.url.get_secret_value()) as proxy,
+        changed(settings, url=proxy.url) as behind,
+    ):
+        claiming = asyncio.create_task(_enter(RedisSaver(behind)))
+
+        async def cancel() -> None:
+            claiming.cancel()
+
+        with proxy.meanwhile(script, cancel, at=at):
+            await asyncio.wait({claiming})
+        assert claiming.cancelled()
+        saver = RedisSaver(store)
+
+        async def is_claimed() -> bool:
+            with suppress(ThreadClaimed):
+                await _enter(saver)
+                return True
+            return False
+
+        await eventually(is_claimed, "another one may claim the thread", timeout_s=10)
 
 
 async def _enter(saver: RedisSaver) -> None:

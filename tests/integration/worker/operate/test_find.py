@@ -26,7 +26,7 @@ from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.views.summary import TaskSummary
 from tests.support.processes.pools import SESSION, becomes, client_of, found_are, pool
 from tests.support.scripts.replies import HOUR
-from tests.support.servers.nodes import ask_each
+from tests.support.servers.nodes import sent_so_far
 from tests.support.sizes import sizes
 from tests.support.tasks.crash_states import make_due, send, started, submitted, sweeper_of
 
@@ -429,30 +429,12 @@ async def _costs(
         "attribute": {"attributes": {"n": 7}, "handler": "rare"},
     }
     for name, filters in searches.items():
-        before = await _counts(store)
+        before = await sent_so_far(store.transport)
         page = await client.find(limit=20, **filters)
-        after = await _counts(store)
+        after = await sent_so_far(store.transport)
         assert name == "all" or set(ids(page.tasks)) & set(real) or name == "status"
         found[name] = after[0] - before[0], after[1] - before[1]
     return found
-
-
-async def _counts(store: RedisStateStore) -> tuple[int, int]:
-    infos: list[bytes] = await ask_each(store.transport, "INFO", "commandstats")
-    calls = [
-        int(line.partition(b"calls=")[2].partition(b",")[0])
-        for info in infos
-        for line in info.splitlines()
-        if line.startswith(b"cmdstat_")
-    ]
-    stats: list[bytes] = await ask_each(store.transport, "INFO", "stats")
-    sent = [
-        int(line.partition(b":")[2])
-        for each in stats
-        for line in each.splitlines()
-        if line.startswith(b"total_net_output_bytes:")
-    ]
-    return sum(calls), sum(sent)
 
 
 async def _fill(store: RedisStateStore, many: int) -> None:

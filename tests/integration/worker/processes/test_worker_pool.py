@@ -22,6 +22,7 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskClient
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
+from tests.support.pages import block_of
 from tests.support.processes import children, forkserver
 from tests.support.processes.pools import (
     SESSION,
@@ -215,22 +216,49 @@ async def test_arqs_own_command_runs_the_deployed_pool(
     needs_arqs_runner(settings.url.get_secret_value())
     async with TaskClient(store) as client:
         task = await client.submit("ask", "Ready?", session_id=SESSION)
-        assert await _burst(settings) == 0
+        assert await _burst(settings, "workers.settings") == 0
         token = await open_token(store, task)
         await client.approve(token, actor="ann")
-        assert await _burst(settings) == 0
+        assert await _burst(settings, "workers.settings") == 0
         ended = await client.wait(SESSION, task)
         assert ended.result == {"approved": True, "value": None, "actor": "ann"}
 
 
-async def _burst(settings: Settings) -> int:
+async def test_arqs_own_command_runs_the_pool_of_the_guide(
+    store: RedisStateStore, settings: Settings, tmp_path: Path
+) -> None:
+    needs_arqs_runner(settings.url.get_secret_value())
+    folder = tmp_path / "my_pool"
+    folder.mkdir()
+    code = block_of("workers.md", "worker.arq_settings()")
+    (folder / "arq_settings.py").write_text(code, encoding="utf-8")
+    (folder / "settings.py").write_text(_POOL, encoding="utf-8")
+    async with TaskClient(store) as client:
+        task = await client.submit("double", 21, session_id=SESSION)
+        assert await _burst(settings, "my_pool.arq_settings", folder=tmp_path) == 0
+        assert (await client.wait(SESSION, task)).result == 42
+
+
+_POOL = """
+from redis_state.worker import AgentWorker
+
+
+async def double(ctx):
+    return 2 * ctx.input
+
+
+worker = AgentWorker({"double": double})
+"""
+
+
+async def _burst(settings: Settings, module: str, *, folder: Path = ROOT) -> int:
     process = await forkserver.start(
-        *("-m", "arq", "workers.settings.WorkerSettings", "--burst"),
+        *("-m", "arq", f"{module}.WorkerSettings", "--burst"),
         environment=importing(
             REDIS_STATE_URL=settings.url.get_secret_value(),
             REDIS_STATE_NAMESPACE=settings.namespace,
         ),
-        folder=ROOT,
+        folder=folder,
     )
     async with asyncio.timeout(60):
         await process.communicate()
