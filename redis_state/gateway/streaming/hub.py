@@ -37,9 +37,9 @@ class Hub:
     """Streams of sessions' updates for all clients of a process and loop.
 
     Use it in ``async with``. Each session that has clients is watched once, and each row is encoded
-    once. The newest frames of a session are kept: 256, or 1 MiB. A client that is further behind
-    reads the log, and holds nobody up. The watch of a session ends ``linger_s`` after its last
-    client has left.
+    once for all clients that wait. The newest frames of a session are kept: 256, or 1 MiB. A client
+    that is further behind reads the log by itself, and holds nobody up. The watch of a session
+    ends ``linger_s`` after its last client has left.
     """
 
     def __init__(

@@ -79,6 +79,26 @@ async def test_the_head_of_a_stream_goes_through_all_layers(store: RedisStateSto
     await app.aclose()
 
 
+async def test_a_layer_that_was_added_lasts_as_long_as_the_stream(store: RedisStateStore) -> None:
+    returned: list[str] = []
+
+    class Added:
+        def __init__(self, app: Any) -> None:
+            self._app = app
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await self._app(scope, receive, send)
+            returned.append(scope["path"])
+
+    app = create_gateway(store, auth=tokens)
+    app.add_middleware(Added)
+    async with Reader(app, EVENTS, tokens.mint("ann", ["read:session:s"])) as reader:
+        await eventually(lambda: reader.body, "the stream begins")
+        assert returned == []
+    assert returned == [EVENTS]
+    await app.aclose()
+
+
 class Chunk(bytearray):
     """What can be referred to weakly, as bytes cannot."""
 
