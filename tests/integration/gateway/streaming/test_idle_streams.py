@@ -24,6 +24,7 @@ from redis_state.gateway.requests.bodies import EventsQuery
 from redis_state.gateway.streaming.begun import Streamed
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.gateway.streaming.response import EventStream, OutsideStreams
+from redis_state.gateway.streaming.websocket import EventSocket
 from redis_state.testing import eventually
 from tests.support.http.gateway import Served, tokens
 from tests.support.http.streams import Reader
@@ -103,7 +104,8 @@ class Chunk(bytearray):
     """What can be referred to weakly, as bytes cannot."""
 
 
-async def test_a_client_that_waits_keeps_nothing_of_what_it_was_sent() -> None:
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+async def test_a_client_that_waits_keeps_nothing_of_what_it_was_sent(kind: str) -> None:
     made: list[ref[Chunk]] = []
     sent = 0
     gone = asyncio.Event()
@@ -119,14 +121,17 @@ async def test_a_client_that_waits_keeps_nothing_of_what_it_was_sent() -> None:
         await gone.wait()
 
     async def receive() -> dict[str, Any]:
+        if kind == "websocket" and not sent:
+            return {"type": "websocket.connect"}
         await gone.wait()
-        return {"type": "http.disconnect"}
+        return {"type": f"{kind}.disconnect"}
 
     async def send(message: Any) -> None:
         nonlocal sent
         sent += 1
 
-    task = asyncio.create_task(EventStream(chunks())({}, receive, send))
+    serve: Any = EventSocket(chunks(), {}) if kind == "websocket" else EventStream(chunks())
+    task = asyncio.create_task(serve({}, receive, send))
     await eventually(lambda: sent == 3, "the head and both chunks are sent")
     assert [each() for each in made] == [None, None]
     gone.set()
