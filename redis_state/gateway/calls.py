@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
@@ -332,9 +333,7 @@ def _query_pairs(request: HTTPConnection) -> list[tuple[str, str]]:
 def read_query(model: type[BaseModel], request: HTTPConnection) -> BaseModel:
     """Read the parameters of a query. Errors: HttpProblem, InvalidField."""
     given: dict[str, Any] = {}
-    lists = {
-        name for name, info in model.model_fields.items() if "list[" in str(info.annotation).lower()
-    }
+    lists = _lists_of(model)
     for name, value in _query_pairs(request):
         if name in lists:
             given.setdefault(name, []).append(value)
@@ -343,6 +342,12 @@ def read_query(model: type[BaseModel], request: HTTPConnection) -> BaseModel:
         else:
             given[name] = value
     return validated(model, given)
+
+
+@cache
+def _lists_of(model: type[BaseModel]) -> frozenset[str]:
+    fields = model.model_fields.items()
+    return frozenset(name for name, info in fields if "list[" in str(info.annotation).lower())
 
 
 async def _read_body(model: type[BaseModel], request: Request, *, most: int) -> BaseModel:
