@@ -1,4 +1,7 @@
-"""Clients of a gateway in a process of their own: plain sockets, which note what came late."""
+"""Clients of a gateway in a process of their own: plain sockets, which note what came late.
+
+Each sends what a browser sends. Of the whole gateway each has a token of its own, for its session.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,43 @@ import time
 from functools import partial
 from typing import cast
 
+from redis_state.gateway import BrowserTokens
+
+_OPENED = b"HTTP/1.1 200 "
 _AT = b'"at":'
 _TOGETHER = 50
 _PATIENCE_S = 30.0
+_BROWSER = """\
+Host: gateway.example.com
+Connection: keep-alive
+Pragma: no-cache
+Cache-Control: no-cache
+sec-ch-ua-platform: "Linux"
+User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) \
+Chrome/140.0.0.0 Safari/537.36
+Accept: text/event-stream
+sec-ch-ua: "Chromium";v="140", "Not=A?Brand";v="24", "Google Chrome";v="140"
+sec-ch-ua-mobile: ?0
+Origin: https://app.example.com
+Sec-Fetch-Site: same-site
+Sec-Fetch-Mode: cors
+Sec-Fetch-Dest: empty
+Referer: https://app.example.com/
+Accept-Encoding: gzip, deflate, br, zstd
+Accept-Language: en-GB,en;q=0.9
+""".replace("\n", "\r\n")
 
 
 class Clients:
     """Open sockets, and the delays of what they got."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, secret: str = "") -> None:
         self.delays: list[float] = []
         self.opened = 0
+        self.refused = ""
         self._port = port
+        self._tokens = BrowserTokens(secret) if secret else None
+        self._callers = 0
         self._open: list[asyncio.BaseTransport] = []
         self._silent: list[socket.socket] = []
 
@@ -35,7 +63,7 @@ class Clients:
             made = await asyncio.gather(
                 *(
                     loop.create_connection(
-                        partial(_Client, self, f"{prefix}{n % sessions}"),
+                        partial(_Client, self, self._request(f"{prefix}{n % sessions}")),
                         "127.0.0.1",
                         self._port,
                     )
@@ -51,7 +79,7 @@ class Clients:
             sock = socket.socket()
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.connect(("127.0.0.1", self._port))
-            sock.sendall(f"GET /{session} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            sock.sendall(self._request(session, query=""))
             self._silent.append(sock)
 
     async def heard(self, expected: int) -> dict[str, float]:
@@ -78,29 +106,42 @@ class Clients:
         self._open, self._silent = [], []
         await asyncio.sleep(0.1)
 
+    def _request(self, session: str, query: str = "?after=$") -> bytes:
+        """Write the request of one more client."""
+        if self._tokens is None:
+            return f"GET /{session}{query} HTTP/1.1\r\n{_BROWSER}\r\n".encode()
+        self._callers += 1
+        token = self._tokens.mint(f"user-{self._callers}", [f"read:session:{session}"])
+        path = f"/v1/sessions/{session}/events{query}"
+        head = f"GET {path} HTTP/1.1\r\n{_BROWSER}Authorization: Bearer {token}\r\n"
+        return f"{head}\r\n".encode()
+
     async def _until_opened(self, count: int) -> None:
         give_up_at = time.monotonic() + _PATIENCE_S
-        while self.opened < count:
+        while self.opened < count or self.refused:
+            if self.refused:
+                raise ConnectionError(self.refused)
             if time.monotonic() > give_up_at:
                 raise TimeoutError("the streams did not begin")
             await asyncio.sleep(0.002)
 
 
 class _Client(asyncio.Protocol):
-    def __init__(self, clients: Clients, session: str) -> None:
+    def __init__(self, clients: Clients, request: bytes) -> None:
         self._clients = clients
-        self._session = session
+        self._request = request
         self._begun = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        request = f"GET /{self._session}?after=$ HTTP/1.1\r\nHost: x\r\n\r\n"
         # uvloop's transports are no subclass of asyncio's.
-        cast("asyncio.WriteTransport", transport).write(request.encode())
+        cast("asyncio.WriteTransport", transport).write(self._request)
 
     def data_received(self, data: bytes) -> None:
         if not self._begun:
             self._begun = True
             self._clients.opened += 1
+            if not data.startswith(_OPENED):
+                self._clients.refused = data.partition(b"\r")[0].decode("latin-1")
         at = data.find(_AT)
         while at >= 0:
             now = time.monotonic()
@@ -109,8 +150,8 @@ class _Client(asyncio.Protocol):
             at = data.find(_AT, end)
 
 
-async def _main(port: str) -> None:
-    clients = Clients(int(port))
+async def _main(port: str, secret: str = "") -> None:
+    clients = Clients(int(port), secret)
     print("{}", flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
         reply: dict[str, float] = {}

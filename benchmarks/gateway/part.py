@@ -1,4 +1,8 @@
-"""The part ``gateway``: idle clients, spread saves, a crowded session, slow readers, people."""
+"""The part ``gateway``: idle clients, spread saves, a crowded session, slow readers, people.
+
+What is measured is the whole gateway, with a token for each client. The hub alone, which has the
+streams without routes and rights, stands beside it where that shows what they cost.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,17 @@ from benchmarks.samples import CONTENT
 from benchmarks.store.listeners import NAMESPACE
 from redis_state import RedisStateStore
 from redis_state.errors import RedisStateError
+from redis_state.models import StateUpdate
 
-_PEER = "sse-starlette, one watch a client"
+_OURS, _ALONE, _PEER = "gateway", "the hub alone", "sse-starlette, one watch a client"
 _IDLE, _SPREAD, _SESSIONS, _CROWD, _READERS, _SILENT = 10_000, 5_000, 500, 5_000, 1_000, 100
+# How many clients the peer has at most, where the figure is one of each client or event.
+_PEERS = 1_000
 _RATE = 60.0
+# A heartbeat of each client, and a check of its right.
+_BEATS_S = 20.0
+# What nobody reads: more rows than a session keeps, and more bytes than a socket takes.
+_UNREAD, _UNREAD_BYTES = 300, 4_000
 
 
 class Gateway:
@@ -30,7 +41,8 @@ class Gateway:
         self.server = Contender(kind, run.server.url, module="benchmarks.gateway.serve")
         try:
             port = str(self.server.said["port"])
-            self.clients = Contender(port, module="benchmarks.gateway.clients")
+            secret = str(self.server.said.get("secret", ""))
+            self.clients = Contender(port, secret, module="benchmarks.gateway.clients")
         except NotMeasured:
             self.server.stop()
             raise
@@ -61,6 +73,11 @@ class Gateway:
         """Save updates in turn, at the rate, and return how many."""
         return asyncio.run(self._write(prefix, sessions, seconds, size))
 
+    def fill(self, prefix: str) -> None:
+        """Save more rows than a session keeps, at once, and give the gateway time to send them."""
+        asyncio.run(self._fill(prefix))
+        time.sleep(1)
+
     async def _write(self, prefix: str, sessions: int, seconds: float, size: int) -> int:
         count = int(seconds * _RATE)
         url = self.run.server.url
@@ -69,10 +86,18 @@ class Gateway:
             for n in range(count):
                 due += 1 / _RATE
                 await asyncio.sleep(due - time.monotonic())
-                content = CONTENT | {"at": time.monotonic(), "text": "x" * size}
-                row = update(time.time_ns(), f"{prefix}{n % sessions}")
-                await store.save_update(row.model_copy(update={"content": content}))
+                await store.save_update(_update(f"{prefix}{n % sessions}", size))
         return count
+
+    async def _fill(self, prefix: str) -> None:
+        async with RedisStateStore.from_url(self.run.server.url, namespace=NAMESPACE) as store:
+            for _ in range(_UNREAD):
+                await store.save_update(_update(f"{prefix}0", _UNREAD_BYTES))
+
+
+def _update(session: str, size: int) -> StateUpdate:
+    content = CONTENT | {"at": time.monotonic(), "text": "x" * size}
+    return update(time.time_ns(), session).model_copy(update={"content": content})
 
 
 def measure_gateway(run: Run) -> list[Row]:
@@ -99,27 +124,38 @@ def measure_gateway(run: Run) -> list[Row]:
 def _idle(run: Run) -> list[Row]:
     count = run.clients(_IDLE)
     found: dict[str, float] = {}
-    for kind, number in (("hub", count), ("sse", min(count, 1_000))):
+    quiet = 0.0
+    for kind, number in ((_OURS, count), ("hub", count), ("sse", min(count, _PEERS))):
         with Gateway(run, kind) as gateway:
             # The first watch opens the connections of the store, which stay.
             gateway.connect(50, 50, "warm")
             gateway.leave()
             before = gateway.used()
             gateway.connect(number, max(1, number // 10), "idle")
-            found[kind] = (gateway.used()["rss"] - before["rss"]) / number / 1024
-            if kind == "hub":
+            found[kind] = _each(before, gateway.used(), number)
+            if kind != _OURS:
+                continue
+            quiet, idle = found[kind], gateway.used()["cpu"]
+            time.sleep(_BEATS_S)
+            beaten = gateway.used()
+            found[kind] = max(quiet, _each(before, beaten, number))
+            found["cpu"] = 100 * (beaten["cpu"] - idle) / _BEATS_S
+            gateway.leave()
+            for _ in range(2):
+                gateway.connect(number, max(1, number // 10), "idle")
                 gateway.leave()
-                for _ in range(2):
-                    gateway.connect(number, max(1, number // 10), "idle")
-                    gateway.leave()
-                after = gateway.used()
-                found["tasks"] = after["tasks"] - before["tasks"] + after["watches"]
+            after = gateway.used()
+            found["tasks"] = after["tasks"] - before["tasks"] + after["watches"]
     name = f"gateway, {count:,} idle clients"
-    ratio = found["hub"] / found["sse"] if found["sse"] > 0 else None
-    bar = (24.0, 20.0)
+    ours, bar = found[_OURS], (24.0, 20.0)
+    note = f"{quiet:.1f} before their first heartbeats"
+    alone = ours / found["hub"] if found["hub"] > 0 else None
+    peer = ours / found["sse"] if found["sse"] > 0 else None
     return [
-        row(f"{name}, memory", found["hub"], "KiB each", bar=bar, most=True),
-        row(f"{name}, memory beside the peer", found["hub"], "KiB each", peer=_PEER, ratio=ratio),
+        row(f"{name}, memory", ours, "KiB each", bar=bar, most=True, note=note),
+        row(f"{name}, memory beside the hub's", ours, "KiB each", peer=_ALONE, ratio=alone),
+        row(f"{name}, memory beside the peer", ours, "KiB each", peer=_PEER, ratio=peer),
+        row(f"{name}, CPU for heartbeats and their rights", found["cpu"], "% of a core"),
         row(
             f"{name}, tasks and watches after 3 rounds",
             found["tasks"],
@@ -130,11 +166,16 @@ def _idle(run: Run) -> list[Row]:
     ]
 
 
+def _each(before: dict[str, float], after: dict[str, float], clients: int) -> float:
+    """Return how many KiB of memory came for each client."""
+    return (after["rss"] - before["rss"]) / clients / 1024
+
+
 def _spread(run: Run) -> list[Row]:
     count, sessions = run.clients(_SPREAD), run.clients(_SESSIONS)
     seconds = 5.0 if run.quick else 15.0
     found: dict[str, dict[str, float]] = {}
-    for kind in ("hub", "sse"):
+    for kind in (_OURS, "hub", "sse"):
         with Gateway(run, kind) as gateway:
             gateway.connect(count, sessions, "s")
             gateway.write("s", sessions, 1.0)
@@ -144,21 +185,22 @@ def _spread(run: Run) -> list[Row]:
             found[kind] = gateway.clients.ask({"heard": expected})
             found[kind]["missing"] = expected - found[kind]["heard"]
     name = f"gateway, {count:,} clients on {sessions} sessions"
-    ours, peer = found["hub"], found["sse"]
-    ratio = ours["p99_ms"] / peer["p99_ms"]
-    p50 = ours["p50_ms"] / peer["p50_ms"]
+    ours, alone, peer = found[_OURS], found["hub"], found["sse"]
+    note = f"the peer's p99 is {peer['p99_ms']:.1f} ms, it lost {peer['missing']:.0f}"
+    p50, p99 = ours["p50_ms"], ours["p99_ms"]
     return [
-        row(f"{name}, p50", ours["p50_ms"], "ms", peer=_PEER, ratio=p50),
-        row(f"{name}, p99", ours["p99_ms"], "ms", bar=(15, 10), most=True),
+        row(f"{name}, p50", p50, "ms", peer=_PEER, ratio=p50 / peer["p50_ms"]),
+        row(f"{name}, p99", p99, "ms", bar=(15, 10), most=True),
+        row(f"{name}, p99 beside the hub's", p99, "ms", peer=_ALONE, ratio=p99 / alone["p99_ms"]),
         row(
             f"{name}, p99 beside the peer",
-            ours["p99_ms"],
+            p99,
             "ms",
             peer=_PEER,
-            ratio=ratio,
+            ratio=p99 / peer["p99_ms"],
             bar=(0.25, 0.1),
             most=True,
-            note=f"the peer's p99 is {peer['p99_ms']:.1f} ms, it lost {peer['missing']:.0f}",
+            note=note,
         ),
         row(f"{name}, events missing", ours["missing"], "events", bar=(0, 0), most=True),
     ]
@@ -168,7 +210,7 @@ def _crowd(run: Run) -> list[Row]:
     count = run.clients(_CROWD)
     seconds = 1.0 if run.quick else 3.0
     found: dict[str, float] = {}
-    for kind, number in (("hub", count), ("sse", min(count, 1_000))):
+    for kind, number in ((_OURS, count), ("hub", count), ("sse", min(count, _PEERS))):
         with Gateway(run, kind) as gateway:
             gateway.connect(number, 1, "crowd")
             before = gateway.used()
@@ -178,11 +220,11 @@ def _crowd(run: Run) -> list[Row]:
             if not heard:
                 raise NotMeasured("nothing was heard")
             found[kind] = 1e6 * spent / heard
-    ratio = found["hub"] / found["sse"]
-    name = f"gateway, 1 session to {count:,} clients, CPU"
+    ours, name = found[_OURS], f"gateway, 1 session to {count:,} clients, CPU"
     return [
-        row(name, found["hub"], "us/event", bar=(35, 25), most=True),
-        row(f"{name} beside the peer", found["hub"], "us/event", peer=_PEER, ratio=ratio),
+        row(name, ours, "us/event", bar=(35, 25), most=True),
+        row(f"{name} beside the hub's", ours, "us/event", peer=_ALONE, ratio=ours / found["hub"]),
+        row(f"{name} beside the peer", ours, "us/event", peer=_PEER, ratio=ours / found["sse"]),
     ]
 
 
@@ -190,7 +232,7 @@ def _slow(run: Run) -> list[Row]:
     readers, silent = run.clients(_READERS), run.clients(_SILENT)
     seconds = 3.0 if run.quick else 8.0
     sessions = max(1, readers // 20)
-    with Gateway(run, "hub") as gateway:
+    with Gateway(run, _OURS) as gateway:
         gateway.connect(readers, sessions, "slow")
         alone: list[float] = []
         beside: list[float] = []
@@ -199,12 +241,18 @@ def _slow(run: Run) -> list[Row]:
                 for n in range(silent):
                     gateway.clients.ask({"silent": 1, "session": f"slow{n % sessions}"})
             for _ in range(3):
-                wrote = gateway.write("slow", sessions, seconds / 3, size=4000)
+                wrote = gateway.write("slow", sessions, seconds / 3, size=_UNREAD_BYTES)
                 found = gateway.clients.ask({"heard": wrote * readers // sessions})
                 delays.append(found["p99_ms"])
-        held = gateway.used()["held"]
+        before = gateway.used()
+        # Half of them are there when the rows come, and half have to read the log.
+        for _ in range(2):
+            gateway.clients.ask({"silent": silent // 2, "session": "unread0"})
+            gateway.fill("unread")
+        after = gateway.used()
     name = f"gateway, {silent} clients that never read among {readers:,}"
     ratio = sorted(beside)[1] / sorted(alone)[1]
+    mib = [each["rss"] / (1 << 20) for each in (before, after)]
     return [
         row(
             f"{name}, others' p99",
@@ -215,5 +263,13 @@ def _slow(run: Run) -> list[Row]:
             bar=(1.2, 1.0),
             most=True,
         ),
-        row(f"{name}, frames kept a session", held / sessions, "frames", bar=(256, 256), most=True),
+        row(f"{name}, frames kept a session", after["held"], "frames", bar=(256, 256), most=True),
+        row(
+            f"gateway, {silent} clients that never read 2.4 MB, memory",
+            _each(before, after, silent),
+            "KiB each",
+            bar=(1024, 256),
+            most=True,
+            note=f"the process had {mib[0]:.1f} MiB before them, and {mib[1]:.1f} with them",
+        ),
     ]

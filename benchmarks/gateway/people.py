@@ -51,7 +51,7 @@ def measure_page(run: Run) -> list[Row]:
         playwright = import_module("playwright.async_api")
     except ImportError:
         raise NotMeasured("no playwright: pip install playwright") from None
-    server = Contender("console", run.server.url, module="benchmarks.gateway.serve")
+    server = Contender("gateway", run.server.url, module="benchmarks.gateway.serve")
     count = _SAVES // 5 if run.quick else _SAVES
     try:
         measuring = _page(playwright, program, run.server.url, server.said, count)

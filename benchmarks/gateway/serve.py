@@ -1,4 +1,4 @@
-"""One process of a gateway: ``hub``, ``console``, or ``sse``: sse-starlette, a watch a client."""
+"""One process of a gateway: ``gateway``, ``hub``, or ``sse``: sse-starlette, a watch a client."""
 
 from __future__ import annotations
 
@@ -6,64 +6,93 @@ import asyncio
 import gc
 import json
 import resource
+import secrets
 import socket
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import uvicorn
 
 from benchmarks.store.listeners import NAMESPACE
 from redis_state import RedisStateStore
-from redis_state.gateway import ApiKeys, create_gateway
-from redis_state.gateway.auth.api_keys import make_api_key
+from redis_state.gateway import AnyOf, ApiKeys, BrowserTokens, create_gateway, make_api_key
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.gateway.streaming.response import EventStream, read_after
 
 _PAGE_BYTES = resource.getpagesize()
+# As far as a distant client takes it. On one machine the system would take a megabyte for each.
+_SEND_BUFFER = 1 << 16
 
 
-class HubServer:
-    """Our streams: the session is the path."""
+class Served:
+    """An application, what its clients have to know, and the hub behind it."""
 
-    said: ClassVar[dict[str, str]] = {}
-
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, app: Any, hub: Hub | None = None, **said: str) -> None:
+        self.app = app
+        self.said = said
         self._hub = hub
+        self._asking_s = 0.0
 
-    def facts(self) -> dict[str, int]:
-        """Say what is kept for the clients."""
-        return {"held": self._hub.held, "watches": self._hub.watches, "clients": self._hub.clients}
+    def used(self) -> dict[str, float]:
+        """Say what the process has used. The CPU is without that of asking."""
+        began = time.process_time()
+        gc.collect()
+        statm = Path("/proc/self/statm").read_text(encoding="ascii").split()
+        tasks = len(asyncio.all_tasks())
+        now = time.process_time()
+        self._asking_s += now - began
+        cpu = now - self._asking_s
+        return {"rss": int(statm[1]) * _PAGE_BYTES, "cpu": cpu, "tasks": tasks, **self._facts()}
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Respond."""
-        chunks = self._hub.frames(scope["path"][1:], after=read_after(scope))
-        await EventStream(chunks)(scope, receive, send)
+    def _facts(self) -> dict[str, int]:
+        hub = self._hub
+        if hub is None:  # nothing is known of the peer
+            return {}
+        held = max((feed.held for feed in hub._feeds.values()), default=0)  # noqa: SLF001 - of each
+        return {"held": held, "watches": hub.watches, "clients": hub.clients}
 
 
-class PeerServer:
-    """What is written without a hub: a response of sse-starlette over a watch of its own."""
+@asynccontextmanager
+async def _gateway(store: RedisStateStore) -> AsyncIterator[Served]:
+    """Serve the whole gateway: its routes, rights and limits, and the console."""
+    secret = secrets.token_urlsafe(32)
+    key, kept = make_api_key("bench", ["read:*"])
+    app = create_gateway(store, auth=AnyOf(ApiKeys([kept]), BrowserTokens(secret)), console=True)
+    services = await app.services()
+    try:
+        yield Served(app, services.hub, key=key, secret=secret)
+    finally:
+        app.end_streams()
+        await app.aclose()
 
-    said: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, store: RedisStateStore) -> None:
-        self._store = store
+@asynccontextmanager
+async def _hub(store: RedisStateStore) -> AsyncIterator[Served]:
+    """Serve a hub's streams alone, without routes and rights: the session is the path."""
+    async with Hub(store) as hub:
 
-    def facts(self) -> dict[str, int]:
-        """Say what is kept for the clients: nothing is known of it."""
-        return {}
+        async def respond(scope: Any, receive: Any, send: Any) -> None:
+            chunks = hub.frames(scope["path"][1:], after=read_after(scope))
+            await EventStream(chunks)(scope, receive, send)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Respond."""
-        from sse_starlette import EventSourceResponse, ServerSentEvent  # noqa: PLC0415 - the peer
+        yield Served(respond, hub)
 
+
+@asynccontextmanager
+async def _sse(store: RedisStateStore) -> AsyncIterator[Served]:
+    """Serve what is written without a hub: sse-starlette over a watch for each client."""
+    from sse_starlette import EventSourceResponse, ServerSentEvent  # noqa: PLC0415 - the peer
+
+    async def respond(scope: Any, receive: Any, send: Any) -> None:
         session = scope["path"][1:]
-        after = await self._store.update_cursor(session)
+        after = await store.update_cursor(session)
 
         async def events() -> AsyncGenerator[ServerSentEvent, None]:
-            async with aclosing(self._store.watch_updates(session, after=after)) as watch:
+            async with aclosing(store.watch_updates(session, after=after)) as watch:
                 async for entry in watch:
                     update = entry.value
                     name = update.update_type.value
@@ -71,62 +100,30 @@ class PeerServer:
 
         await EventSourceResponse(events())(scope, receive, send)
 
-
-class ConsoleServer:
-    """The whole gateway with its console."""
-
-    def __init__(self, store: RedisStateStore) -> None:
-        key, kept = make_api_key("bench", ["read:*"])
-        self.said: dict[str, str] = {"key": key}
-        self._gateway = create_gateway(store, auth=ApiKeys([kept]), console=True)
-
-    def facts(self) -> dict[str, int]:
-        """Say what is kept for the clients: it has no events."""
-        return {}
-
-    async def aclose(self) -> None:
-        """End what is open."""
-        self._gateway.end_streams()
-        await self._gateway.aclose()
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Respond."""
-        await self._gateway(scope, receive, send)
+    yield Served(respond)
 
 
-def _used(facts: dict[str, int]) -> dict[str, float]:
-    gc.collect()
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    resident = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
-    tasks = len(asyncio.all_tasks())
-    return {"rss": resident, "cpu": used.ru_utime + used.ru_stime, "tasks": tasks, **facts}
-
-
-def _application(
-    kind: str, store: RedisStateStore, hub: Hub
-) -> HubServer | PeerServer | ConsoleServer:
-    if kind == "console":
-        return ConsoleServer(store)
-    return HubServer(hub) if kind == "hub" else PeerServer(store)
+def _served(kind: str, store: RedisStateStore) -> AbstractAsyncContextManager[Served]:
+    return {"gateway": _gateway, "hub": _hub, "sse": _sse}[kind](store)
 
 
 async def _main(kind: str, url: str) -> None:
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         listening.bind(("127.0.0.1", 0))
         listening.listen(4096)
-        async with RedisStateStore.from_url(url, namespace=NAMESPACE) as store, Hub(store) as hub:
-            app = _application(kind, store, hub)
-            config = uvicorn.Config(app, log_level="critical", lifespan="off")
+        async with (
+            RedisStateStore.from_url(url, namespace=NAMESPACE) as store,
+            _served(kind, store) as served,
+        ):
+            config = uvicorn.Config(served.app, log_level="critical", lifespan="off")
             server = uvicorn.Server(config)
             serving = asyncio.create_task(cast("Any", server)._serve([listening]))  # noqa: SLF001 - our loop
-            said = {"port": listening.getsockname()[1], **app.said}
+            said = {"port": listening.getsockname()[1], **served.said}
             print(json.dumps(said), flush=True)
             while await asyncio.to_thread(sys.stdin.readline):
-                print(json.dumps(_used(app.facts())), flush=True)
-            hub.end_streams()
-            if isinstance(app, ConsoleServer):
-                await app.aclose()
+                print(json.dumps(served.used()), flush=True)
             serving.cancel()
 
 

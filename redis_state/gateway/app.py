@@ -60,6 +60,7 @@ from redis_state.gateway.routes import (
 )
 from redis_state.gateway.runtime import PerLoop
 from redis_state.gateway.streaming.hub import Hub
+from redis_state.gateway.streaming.response import OutsideStreams
 from redis_state.models import StateUpdate
 from redis_state.store import RedisStateStore
 from redis_state.worker import TaskClient
@@ -136,7 +137,11 @@ class Gateway(Starlette):
         origins = check_origins(cors)
         super().__init__(
             routes=self._routes(),
-            middleware=[*_cors(origins), Middleware(RequestGuard, hosts=hosts, origins=origins)],
+            middleware=[
+                Middleware(OutsideStreams),
+                *_cors(origins),
+                Middleware(RequestGuard, hosts=hosts, origins=origins),
+            ],
             exception_handlers={HTTPException: _answer_problem},
             lifespan=self._lifespan,
         )

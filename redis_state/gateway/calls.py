@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
@@ -101,19 +102,10 @@ class ApiCall:
         """Return the body."""
         return _as(model, self.body)
 
-    async def has_same_caller(self) -> bool:
-        """Return whether its credentials are still those of the same caller, with the same scopes.
-
-        Errors: those of an authenticator that cannot say.
-        """
-        if self.recognise is None:
-            return True
-        try:
-            now = await self.recognise(self.request)
-        except HttpProblem:
-            return False
-        was = self.principal
-        return now is not None and (now.subject, now.scopes) == (was.subject, was.scopes)
+    @property
+    def has_same_caller(self) -> CallerCheck:
+        """Asks whether its credentials are still those of the same caller, with the same scopes."""
+        return CallerCheck(self)
 
     def idempotency_key(self) -> str | None:
         """Return the header Idempotency-Key as text. Errors: InvalidField."""
@@ -134,6 +126,31 @@ class ApiCall:
         """Return the key as one of this caller's own: nobody else's call is a repetition of it."""
         key = self.idempotency_key()
         return None if key is None else codec.fingerprint(self.principal.subject, key, *about)
+
+
+class CallerCheck:
+    """Asks whether a request's credentials are still those of the same caller, with its scopes.
+
+    A caller may lose its rights while its stream is open. This holds no more than it needs for
+    that: each open stream has one.
+    """
+
+    __slots__ = ("_recognise", "_scope", "_scopes", "_subject")
+
+    def __init__(self, call: ApiCall) -> None:
+        self._recognise = call.recognise
+        self._scope = call.request.scope
+        self._subject, self._scopes = call.principal.subject, call.principal.scopes
+
+    async def __call__(self) -> bool:
+        """Ask. Errors: those of an authenticator that cannot say."""
+        if self._recognise is None:
+            return True
+        try:
+            now = await self._recognise(HTTPConnection(self._scope))
+        except HttpProblem:
+            return False
+        return now is not None and (now.subject, now.scopes) == (self._subject, self._scopes)
 
 
 Endpoint = Callable[[ApiCall], Awaitable[Response]]
@@ -316,9 +333,7 @@ def _query_pairs(request: HTTPConnection) -> list[tuple[str, str]]:
 def read_query(model: type[BaseModel], request: HTTPConnection) -> BaseModel:
     """Read the parameters of a query. Errors: HttpProblem, InvalidField."""
     given: dict[str, Any] = {}
-    lists = {
-        name for name, info in model.model_fields.items() if "list[" in str(info.annotation).lower()
-    }
+    lists = _lists_of(model)
     for name, value in _query_pairs(request):
         if name in lists:
             given.setdefault(name, []).append(value)
@@ -327,6 +342,12 @@ def read_query(model: type[BaseModel], request: HTTPConnection) -> BaseModel:
         else:
             given[name] = value
     return validated(model, given)
+
+
+@cache
+def _lists_of(model: type[BaseModel]) -> frozenset[str]:
+    fields = model.model_fields.items()
+    return frozenset(name for name, info in fields if "list[" in str(info.annotation).lower())
 
 
 async def _read_body(model: type[BaseModel], request: Request, *, most: int) -> BaseModel:

@@ -10,10 +10,9 @@ import asyncio
 import math
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import cast
+from typing import Self, cast
 
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
@@ -62,6 +61,34 @@ class GatewayLimits:
             limits.patience("requests_per_s", self.requests_per_s, least=0.001)
 
 
+class CountedStream:
+    """A caller's open stream, counted until it is ended. Safe to end twice."""
+
+    __slots__ = ("_caller", "_streams")
+
+    def __init__(self, streams: Counter[str], caller: str) -> None:
+        self._streams = streams
+        self._caller: str | None = caller
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    async def aclose(self) -> None:
+        """End it."""
+        self.end()
+
+    def end(self) -> None:
+        """Count it no more."""
+        caller, self._caller = self._caller, None
+        if caller is not None:
+            self._streams[caller] -= 1
+            if not self._streams[caller]:
+                del self._streams[caller]
+
+
 class CallerUsage:
     """What callers use now, by their subjects."""
 
@@ -92,21 +119,15 @@ class CallerUsage:
             wait = {"retry-after": str(math.ceil((1 - left) / rate))}
             raise HttpProblem(429, "too_many_requests", "too many requests", headers=wait)
 
-    @contextmanager
-    def stream(self, caller: str) -> Generator[None]:
-        """Count a stream for the length of the block. Errors: HttpProblem, 429."""
+    def stream(self, caller: str) -> CountedStream:
+        """Count a stream, until that is ended. Errors: HttpProblem, 429."""
         most = self._limits.streams
         if self._streams[caller] >= most:
             message = f"at most {most} streams may be open at once"
             wait = {"retry-after": "5"}
             raise HttpProblem(429, "too_many_streams", message, headers=wait, facts={"limit": most})
         self._streams[caller] += 1
-        try:
-            yield
-        finally:
-            self._streams[caller] -= 1
-            if not self._streams[caller]:
-                del self._streams[caller]
+        return CountedStream(self._streams, caller)
 
 
 def address_of(connection: HTTPConnection) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from functools import partial
 
 from starlette.responses import Response
@@ -33,9 +32,12 @@ async def begin_stream(call: ApiCall) -> BegunStream:
         expires_at=call.principal.expires_at,
         has_right=call.has_same_caller,
     )
-    async with AsyncExitStack() as stack:
-        stack.enter_context(services.usage.stream(call.principal.subject))
-        return await BegunStream.begin(chunks, stack)
+    counted = services.usage.stream(call.principal.subject)
+    try:
+        return BegunStream(await anext(chunks, b""), chunks, counted)
+    except BaseException:
+        counted.end()
+        raise
 
 
 OPERATIONS = (

@@ -1,1 +1,1 @@
-"""A session's updates to any number of HTTP clients: one watch, each frame encoded once."""
+"""A session's updates to any number of HTTP clients: one watch, each new row encoded once."""

@@ -12,25 +12,31 @@ from starlette.types import Receive, Scope, Send
 from redis_state.gateway.streaming.response import HEADERS, EventStream, Header
 
 
-class ClosingChunks(Protocol):
+class Closing(Protocol):
+    """What is to be closed."""
+
+    def aclose(self) -> Coroutine[Any, Any, None]:
+        """Close it."""
+        ...
+
+
+class ClosingChunks(Closing, Protocol):
     """Chunks that are to be closed."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
     def __anext__(self) -> Coroutine[Any, Any, bytes]: ...
 
-    def aclose(self) -> Coroutine[Any, Any, None]:
-        """Leave what is streamed."""
-        ...
-
 
 class BegunStream(AsyncIterator[bytes]):
-    """Chunks whose first one was read. What ``stack`` has ends with them."""
+    """Chunks whose first one was read. What they hold is closed behind them."""
 
-    def __init__(self, first: bytes, rest: ClosingChunks, stack: AsyncExitStack) -> None:
+    __slots__ = ("_first", "_held", "_rest", "is_empty")
+
+    def __init__(self, first: bytes, rest: ClosingChunks, held: Closing) -> None:
         self._first = first
         self._rest = rest
-        self._stack = stack
+        self._held = held
         self.is_empty: bool = not first
 
     @classmethod
@@ -42,13 +48,20 @@ class BegunStream(AsyncIterator[bytes]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> bytes:
-        first, self._first = self._first, b""
-        return first or await anext(self._rest)
+    def __anext__(self) -> Coroutine[Any, Any, bytes]:
+        # Not a coroutine itself: each client that waits would hold one more.
+        return self._taken() if self._first else self._rest.__anext__()
 
     async def aclose(self) -> None:
         """Leave what is streamed, and count the stream out."""
-        await self._stack.aclose()
+        try:
+            await self._rest.aclose()
+        finally:
+            await self._held.aclose()
+
+    async def _taken(self) -> bytes:
+        first, self._first = self._first, b""
+        return first
 
 
 class Streamed(Response):
@@ -59,13 +72,13 @@ class Streamed(Response):
     def __init__(self, chunks: ClosingChunks, headers: Iterable[Header] = HEADERS) -> None:
         super().__init__()
         self._chunks = chunks
-        self._own = list(headers)
+        self._own = tuple(headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
         if scope["method"] == "HEAD":
             await self._chunks.aclose()
-            self.raw_headers = self._own
+            self.raw_headers = list(self._own)
             await super().__call__(scope, receive, send)
             return
         await EventStream(self._chunks, headers=self._own)(scope, receive, send)

@@ -7,7 +7,6 @@ rows behind its place. When the feed has them no more, it reads the log again.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
@@ -122,7 +121,7 @@ class ClientStream(AsyncIterator[bytes]):
         # Which beginning of the feed the place is compared with.
         self._begun = 0
         self._page = _FIRST_PAGE
-        self._queue: deque[Frame] = deque()
+        self._queue: list[Frame] = []
         self._waiter: asyncio.Future[None] | None = None
         # Whether the task may be terminal, and the event that says so once it is.
         self._look = False
@@ -196,10 +195,12 @@ class ClientStream(AsyncIterator[bytes]):
             if chunk:
                 return chunk
             try:
-                chunk = await self._step()
+                found = await self._step()
                 self._failing_since = None
             except BackendUnavailable:
-                chunk = await self._bear()
+                found = await self._bear()
+            # Waited for here, not below: each coroutine on the way is kept for each client.
+            chunk = await self._wait() if found is None else found
             if chunk:
                 return chunk
         return b""
@@ -219,7 +220,7 @@ class ClientStream(AsyncIterator[bytes]):
             # No row is read twice, and none at all if the feed has all that follows.
             self._place, self._behind = events.position(self._after), False
         if self._after is not None:
-            self._sent = events.position(self._after)
+            self._sent = events.position(self._after) if self._behind else self._place
         if self._wanted.task_id is not None:
             # Once the place is known: an end before it is found here, a later one in a row.
             await self._look_at_task(must_be=True)
@@ -227,12 +228,13 @@ class ClientStream(AsyncIterator[bytes]):
         # Who begins at the end has a place there, also if the connection breaks before a row comes.
         return events.come_back(tail)
 
-    async def _step(self) -> bytes:
+    async def _step(self) -> bytes | None:
+        """Return what comes next, which may be nothing yet; None if it is to be waited for."""
         if self._look:
             await self._look_at_task()
         if self._behind or self._over is not None:
             return await self._from_log()
-        return await self._from_feed()
+        return self._from_feed()
 
     def _last_word(self) -> bytes:
         """Return the event with which the stream ends now, if it does."""
@@ -256,14 +258,17 @@ class ClientStream(AsyncIterator[bytes]):
         return events.EXPIRED
 
     def _from_queue(self) -> bytes:
-        queue, chosen, size = self._queue, list[bytes](), 0
-        while queue and size < _CHUNK_BYTES:
-            data = self._shown(queue.popleft())
+        chosen, size = list[bytes](), 0
+        for frame in self._queue:
+            if size >= _CHUNK_BYTES:
+                break
+            data = self._shown(frame)
             chosen.append(data)
             size += len(data)
+        del self._queue[: len(chosen)]
         return b"".join(chosen)
 
-    async def _from_log(self) -> bytes:
+    async def _from_log(self) -> bytes | None:
         feed = self._joined()
         self._begun = feed.begun
         try:
@@ -293,10 +298,10 @@ class ClientStream(AsyncIterator[bytes]):
         self._behind = feed.after(self._place) is None
         if self._behind and not frames:
             # The feed has not noticed yet that it is of another history than the log.
-            return await self._wait(feed)
+            return None
         return b""
 
-    async def _from_feed(self) -> bytes:
+    def _from_feed(self) -> bytes | None:
         feed = self._joined()
         found = feed.after(self._place) if self._begun == feed.begun else None
         if found is None:
@@ -304,7 +309,7 @@ class ClientStream(AsyncIterator[bytes]):
             self._after, self._behind = "{}-{}".format(*self._place), True
             return b""
         if not found:
-            return await self._wait(feed)
+            return None
         chosen, size = list[bytes](), 0
         for frame in found:
             data = self._shown(frame)
@@ -333,8 +338,9 @@ class ClientStream(AsyncIterator[bytes]):
         # Written again in any case: the update itself may have been changed.
         return b"" if shown is None else self._joined().writer.changed(frame, shown)
 
-    async def _wait(self, feed: Feed) -> bytes:
+    async def _wait(self) -> bytes:
         """Wait until there may be more, or for the time of a heartbeat."""
+        feed = self._joined()
         self._waiter = asyncio.get_running_loop().create_future()
         feed.waiting.add(self)
         try:

@@ -29,6 +29,7 @@ from redis_state.transport.key_text import escape
 MOST_FRAMES: Final = 256
 MOST_BYTES: Final = 1 << 20
 _TICK_S = 1.0
+_WOKEN_TOGETHER = 16
 _FAREWELL_S = 2.0
 
 
@@ -36,9 +37,9 @@ class Hub:
     """Streams of sessions' updates for all clients of a process and loop.
 
     Use it in ``async with``. Each session that has clients is watched once, and each row is encoded
-    once. The newest frames of a session are kept: 256, or 1 MiB. A client that is further behind
-    reads the log, and holds nobody up. The watch of a session ends ``linger_s`` after its last
-    client has left.
+    once for all clients that wait. The newest frames of a session are kept: 256, or 1 MiB. A client
+    that is further behind reads the log by itself, and holds nobody up. The watch of a session
+    ends ``linger_s`` after its last client has left.
     """
 
     def __init__(
@@ -189,6 +190,17 @@ class Hub:
                 if self._feeds.get(feed.session_id) is feed:
                     del self._feeds[feed.session_id]
             await asyncio.gather(*(feed.aclose() for feed in unused))
-            for feed in self._feeds.values():
-                for client in [each for each in feed.waiting if each.due_at <= now]:
-                    client.wake()
+            await self._wake_due(now)
+
+    async def _wake_due(self, now: float) -> None:
+        """Wake clients whose time has come: a few at once, so that rows are not held up.
+
+        Clients that connected together are due together, and the right of each is checked.
+        """
+        woken = 0
+        for feed in list(self._feeds.values()):
+            for client in [each for each in feed.waiting if each.due_at <= now]:
+                client.wake()
+                woken += 1
+                if not woken % _WOKEN_TOGETHER:
+                    await asyncio.sleep(0)

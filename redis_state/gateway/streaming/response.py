@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 Header: TypeAlias = tuple[bytes, bytes]
 
 HEADERS: Final[tuple[Header, ...]] = (
@@ -19,6 +20,7 @@ HEADERS: Final[tuple[Header, ...]] = (
     (b"x-accel-buffering", b"no"),
     (b"x-content-type-options", b"nosniff"),
 )
+_OUTSIDE: Final = "redis_state.outside"
 
 
 class EventStream:
@@ -26,43 +28,93 @@ class EventStream:
 
     The first chunk is awaited before the response starts: an error until then is raised, for the
     application to answer. Each chunk waits until the server has taken the one before. ``chunks`` is
-    closed in every case, if it can be.
+    closed in every case, if it can be. Below `OutsideStreams`, this only starts the response.
     """
+
+    __slots__ = ("_chunks", "_first", "_headers")
 
     def __init__(
         self, chunks: AsyncIterator[bytes], *, headers: Iterable[Header] = HEADERS
     ) -> None:
         self._chunks = chunks
-        self._headers = list(headers)
+        self._first = b""
+        self._headers = headers
 
-    async def __call__(self, _scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Respond."""
+        try:
+            self._first = await anext(self._chunks, b"")
+            # A layer may add to the headers.
+            head = {"type": "http.response.start", "status": 200, "headers": list(self._headers)}
+            await send(head)
+        except BaseException:
+            await self.aclose()
+            raise
+        outside: list[EventStream] | None = scope.get(_OUTSIDE)
+        if outside is None:
+            await self.send_body(receive, send)
+        else:
+            outside.append(self)
+
+    async def send_body(self, receive: Receive, send: Send) -> None:
+        """Send what follows the head."""
         listener: asyncio.Task[None] | None = None
         connected = asyncio.timeout(None)
         try:
             async with connected:
-                first = await anext(self._chunks, b"")
                 listener = asyncio.create_task(_listen(receive, connected))
-                await self._send(first, send)
+                first, self._first = self._first, b""
+                await send(_body(first))
+                del first
+                async for chunk in self._chunks:
+                    try:
+                        await send(_body(chunk))
+                    except OSError:  # some servers say so that the client is gone
+                        return
+                    # Who waits for the next one holds none.
+                    del chunk
+                await send(_body(b"", more=False))
         except TimeoutError:
             if not connected.expired():
                 raise
         finally:
             if listener is not None:
                 listener.cancel()
-            close = getattr(self._chunks, "aclose", None)
-            if close is not None:
-                await close()
+            await self.aclose()
 
-    async def _send(self, first: bytes, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
-        await send({"type": "http.response.body", "body": first, "more_body": True})
-        async for chunk in self._chunks:
-            try:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            except OSError:  # some servers say so that the client is gone
-                return
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    async def aclose(self) -> None:
+        """Close the chunks."""
+        close = getattr(self._chunks, "aclose", None)
+        if close is not None:
+            await close()
+
+
+class OutsideStreams:
+    """A layer that sends what streams have behind their heads, once the layers below returned.
+
+    A stream may last for hours. What the layers and the request's checks hold meanwhile would be
+    kept for each client: more than the stream itself. The heads go through the layers below, which
+    may change them.
+    """
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun: list[EventStream] = []
+        scope[_OUTSIDE] = begun
+        try:
+            await self._app(scope, receive, send)
+        except BaseException:
+            for stream in begun:
+                await stream.aclose()
+            raise
+        if begun:
+            await begun.pop().send_body(receive, send)
 
 
 def read_after(scope: Message) -> str | None:
@@ -76,6 +128,10 @@ def read_after(scope: Message) -> str | None:
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     given = query.get("after")
     return given[-1] if given else None
+
+
+def _body(chunk: bytes, *, more: bool = True) -> Message:
+    return {"type": "http.response.body", "body": chunk, "more_body": more}
 
 
 async def _listen(receive: Receive, connected: asyncio.Timeout) -> None:

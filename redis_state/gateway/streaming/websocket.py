@@ -49,6 +49,7 @@ class EventSocket:
                 return
             await send({"type": "websocket.accept"})
             await _send_text(first, send)
+            del first
             await self._both_ways(receive, send)
         except OSError:
             pass  # some servers say so that the client is gone
@@ -77,6 +78,8 @@ class EventSocket:
                 return
             code = _REFUSED if chunk == EXPIRED else _GOING_AWAY
             await _send_text(chunk, send)
+            # Who waits for the next one holds none.
+            del chunk
         await self._close(code, send)
 
     async def _close(self, code: int, send: Send) -> None:

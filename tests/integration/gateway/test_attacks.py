@@ -18,8 +18,9 @@ from redis_state.gateway.requests import limits as limits_of_gateway
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.serialization import codec
 from redis_state.testing import eventually
-from tests.integration.gateway.streaming.test_events_over_http import Reader, mint
+from tests.integration.gateway.streaming.test_events_over_http import mint
 from tests.support.http.gateway import Served, at, code_of, ends, links, of_pause, paused, stranger
+from tests.support.http.streams import Reader
 
 
 async def test_a_token_of_another_session_is_cut_wherever_it_was_copied_to(served: Served) -> None:

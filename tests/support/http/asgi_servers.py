@@ -63,8 +63,12 @@ class SocketClient:
         query: str = "",
         cursor: str | None = None,
         window: int | None = None,
+        token: str | None = None,
     ) -> Self:
-        """Send a request, and read the head of its response."""
+        """Send a request, and read the head of its response.
+
+        With a token it is one to a gateway; else the session is the path.
+        """
         sock = socket.socket()
         if window is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
@@ -75,7 +79,12 @@ class SocketClient:
             sock.close()
             raise
         reader, writer = await asyncio.open_connection(sock=sock, limit=window or 1 << 16)
-        head = f"GET /{quote(session, safe='')}{query} HTTP/1.1\r\nHost: x\r\n"
+        path = f"/{quote(session, safe='')}"
+        if token is not None:
+            path = f"/v1/sessions{path}/events"
+        head = f"GET {path}{query} HTTP/1.1\r\nHost: x\r\n"
+        if token is not None:
+            head += f"Authorization: Bearer {token}\r\n"
         if cursor is not None:
             head += f"Last-Event-ID: {cursor}\r\n"
         writer.write(f"{head}\r\n".encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -17,58 +17,7 @@ from redis_state.gateway import GatewayLimits, Principal
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
 from tests.support.http.gateway import Served, at, ends, gateway_of, paused, tokens
-
-
-class Reader:
-    """An ASGI client that reads a stream while it is written, as httpx's transport cannot."""
-
-    def __init__(
-        self, app: Any, path: str, token: str, *, query: str = "", after: str = ""
-    ) -> None:
-        self._app = app
-        headers = [(b"authorization", f"Bearer {token}".encode()), (b"host", b"gateway.test")]
-        headers += [(b"last-event-id", after.encode())] if after else []
-        self._scope = {
-            "type": "http",
-            "method": "GET",
-            "path": path,
-            "raw_path": path.encode(),
-            "root_path": "",
-            "query_string": query.encode(),
-            "headers": headers,
-            "client": ("127.0.0.1", 1),
-            "scheme": "http",
-            "http_version": "1.1",
-        }
-        self.status = 0
-        self.body = b""
-        self.over = False
-        self._gone = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._app(self._scope, self._receive, self._send))
-        await eventually(lambda: self.status, "the answer begins")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._gone.set()
-        assert self._task is not None
-        await self._task
-
-    async def _receive(self) -> dict[str, Any]:
-        await self._gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def _send(self, message: Any) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-        else:
-            self.body += message["body"]
-            self.over = not message.get("more_body", False)
-
-    def ids(self) -> list[str]:
-        return [line[4:] for line in self.body.decode().splitlines() if line.startswith("id: ")]
+from tests.support.http.streams import Reader
 
 
 def mint(*scopes: str) -> str:

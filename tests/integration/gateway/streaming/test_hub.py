@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import AsyncExitStack, aclosing
 from datetime import timedelta
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField, TaskUnknown
+from redis_state.gateway.streaming.client_stream import ClientStream
+from redis_state.gateway.streaming.events import FrameWriter
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.models.tasks import utc_now
@@ -169,6 +172,65 @@ async def test_an_idle_stream_has_heartbeats(store: RedisStateStore) -> None:
         assert (await anext(chunks)).startswith(b"retry: ")
         assert await anext(chunks) == b":\n\n"
         assert await anext(chunks) == b":\n\n"
+
+
+async def test_a_row_is_encoded_once_for_all_clients_that_wait(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[Any] = []
+    row = FrameWriter.row
+
+    def counted(self: FrameWriter, cursor: str, given: StateUpdate, run: int | None = None) -> Any:
+        encoded.append(given.update_id)
+        return row(self, cursor, given, run)
+
+    monkeypatch.setattr(FrameWriter, "row", counted)
+    async with Hub(store) as hub, AsyncExitStack() as stack:
+        clients = [hub.frames(SESSION, after="$") for _ in range(40)]
+        clients += [hub.frames(SESSION, after="$", types=["PROGRESS"]) for _ in range(10)]
+        for client in clients:
+            await stack.enter_async_context(aclosing(client))
+            await anext(client)
+        for n in range(3):
+            await save(store, n)
+            # Each is sent the same bytes, not only equal ones.
+            assert len({id(chunk) for chunk in [await anext(client) for client in clients]}) == 1
+    assert encoded == ["u0", "u1", "u2"]
+
+
+async def test_rights_that_are_due_together_hold_up_nothing_else(store: RedisStateStore) -> None:
+    turn, now, checked = 0, 0.0, Counter[int]()
+
+    async def has_right() -> bool:
+        checked[turn] += 1
+        return True
+
+    async def read(client: ClientStream) -> None:
+        async for _ in client:
+            pass
+
+    async def work() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async with Hub(store, heartbeat_s=0.05) as hub, AsyncExitStack() as stack:
+        hub.time = lambda: now
+        clients = [hub.frames(SESSION, after="$", has_right=has_right) for _ in range(100)]
+        for client in clients:
+            await stack.enter_async_context(aclosing(client))
+            await anext(client)
+        (feed,) = hub._feeds.values()
+        tasks = [asyncio.create_task(read(client)) for client in clients]
+        await eventually(lambda: len(feed.waiting) == 100, "all wait")
+        tasks.append(asyncio.create_task(work()))
+        now = 1.0
+        await eventually(lambda: checked.total() == 100, "each right is checked")
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    assert max(checked.values()) <= 16
 
 
 async def test_the_end_of_the_hub_tells_every_client_when_to_come_back(

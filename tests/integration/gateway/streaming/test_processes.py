@@ -1,5 +1,5 @@
 """Two processes of a gateway, one killed again and again, and the server restarted once. Then all
-clients come back by cursors whose next rows are gone.
+clients come back by cursors whose next rows are gone. Each client has a token of its own.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("starlette", reason="needs the gateway extra")
+
 from redis_state import RedisStateStore
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
 from tests.support.http.asgi_servers import SocketClient
+from tests.support.http.gateway import SECRET, tokens
 from tests.support.processes import children
 from tests.support.processes.forkserver import ForkedProcess
 from tests.support.servers.faults import short_directory, start_process
@@ -56,7 +60,12 @@ class Gateways:
         self._url = url
 
     async def start(self, which: int) -> None:
-        argument = {"url": self._url, "namespace": "n", "port": self.ports[which]}
+        argument: dict[str, Any] = {
+            "url": self._url,
+            "namespace": "n",
+            "port": self.ports[which],
+            "secret": SECRET,
+        }
         process = self.processes[which] = await start_process("serve_streams", argument)
         assert (await process.stdout.readline()).startswith(b"port")
 
@@ -70,9 +79,10 @@ class Gateways:
 class Browser:
     """Reads one session, and comes back by its cursor to whichever process answers."""
 
-    def __init__(self, ports: tuple[int, int], session: str) -> None:
+    def __init__(self, ports: tuple[int, int], user: str, session: str) -> None:
         self.seen: list[int] = []
         self.session = session
+        self.token = tokens.mint(user, [f"read:session:{session}"])
         # Where it was after its first rows.
         self.early: str | None = None
         # For how long it was away each time, while one of the processes answered.
@@ -87,7 +97,9 @@ class Browser:
         while True:
             client: SocketClient | None = None
             try:
-                client = await SocketClient.get(random.choice(ports), session, cursor=cursor)
+                client = await SocketClient.get(
+                    random.choice(ports), session, cursor=cursor, token=self.token
+                )
                 if client.status == 200:
                     self.connections += 1
                     if gone_at is not None:
@@ -129,7 +141,9 @@ async def test_every_client_has_the_exact_sequence(sizes: Sizes) -> None:
 async def _play(server: OwnServer, sizes: Sizes) -> None:
     gateways = Gateways(server.url)
     await asyncio.gather(gateways.start(0), gateways.start(1))
-    browsers = [Browser(gateways.ports, f"s{n % sizes.sessions}") for n in range(sizes.clients)]
+    browsers = [
+        Browser(gateways.ports, f"user-{n}", f"s{n % sizes.sessions}") for n in range(sizes.clients)
+    ]
     await eventually(
         lambda: all(b.connections for b in browsers), "all are connected", timeout_s=60
     )
@@ -208,7 +222,10 @@ async def _come_back_late(server: OwnServer, browsers: list[Browser], rows: int)
 
     async def read(browser: Browser) -> None:
         client = await SocketClient.get(
-            random.choice(gateways.ports), browser.session, cursor=browser.early
+            random.choice(gateways.ports),
+            browser.session,
+            cursor=browser.early,
+            token=browser.token,
         )
         found = await client.until(
             lambda event: event.name == "PROGRESS" and event.content == newest
