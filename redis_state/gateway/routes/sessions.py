@@ -10,7 +10,7 @@ from redis_state.gateway.answers import answer, forbidden, not_found
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.documents import branch_documents, session_document
-from redis_state.gateway.requests.bodies import ForgetQuery, PageQuery
+from redis_state.gateway.requests.bodies import ForgetQuery, ForgetUserBody, PageQuery
 from redis_state.gateway.results import ErasureResult, SessionResult, SessionsResult, TreeResult
 from redis_state.gateway.showing import shown_task
 from redis_state.models.tasks import parent_of
@@ -92,6 +92,24 @@ async def forget_session(call: ApiCall) -> Response:
     return answer(report.document())
 
 
+async def forget_user(call: ApiCall) -> Response:
+    """Erase the sessions of a user, and what is kept under the user's name.
+
+    The gateway's user of the Redis server needs the role ``admin``. Who erased is in the log.
+    """
+    body = call.given(ForgetUserBody)
+    report = await call.client.forget_user(
+        body.user,
+        attribute=body.attribute,
+        shared=body.shared,
+        dry_run=body.dry_run,
+        running=body.running,
+        timeout_s=_LONGEST_WAIT_S,
+        actor=call.principal.subject,
+    )
+    return answer(report.document())
+
+
 async def _may_be_archived(call: ApiCall, session_id: str) -> bool:
     has_archive = call.store.settings.archive_url is not None
     # Tasks of a host are not counted, and are no reason to read the archive.
@@ -131,6 +149,17 @@ OPERATIONS = (
         query=ForgetQuery,
         result=ErasureResult,
         answers=(400, 403, 409),
+    ),
+    Operation(
+        "POST",
+        "/v1/users/forget",
+        forget_user,
+        "Erase a user",
+        right=Right.ADMIN,
+        over=Over.EVERYTHING,
+        body=ForgetUserBody,
+        result=ErasureResult,
+        answers=(403, 409, 413),
     ),
     Operation(
         "GET",
