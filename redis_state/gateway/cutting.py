@@ -11,11 +11,9 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, cast
-from urllib.parse import quote
 
 from redis_state.serialization import codec
-from redis_state.transport.key_text import escape
-from redis_state.transport.keys import is_pause_id
+from redis_state.transport.keys import is_pause_id, token_scopes
 
 CUT = "[token]"
 _NAMES = frozenset({"resume_token"})
@@ -43,9 +41,7 @@ def may_have_token(written: bytes) -> bool:
 
 @lru_cache(maxsize=512)
 def _pattern(session_id: str) -> re.Pattern[str]:
-    scope = escape("session_id", session_id)
-    # As it is, and as a part of a URL.
-    scopes = "|".join(re.escape(form) for form in dict.fromkeys((scope, quote(scope, safe=""))))
+    scopes = "|".join(map(re.escape, token_scopes(session_id)))
     return re.compile(rf"(?:{scopes})\.[A-Za-z0-9_-]{{32}}")
 
 

@@ -7,12 +7,13 @@ import ssl
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack
 
 from redis_state import limits
 from redis_state.errors import InvalidField, TaskUnknown
 from redis_state.http_client.collections import HttpQueues, HttpRates, HttpSchedules
 from redis_state.http_client.decisions import HttpDecisions
+from redis_state.http_client.erasing import HttpErasing
 from redis_state.http_client.gathering import HttpGathering
 from redis_state.http_client.messages import HttpMessaging
 from redis_state.http_client.requests import Ask, Credentials, GatewayCaller
@@ -26,14 +27,17 @@ from redis_state.stores.sessions.session_log import Entry
 from redis_state.worker import OnBusy
 from redis_state.worker.client.operations import check_id
 from redis_state.worker.tasks.children.children import recorded_end, result_of
+from redis_state.worker.tasks.submitting.submissions import SubmitOptions, Submitted
 
 if TYPE_CHECKING:
     import httpx
 
 _PATIENCE_S = 300.0
+# What a host beside the server gives: a context may be large and secret.
+_OF_HOSTS: Final = frozenset({"task_type", "context", "sent"})
 
 
-class HttpTaskClient(HttpTasks, HttpGathering, HttpDecisions, HttpMessaging):
+class HttpTaskClient(HttpTasks, HttpGathering, HttpDecisions, HttpMessaging, HttpErasing):
     """`TaskClient` over HTTP: the same methods, models and errors, for what a gateway offers.
 
     ``base_url`` is where the gateway is mounted. ``token`` is a key or a token of the caller, or a
@@ -103,33 +107,61 @@ class HttpTaskClient(HttpTasks, HttpGathering, HttpDecisions, HttpMessaging):
         The same ``task_id`` is the same task. Without one an id is made before it is sent: a call
         that is repeated submits once.
         """
+        submitted = await self.submit_or_find(
+            handler,
+            task_input,
+            session_id=session_id,
+            task_id=task_id,
+            priority=priority,
+            description=description,
+            trace_id=trace_id,
+            queue=queue,
+            delay=delay,
+            at=at,
+            limit_key=limit_key,
+            in_turn=in_turn,
+            on_busy=on_busy,
+            attributes=attributes,
+        )
+        return submitted.task_id
+
+    async def submit_or_find(
+        self,
+        handler: str,
+        task_input: Any = None,
+        *,
+        session_id: str,
+        task_id: str | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Submitted:
+        """Submit a task like `submit`; return also whether this call has written it.
+
+        See `TaskClient.submit_or_find`. If its connection breaks, it may find under its ``task_id``
+        what it has written itself. It has neither ``task_type`` nor ``context`` nor ``sent``.
+        """
+        limits.known_options(SubmitOptions, options)
+        for name in _OF_HOSTS & options.keys():
+            raise InvalidField(name, "cannot be given over HTTP")
         if not handler or type(handler) is not str:
             raise InvalidField("handler", "needs a name")
         check_id("session_id", session_id)
         named = limits.own_id("task_id", task_id) or new_id()
         check_id("task_id", named)
-        policy = OnBusy.read(on_busy)
-        body: dict[str, Any] = {
-            "handler": handler,
-            "session_id": session_id,
-            "input": task_input,
-            "task_id": named,
-            "priority": priority,
-            "in_turn": in_turn,
-        }
-        said = {
-            "description": description,
-            "trace_id": trace_id,
-            "queue": queue,
-            "delay_s": _delay_s(delay),
-            "at": _moment(at),
-            "limit_key": limit_key,
+        policy = OnBusy.read(options.get("on_busy"))
+        said: dict[str, Any] = {
+            **options,
+            "delay_s": _delay_s(options.get("delay")),
+            "at": _moment(options.get("at")),
             "on_busy": None if policy is None else policy.value,
-            "attributes": _attributes(attributes),
+            "attributes": _attributes(options.get("attributes")),
         }
-        body |= {name: value for name, value in said.items() if value is not None}
-        made = await self._caller.call(Ask("POST", ("tasks",), body=body))
-        return str(made["task_id"])
+        said.pop("delay", None)
+        body = {name: value for name, value in said.items() if value is not None}
+        body |= {"handler": handler, "session_id": session_id, "task_id": named}
+        ask = Ask("POST", ("tasks",), body=body | {"input": task_input})
+        made = await self._caller.call(ask)
+        # Nobody else has an id that was made here.
+        return Submitted(named, is_new=bool(made["created"]) or task_id is None)
 
     @property
     def queues(self) -> HttpQueues:

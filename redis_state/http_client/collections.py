@@ -8,14 +8,14 @@ from typing import Any
 
 from redis_state import limits
 from redis_state.documents import rate_document
-from redis_state.errors import CommandRefused, InvalidField, ScheduleUnknown
+from redis_state.errors import InvalidField, ScheduleUnknown
 from redis_state.http_client.documents import (
     read_occurrence,
     read_queue,
     read_rate,
     read_schedule,
 )
-from redis_state.http_client.requests import Ask, GatewayCaller, key_of
+from redis_state.http_client.requests import Ask, GatewayCaller, key_of, no_route
 from redis_state.worker import (
     Occurrence,
     QueueInfo,
@@ -90,7 +90,7 @@ class HttpQueues:
 
     async def _change(self, name: str, *parts: str, body: Mapping[str, Any] | None = None) -> None:
         """Change a queue, which is always there. So what is missing is the route."""
-        ask = Ask("POST", (*_queue(name), *parts), body=body or {}, missing=_no_route)
+        ask = Ask("POST", (*_queue(name), *parts), body=body or {}, missing=no_route)
         await self._caller.call(ask)
 
 
@@ -104,11 +104,11 @@ class HttpRates:
         """Set a rate; None takes it away. See `Rates.set`."""
         named_key(name, field="name")
         body = {"rate": _limit(checked_rate(rate))}
-        await self._caller.call(Ask("POST", ("rates", name), body=body, missing=_no_route))
+        await self._caller.call(Ask("POST", ("rates", name), body=body, missing=no_route))
 
     async def list(self) -> Mapping[str, Rate]:
         """List the rates that were set, by their names."""
-        found = await self._caller.call(Ask("GET", ("rates",), missing=_no_route))
+        found = await self._caller.call(Ask("GET", ("rates",), missing=no_route))
         return {each["name"]: read_rate(each) for each in found["rates"]}
 
 
@@ -225,10 +225,6 @@ class HttpSchedules:
                 missing=lambda: ScheduleUnknown(schedule_id),
             )
         )
-
-
-def _no_route() -> CommandRefused:
-    return CommandRefused("this gateway has no such route: it may be older than this client")
 
 
 def _queue(name: str) -> tuple[str, str]:

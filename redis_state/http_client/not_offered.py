@@ -6,17 +6,20 @@ from collections.abc import Mapping
 from typing import Final
 
 _CALLER = "Who calls is who the credentials name."
+_ERASES = {
+    "actor": _CALLER,
+    "timeout_s": "The gateway gives tasks that run 10 seconds.",
+    "archive": "The gateway has that of its settings.",
+    "progress": "The report comes in one answer.",
+}
 
 # A method, or an argument of one as ``method(argument)``.
 NOT_OFFERED: Final[Mapping[str, str]] = {
     "dead": "`find(status='FAILED')` has them among others.",
     "unfinished": "`find(status=['PENDING', 'RUNNING', 'PAUSED'])` has them, in another order.",
     "unserved": "It is for who operates the workers, beside the server.",
-    "versions": "It is for who operates the workers, beside the server.",
-    "forget": "It is for who operates the store. The gateway has DELETE of a session.",
-    "forget_user": "It is for who operates the store, beside the server.",
-    "drop_queue": "It is for who operates the workers, beside the server.",
-    "submit_or_find": "`submit` does the same. The gateway's answer says it, as `created`.",
+    "versions": "It reads each unfinished task, for who operates the workers, beside the server.",
+    "drop_queue": "It empties the queue of all sessions, for who operates the workers.",
     "submit(task_type)": "A submitted task is in the background.",
     "submit(context)": "A context may be large and secret: a host gives it, beside the server.",
     "signal(sender)": _CALLER,
@@ -33,5 +36,10 @@ NOT_OFFERED: Final[Mapping[str, str]] = {
     "bulk(progress)": "The report comes in one answer, of 500 tasks at most.",
     "request(sender)": _CALLER,
     "rerun(sent)": "The gateway gives it, for calls with an Idempotency-Key.",
+    **{
+        f"{method}({argument})": reason
+        for method in ("forget", "forget_user")
+        for argument, reason in _ERASES.items()
+    },
     "fork(sent)": "The gateway gives it, for calls with an Idempotency-Key.",
 }

@@ -269,6 +269,11 @@ def key_of(field: str, given: str | None) -> str:
     return key
 
 
+def no_route() -> CommandRefused:
+    """Make the error of a route that a gateway does not have."""
+    return CommandRefused("this gateway has no such route: it may be older than this client")
+
+
 def header_key(key: str) -> str:
     """Write an idempotency key as a header may have it: another one as its digest."""
     if key.isascii() and key.isprintable() and key == key.strip() and 0 < len(key) <= LONGEST_KEY:

@@ -63,7 +63,11 @@ SomeId = Annotated[
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": _LONGEST_ID}),
 ]
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_unicode)]
-Attribute = Annotated[str, Field(strict=True)] | Annotated[int, Field(strict=True)] | bool
+Attribute = (
+    Annotated[str, Field(strict=True)]
+    | Annotated[int, Field(strict=True)]
+    | Annotated[bool, Field(strict=True)]
+)
 Limit = Annotated[int, Field(ge=1, le=LARGEST_PAGE)]
 Seconds = Annotated[float, Field(ge=0, le=3650 * 86_400, allow_inf_nan=False)]
 UpToADay = Annotated[float, Field(ge=0.001, le=86_400, allow_inf_nan=False)]
@@ -89,6 +93,14 @@ class ForgetQuery(_Given):
     running: Literal["cancel", "refuse", "fence"] = Field(
         default="cancel", description="What becomes of tasks that run."
     )
+
+
+class ForgetUserBody(ForgetQuery):
+    """Whose sessions to erase: those with a task that has the attribute. And how."""
+
+    user: Attribute
+    attribute: Name = "user"
+    shared: bool = Field(default=False, description="Also sessions with tasks of other users.")
 
 
 class FindQuery(PageQuery):

@@ -11,7 +11,7 @@ from redis_state.gateway.answers import answer, forbidden, not_found
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.documents import branch_documents, session_document
-from redis_state.gateway.requests.bodies import ForgetQuery, PageQuery
+from redis_state.gateway.requests.bodies import ForgetQuery, ForgetUserBody, PageQuery
 from redis_state.gateway.results import ErasureResult, SessionResult, SessionsResult, TreeResult
 from redis_state.gateway.showing import shown_task
 from redis_state.models.tasks import parent_of
@@ -93,6 +93,24 @@ async def forget_session(call: ApiCall) -> Response:
     return answer(report.document())
 
 
+async def forget_user(call: ApiCall) -> Response:
+    """Erase the sessions of a user, and what is kept under the user's name.
+
+    The gateway's user of the Redis server needs the role ``admin``. Who erased is in the log.
+    """
+    body = call.given(ForgetUserBody)
+    report = await call.client.forget_user(
+        body.user,
+        attribute=body.attribute,
+        shared=body.shared,
+        dry_run=body.dry_run,
+        running=body.running,
+        timeout_s=_LONGEST_WAIT_S,
+        actor=call.principal.subject,
+    )
+    return answer(report.document())
+
+
 async def _is_gone(call: ApiCall, session_id: str) -> bool:
     """Return whether Redis has no task of a session, and an archive may have some."""
     if call.store.settings.archive_url is None:
@@ -139,6 +157,17 @@ OPERATIONS = (
         query=ForgetQuery,
         result=ErasureResult,
         answers=(400, 403, 409),
+    ),
+    Operation(
+        "POST",
+        "/v1/users/forget",
+        forget_user,
+        "Erase a user",
+        right=Right.ADMIN,
+        over=Over.EVERYTHING,
+        body=ForgetUserBody,
+        result=ErasureResult,
+        answers=(403, 409, 413),
     ),
     Operation(
         "GET",

@@ -12,14 +12,13 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import quote
 
 from redis_state.errors import CursorGap, InvalidField
 from redis_state.gateway.cutting import cut_tokens, may_have_token
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.serialization import codec
 from redis_state.stores.sessions.session_log import Entry
-from redis_state.transport.key_text import escape
+from redis_state.transport.keys import token_scopes
 
 TAIL: Final = "$"
 ALL: Final = "0"
@@ -67,8 +66,7 @@ class FrameWriter:
         self._session_id = session_id
         # What a row with a token of a pause has: the session's part of the key, also as a part of a
         # URL, or the name under which hosts keep theirs.
-        scope = escape("session_id", session_id)
-        signs = {scope + ".", quote(scope, safe="") + ".", "resume_token"}
+        signs = [*(f"{scope}." for scope in token_scopes(session_id)), "resume_token"]
         self._signs: tuple[bytes, ...] = tuple(sign.encode() for sign in signs)
 
     def frame(self, entry: Entry[StateUpdate | None] | Entry[StateUpdate]) -> Frame:

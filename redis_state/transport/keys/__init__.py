@@ -26,6 +26,7 @@ from redis_state.transport.keys.names import (
     manager_scope,
     pause_id_of,
     token_digest,
+    token_scopes,
 )
 
 __all__ = [
@@ -48,4 +49,5 @@ __all__ = [
     "manager_scope",
     "pause_id_of",
     "token_digest",
+    "token_scopes",
 ]

@@ -6,6 +6,7 @@ import hashlib
 import re
 import zlib
 from functools import lru_cache
+from urllib.parse import quote
 
 from redis_state.errors import InvalidField
 from redis_state.transport.key_groups import QueueKeys, TaskIndexKeys
@@ -42,6 +43,15 @@ def pause_id_of(token: str) -> str | None:
     digest = token_digest(token)
     scope, dot, _ = token.rpartition(".")
     return f"{scope}:{digest}" if dot and _ESCAPED.fullmatch(scope) else None
+
+
+def token_scopes(session_id: str) -> tuple[str, ...]:
+    """Return what the tokens of a session's pauses begin with, before the dot.
+
+    As it is, and as a part of a URL.
+    """
+    scope = escape("session_id", session_id)
+    return tuple(dict.fromkeys((scope, quote(scope, safe=""))))
 
 
 def is_pause_id(text: str) -> bool:

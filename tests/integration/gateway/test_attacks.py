@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import json
 import logging
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -18,6 +20,7 @@ from redis_state.gateway.requests import limits as limits_of_gateway
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.serialization import codec
 from redis_state.testing import eventually
+from redis_state.worker import TextReader
 from tests.integration.gateway.streaming.test_events_over_http import mint
 from tests.support.http.gateway import Served, at, code_of, ends, links, of_pause, paused, stranger
 from tests.support.http.streams import Reader
@@ -54,6 +57,29 @@ def test_what_looks_like_a_token_only_a_little_is_left() -> None:
     made = base64.urlsafe_b64encode(hashlib.sha256(b"x").digest()[:24]).decode()
     assert cut_tokens("s", {"task_id": f"t.{made}"}) == {"task_id": f"t.{made}"}
     assert cut_tokens("s", {"text": f"t.{made}"}) == {"text": "t.[token]"}
+
+
+async def test_a_token_is_cut_from_a_text_that_comes_in_pieces(served: Served) -> None:
+    for size in (1, 5, 100):
+        session, task = "a/b", f"t{size}"
+        await served.client.submit("recite", size, session_id=session, task_id=task)
+        await paused(served, session, task)
+        pauses = await served.client.pauses(session)
+        token = next(str(each.token) for each in pauses if each.task_id == task)
+        path, query = f"/v1/sessions/{quote(session, safe='')}/events", f"task={task}&types=RESULT"
+        async with Reader(served.app, path, mint("read:*"), query=query) as stream:
+            await eventually(lambda: b'"end":true' in stream.body, "the text ends")
+        lines = [line for line in stream.body.decode().splitlines() if line.startswith("data: ")]
+        shown = "".join(json.loads(line[6:])["content"]["text"] for line in lines)
+        secret = token.rpartition(".")[2]
+        assert not [at for at in range(24) if secret[at : at + 8] in shown], size
+        plain = shown.replace("a%2Fb.[token]", "[token]")
+        assert plain == f"see ?token=[token]&x, [token]and {quote(token, safe='')[:9]}"
+        # Who may decide reads all of it.
+        reader = TextReader()
+        for update in await served.store.list_updates(session, task_id=task):
+            reader.feed(update)
+        assert token in reader.texts["answer#1"].text
 
 
 async def test_who_is_too_late_is_not_told_a_token_of_the_decision(served: Served) -> None:

@@ -53,3 +53,30 @@ async def test_an_admin_counts_and_erases_and_is_named_in_the_log(
     assert SESSION not in said
     assert "secret" not in said
     await nothing_is_left(served.store, SESSION)
+
+
+async def test_only_who_may_do_everything_erases_a_user_who_is_named_exactly(
+    served: Served,
+) -> None:
+    await served.client.submit("ask", session_id=SESSION, task_id="t", attributes={"user": True})
+    await paused(served, SESSION, "t")
+    path = "/v1/users/forget"
+    for scopes in (
+        ["admin:session:*", f"admin:session:{SESSION}", "admin:tag:finance"],
+        ["read:*"],
+    ):
+        async with served.caller("eve", *scopes) as http:
+            assert (await http.post(path, json={"user": True})).status_code == 403
+    async with served.caller("ann", "admin:*") as http:
+        # Neither a number nor a text is taken for another value.
+        for odd in (1.0, None, [], {"a": 1}, "x" * 300):
+            assert (await http.post(path, json={"user": odd})).status_code == 422, odd
+        for other in (1, "true"):
+            answered = await http.post(path, json={"user": other})
+            assert (answered.status_code, answered.json()["sessions"]) == (200, []), other
+        assert len(await served.store.list_tasks(SESSION)) == 1
+        counted = (await http.post(path, json={"user": True, "dry_run": True})).json()
+        assert (counted["sessions"], counted["redis"]["tasks"]) == ([SESSION], 1)
+        report = (await http.post(path, json={"user": True})).json()
+        assert (report["sessions"], report["cancelled"], report["complete"]) == ([SESSION], 1, True)
+    await nothing_is_left(served.store, SESSION)

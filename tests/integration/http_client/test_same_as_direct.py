@@ -237,6 +237,28 @@ async def test_a_task_is_submitted_once_under_its_id_and_steered_once_under_a_ke
     assert (refused.value.session_id, refused.value.task_id) == ("busy", "first")
 
 
+async def test_who_submits_learns_whether_the_task_is_new(over: OverHttp) -> None:
+    for number, client in enumerate((over.direct, over.http)):
+        task_id = f"t{number}"
+        for is_new in (True, False):
+            found = await client.submit_or_find(
+                "echo", number, session_id="s", task_id=task_id, priority=2, attributes={"a": 1}
+            )
+            assert (found.task_id, found.is_new) == (task_id, is_new)
+        assert (await client.submit_or_find("echo", session_id="s")).is_new
+        state = await client.get("s", task_id)
+        assert state is not None
+        assert state.priority == 2
+    await _refused(over, lambda c: c.submit_or_find("echo", session_id=5), errors.InvalidField)
+    await _refused(
+        over, lambda c: c.submit_or_find("echo", session_id="s", odd=1), errors.InvalidField
+    )
+    of_hosts: list[dict[str, Any]] = [{"context": None}, {"task_type": None}, {"sent": None}]
+    for options in of_hosts:
+        with pytest.raises(errors.InvalidField, match="cannot be given over HTTP"):
+            await over.http.submit_or_find("echo", session_id="s", **options)
+
+
 async def test_a_pause_is_decided_once_and_the_loser_learns_all_about_it(over: OverHttp) -> None:
     await over.http.submit("fill_in", session_id="s", task_id="t")
     pause_id = await paused(over.served, "s", "t")

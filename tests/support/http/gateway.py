@@ -68,6 +68,32 @@ async def vote(ctx: TaskContext) -> Any:
     return (await ctx.wait_for(pause)).actor
 
 
+async def publish(ctx: TaskContext) -> Any:
+    """Leave one of all that a task may leave: steps, values, updates, a compensation."""
+    ctx.on_failure(_nothing, on_cancel=True)
+    await ctx.step("before", _nothing)
+    await ctx.checkpoint_step("checkpoint", _nothing)
+    await ctx.publish_value("k", ctx.input)
+    await ctx.progress("half", step=1, total=2)
+    await ctx.tool_call("look", {"at": 1}, [2.5, None])
+    await ctx.set_attributes({"n": 1, "paid": True, "text": "5"})
+    async with ctx.text("answer") as out:
+        out.write("words")
+    return {"input": ctx.input}
+
+
+async def recite(ctx: TaskContext) -> None:
+    """Stream a text with the token of a pause, in pieces of so many signs."""
+    pause = await ctx.open_pause("refund?")
+    half = quote(pause.token, safe="")[:9]
+    text = f"see ?token={pause.token}&x, {pause.token}and {half}"
+    async with ctx.text("answer") as out:
+        for place in range(0, len(text), ctx.input):
+            out.write(text[place : place + ctx.input])
+            await out.flush()
+    await ctx.wait_for(pause)
+
+
 async def parent(ctx: TaskContext) -> Any:
     """Spawn a child and wait for it."""
     child = await ctx.spawn("echo", "of the child")
@@ -86,6 +112,8 @@ HANDLERS = {
     "hidden": hidden,
     "parent": parent,
     "vote": vote,
+    "publish": publish,
+    "recite": recite,
 }
 
 

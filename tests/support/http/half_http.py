@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from redis_state.gateway import GatewayLimits, create_gateway
 from redis_state.http_client import HttpTaskClient
+from redis_state.http_client.client import _OF_HOSTS
 from redis_state.transport.keys import is_pause_id
 from redis_state.worker import TaskClient, TaskFilters
 from tests.support.http.asgi_servers import serving_asgi
@@ -61,7 +62,8 @@ def _fits(name: str, signature: inspect.Signature, args: Any, kwargs: Any) -> bo
     except TypeError:
         return False
     named = given.get("filters", {})
-    if named.keys() - TaskFilters.__annotations__.keys() or not _is_unicode([given, named]):
+    unknown = named.keys() - TaskFilters.__annotations__.keys()
+    if unknown or _OF_HOSTS & given.get("options", {}).keys() or not _is_unicode([given, named]):
         return False
     if name in _BY_ID:
         return is_pause_id(given["token"])

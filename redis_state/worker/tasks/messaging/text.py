@@ -34,6 +34,7 @@ from redis_state.scripts import LaneState, TaskKeys
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.execution.inbox import Inbox
+from redis_state.worker.tasks.messaging.whole_tokens import WholeTokens
 from redis_state.worker.tasks.moves import announcement
 from redis_state.worker.tasks.started import StartedRun
 
@@ -131,6 +132,7 @@ class TextWriter:
         self._written: list[str] = []
         self._waiting: deque[str] = deque()
         self._waiting_bytes: int = 0
+        self._tokens = WholeTokens(texts.started.state.session_id)
         self._part = 0
         self._generation = ""
         self._resets = False
@@ -225,12 +227,14 @@ class TextWriter:
             await self._settle()
 
     async def flush(self) -> None:
-        """Publish what was written so far, and wait until it is. A checkpoint."""
+        """Publish what was written so far, and wait until it is. A checkpoint.
+
+        What may be the begin of a pause's token waits for the rest of it.
+        """
         self._stop_alarm()
         await self._texts.inbox.checkpoint()
         await self._settle()
-        if self._waiting:
-            await self._send_all(ended=False)
+        await self._send_all(ended=False, is_last=False)
 
     def _begin_sending(self) -> None:
         self._stop_alarm()
@@ -239,22 +243,27 @@ class TextWriter:
 
     async def _send(self) -> None:
         """Publish what waits, and what comes meanwhile if that makes another full row."""
+        row = ""
         try:
-            await self._send_row(self._taken(), ended=False)
-            while self._waiting_bytes >= self._join_bytes:
-                await self._send_row(self._taken(), ended=False)
+            while row := self._taken():
+                await self._send_row(row, ended=False)
+                if self._waiting_bytes < self._join_bytes:
+                    break
         except BaseException as error:  # noqa: BLE001 - of the next write, or of the end
             self._failed = self._failed or error
         finally:
             self._sending = None
-        if self._waiting and self._open and self._alarm is None:
+        # What waits for the rest of a token leaves with the next write.
+        if row and self._waiting and self._open and self._alarm is None:
             loop = asyncio.get_running_loop()
             self._alarm = loop.call_later(self._join_s, self._begin_sending)
 
-    async def _send_all(self, *, ended: bool) -> None:
-        rows = [self._taken()]
-        while self._waiting:
-            rows.append(self._taken())
+    async def _send_all(self, *, ended: bool, is_last: bool = True) -> None:
+        rows: list[str] = []
+        while row := self._taken(is_last=is_last):
+            rows.append(row)
+        if ended and not rows:
+            rows.append("")
         for number, row in enumerate(rows, start=1):
             await self._send_row(row, ended=ended and number == len(rows))
 
@@ -273,8 +282,8 @@ class TextWriter:
             content["end"] = True
         await self._texts.publish(self._entry, self._kind, content, ended=ended)
 
-    def _taken(self) -> str:
-        """Take what waits, as much as a row may have."""
+    def _taken(self, *, is_last: bool = False) -> str:
+        """Take what waits, as much as a row may have; nothing of what has to wait on."""
         taken: list[str] = []
         room = MAX_ROW_CHARACTERS
         while self._waiting and room:
@@ -284,7 +293,10 @@ class TextWriter:
                 token = token[:room]
             taken.append(token)
             room -= len(token)
-        row = "".join(taken)
+        joined, last = "".join(taken), is_last and not self._waiting
+        row, rest = self._tokens.divide(joined, is_last=last)
+        if rest:
+            self._waiting.appendleft(rest)
         self._waiting_bytes -= _bytes_of(row)
         return row
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
+from redis_state import RedisStateStore
+from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.console.app import PAGES
 from redis_state.gateway.console.rendering import write_query
 from redis_state.worker import Schedule
 from tests.integration.gateway.console.conftest import LogIn
-from tests.support.browser.console import Browser, Form, Page
-from tests.support.http.gateway import Served, ends, paused
+from tests.support.browser.console import Browser, Form, Page, keys_for
+from tests.support.http.gateway import Served, ends, gateway_of, paused
 
 # What a form names, and what a person fills in. A page that is new fails the tests below.
 _TASK = {"session": "s", "task": "t"}
@@ -32,13 +36,27 @@ _FILLED: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "/pause/decide": ({}, {"decision": "approve"}),
     "/pause/delegate": ({}, {"to": "x"}),
 }
+# Rights, and over what, that a form needs. `admin` is every right. A copy needs two.
+_SESSION, _ALL, _PAUSE = {"session", "*"}, {"*"}, {"session", "tag", "*"}
+_NEEDS: dict[str, tuple[set[Right], set[str]]] = {
+    "/logout": (set(Right), {"session", "tag", "*", "other"}),
+    **dict.fromkeys(("/task/rerun", "/task/fork"), (set(), _SESSION)),
+    **dict.fromkeys(("/task/steer", "/task/cancel", "/task/retry"), ({Right.STEER}, _SESSION)),
+    "/find/change": ({Right.STEER}, _SESSION),
+    **dict.fromkeys(("/queues/pause", "/queues/resume"), (set(), _ALL)),
+    **dict.fromkeys(("/schedules/pause", "/schedules/resume"), (set(), _ALL)),
+    "/schedules/trigger": ({Right.SUBMIT}, _ALL),
+    **dict.fromkeys(("/pause/decide", "/pause/delegate"), ({Right.RESOLVE}, _PAUSE)),
+}
+_MARK = "mark-of-the-session"
 _FORMS = [each.path for each in PAGES if each.method == "POST" and not each.public]
 
 
 async def _planted(console: Served) -> str:
     """Submit a task that waits, one that has failed, and a schedule; return the pause's id."""
-    await console.client.submit("ask", session_id="s", task_id="t")
-    await console.client.submit("fail", session_id="s", task_id="f")
+    for handler, task in (("ask", "t"), ("fail", "f")):
+        about: dict[str, Any] = {"session_id": "s", "task_id": task, "description": _MARK}
+        await console.client.submit(handler, **about)
     await console.client.schedules.save(
         Schedule(schedule_id="daily", handler="echo", session_id="s", cron="0 3 * * *")
     )
@@ -114,6 +132,34 @@ async def test_every_form_needs_the_token_of_its_login(
             assert answered.status_code == 403, path
     assert await _changed(console, pause_id) == []
     assert "Log in" not in (await ann.get()).text
+
+
+@pytest.mark.parametrize("right", list(Right))
+async def test_each_right_alone_sends_the_forms_that_it_is_for_and_no_other(
+    store: RedisStateStore, right: Right
+) -> None:
+    """Each right alone, over the session, a tag of it and everything: every form, every page."""
+    overs = ("session:s", "tag:finance", "*", "session:other")
+    auth, keys = keys_for(**{over: f"{right}:{over}" for over in overs})
+    async with gateway_of(store, auth=auth, console=True) as console:
+        pause_id = await _planted(console)
+        for over in overs:
+            browser = Browser(console.app)
+            assert (await browser.log_in(keys[over])).status == 200
+            carried = (await browser.get()).form("/logout").fields | {"form_key": "k"}
+            kind = over.partition(":")[0] if over != "session:other" else "other"
+            for path in _FORMS:
+                needed, kinds = _NEEDS[path]
+                if right in needed | {Right.ADMIN} and kind in kinds:
+                    continue
+                page = await browser.send(_form(path, pause_id, **carried))
+                refused = (403, 404) if path != "/find/change" else (200, 403)
+                assert page.status in refused, (over, path)
+                assert await _changed(console, pause_id) == [], (over, path)
+            if not (right in (Right.READ, Right.ADMIN) and kind in ("session", "*")):
+                for page in await _all_pages(browser, pause_id):
+                    assert _MARK not in page.source, (over, page.url)
+            await browser.http.aclose()
 
 
 async def test_a_dry_run_promises_only_what_the_person_may_do(

@@ -1,0 +1,62 @@
+"""What the client erases. The gateway does it, and its caller's name is in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal
+
+from redis_state.http_client.requests import Ask, GatewayCaller, no_route
+from redis_state.models.attributes import AttributeValue, check_attributes
+from redis_state.models.erasure import ErasureReport
+from redis_state.worker.client.operations import check_id
+
+
+class HttpErasing:
+    """The part of the client that erases sessions and users.
+
+    An erasure is sent once, a dry run again if its connection breaks. Errors: OutcomeUnknown if it
+    may have happened, or still happens. Repeat it: it does the rest, and reports that alone.
+    """
+
+    _caller: GatewayCaller
+
+    async def forget(
+        self,
+        session_id: str,
+        *,
+        dry_run: bool = False,
+        running: Literal["cancel", "refuse", "fence"] = "cancel",
+    ) -> ErasureReport:
+        """Erase a session. See `TaskClient.forget`. The caller needs ``admin`` over it.
+
+        Tasks that run have 10 seconds to notice that they are cancelled.
+        """
+        check_id("session_id", session_id)
+        query = [("dry_run", "true" if dry_run else "false"), ("running", running)]
+        ask = Ask("DELETE", ("sessions", session_id), query, repeatable=dry_run, missing=no_route)
+        return _report(await self._caller.call(ask))
+
+    async def forget_user(
+        self,
+        user: AttributeValue,
+        *,
+        attribute: str = "user",
+        shared: bool = False,
+        dry_run: bool = False,
+        running: Literal["cancel", "refuse", "fence"] = "cancel",
+    ) -> ErasureReport:
+        """Erase the sessions of a user, and what is under the user's name.
+
+        See `TaskClient.forget_user`. The caller needs ``admin`` over everything.
+        """
+        check_attributes("user", {attribute: user})
+        body: dict[str, Any] = {"user": user, "attribute": attribute, "shared": shared}
+        body |= {"dry_run": dry_run, "running": running}
+        ask = Ask("POST", ("users", "forget"), body=body, repeatable=dry_run, missing=no_route)
+        return _report(await self._caller.call(ask))
+
+
+def _report(document: Mapping[str, Any]) -> ErasureReport:
+    known = {each.name for each in fields(ErasureReport)}
+    return ErasureReport(**{name: its for name, its in document.items() if name in known})
