@@ -9,7 +9,6 @@ _CALLER = "Who calls is who the credentials name."
 
 # A method, or an argument of one as ``method(argument)``.
 NOT_OFFERED: Final[Mapping[str, str]] = {
-    "dead": "`find(status='FAILED')` has them among others.",
     "unfinished": "`find(status=['PENDING', 'RUNNING', 'PAUSED'])` has them, in another order.",
     "unserved": "It is for who operates the workers, beside the server.",
     "versions": "It is for who operates the workers, beside the server.",

@@ -26,6 +26,7 @@ from redis_state.gateway.console.operations import (
 from redis_state.gateway.console.pages import ConsolePage, PageCall
 from redis_state.gateway.console.rendering import render
 from redis_state.gateway.console.views.live import stream_part
+from redis_state.gateway.console.views.trees import shortened
 from redis_state.gateway.streaming.events import FrameWriter, check_cursor, position
 from redis_state.gateway.streaming.reading import LiveEvent, read_events
 from redis_state.models import StateUpdate, UpdateType
@@ -34,7 +35,7 @@ from redis_state.stores.sessions.session_log import Entry
 
 _PAGE = 100
 _ROWS = 100
-# Trees are whole, and a session may have as many as it has tasks.
+# A session may have as many as it has tasks.
 _TREES = 200
 _NUMBER = re.compile(r"[1-9][0-9]{0,14}")
 # The template has links for both kinds of sessions, and a page those of its own kind.
@@ -56,12 +57,14 @@ async def show_session(call: PageCall) -> Response:
     counts, trees = await asyncio.gather(
         call.perform(READ_SESSION, path=path), call.perform(READ_TREES, path=path)
     )
+    shown, left_out = shortened(trees["trees"][-_TREES:])
     return call.page(
         "session.html",
         session=path["session"],
         counts=counts["counts"],
         archived=counts["archived"],
-        trees=trees["trees"][-_TREES:],
+        trees=shown,
+        left_out=left_out,
         older_trees=max(0, len(trees["trees"]) - _TREES),
         incomplete=trees["incomplete"],
         kinds=_KINDS,
