@@ -1,0 +1,55 @@
+"""Hostile values of archived tasks stay text in the console."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+pytest.importorskip("starlette", reason="needs the gateway extra")
+pytest.importorskip("jinja2", reason="needs the gateway extra")
+
+from redis_state import RedisStateStore
+from redis_state.archive import Archive
+from tests.support.browser.console import Browser, Page
+from tests.support.browser.hostile import PLAIN, Hostile, evil, hostile_gateway, shape_of
+from tests.support.processes.pools import SESSION
+from tests.support.tasks.archives import archive_and_expire
+
+pytestmark = pytest.mark.worker
+
+NUMBERS = range(12)
+
+
+async def test_payloads_in_archived_tasks_stay_text(
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hostile_gateway(live, [PLAIN, *NUMBERS], monkeypatch) as hostile:
+        usual = shape_of(page.source for page in await _archived(hostile, archive, [PLAIN]))
+        pages = await _archived(hostile, archive, [*NUMBERS])
+    found, *each = (" ".join(page.text.split()) for page in pages)
+    for number, text in zip(NUMBERS, each, strict=True):
+        for where in ("task", "description", "attribute"):
+            assert " ".join(evil(number, where).split()) in found
+        for where in ("task", "description", "attribute", "said" if number % 2 else "error"):
+            assert " ".join(evil(number, where).split()) in text, where
+    assert shape_of(page.source for page in pages) - usual == set()
+
+
+async def _archived(hostile: Hostile, archive: Archive, numbers: list[int]) -> list[Page]:
+    """Archive tasks that have payloads, and have them expire; return the pages that show them."""
+    client, browser = hostile.served.client, Browser(hostile.served.app)
+    await browser.log_in(hostile.keys[evil(PLAIN, "subject")])
+    tasks = [evil(number, "task") for number in numbers]
+    for number, task in zip(numbers, tasks, strict=True):
+        await client.submit(
+            "says" if number % 2 else "fails",
+            number,
+            session_id=SESSION,
+            task_id=task,
+            description=evil(number, "description"),
+            attributes={"note": evil(number, "attribute")},
+        )
+        await client.wait(SESSION, task, timeout_s=60)
+    await archive_and_expire(hostile.served.store, archive, *tasks)
+    shown = [await browser.get("/task", session=SESSION, task=task) for task in tasks]
+    return [await browser.get("/find", archived="only"), *shown]
