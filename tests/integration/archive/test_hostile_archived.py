@@ -17,32 +17,35 @@ from tests.support.tasks.archives import archive_and_expire
 
 pytestmark = pytest.mark.worker
 
-NUMBERS = range(12)
+# Pairs of payloads and handlers, which are names of tasks too.
+USUAL = [(PLAIN, "says"), (PLAIN, "fails")]
+HOSTILE = [(number, "says" if number % 2 else "fails") for number in range(12)]
 
 
 async def test_payloads_in_archived_tasks_stay_text(
     live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with hostile_gateway(live, [PLAIN, *NUMBERS], monkeypatch) as hostile:
-        usual = shape_of(page.source for page in await _archived(hostile, archive, [PLAIN]))
-        pages = await _archived(hostile, archive, [*NUMBERS])
+    async with hostile_gateway(live, [PLAIN, *range(12)], monkeypatch) as hostile:
+        usual = shape_of(page.source for page in await _archived(hostile, archive, USUAL))
+        pages = await _archived(hostile, archive, HOSTILE)
     found, *each = (" ".join(page.text.split()) for page in pages)
-    for number, text in zip(NUMBERS, each, strict=True):
-        for where in ("task", "description", "attribute"):
+    for (number, handler), text in zip(HOSTILE, each, strict=True):
+        for where in (handler, "description", "attribute"):
             assert " ".join(evil(number, where).split()) in found
-        for where in ("task", "description", "attribute", "said" if number % 2 else "error"):
             assert " ".join(evil(number, where).split()) in text, where
+        end = evil(number, "said" if handler == "says" else "error")
+        assert " ".join(end.split()) in text, end
     assert shape_of(page.source for page in pages) - usual == set()
 
 
-async def _archived(hostile: Hostile, archive: Archive, numbers: list[int]) -> list[Page]:
+async def _archived(hostile: Hostile, archive: Archive, named: list[tuple[int, str]]) -> list[Page]:
     """Archive tasks that have payloads, and have them expire; return the pages that show them."""
     client, browser = hostile.served.client, Browser(hostile.served.app)
     await browser.log_in(hostile.keys[evil(PLAIN, "subject")])
-    tasks = [evil(number, "task") for number in numbers]
-    for number, task in zip(numbers, tasks, strict=True):
+    tasks = [evil(number, handler) for number, handler in named]
+    for (number, handler), task in zip(named, tasks, strict=True):
         await client.submit(
-            "says" if number % 2 else "fails",
+            handler,
             number,
             session_id=SESSION,
             task_id=task,
