@@ -22,6 +22,7 @@ USUAL = [(PLAIN, "says"), (PLAIN, "fails")]
 HOSTILE = [(number, "says" if number % 2 else "fails") for number in range(12)]
 
 
+@pytest.mark.parametrize("archive_url", ["parquet"], indirect=True)
 async def test_payloads_in_archived_tasks_stay_text(
     live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
