@@ -15,7 +15,6 @@ _ERASES = {
 
 # A method, or an argument of one as ``method(argument)``.
 NOT_OFFERED: Final[Mapping[str, str]] = {
-    "dead": "`find(status='FAILED')` has them among others.",
     "unfinished": "`find(status=['PENDING', 'RUNNING', 'PAUSED'])` has them, in another order.",
     "unserved": "It is for who operates the workers, beside the server.",
     "versions": "It reads each unfinished task, for who operates the workers, beside the server.",

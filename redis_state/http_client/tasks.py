@@ -156,6 +156,16 @@ class HttpTasks:
         found = await self._caller.call(ask)
         return [] if found is None else [read_compensation(each) for each in found["compensations"]]
 
+    async def dead(self, *, limit: int = 100) -> Sequence[TaskState]:
+        """List dead letters, the newest first: 1,000 at most. It needs ``read`` over everything.
+
+        See `TaskClient.dead`.
+        """
+        if limits.count("limit", limit, least=0) == 0:
+            return []
+        found = await self._caller.call(Ask("GET", ("tasks", "dead"), [("limit", str(limit))]))
+        return [read_state(each) for each in found["tasks"]]
+
     async def workers(self) -> list[WorkerInfo]:
         """List the live worker processes."""
         found = await self._caller.call(Ask("GET", ("workers",)))

@@ -7,11 +7,13 @@ import os
 import signal
 import socket
 import sys
+import threading
 import webbrowser
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
@@ -176,7 +178,8 @@ async def _run(options: DevOptions, stopper: _Stopper) -> None:
                         application, log_level="warning", access_log=False, lifespan="off"
                     )
                     stopper.serves(server)
-                    await _serve(server, listening, lines, open_at=_opened(options, address))
+                    with _opened(options, address) as show:
+                        await _serve(server, listening, lines, show)
                 finally:
                     watching.cancel()
                     await asyncio.wait({watching})
@@ -257,7 +260,7 @@ def _listening(port: int) -> socket.socket:
 
 
 async def _serve(
-    server: uvicorn.Server, listening: socket.socket, lines: list[str], *, open_at: str | None
+    server: uvicorn.Server, listening: socket.socket, lines: list[str], show: Callable[[], None]
 ) -> None:
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     while not (server.started or serving.done()):
@@ -265,8 +268,7 @@ async def _serve(
     for line in lines:
         print_line(f"  {line}")
     sys.stdout.flush()
-    if open_at is not None:
-        await asyncio.to_thread(webbrowser.open, open_at)
+    show()
     await serving
 
 
@@ -284,8 +286,35 @@ def _reloading(*, reload: bool) -> str:
     return "reloading on *.py"
 
 
-def _opened(options: DevOptions, address: str) -> str | None:
-    return address if options.open_browser else None
+@contextmanager
+def page_to(address: str, folder: Path | None = None) -> Generator[str]:
+    """Write a page that leads to an address, for the length of the block; return its own address.
+
+    All users of a machine see the arguments of a browser, and this user alone sees the page.
+    """
+    with TemporaryDirectory(prefix="console-", dir=folder) as private:
+        page = Path(private).resolve() / "open.html"
+        leads = f'<meta http-equiv="refresh" content="0; url={address}">'
+        page.write_text(f"<!doctype html><title>redis_state</title>{leads}\n", encoding="utf-8")
+        yield page.as_uri()
+
+
+@contextmanager
+def _opened(options: DevOptions, address: str) -> Generator[Callable[[], None]]:
+    """Return what opens the console in a browser, or does nothing without ``--open``."""
+    if not options.open_browser:
+        yield lambda: None
+        return
+    # Some browsers see no temporary files, but those of a user's own folders.
+    folder = options.data if options.data.is_dir() else None
+    with page_to(address, folder) as page:
+        # A browser of the terminal lasts as long as a person reads: nothing waits for it.
+        yield threading.Thread(target=_open, args=(page,), daemon=True).start
+
+
+def _open(address: str) -> None:
+    if not webbrowser.open(address):
+        _say("no browser could be opened: open the address of the console yourself")
 
 
 async def _listed(pool: DevWorkers) -> str:

@@ -40,7 +40,8 @@ class Logins:
         self._auth = auth
         self._session = options.session
         # A cookie, or a form, that another process made is to be sent to this one too.
-        self._secrets = Secrets(options.secret or secrets.token_urlsafe(48))
+        own = secrets.token_urlsafe(48) if options.secret is None else options.secret
+        self._secrets = Secrets(own)
 
     async def authenticate(self, connection: HTTPConnection) -> Principal | None:
         """Return who looks at a page: by the cookie, else as the gateway knows callers."""
@@ -126,8 +127,10 @@ def _raise_if_passing(error: Unauthenticated) -> None:
         raise not_known_now(error.reason) from None
 
 
-def remember(response: RedirectResponse, request: Request, token: str, lasts: timedelta) -> None:
-    """Set the cookie."""
+def remember(
+    response: RedirectResponse, request: Request, token: str, lasts: timedelta, *, by_link: bool
+) -> None:
+    """Set the cookie. Links of other pages send it only where people log in ``by_link``."""
     local = is_loopback(name_of_host(request.headers.get("host", "")).strip("[]"))
     response.set_cookie(
         COOKIE,
@@ -137,7 +140,7 @@ def remember(response: RedirectResponse, request: Request, token: str, lasts: ti
         # A proxy of this machine may ask by its address what it serves by HTTPS.
         secure=request.url.scheme == "https" or not local,
         httponly=True,
-        samesite="strict",
+        samesite="lax" if by_link else "strict",
     )
 
 

@@ -35,6 +35,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-robots-tag": "noindex",
 }
+_PRETTY = json.JSONEncoder(indent=2, ensure_ascii=False)
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
 
@@ -62,9 +63,15 @@ def write_query(values: Mapping[str, Any]) -> str:
 
 def write_json(value: Any) -> str:
     """Write a value for people, and cut it where it is very long."""
-    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-    if len(text) > _LONGEST_VALUE:
-        return f"{text[:_LONGEST_VALUE]}\n… {len(text) - _LONGEST_VALUE} more characters"
+    if isinstance(value, str):
+        more = len(value) - _LONGEST_VALUE
+        return value if more <= 0 else f"{value[:_LONGEST_VALUE]}\n… {more} more characters"
+    text = ""
+    # What is cut off is not written: it may be large.
+    for part in _PRETTY.iterencode(value):
+        text += part
+        if len(text) > _LONGEST_VALUE:
+            return f"{text[:_LONGEST_VALUE]}\n… and more"
     return text
 
 
@@ -78,10 +85,15 @@ def age(seconds: float | None) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
-def moment(text: str | None) -> datetime | None:
+def read_time(text: str) -> datetime:
     """Read a time of a document. One without a zone, which a host may give, is UTC."""
-    at = None if text is None else datetime.fromisoformat(text)
-    return at if at is None or at.tzinfo else at.replace(tzinfo=UTC)
+    at = datetime.fromisoformat(text)
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def moment(text: str | None) -> datetime | None:
+    """Read a time of a document, or None."""
+    return None if text is None else read_time(text)
 
 
 def since(text: str | None) -> str:

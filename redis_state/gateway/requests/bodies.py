@@ -123,6 +123,12 @@ class FindQuery(PageQuery):
     )
 
 
+class DeadQuery(_Given):
+    """How many dead letters."""
+
+    limit: Limit = 100
+
+
 class TimelineQuery(PageQuery):
     """Which page of a task's updates."""
 

@@ -54,6 +54,7 @@ from redis_state.gateway.results.sessions import ErasureResult, SessionResult, S
 from redis_state.gateway.results.tasks import (
     BranchResult,
     CompensationResult,
+    DeadResult,
     FullStepResult,
     RowResult,
     RunningResult,
@@ -74,6 +75,7 @@ __all__ = [
     "BulkItemResult",
     "BulkResult",
     "CompensationResult",
+    "DeadResult",
     "DecidedResult",
     "DeciderResult",
     "DelegatedResult",

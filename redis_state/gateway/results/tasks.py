@@ -94,6 +94,12 @@ class TasksResult(ResultShape):
     incomplete: bool
 
 
+class DeadResult(ResultShape):
+    """Tasks whose workers kept dying, the last given up first."""
+
+    tasks: list[TaskResult]
+
+
 class BranchResult(ResultShape):
     """A task and those that it has spawned."""
 

@@ -27,6 +27,7 @@ from redis_state.gateway.documents import (
 )
 from redis_state.gateway.requests.bodies import (
     CANCELS,
+    DeadQuery,
     FindQuery,
     SubmitBody,
     TimelineQuery,
@@ -35,6 +36,7 @@ from redis_state.gateway.requests.bodies import (
     utc,
 )
 from redis_state.gateway.results import (
+    DeadResult,
     FullStepResult,
     StepsResult,
     SubmittedResult,
@@ -44,7 +46,7 @@ from redis_state.gateway.results import (
     TimelineResult,
 )
 from redis_state.gateway.showing import shown_pause, shown_task
-from redis_state.models import StateUpdate
+from redis_state.models import StateUpdate, TaskStatus
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 from redis_state.worker import Archived, TaskView
 from redis_state.worker.client.submitted import check_submitted
@@ -81,6 +83,15 @@ async def find_tasks(call: ApiCall) -> Response:
         "cursor": page.cursor,
     }
     return answer(document | {"incomplete": page.incomplete})
+
+
+async def list_dead(call: ApiCall) -> Response:
+    """List dead letters, the last first: tasks that are FAILED because workers kept dying."""
+    states = await call.client.dead(limit=call.query_as(DeadQuery).limit)
+    views = await asyncio.gather(*(call.client.inspect(s.session_id, s.task_id) for s in states))
+    # One may have been retried, or be gone, by now.
+    dead = [v for v in views if v is not None and v.state.status is TaskStatus.FAILED]
+    return answer({"tasks": [shown_task(call, view_document(view)) for view in dead]})
 
 
 async def submit_task(call: ApiCall) -> Response:
@@ -261,6 +272,16 @@ OPERATIONS = (
         query=FindQuery,
         result=TasksResult,
         answers=(400, 403),
+    ),
+    Operation(
+        "GET",
+        "/v1/tasks/dead",
+        list_dead,
+        "List dead letters",
+        over=Over.EVERYTHING,
+        query=DeadQuery,
+        result=DeadResult,
+        answers=(403,),
     ),
     Operation(
         "POST",

@@ -237,6 +237,11 @@ async def test_the_console_shows_archived_tasks(live: RedisStateStore, archive: 
     assert task in found.text
     assert "archived" in found.text
     assert task not in (await ann.get("/find", archived="no")).text
+    only = await ann.get("/find", archived="only")
+    assert (task in only.text, "all that match" in only.text) == (True, False)
+    assert "all that match in Redis" in found.text
+    every = await ann.send(only.form("/find/change"), action="rerun", all="1")
+    assert (every.status, "one by one" in every.text) == (422, True)
     assert task not in (await sam.get("/find")).text
     assert (await sam.get("/task", session=SESSION, task=task)).status == 404
     page = await ann.get("/task", session=SESSION, task=task)

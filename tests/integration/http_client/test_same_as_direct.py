@@ -23,6 +23,8 @@ from redis_state.stores.sessions.tasks import NO_CONTEXT
 from redis_state.worker import KeyLimits, OpenPause, Rate, Schedule
 from tests.support.http.gateway import paused
 from tests.support.http.http_gateway import OverHttp, over_http
+from tests.support.processes.pools import queue_of
+from tests.support.tasks.crash_states import given_up
 
 HALF = "\ud800"
 Call = Callable[[Any], Awaitable[Any]]
@@ -88,6 +90,26 @@ async def test_what_is_read_of_tasks_is_the_same(over: OverHttp) -> None:
     for failing in (over.direct, over.http):
         with pytest.raises(errors.TaskFailed, match="the handler's own reason"):
             await failing.result("s", "failed")
+
+
+async def _dead(client: Any, **options: Any) -> list[TaskState]:
+    dead = await client.dead(**options)
+    for state in dead:
+        state.context_snapshot = NO_CONTEXT
+    return list(dead)
+
+
+async def test_dead_letters_are_the_same(over: OverHttp) -> None:
+    await over.direct.queues.pause(queue_of(over.served.store.settings))
+    dead = [await given_up(over.served.store, handler="echo") for _ in range(2)]
+    found = await _both(over, _dead)
+    assert [state.task_id for state in found] == dead[::-1]
+    assert [state.task_id for state in await _both(over, partial(_dead, limit=1))] == dead[1:]
+    assert await _both(over, partial(_dead, limit=0)) == []
+    await _refused(over, partial(_dead, limit=-1), errors.InvalidField)
+    async with over.caller("sam", "read:session:s") as sam:
+        with pytest.raises(errors.CommandRefused):
+            await sam.dead()
 
 
 async def test_tasks_are_found_by_the_same_filters_page_by_page(over: OverHttp) -> None:

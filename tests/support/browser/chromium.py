@@ -111,7 +111,7 @@ class People:
         page.set_default_timeout(_PATIENCE_MS)
         page.on("console", self._hear)
         page.on("pageerror", self._fail)
-        page.on("dialog", self._fail)
+        page.on("dialog", self._dismiss)
         page.on("request", self._see)
         return page
 
@@ -129,6 +129,11 @@ class People:
 
     def _fail(self, what: Any) -> None:
         self.complaints.append(str(what))
+
+    async def _dismiss(self, dialog: Any) -> None:
+        # The page waits for it.
+        self._fail(f"a dialog: {dialog.message}")
+        await dialog.dismiss()
 
     def _see(self, request: Any) -> None:
         if not request.url.startswith((f"{self.base}/", "data:")):

@@ -1,15 +1,30 @@
-"""Payloads that would run in a careless page, and a pool that stores them in every string."""
+"""Payloads that would run in a careless page, a pool that stores them in every string, all pages.
+
+Names of attributes are no such place: they have letters, digits and ``_.-`` alone. Rates that were
+set are on no page.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
+from html.parser import HTMLParser
 from typing import Any
 
+import pytest
+
+from redis_state import RedisStateStore
+from redis_state.gateway import GatewayLimits
 from redis_state.worker import Handler, Schedule, TaskContext
-from tests.support.http.gateway import Served, ends, paused
+from redis_state.worker.observe.registry import WorkerIdentity, WorkerRecord
+from redis_state.worker.observe.stats import WorkerStats
+from tests.support.browser.console import Browser, Page, keys_for
+from tests.support.http import gateway as support
+from tests.support.http.gateway import Served, ends, gateway_of, links, paused, stranger
 
 # How a payload leaves the place where it was put.
 BREAKOUTS = (
@@ -89,59 +104,211 @@ def evil(number: int, where: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """Where the payload of a number is stored."""
+    """Where the payload of a number is stored, and a person whose name it is."""
 
     number: int
     session: str
     task: str
     pause_id: str
+    person: Browser
+    worker: WorkerRecord = field(repr=False)
 
 
-def hostile_handlers() -> Mapping[str, Handler]:
-    """Return handlers that store the payload of their input's number wherever they can."""
+@dataclass(frozen=True, slots=True)
+class Hostile:
+    """A gateway whose strings are all payloads, and those who see them."""
+
+    served: Served
+    keys: Mapping[str, str]
+    paths: Sequence[str] = (
+        *("", "/inbox", "/find", "/dead", "/sessions"),
+        *("/workers", "/queues", "/schedules"),
+    )
+
+    async def plant(self, number: int) -> Planted:
+        """Store a payload wherever a client, a handler, a worker or a person can."""
+        client, session, task = self.served.client, evil(number, "session"), evil(number, "task")
+        about = {"note": evil(number, "attribute")}
+        handler, queue = evil(number, "handler"), evil(number, "queue")
+        worker = WorkerRecord(
+            self.served.store,
+            WorkerIdentity(evil(number, "worker"), [queue], [handler], 1, "loop"),
+            WorkerStats(),
+        )
+        await worker.say()
+        await client.queues.limit_key(queue, evil(number, "limit key"), running=5)
+        await client.submit(
+            handler,
+            number,
+            session_id=session,
+            task_id=task,
+            description=evil(number, "description"),
+            attributes=about,
+            trace_id=evil(number, "trace"),
+            limit_key=evil(number, "limit key"),
+        )
+        await client.submit("fails", number, session_id=session, task_id="f", attributes=about)
+        await client.submit("fails", number, session_id=session, task_id="q", queue=queue)
+        await client.schedules.save(
+            Schedule(
+                schedule_id=evil(number, "schedule"),
+                handler="fails",
+                session_id=session.replace("{", "{{").replace("}", "}}"),
+                every=_DAY,
+                description=evil(number, "of a schedule"),
+                attributes=about,
+                limit_key=evil(number, "limit key"),
+            )
+        )
+        pause_id, _ = await asyncio.gather(
+            paused(self.served, session, task), ends(self.served, session, "f")
+        )
+        # One of the deciders is no person of this test, and has handed the vote on.
+        await client.delegate(pause_id, evil(number, "delegate"), actor=evil(number, "decider"))
+        person = Browser(self.served.app)
+        await person.log_in(self.keys[evil(number, "subject")])
+        return Planted(number, session, task, pause_id, person, worker)
+
+    async def lists(self, browser: Browser) -> list[Page]:
+        """Open the pages that list what is stored."""
+        return [await browser.get(each) for each in self.paths]
+
+    async def visit(self, planted: Planted) -> list[Page]:
+        """Open all pages of a payload, and send their forms with it."""
+        number, session, task = planted.number, planted.session, planted.task
+        person = planted.person
+        pages = [
+            await person.get("/task", session=session, task="f"),
+            await person.get("/session", session=session),
+            await person.get("/pause", pause=planted.pause_id),
+            await person.get("/find", handler=evil(number, "filter"), session_id=session),
+            await person.get("/find", attribute=evil(number, "filter")),
+            await person.get("/find", after=evil(number, "cursor")),
+            await person.get("/inbox", tag=evil(number, "filter")),
+            await person.get("/login", back=evil(number, "page")),
+            await person.get("/task", session=session, task=task),
+            *await self._links(planted),
+        ]
+        decide, change = pages[2].form("/decide"), pages[3].form("/find/change")
+        text = evil(number, "steering")
+        pages.append(await person.send(pages[8].form("/steer"), type="USER_MESSAGE", text=text))
+        pages.append(await person.send(decide, decision="approve", f0="x", f1="9"))
+        if number % 2:
+            reason = evil(number, "rejection")
+            pages.append(await person.send(decide, decision="reject", reason=reason))
+        else:
+            pages.append(await person.send(decide, decision="approve", f1="0", f2="", f3=text))
+        await ends(self.served, session, task)
+        pages.append(await person.send(decide, decision="approve", f1="0", f2="", f3=""))
+        pages.append(await person.get("/pause", pause=planted.pause_id))
+        pages.append(await person.get("/task", session=session, task=task))
+        pages.append(await person.send(change, action=evil(number, "action")))
+        pages.append(await person.send(change, action="cancel", reason=evil(number, "r"), all="1"))
+        waits = (await person.get("/task", session=session, task="q")).form("/cancel")
+        pages.append(await person.send(waits, reason=evil(number, "reason")))
+        return pages
+
+    async def remove(self, planted: Planted) -> None:
+        """Remove what would be on the lists of others for ever."""
+        await self.served.client.schedules.delete(evil(planted.number, "schedule"))
+        await planted.worker.withdraw()
+        await planted.person.http.aclose()
+
+    async def _links(self, planted: Planted) -> list[Page]:
+        """Open the page of a link, and send its form with a value that does not fit."""
+        number = planted.number
+        link = f"/v1/hooks/{links.mint(planted.pause_id, actor=evil(number, 'actor'))}"
+        value = f"{{{json.dumps(evil(number, 'property'))}: 5}}"
+        async with stranger(self.served.app) as http:
+            sent = await http.post(link, data={"decision": "approve", "value": value})
+            return [Page(await http.get(link)), Page(sent)]
+
+
+@asynccontextmanager
+async def hostile_gateway(
+    store: RedisStateStore, numbers: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[Hostile]:
+    """Serve a pool, a gateway and its console for the payloads of these numbers."""
+    handlers = hostile_handlers(numbers)
+    for name, each in handlers.items():
+        monkeypatch.setitem(support.HANDLERS, name, each)
+    auth, keys = keys_for(**{evil(number, "subject"): "admin:*" for number in numbers})
+    limits = GatewayLimits(requests_per_s=None)
+    async with gateway_of(
+        store, handlers=[*handlers], auth=auth, console=True, limits=limits
+    ) as served:
+        yield Hostile(served, keys)
+
+
+def hostile_handlers(numbers: Iterable[int]) -> Mapping[str, Handler]:
+    """Return handlers that store the payload of their input's number wherever they can.
+
+    The first one has each payload as a name.
+    """
 
     async def asks(ctx: TaskContext) -> Any:
         number: int = ctx.input
-        await ctx.step(evil(number, "step"), _nothing)
-        await ctx.progress(evil(number, "message"))
+        await ctx.step(evil(number, "step"), _value, evil(number, "value of a step"))
+        await ctx.progress(evil(number, "message"), **{evil(number, "detail"): number})
+        await ctx.thinking(evil(number, "thought"))
+        await ctx.tool_call(evil(number, "tool"), {evil(number, "argument"): 1})
+        await ctx.publish_value(evil(number, "key"), evil(number, "published"))
+        about = {"name": evil(number, "child"), "description": evil(number, "of a child")}
+        await ctx.join(await ctx.spawn("says", number, **about))
         pause = await ctx.open_pause(
             evil(number, "reason"),
             {evil(number, "name"): evil(number, "payload")},
-            tags=[evil(number, "tag")[:60]],
+            name=evil(number, "pause"),
+            tags=[evil(number, "tag")],
             schema=_form(number),
+            of=[evil(number, "subject"), evil(number, "decider")],
+            approvals=1,
+            rejections=1,
         )
-        return (await ctx.wait_for(pause)).value
+        decision = await ctx.wait_for(pause)
+        return {evil(number, "result"): decision.value}
+
+    async def says(ctx: TaskContext) -> Any:
+        return evil(ctx.input, "said")
 
     async def fails(ctx: TaskContext) -> Any:
+        ctx.on_failure(_value, None, name=evil(ctx.input, "undo"))
         raise RuntimeError(evil(ctx.input, "error"))
 
-    return {"asks": asks, "fails": fails}
+    named = {evil(number, "handler"): asks for number in numbers}
+    return {**named, "says": says, "fails": fails}
 
 
-async def plant(served: Served, number: int) -> Planted:
-    """Store a payload: in a task that waits, one that has failed, and a schedule."""
-    session, task = evil(number, "session"), evil(number, "task")
-    client = served.client
-    await client.submit(
-        "asks",
-        number,
-        session_id=session,
-        task_id=task,
-        description=evil(number, "description"),
-        attributes={"note": evil(number, "attribute")[:60]},
-    )
-    await client.submit("fails", number, session_id=session, task_id="f")
-    await client.schedules.save(
-        Schedule(
-            schedule_id=evil(number, "schedule"),
-            handler="fails",
-            session_id=session.replace("{", "{{").replace("}", "}}"),
-            every=_DAY,
-            description=evil(number, "of a schedule"),
-        )
-    )
-    pause_id, _ = await asyncio.gather(paused(served, session, task), ends(served, session, "f"))
-    return Planted(number, session, task, pause_id)
+class Shape(HTMLParser):
+    """The elements of a page and their attributes, without any value but those that lead away."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: set[tuple[str, str]] = set()
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Collect an element."""
+        self.found.add((tag, ""))
+        for name, value in attrs:
+            self.found.add((tag, name))
+            where = (value or "").strip().lower()
+            if name in _LEADS and where and not where.startswith(("/console", "#")):
+                self.found.add((tag, f"{name}={value}"))
+
+    def handle_comment(self, data: str) -> None:
+        """Collect a comment: pages have none."""
+        self.found.add(("<!--", data))
+
+
+def shape_of(sources: Iterable[str]) -> set[tuple[str, str]]:
+    """Return what pages are made of, all together."""
+    return set().union(*(Shape(each).found for each in sources))
+
+
+# Attributes whose value a browser may follow.
+_LEADS = {"href", "src", "action", "xlink:href", "hx-get", "hx-sse:connect"}
 
 
 def _form(number: int) -> dict[str, Any]:
@@ -157,5 +324,5 @@ def _form(number: int) -> dict[str, Any]:
     }
 
 
-async def _nothing() -> None:
-    return None
+async def _value(value: Any) -> Any:
+    return value

@@ -16,8 +16,8 @@ from redis_state.worker.recovery.report import SweepReport
 from redis_state.worker.recovery.sweeper import Sweeper
 from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.new_tasks import NewTasks
-from redis_state.worker.tasks.started import StartedRun
-from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.started import NotStarted, StartedRun
+from redis_state.worker.tasks.transitions import MAX_CRASHES, TaskTransitions
 from redis_state.worker.tasks.waitpoints.deciding import PauseDecisions
 from redis_state.worker.tasks.waitpoints.pause_model import PauseOptions, PauseRequest, pause_token
 from redis_state.worker.tasks.waitpoints.pauses import TaskPauses
@@ -152,6 +152,19 @@ async def orphaned(store: RedisStateStore) -> str:
     await picked(store, task)
     await started(store, task, lease_ms=1)
     await clock_passes(store.base.scripts, await clock_ms(store.base.scripts) + 1)
+    return task
+
+
+async def given_up(store: RedisStateStore, *, handler: str = "answer") -> str:
+    """Have workers die while they run a task, until it is given up."""
+    task = await submitted(store, handler=handler)
+    for _ in range(MAX_CRASHES + 1):
+        await started(store, task, lease_ms=1)
+        await clock_passes(store.base.scripts, await clock_ms(store.base.scripts) + 1)
+    found = await TaskTransitions(store).start(
+        SESSION, task, owner="the last", lease_ms=60_000, worker="w"
+    )
+    assert isinstance(found, NotStarted)
     return task
 
 

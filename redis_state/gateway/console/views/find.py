@@ -1,4 +1,4 @@
-"""Find tasks by filters that stand in the URL; change those chosen, or all that match.
+"""Find tasks by filters of the URL, or dead letters; change those chosen, or all of them.
 
 A change of many is shown first: what it would do to each. Nothing happens before it is confirmed.
 """
@@ -6,7 +6,9 @@ A change of many is shown first: what it would do to each. Nothing happens befor
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
 from urllib.parse import parse_qs
 
 from starlette.responses import Response
@@ -19,6 +21,7 @@ from redis_state.gateway.console.operations import (
     CHANGE_ALL,
     FIND_TASKS,
     FORK_TASK,
+    LIST_DEAD,
     READ_TASK,
     RERUN_TASK,
     RETRY_TASK,
@@ -42,6 +45,9 @@ _FILTERS = (
 _CHOICES = {"also": "with archived", "no": "without archived", "only": "archived alone"}
 # What changes a task itself, which Redis must have.
 _LIVE_ALONE = frozenset({"retry", "cancel"})
+# Before the name of the next attribute: a value may have commas too.
+_COMMA = re.compile(r",\s*(?=[A-Za-z0-9_.-]{1,64}=)")
+_ZONELESS = re.compile(r"(?P<day>\d{4}-\d\d-\d\d)(?:[T ](?P<time>\d\d:\d\d(?::\d\d(?:\.\d+)?)?))?")
 _LISTS = frozenset({"status", "attribute"})
 _ACTIONS = {
     "retry": RETRY_TASK,
@@ -49,6 +55,8 @@ _ACTIONS = {
     "fork": FORK_TASK,
     "cancel": CANCEL_TASK,
 }
+# Returns what a change of all would do.
+_ReadAll: TypeAlias = Callable[[PageCall, str], Awaitable[dict[str, Any]]]
 
 
 async def show_found(call: PageCall) -> Response:
@@ -73,16 +81,44 @@ async def show_found(call: PageCall) -> Response:
         filters=filters,
         next=write_query({**filters, "after": found["cursor"]}),
         here=write_query(filters),
+        page="/find",
         statuses=[each.value for each in TaskStatus],
         archived=_CHOICES if archive else {},
         actions=_allowed(call),
         write_query=write_query,
-        may_all=call.principal.may(Right.ADMIN, filters.get("session_id", "")),
+        may_all=filters.get("archived") != Archived.ONLY.value
+        and call.principal.may(Right.ADMIN, filters.get("session_id", "")),
+    )
+
+
+async def show_dead(call: PageCall) -> Response:
+    """Show the dead letters, the last given up first."""
+    tasks, more = await _dead(call)
+    actions = [name for name in _allowed(call) if name != "cancel"]
+    return call.page(
+        "dead.html",
+        page="/dead",
+        tasks=tasks,
+        more=more,
+        actions=actions,
+        here="",
+        write_query=write_query,
+        may_all=True,
+        archived={},
     )
 
 
 async def change_found(call: PageCall) -> Response:
-    """Show what a change would do, or do it if it was confirmed."""
+    """Show what a change of found tasks would do, or do it if it was confirmed."""
+    return await _change(call, "/find", _all)
+
+
+async def change_dead(call: PageCall) -> Response:
+    """Show what a change of dead letters would do, or do it if it was confirmed."""
+    return await _change(call, "/dead", _all_dead)
+
+
+async def _change(call: PageCall, page: str, read_all: _ReadAll) -> Response:
     action, allowed = call.given("action"), _allowed(call)
     if not allowed or (action in _ACTIONS and action not in allowed):
         raise forbidden()
@@ -91,13 +127,14 @@ async def change_found(call: PageCall) -> Response:
     confirmed = call.given("confirmed") == "1"
     chosen = call.form.get("chosen", [])
     if call.given("all") == "1" and not confirmed:
-        report = await _all(call, action)
+        report = await read_all(call, action)
         # Those that were shown are changed, and none that matches since.
         chosen = [_choice(each) for each in report["items"] if each["outcome"] == "would"]
     else:
         report = await _chosen(call, action, chosen, confirmed=confirmed)
     return call.page(
         "bulk.html",
+        page=page,
         report=report,
         action=action,
         confirmed=confirmed,
@@ -121,12 +158,26 @@ def _allowed(call: PageCall) -> list[str]:
 async def _all(call: PageCall, action: str) -> dict[str, Any]:
     """Return what a change of all that match would do. Errors: HttpProblem."""
     filters = _filters(call)
-    filters.pop("archived", None)
+    if filters.pop("archived", None) == Archived.ONLY.value:
+        raise HttpProblem(422, "invalid", "choose archived tasks one by one")
     attributes = read_attributes(filters.pop("attribute", None))
     wanted = filters if attributes is None else filters | {"attributes": attributes}
     body = {"action": action, "filter": wanted, "dry_run": True}
     found: dict[str, Any] = await call.perform(CHANGE_ALL, body=body)
     return found
+
+
+async def _all_dead(call: PageCall, action: str) -> dict[str, Any]:
+    """Return what a change of the dead letters would do. Errors: HttpProblem."""
+    tasks, more = await _dead(call)
+    report = await _chosen(call, action, [_choice(each) for each in tasks], confirmed=False)
+    return report | {"more": more}
+
+
+async def _dead(call: PageCall) -> tuple[list[dict[str, Any]], bool]:
+    """Return as many dead letters as one call changes, and whether there are more."""
+    found = await call.perform(LIST_DEAD, query={"limit": MOST_IN_BULK + 1})
+    return found["tasks"][:MOST_IN_BULK], len(found["tasks"]) > MOST_IN_BULK
 
 
 async def _chosen(
@@ -212,13 +263,13 @@ def _filters(call: PageCall) -> dict[str, Any]:
     for name in _FILTERS:
         values = [each for each in call.query.get(name, []) if each]
         if name == "attribute":
-            values = [part.strip() for each in values for part in each.split(",") if part.strip()]
+            values = [part.strip() for each in values for part in _COMMA.split(each)]
         if values:
             found[name] = values if name in _LISTS else values[-1]
     for name in ("created_after", "created_before"):
-        text = found.get(name)
-        if isinstance(text, str) and "T" in text and not text.endswith("Z") and "+" not in text:
-            found[name] = f"{text}Z"
+        plain = _ZONELESS.fullmatch(str(found.get(name, "")).strip())
+        if plain is not None:
+            found[name] = f"{plain['day']}T{plain['time'] or '00:00'}Z"
     return found
 
 
@@ -232,4 +283,6 @@ def _key(call: PageCall) -> str:
 PAGES = (
     ConsolePage("GET", "/find", show_found),
     ConsolePage("POST", "/find/change", change_found, form_bytes=_FORM_BYTES),
+    ConsolePage("GET", "/dead", show_dead),
+    ConsolePage("POST", "/dead/change", change_dead, form_bytes=_FORM_BYTES),
 )

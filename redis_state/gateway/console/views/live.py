@@ -75,5 +75,5 @@ class _Rendered(AsyncIterator[bytes]):
 def write_message(html: str, cursor: str | None) -> bytes:
     """Write HTML as a message. No value in it can end the message or begin another field."""
     head = "" if cursor is None else f"id: {cursor}\n"
-    lines = "".join(f"data: {line}\n" for line in _LINES.split(html) if line)
+    lines = "".join(f"data: {line}\n" for line in _LINES.split(html))
     return f"{head}{lines}\n".encode("utf-8", "replace")

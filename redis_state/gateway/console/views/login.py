@@ -48,7 +48,7 @@ async def _log_in(call: PageCall, credential: str, back: str) -> Response:
         call.backstage.usage.take(f"no login of {address_of(call.request)}")
         return _form(call, back, "This key is not known, or has expired.", status=401)
     response = RedirectResponse(f"{call.base}{back}", 303)
-    remember(response, call.request, *exchanged)
+    remember(response, call.request, *exchanged, by_link=call.backstage.login_by_url)
     return response
 
 

@@ -16,7 +16,7 @@ from redis_state.gateway.console.operations import (
     LIST_WORKERS,
 )
 from redis_state.gateway.console.pages import ConsolePage, PageCall
-from redis_state.gateway.console.rendering import moment
+from redis_state.gateway.console.rendering import moment, read_time
 
 _HOURS = 24
 _MOST = 1_000
@@ -73,7 +73,7 @@ def _by_age(pauses: list[dict[str, Any]], now: datetime) -> list[tuple[str, int]
 
 
 def _newest_first(tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(tasks, key=lambda task: datetime.fromisoformat(task["updated_at"]), reverse=True)
+    return sorted(tasks, key=lambda task: read_time(task["updated_at"]), reverse=True)
 
 
 def _by_hour(tasks: list[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:

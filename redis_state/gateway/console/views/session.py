@@ -26,6 +26,7 @@ from redis_state.gateway.console.operations import (
 from redis_state.gateway.console.pages import ConsolePage, PageCall
 from redis_state.gateway.console.rendering import render
 from redis_state.gateway.console.views.live import stream_part
+from redis_state.gateway.console.views.trees import shortened
 from redis_state.gateway.streaming.events import ALL, FrameWriter, check_cursor, position
 from redis_state.gateway.streaming.reading import LiveEvent, read_events
 from redis_state.models import StateUpdate, UpdateType
@@ -34,7 +35,7 @@ from redis_state.stores.sessions.session_log import Entry
 
 _PAGE = 100
 _ROWS = 100
-# Trees are whole, and a session may have as many as it has tasks.
+# A session may have as many as it has tasks.
 _TREES = 200
 _NUMBER = re.compile(r"[1-9][0-9]{0,14}")
 # The template has links for both kinds of sessions, and a page those of its own kind.
@@ -59,6 +60,7 @@ async def show_session(call: PageCall) -> Response:
     store: RedisStateStore = (await call.backstage.services()).store
     reads_archive = store.settings.archive_url is not None
     oldest_first = reads_archive and (counts["archived"] or bool(call.param("after")))
+    shown, left_out = shortened(trees["trees"][-_TREES:])
     return call.page(
         "session.html",
         session=path["session"],
@@ -66,7 +68,8 @@ async def show_session(call: PageCall) -> Response:
         archived=counts["archived"],
         reads_archive=reads_archive,
         oldest_first=oldest_first,
-        trees=trees["trees"][-_TREES:],
+        trees=shown,
+        left_out=left_out,
         older_trees=max(0, len(trees["trees"]) - _TREES),
         incomplete=trees["incomplete"],
         kinds=_KINDS,

@@ -26,6 +26,7 @@ from redis_state.gateway.console.views.history import (
 )
 from redis_state.gateway.console.views.inbox import with_form
 from redis_state.gateway.console.views.live import stream_part
+from redis_state.gateway.console.views.trees import shortened
 from redis_state.gateway.console.views.waterfall import read_waterfall
 from redis_state.gateway.streaming.reading import LiveEvent
 from redis_state.models import SteeringEventType
@@ -76,9 +77,11 @@ async def _read(
     steer = caller.may(Right.STEER, session)
     copy = caller.may(Right.SUBMIT, session) and caller.may(Right.READ, session)
     over = task["status"] in _TERMINAL
+    (shown,), left_out = shortened([tree])
     return {
         "task": task,
-        "tree": tree,
+        "tree": shown,
+        "left_out": left_out,
         "timeline": timeline,
         "rows": history.newest,
         "pauses": [with_form(call, each) for each in timeline["pauses"]],

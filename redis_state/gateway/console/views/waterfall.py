@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from redis_state.gateway.console.rendering import moment
+from redis_state.gateway.console.rendering import moment, read_time
 
 _MOST_BARS = 200
 _WIDTH, _LABELS = 1_000, 230
@@ -47,7 +47,7 @@ def read_waterfall(
     runs, takeovers = _runs(rows)
     steps = [_step(each) for each in timeline["steps"]]
     steps += [
-        Bar("step", each["step"], _at(each["began_at"]), None, f"attempt {each['attempt']}")
+        Bar("step", each["step"], read_time(each["began_at"]), None, f"attempt {each['attempt']}")
         for each in timeline["task"]["running"]
         if each["began_at"] is not None
     ]
@@ -99,7 +99,7 @@ def _runs(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Bar], list[datetime]]
         content = _content(row)
         if row["type"] != "STATUS_CHANGE" or "status" not in content:
             continue
-        at, last = _at(row["at"]), runs[-1] if runs else None
+        at, last = read_time(row["at"]), runs[-1] if runs else None
         if last is not None and last.end is None:
             last.end = at
             if content["status"] == "RUNNING":
@@ -119,14 +119,14 @@ def _pauses(rows: Sequence[Mapping[str, Any]]) -> list[Bar]:
         if name is None:
             if row["type"] == "STATUS_CHANGE" and content.get("status") in _OVER:
                 for bar in found.values():
-                    bar.end = bar.end or _at(row["at"])
+                    bar.end = bar.end or read_time(row["at"])
             continue
         if row["type"] == "CHECKPOINT" and str(name) not in found:
             label = str(content.get("reason") or name)
-            found[str(name)] = Bar("pause", label, _at(row["at"]), None, "open")
+            found[str(name)] = Bar("pause", label, read_time(row["at"]), None, "open")
         elif row["type"] == "STATUS_CHANGE" and str(name) in found and "actor" in content:
             bar = found[str(name)]
-            bar.end = _at(row["at"])
+            bar.end = read_time(row["at"])
             way = "approved" if content.get("approved") else "rejected"
             bar.detail = f"{way} by {content['actor']}"
     return list(found.values())
@@ -139,11 +139,11 @@ def _mark_attempts(steps: Sequence[Bar], rows: Sequence[Mapping[str, Any]]) -> N
         if content.get("notice") == "attempt_failed":
             bar = by_name.get(str(content.get("entry")))
             if bar is not None:
-                bar.marks.append(_at(row["at"]))
+                bar.marks.append(read_time(row["at"]))
 
 
 def _step(step: Mapping[str, Any]) -> Bar:
-    ended = _at(step["at"])
+    ended = read_time(step["at"])
     began = moment(step["began_at"]) or ended
     count = step["attempts"]
     detail = "" if count <= 1 else f"{count} attempts"
@@ -151,15 +151,11 @@ def _step(step: Mapping[str, Any]) -> Bar:
 
 
 def _child(child: Mapping[str, Any]) -> Bar:
-    end = _at(child["updated_at"]) if child["status"] in _OVER else None
+    end = read_time(child["updated_at"]) if child["status"] in _OVER else None
     label = f"child {child['task_id']}"
-    return Bar("child", label, _at(child["created_at"]), end, child["status"])
+    return Bar("child", label, read_time(child["created_at"]), end, child["status"])
 
 
 def _content(row: Mapping[str, Any]) -> dict[str, Any]:
     content = row["content"]
     return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
-
-
-def _at(text: str) -> datetime:
-    return datetime.fromisoformat(text)

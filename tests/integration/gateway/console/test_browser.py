@@ -19,17 +19,26 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 pytest.importorskip("playwright", reason="no playwright: pip install playwright")
 
 from redis_state import RedisStateStore
-from redis_state.gateway import ConsoleOptions, GatewayLimits, create_gateway
+from redis_state.cli.servers.dev import page_to
+from redis_state.gateway import ConsoleOptions, create_gateway
 from redis_state.worker import TaskClient
 from tests.integration.gateway.console.conftest import AUTH, KEYS
 from tests.support.browser.chromium import CHROMIUM, Chromium, People, chromium_started
-from tests.support.browser.hostile import BODIES, hostile_handlers, plant
-from tests.support.http import gateway as support
+from tests.support.browser.hostile import (
+    MOST,
+    PLAIN,
+    Hostile,
+    Planted,
+    evil,
+    hostile_gateway,
+    shape_of,
+)
 from tests.support.http.asgi_servers import serving_asgi
-from tests.support.http.gateway import Served, ends, gateway_of, paused
+from tests.support.http.gateway import Served, ends, paused
 from tests.support.processes.pools import queue_of
 from tests.support.processes.worker_processes import begin, stop, worker_process
 from tests.support.servers.faults import Proxy
+from tests.support.sizes import sizes
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,8 +46,24 @@ pytestmark = [
 ]
 # Functions: the policy of the pages lets nobody evaluate a text.
 _LIVE = "() => document.querySelector('[data-connection]').textContent == 'live'"
-_PAYLOADS = len(BODIES)
+_AT_ONCE = 6
+# Shows pages, each in a frame, and returns what they are once they are loaded.
+_FRAMES = 40
+_FRAMED = """async sources => {
+    const shown = source => new Promise(done => {
+        const frame = document.createElement("iframe");
+        frame.onload = () => done(frame);
+        frame.srcdoc = source;
+        document.body.append(frame);
+    });
+    const frames = await Promise.all(sources.map(shown));
+    await new Promise(done => setTimeout(done));
+    const found = frames.map(frame => frame.contentDocument.documentElement.outerHTML);
+    frames.forEach(frame => frame.remove());
+    return found;
+}"""
 _BROKEN = _LIVE.replace("==", "!=")
+_FOCUSED = "() => document.activeElement.querySelector('td:nth-child(2)').innerText"
 _ROWS = "() => [...document.querySelectorAll('.rows li')].map(each => each.innerText)"
 
 
@@ -119,6 +144,30 @@ async def test_an_open_page_follows_its_task_and_keys_move_in_the_inbox(
     await people.run(ann.wait_for_selector(".status.complete"))
     assert "approved by zoe" in await people.run(ann.inner_html("main"))
     await people.sees(tail, f"{_ROWS}.join().includes('COMPLETE')")
+    assert people.complaints == []
+
+
+@pytest.mark.full
+async def test_keys_move_among_tasks_and_reach_the_search(console: Served, people: People) -> None:
+    for task_id in ("first", "second", "third"):
+        await console.client.submit("echo", session_id="s", task_id=task_id)
+    ann = await people.tab(KEYS["ann"])
+    await people.go(ann, "/find")
+    seen: list[str] = []
+    for key in "jjjjkk":
+        await people.run(ann.keyboard.press(key))
+        seen.append(await people.run(ann.evaluate(_FOCUSED)))
+    third, second, first = "third in s", "second in s", "first in s"
+    assert seen == [third, second, first, first, second, third]
+    await people.run(ann.keyboard.press("/"))
+    assert await people.run(ann.evaluate("document.activeElement.id")) == "handler"
+    # Who writes presses no keys of the page.
+    await people.run(ann.keyboard.type("a/j"))
+    assert await people.run(ann.input_value("#handler")) == "a/j"
+    # Where there is nothing to fill in, it is the link to the search.
+    await people.go(ann, "/workers")
+    await people.run(ann.keyboard.press("/"))
+    assert await people.run(ann.evaluate("document.activeElement.textContent")) == "Find"
     assert people.complaints == []
 
 
@@ -217,34 +266,60 @@ async def test_a_worker_is_killed_while_its_waterfall_is_shown(
     await app.aclose()
 
 
-@pytest.mark.full
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("count", sizes(_AT_ONCE, MOST))
 async def test_a_browser_runs_no_payload_and_asks_nobody_else(
-    store: RedisStateStore, chromium: Chromium, monkeypatch: pytest.MonkeyPatch
+    store: RedisStateStore, chromium: Chromium, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    handlers = hostile_handlers()
-    for name, each in handlers.items():
-        monkeypatch.setitem(support.HANDLERS, name, each)
-    limits = GatewayLimits(requests_per_s=None)
     async with (
-        gateway_of(store, handlers=[*handlers], auth=AUTH, console=True, limits=limits) as served,
-        serving_asgi(served.app, stop=served.app.end_streams) as port,
-        chromium.people(served.app, f"http://127.0.0.1:{port}") as people,
+        hostile_gateway(store, [PLAIN, *range(count)], monkeypatch) as hostile,
+        serving_asgi(hostile.served.app, stop=hostile.served.app.end_streams) as port,
+        chromium.people(hostile.served.app, f"http://127.0.0.1:{port}") as people,
     ):
-        ann = await people.tab(KEYS["ann"])
-        for number in range(_PAYLOADS):
-            planted = await plant(served, number)
-            named = {"session": planted.session, "task": planted.task}
-            await people.go(ann, "/pause", pause=planted.pause_id)
-            await people.go(ann, "/task", **named)
-            await people.go(ann, "/session", session=planted.session)
-            await people.run(ann.wait_for_selector(".rows li:nth-child(6)"))
-            await served.client.schedules.delete(
-                (await served.client.schedules.list())[0].schedule.schedule_id
-            )
-            if number % 10 == 0:
-                for path in ("", "/inbox", "/find", "/sessions", "/schedules"):
-                    await people.go(ann, path)
-            assert people.complaints == [], number
+        tab = await people.tab(hostile.keys[evil(PLAIN, "subject")])
+        judge = await people.tab()
+        await people.run(judge.route("**/judge", _blank))
+        await people.run(judge.route("**/live?*", _no_news))
+        usual = await _judged(people, judge, hostile, [await hostile.plant(PLAIN)]) | {("a", "rel")}
+        assert ("svg", "viewbox") in usual
+        for first in range(0, count, _AT_ONCE):
+            numbers = [*range(first, min(first + _AT_ONCE, count))]
+            planted = await asyncio.gather(*map(hostile.plant, numbers))
+            # Under the policy of the pages, as people see them.
+            for path in hostile.paths:
+                await people.go(tab, path)
+            named = {"session": planted[0].session, "task": planted[0].task}
+            await people.go(tab, "/task", **named)
+            await people.go(tab, "/session", session=planted[0].session)
+            await people.run(tab.wait_for_selector(".rows li:nth-child(6)"))
+            await people.run(tab.goto("about:blank"))
+            assert await _judged(people, judge, hostile, planted) - usual == set()
+            assert people.complaints == [], numbers
+
+
+async def _judged(
+    people: People, judge: Any, hostile: Hostile, planted: list[Planted]
+) -> set[tuple[str, str]]:
+    """Return what Chromium makes of all pages of payloads: in frames, without any policy."""
+    pages = await hostile.lists(planted[0].person)
+    for own in await asyncio.gather(*map(hostile.visit, planted)):
+        pages += own
+    for each in planted:
+        await hostile.remove(each)
+    await people.run(judge.goto(f"{people.base}/judge"))
+    found: list[str] = []
+    for first in range(0, len(pages), _FRAMES):
+        sources = [page.source for page in pages[first : first + _FRAMES]]
+        found += await people.run(judge.evaluate(_FRAMED, sources))
+    return shape_of(found)
+
+
+async def _blank(route: Any) -> None:
+    await route.fulfill(content_type="text/html", body="<!doctype html><body>")
+
+
+async def _no_news(route: Any) -> None:
+    await route.fulfill(content_type="text/event-stream", body="")
 
 
 @pytest.mark.full
@@ -263,8 +338,8 @@ async def test_axe_finds_nothing_serious(console: Served, people: People, scheme
     await ends(console, "s", "f")
     await ends(console, "s", "p")
     ann = await people.tab(KEYS["ann"], color_scheme=scheme)
-    plain = ("", "/inbox", "/find", "/sessions", "/workers", "/queues", "/schedules", "/login")
-    paths: list[tuple[str, dict[str, str]]] = [(each, {}) for each in plain]
+    plain = ("", "/inbox", "/find", "/dead", "/sessions", "/workers", "/queues", "/schedules")
+    paths: list[tuple[str, dict[str, str]]] = [(each, {}) for each in (*plain, "/login")]
     paths += [("/task", {"session": "s", "task": task}) for task in ("t", "f", "p", "e")]
     paths += [("/session", {"session": "s"}), ("/pause", {"pause": pause_id})]
     found: list[str] = []
@@ -306,6 +381,27 @@ async def test_a_token_of_the_address_is_nowhere_afterwards(
         await people.go(ann, "")
         assert await people.run(ann.evaluate("document.cookie")) == ""
         assert people.complaints == []
+    await app.aclose()
+
+
+async def test_a_page_of_a_private_folder_logs_in_by_itself(
+    store: RedisStateStore, chromium: Chromium, tmp_path: Path
+) -> None:
+    app = create_gateway(store, auth=AUTH, console=ConsoleOptions(login_by_url=True))
+    async with (
+        serving_asgi(app, stop=app.end_streams) as port,
+        chromium.people(app, f"http://127.0.0.1:{port}") as people,
+    ):
+        ann = await people.tab()
+        with page_to(f"{people.base}/?token={KEYS['ann']}", tmp_path) as page:
+            await people.run(ann.goto(page))
+            await people.run(ann.wait_for_selector("text=Overview"))
+            await people.run(ann.wait_for_selector("nav .who"))
+        history = "JSON.stringify([location.href, document.referrer, performance.getEntries()])"
+        assert KEYS["ann"] not in await people.run(ann.evaluate(history))
+        await people.run(ann.go_back())
+        assert KEYS["ann"] not in ann.url
+        assert [each for each in people.complaints if "file:" not in each] == []
     await app.aclose()
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 pytest.importorskip("jinja2", reason="needs the gateway extra")
 
-from redis_state.gateway.console.views import session
+from redis_state.gateway.console.views import session, trees
 from redis_state.gateway.documents import branch_documents
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.models.tasks import parent_of
@@ -116,3 +116,20 @@ async def test_a_session_of_many_tasks_is_shown_by_its_newest(
     assert [link.rpartition("=")[2] for link in shown.links("/task?")][:3] == ["t2", "t3", "t1"]
     assert shown.links("/find?session_id=s")
     assert "1 more" in shown.text
+
+
+async def test_of_very_many_children_the_first_are_shown(
+    console: Served, log_in: LogIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "MOST_TASKS", 3)
+    assert await NewTasks(console.store).create(task("top"), handler="h", task_input=None)
+    for number in range(4):
+        child = task(f"c{number}", "top")
+        assert await NewTasks(console.store).create(child, handler="h", task_input=None)
+    ann = await log_in("ann")
+    for page, named in (("/session", {}), ("/task", {"task": "top"})):
+        shown = await ann.get(page, session="s", **named)
+        assert "2 more are below" in shown.text
+        assert shown.links("/find?session_id=s")
+        assert "c1" in shown.text.partition("Updates")[0].partition("Runs")[0]
+        assert "c2" not in shown.text.partition("Updates")[0].partition("Runs")[0]

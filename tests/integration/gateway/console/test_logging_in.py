@@ -16,7 +16,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 from starlette.requests import Request
 
 from redis_state import RedisStateStore
-from redis_state.errors import InvalidField
+from redis_state.errors import ConfigError, InvalidField
 from redis_state.gateway import (
     ApiKeys,
     ConsoleOptions,
@@ -264,6 +264,9 @@ async def test_a_credential_in_the_url_is_for_development_only(
     )
     browser = Browser(app)
     page = await browser.follow(f"/?token={key}")
+    # A page that leads here is of another site.
+    (cookie,) = browser.http.cookies.jar
+    assert cookie.get_nonstandard_attr("SameSite") == "lax"
     assert page.url == "https://console.test/console/"
     assert "dev" in page.text
     assert key not in page.source
@@ -283,3 +286,8 @@ async def test_without_being_asked_for_there_is_no_console(store: RedisStateStor
         assert (await http.get("/console")).status_code == 404
     with pytest.raises(InvalidField, match="session"):
         ConsoleOptions(session=timedelta(days=2))
+
+
+def test_an_empty_secret_is_none_of_a_console() -> None:
+    with pytest.raises(ConfigError):
+        Logins(tokens, ConsoleOptions(secret=""))

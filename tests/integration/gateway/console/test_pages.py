@@ -15,6 +15,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 from redis_state.gateway.answers import HttpProblem
 from redis_state.gateway.console import shared
 from redis_state.gateway.console.pages import PageCall
+from redis_state.gateway.console.rendering import write_query
 from redis_state.gateway.console.views import find, history, overview, task
 from redis_state.gateway.console.views.history import ShownRows
 from redis_state.gateway.console.views.live import write_message
@@ -40,6 +41,7 @@ from tests.support.browser.console import Browser, Form
 from tests.support.http.event_streams import EventParser
 from tests.support.http.gateway import Served, ends, paused
 from tests.support.processes.pools import queue_of
+from tests.support.tasks.crash_states import given_up
 
 ODD_IDS = ["a/b", "..", ".", "é ", "?&=#%00", "\ud800", "{x}"]
 
@@ -388,6 +390,8 @@ def test_no_value_ends_a_message_of_a_live_part() -> None:
     assert written.startswith("id: 1-1\ndata: <b>1</b>\n")
     assert written.count("\n\n") == 1
     assert written.endswith("\n\n")
+    # An empty line of a value is none of the message.
+    assert write_message("a\n\nb", None) == b"data: a\ndata: \ndata: b\n\n"
     assert all(line.startswith(("id: 1-1", "data: ")) for line in written.strip().splitlines())
     assert read_events(b"retry: 5\n\n:\n\n") == []
 
@@ -423,3 +427,72 @@ async def test_no_read_of_a_page_outlives_it() -> None:
     with pytest.raises(HttpProblem):
         await task._read(call, history_of, tree_of)
     assert not reading
+
+
+async def test_dead_letters_are_listed_and_changed_after_a_dry_run(
+    console: Served, log_in: LogIn
+) -> None:
+    ann, rita, sam = await log_in("ann"), await log_in("rita"), await log_in("sam")
+    assert "No task is given up." in (await ann.get("/dead")).text
+    # What is retried waits.
+    await console.client.queues.pause(queue_of(console.store.settings))
+    dead = [await given_up(console.store, handler="echo") for _ in range(3)]
+    await console.client.submit("echo", session_id="s", task_id="alive")
+    page = await ann.get("/dead")
+    boxes = [named["value"] for _, named in page.elements if named.get("name") == "chosen"]
+    assert boxes == [write_query({"session": "s", "task": task}) for task in reversed(dead)]
+    assert "alive" not in page.text
+    assert "workers in a row died" in page.text
+    would = await ann.send(page.form("/dead/change"), action="retry", chosen=boxes[0])
+    assert "1 would" in would.text
+    done = await ann.send(would.form("/dead/change"))
+    assert "1 done" in done.text
+    assert [each.task_id for each in await console.client.dead()] == [dead[1], dead[0]]
+    back = await ann.follow(done.links("/dead")[-1])
+    every = await ann.send(back.form("/dead/change"), action="retry", all="1")
+    assert "2 would" in every.text
+    assert "2 done" in (await ann.send(every.form("/dead/change"))).text
+    assert await console.client.dead() == []
+    assert {each.retries for each in (await console.client.find()).tasks} == {0, 1}
+    refused = await ann.send(page.form("/dead/change"), action="retry", chosen=boxes[0])
+    assert "retry does not apply to it" in refused.text
+    assert not [form for form in (await rita.get("/dead")).forms if "dead" in form.action]
+    assert (await sam.get("/dead")).status == 403
+
+
+async def test_a_time_of_a_filter_is_utc_unless_it_has_a_zone(log_in: LogIn) -> None:
+    ann = await log_in("ann")
+    for given, understood in (
+        ("2026-11-24", "2026-11-24T00:00Z"),
+        ("2026-11-24 07:30", "2026-11-24T07:30Z"),
+        ("2026-11-24T07:30:15.5", "2026-11-24T07:30:15.5Z"),
+        ("2026-11-24T07:30-05:00", "2026-11-24T07:30-05:00"),
+        ("2026-11-24T07:30+05:00", "2026-11-24T07:30+05:00"),
+    ):
+        page = await ann.get("/find", created_after=given)
+        assert page.status == 200, given
+        field = next(named for _, named in page.elements if named.get("id") == "created_after")
+        assert field["value"] == understood
+
+
+async def test_an_attribute_whose_value_has_commas_is_found(console: Served, log_in: LogIn) -> None:
+    about = {"note": "a,b, c", "n": 1}
+    await console.client.submit("echo", session_id="s", task_id="t", attributes=about)
+    await console.client.submit("echo", session_id="s", task_id="u", attributes={"n": 1})
+    page = await (await log_in("ann")).get("/find", attribute="note=a,b, c, n=1")
+    assert [link.rpartition("=")[2] for link in page.links("/task?")] == ["t"]
+
+
+async def test_times_without_a_zone_are_utc(console: Served, log_in: LogIn) -> None:
+    store, plain = console.store, datetime(2026, 1, 1, 12)  # noqa: DTZ001 - as a host may give it
+    for task_id, above in (("top", None), ("child", "top")):
+        context = TaskContextSnapshot(
+            session_id="s", task_id=task_id, spawned_from_task_id=above or "foreground"
+        )
+        state = TaskState(task_id, "s", TaskStatus.COMPLETE, TaskType.BACKGROUND, 0, context)
+        state.created_at = state.updated_at = plain
+        await store.save_task(state)
+    await store.save_update(_progress(1))
+    page = await (await log_in("ann")).get("/task", session="s", task="top")
+    assert page.status == 200
+    assert "2026-01-01 12:00:00 UTC" in page.text

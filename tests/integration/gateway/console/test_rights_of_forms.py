@@ -27,6 +27,7 @@ _FILLED: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "/task/retry": (_TASK, {}),
     "/task/rerun": (_TASK, {}),
     "/task/fork": (_TASK, {}),
+    "/dead/change": ({}, {"action": "retry", "chosen": write_query(_TASK), "confirmed": "1"}),
     "/find/change": ({}, {"action": "cancel", "chosen": write_query(_TASK), "confirmed": "1"}),
     "/queues/pause": ({"queue": "q"}, {}),
     "/queues/resume": ({"queue": "q"}, {}),
@@ -181,7 +182,7 @@ async def test_a_dry_run_promises_only_what_the_person_may_do(
 
 
 async def _all_pages(browser: Browser, pause_id: str) -> list[Page]:
-    plain = ["", "/inbox", "/find", "/sessions", "/workers", "/queues", "/schedules"]
+    plain = ["", "/inbox", "/find", "/dead", "/sessions", "/workers", "/queues", "/schedules"]
     return [
         *[await browser.get(each) for each in plain],
         await browser.get("/session", session="s"),
