@@ -137,8 +137,11 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
         unclaimed = of_tasks.difference(named.values())
         await self._watch_sessions(unclaimed, within_ms=self._session_ms)
         ended = await self._without_erased(ended, erased, done)
-        last = await self._archive.last_rows(wanted)
-        copied = await self._copies.copy({each: last.get(each) for each in wanted}, erased)
+        there = await self._copies.with_log(wanted)
+        last = await self._archive.last_rows(there) if there else {}
+        copied = await self._copies.copy({each: last.get(each) for each in there}, erased)
+        # Without a log there is nothing to copy. Most are looked at once more when it has expired.
+        copied.whole |= dict.fromkeys(set(wanted).difference(there), 0)
         done.report.updates += copied.rows.total()
         done.report.missed += copied.missed
         whole = [each for each in ended if each.owner in copied.whole]
@@ -252,8 +255,7 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
         if session_id not in copied.whole:
             return AGAIN_MS
         # A log that was cleared keeps its numbers: who appends to it need not list it again.
-        ids = self._store.updates.keys(session_id).ids
-        there = await self._store.transport.commands.exists(ids)
+        there = await self._copies.with_log([session_id])
         return self._delay_ms(session_id, copied) if there else None
 
     def _delay_ms(self, session_id: str, copied: CopiedUpdates) -> int:

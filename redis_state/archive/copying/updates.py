@@ -88,6 +88,12 @@ class UpdateCopies:
             await self._copy(dict(sessions[start : start + _TOGETHER]), copied)
         return copied
 
+    async def with_log(self, sessions: Sequence[str]) -> list[str]:
+        """Return the sessions that have updates, or had some that were cleared."""
+        exists, keys = self._store.transport.commands.exists, self._store.updates.keys
+        there = await asyncio.gather(*(exists(keys(each).ids) for each in sessions))
+        return [each for each, found in zip(sessions, there, strict=True) if found]
+
     async def hold(self, sessions: Iterable[str], *, least_ms: int) -> None:
         """Keep the updates of sessions from expiring, if they would within ``least_ms``."""
         await self._keep_rows(dict.fromkeys(sessions, 0), least_ms)

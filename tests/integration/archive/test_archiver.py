@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
@@ -37,6 +38,7 @@ from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archives import (
     all_due,
     archive_all,
+    archive_and_expire,
     archived,
     archived_rows,
     ended,
@@ -176,6 +178,30 @@ async def test_a_task_that_is_retried_is_archived_as_it_ended_last(
     await ArchiveList(live).enlist(SESSION, task)
     await archive_all(live, archive, archiver)
     assert await archived(archive) == await expected(live, task)
+
+
+async def test_the_look_at_a_session_whose_log_has_expired_asks_the_archive_for_no_rows(
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = await ended(live)
+    await tell(live, 3)
+    await archive_and_expire(live, archive, task)
+    asked: list[Sequence[str]] = []
+    last_rows = archive.last_rows
+
+    async def counted(session_ids: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+        asked.append(session_ids)
+        return await last_rows(session_ids)
+
+    monkeypatch.setattr(archive, "last_rows", counted)
+    await archive_all(live, archive)
+    assert asked == [[SESSION]]
+    keys = live.updates.keys(SESSION)
+    await send(live, "DEL", keys.rows, keys.ids)
+    await all_due(live)
+    await Archiver(live, archive).run_once()
+    assert len(asked) == 1
+    assert await ArchiveList(live).sessions.claim_due() == []
 
 
 async def test_a_late_archiver_does_not_bring_an_older_end_back(
