@@ -59,7 +59,7 @@ POINTS = {
     ],
     indirect=["archive_url"],
 )
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3600)
 async def test_an_archiver_dies_at_each_round_trip(
     archiving: Settings, archive_url: str, stride: int, record_property: Recorder
 ) -> None:
@@ -73,7 +73,7 @@ async def test_an_archiver_dies_at_each_round_trip(
         argument | {"edge": edge, "first": max(1, (1 + 2 * number) * stride // 4)}
         for number, edge in enumerate(("before", "after"))
     ]
-    found = await run_processes("die_archiving", arguments, timeout_s=1500)
+    found = await run_processes("die_archiving", arguments, timeout_s=3500)
     deaths = [death for results in found for death in results]
     record_property(DEATHS, len(deaths))
     assert [death for death in deaths if death["problems"]] == []

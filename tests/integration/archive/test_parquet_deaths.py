@@ -12,7 +12,7 @@ from tests.support.deaths import DEATHS, Recorder
 from tests.support.servers.faults import run_processes
 from tests.support.sizes import sizes
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.mark.parametrize("stride", sizes(199, 1))
@@ -28,7 +28,7 @@ async def test_who_changes_files_dies_at_each_call(
         }
         for number, edge in enumerate(("before", "after"))
     ]
-    found = await run_processes("die_filing", arguments, timeout_s=1500)
+    found = await run_processes("die_filing", arguments, timeout_s=3500)
     deaths = [death for results in found for death in results]
     record_property(DEATHS, len(deaths))
     assert [death for death in deaths if death["problems"]] == []

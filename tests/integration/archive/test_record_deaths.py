@@ -41,7 +41,7 @@ POINTS = {
 }
 
 
-@pytest.mark.timeout(1600)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("stride", sizes(149, 1))
 async def test_a_process_dies_at_each_round_trip(
     archiving: Settings,
@@ -61,7 +61,7 @@ async def test_a_process_dies_at_each_round_trip(
         argument | {"edge": edge, "first": max(1, (1 + 2 * number) * stride // 4)}
         for number, edge in enumerate(("before", "after"))
     ]
-    found = await run_processes("die_archiving_records", arguments, timeout_s=1500)
+    found = await run_processes("die_archiving_records", arguments, timeout_s=3500)
     deaths = [death for results in found for death in results]
     record_property(DEATHS, len(deaths))
     assert [death for death in deaths if death["problems"]] == []

@@ -179,7 +179,7 @@ async def test_without_an_archive_nothing_is_listed(settings: Settings) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1600)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("stride", sizes(61, 1))
 async def test_a_process_dies_at_each_round_trip(
     archiving: Settings, archive_url: str, stride: int, record_property: Recorder
@@ -194,7 +194,7 @@ async def test_a_process_dies_at_each_round_trip(
         argument | {"edge": edge, "first": max(1, (1 + 2 * number) * stride // 4)}
         for number, edge in enumerate(("before", "after"))
     ]
-    found = await run_processes("die_archiving_saved", arguments, timeout_s=1500)
+    found = await run_processes("die_archiving_saved", arguments, timeout_s=3500)
     deaths = [death for results in found for death in results]
     record_property(DEATHS, len(deaths))
     assert [death for death in deaths if death["problems"]] == []
