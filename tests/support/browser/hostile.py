@@ -253,8 +253,8 @@ def hostile_handlers(numbers: Iterable[int]) -> Mapping[str, Handler]:
         await ctx.thinking(evil(number, "thought"))
         await ctx.tool_call(evil(number, "tool"), {evil(number, "argument"): 1})
         await ctx.publish_value(evil(number, "key"), evil(number, "published"))
-        about = {"name": evil(number, "child"), "description": evil(number, "of a child")}
-        await ctx.join(await ctx.spawn("says", number, **about))
+        name, about = evil(number, "child"), evil(number, "of a child")
+        await ctx.join(await ctx.spawn("says", number, name=name, description=about))
         pause = await ctx.open_pause(
             evil(number, "reason"),
             {evil(number, "name"): evil(number, "payload")},
@@ -304,7 +304,7 @@ class Shape(HTMLParser):
 
 def shape_of(sources: Iterable[str]) -> set[tuple[str, str]]:
     """Return what pages are made of, all together."""
-    return set().union(*(Shape(each).found for each in sources))
+    return set[tuple[str, str]]().union(*(Shape(each).found for each in sources))
 
 
 # Attributes whose value a browser may follow.

@@ -59,7 +59,9 @@ async def _shapes(hostile: Hostile, numbers: list[int]) -> set[tuple[str, str]]:
         await hostile.remove(each)
     for page in (page for own in visited for page in own):
         assert page.status in (200, 400, 409, 422), page.url
-    return shape_of(page.source for own in [pages, *visited] for page in own) | set().union(*live)
+    return shape_of(page.source for own in [pages, *visited] for page in own) | set[
+        tuple[str, str]
+    ]().union(*live)
 
 
 def _check_there(number: int, listed: dict[str, str], visited: str) -> None:

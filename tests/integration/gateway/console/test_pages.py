@@ -28,6 +28,7 @@ from redis_state.models import (
     TaskType,
     UpdateType,
 )
+from redis_state.models.attributes import AttributeValue
 from redis_state.scripts import TaskKeys
 from redis_state.stores.sessions.tasks import TaskStore
 from redis_state.testing import eventually
@@ -476,7 +477,7 @@ async def test_a_time_of_a_filter_is_utc_unless_it_has_a_zone(log_in: LogIn) -> 
 
 
 async def test_an_attribute_whose_value_has_commas_is_found(console: Served, log_in: LogIn) -> None:
-    about = {"note": "a,b, c", "n": 1}
+    about: dict[str, AttributeValue] = {"note": "a,b, c", "n": 1}
     await console.client.submit("echo", session_id="s", task_id="t", attributes=about)
     await console.client.submit("echo", session_id="s", task_id="u", attributes={"n": 1})
     page = await (await log_in("ann")).get("/find", attribute="note=a,b, c, n=1")
