@@ -63,7 +63,9 @@ async def _try(store: RedisStateStore) -> None:
     )
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+        # A busy client may use a connection at the moment at which it is closed for being idle.
+        config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_keep_alive=60)
+        server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve([listening]))
         port = listening.getsockname()[1]
         await _run(
