@@ -19,7 +19,7 @@ class Host:
     test is about the store if its source has it. ``variant`` is a pattern that the id of a test
     with several stores must have. ``left_out`` has patterns of ids, and why such tests do not
     apply. ``paths`` are folders whose modules the tests import. ``around`` wraps each test that is
-    a coroutine, and ``options`` are those of pytest.
+    a coroutine.
     """
 
     package: str
@@ -31,7 +31,6 @@ class Host:
     variant: str = ""
     paths: tuple[str, ...] = ()
     around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
-    options: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def names_the_store(self, source: str) -> bool:

@@ -142,14 +142,12 @@ HOST = Host(
     tag="v{version}",
     tests=(
         "tests/durable_exec/test_*.py",
-        *(f"tests/test_{name}.py" for name in ("tools", "usage_limits", "run_cancellation")),
-        *(f"tests/test_{name}.py" for name in ("validation_context", "agent_output_schemas")),
+        "tests/test_tools.py",
+        "tests/test_validation_context.py",
     ),
     store=r"agent|Backend|Durability",
     install=install,
     around=in_task,
-    # Before Python 3.11.5 parsing source for a traceback can fail.
-    options=("--tb", "native"),
     left_out={
         r"(?i)dbos|prefect|temporal": "is about another engine",
         "test_tool_name_conflict_hint": "has the name of a toolset, which an engine wraps",

@@ -78,7 +78,7 @@ def _test(name: str, host: Host, sources: Path, *, url: str, folder: Path) -> di
         *(sys.executable, "-m", "pytest", "-q", "-p", "tools.upstream.plugin", "-p", "no:randomly"),
         *("-p", "no:cacheprovider", "-c", str(settings), "--timeout", "120"),
         *("--rootdir", str(sources), "-W", "ignore", "--continue-on-collection-errors"),
-        *("--tb", "short", *host.options),
+        *("--tb", "short"),
     )
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *(sources / each for each in host.paths)))),
