@@ -10,7 +10,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -52,12 +52,11 @@ class Served:
         hub = self._hub
         if hub is None:  # nothing is known of the peer
             return {}
-        held = max((feed.held for feed in hub._feeds.values()), default=0)  # noqa: SLF001 - of each
-        return {"held": held, "watches": hub.watches, "clients": hub.clients}
+        return {"held": hub.held, "watches": hub.watches, "clients": hub.clients}
 
 
 @asynccontextmanager
-async def _gateway(store: RedisStateStore) -> AsyncIterator[Served]:
+async def _gateway(store: RedisStateStore) -> AsyncGenerator[Served]:
     """Serve the whole gateway: its routes, rights and limits, and the console."""
     secret = secrets.token_urlsafe(32)
     key, kept = make_api_key("bench", ["read:*"])
@@ -71,7 +70,7 @@ async def _gateway(store: RedisStateStore) -> AsyncIterator[Served]:
 
 
 @asynccontextmanager
-async def _hub(store: RedisStateStore) -> AsyncIterator[Served]:
+async def _hub(store: RedisStateStore) -> AsyncGenerator[Served]:
     """Serve a hub's streams alone, without routes and rights: the session is the path."""
     async with Hub(store) as hub:
 
@@ -83,7 +82,7 @@ async def _hub(store: RedisStateStore) -> AsyncIterator[Served]:
 
 
 @asynccontextmanager
-async def _sse(store: RedisStateStore) -> AsyncIterator[Served]:
+async def _sse(store: RedisStateStore) -> AsyncGenerator[Served]:
     """Serve what is written without a hub: sse-starlette over a watch for each client."""
     from sse_starlette import EventSourceResponse, ServerSentEvent  # noqa: PLC0415 - the peer
 

@@ -104,8 +104,8 @@ async def main(url: str, postgres: str) -> None:
     for rate in _RATES:
         own = f"bench-{rate}"
         async with RedisStateStore.from_url(url, namespace=own, **named["delayed"]) as store:
-            events: Any = store.events
-            await events.prepare()
+            moved: Any = store.events
+            await moved.prepare()
             delays = await delays_ms(store, postgres, rate)
             p50, p99 = (delays[len(delays) * part // 100] for part in (50, 99))
             shown = f"p50 {p50:,.0f}, p99 {p99:,.0f}, longest {delays[-1]:,.0f} ms"

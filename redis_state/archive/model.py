@@ -262,8 +262,8 @@ class SessionRows:
         Those of a log that began again on a server whose clock had gone back come before others.
         """
         last = self.after if self.lost_behind is None else self.lost_behind
-        if self.rows and (last is None or self.rows[-1].place > last[::-1]):
-            last = self.rows[-1].place[::-1]
+        if self.rows and (last is None or self.rows[-1].place > (last[1], last[0])):
+            last = self.rows[-1].n, self.rows[-1].ms
         return last
 
 

@@ -16,7 +16,7 @@ def block_of(page: str, holding: str) -> str:
     text = (GUIDES / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (code,) = [block for block in blocks if holding in block]
-    return code
+    return str(code)
 
 
 async def run_block(code: str, **names: Any) -> dict[str, Any]:

@@ -88,8 +88,11 @@ def _make_steps() -> None:
         handler=None,
     )
 
-    def wrap(cls: type[Any], **options: Any) -> None:
-        super(CallableOperationBackend, cls).__init_subclass__(**options)
+    base: Any = CallableOperationBackend
+
+    def wrap(cls: Any, **options: Any) -> None:
+        above: Any = super
+        above(base, cls).__init_subclass__(**options)
         theirs = cls.__dict__.get("execute")
         if theirs is None or cls.__module__.startswith(_NOT_OF_TESTS):
             return
@@ -99,14 +102,15 @@ def _make_steps() -> None:
             async def step() -> object:
                 if current_scope() is None:
                     return await body()
-                return await ours.execute(body=body, **{**given, "config": None})
+                asked: dict[str, Any] = {**given, "config": None}
+                return await ours.execute(body=body, **asked)
 
             return await theirs(self, body=step, **given)
 
         cls.execute = execute
 
-    base: Any = CallableOperationBackend
-    base.__init_subclass__ = classmethod(wrap)
+    made: Any = wrap
+    base.__init_subclass__ = classmethod(made)
 
 
 def _make_durable() -> None:
@@ -129,11 +133,14 @@ def _make_durable() -> None:
         async def test() -> None:
             results.append(await self.run(*args, **given))
 
-        asyncio.run(in_task(test)())
+        run: Any = in_task(test)
+        asyncio.run(run())
         return results[-1]
 
-    Agent.__init__ = make_durable
-    AbstractAgent.run_sync = run_sync
+    agent: Any = Agent
+    agent.__init__ = make_durable
+    abstract: Any = AbstractAgent
+    abstract.run_sync = run_sync
 
 
 HOST = Host(

@@ -28,7 +28,7 @@ from redis_state.archive.copying.rounds import (
     RoundReport,
 )
 from redis_state.archive.copying.sizes import in_slices
-from redis_state.archive.copying.updates import CopiedUpdates, UpdateCopies
+from redis_state.archive.copying.updates import CopiedUpdates, Place, UpdateCopies
 from redis_state.archive.erased import of_sessions, session_scope
 from redis_state.archive.model import ArchiveBatch, ArchivedTask, ArchiveVerdict
 from redis_state.archive.protocol import Archive
@@ -138,7 +138,7 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
         await self._watch_sessions(unclaimed, within_ms=self._session_ms)
         ended = await self._without_erased(ended, erased, done)
         there = await self._copies.with_log(wanted)
-        last = await self._archive.last_rows(there) if there else {}
+        last: Mapping[str, Place] = await self._archive.last_rows(there) if there else {}
         copied = await self._copies.copy({each: last.get(each) for each in there}, erased)
         # Without a log there is nothing to copy. Most are looked at once more when it has expired.
         copied.whole |= dict.fromkeys(set(wanted).difference(there), 0)

@@ -90,8 +90,8 @@ class Hub:
 
     @property
     def held(self) -> int:
-        """How many frames are kept for all clients together."""
-        return sum(feed.held for feed in self._feeds.values())
+        """How many frames are kept for the clients of one session, at most."""
+        return max((feed.held for feed in self._feeds.values()), default=0)
 
     def frames(
         self,

@@ -373,7 +373,7 @@ async def test_every_command_explains_itself(settings: Settings, command: str) -
 async def test_a_url_beside_the_queue_of_another_servers_tasks_is_refused(
     settings: Settings,
 ) -> None:
-    beside = {"REDIS_STATE_QUEUE_URL": "redis://127.0.0.1:1"}
+    beside: dict[str, Any] = {"REDIS_STATE_QUEUE_URL": "redis://127.0.0.1:1"}
     ran = await cli(settings, "submit", "h", "--url", "redis://127.0.0.1:2", **beside)
     assert (ran.status, ran.out) == (2, "")
     assert "REDIS_STATE_QUEUE_URL has the queue of that one" in ran.err

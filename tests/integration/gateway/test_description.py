@@ -194,7 +194,7 @@ class Fuzzed:
         about: dict[str, Any] = {"session_id": session, "trace_id": "tr", "description": "é"}
         for task in ("publish", "fail", "parent", *ASKING):
             handler = task if task in HANDLERS else "ask"
-            more = {"attributes": {"n": 1, "paid": False}, "task_id": task}
+            more: dict[str, Any] = {"attributes": {"n": 1, "paid": False}, "task_id": task}
             await client.submit(handler, {"é": [1, None]}, **about, **more)
         late: dict[str, Any] = {"delay": timedelta(hours=1), "task_id": "later"}
         await client.submit("later", **about, **late, queue="q", limit_key="a/b")

@@ -182,7 +182,7 @@ def _filled(path: str, places: dict[str, str]) -> str:
 
 def _operations(described: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
     """List what the description has, and the durable streams, which it has not."""
-    streams = [
+    streams: list[tuple[str, str, dict[str, Any]]] = [
         (
             each.method,
             f"/v1/stream/{THEIRS}/{{stream}}",
@@ -431,7 +431,7 @@ async def _opened(app: Gateway, http: httpx.AsyncClient, session_id: str) -> int
     path = f"/v1/sessions/{session_id}/socket"
     headers = [(b"host", b"gateway.test")]
     headers += [(b"authorization", http.headers["authorization"].encode())]
-    scope = {
+    scope: dict[str, Any] = {
         "type": "websocket",
         "path": path,
         "raw_path": path.encode(),

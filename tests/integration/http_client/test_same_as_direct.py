@@ -260,7 +260,8 @@ async def test_a_task_is_submitted_once_under_its_id_and_steered_once_under_a_ke
 
 
 async def test_who_submits_learns_whether_the_task_is_new(over: OverHttp) -> None:
-    for number, client in enumerate((over.direct, over.http)):
+    clients: list[Any] = [over.direct, over.http]
+    for number, client in enumerate(clients):
         task_id = f"t{number}"
         for is_new in (True, False):
             found = await client.submit_or_find(

@@ -26,7 +26,8 @@ def tree(name: str, *children: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_value_that_is_not_long_is_written_whole() -> None:
-    for value in ({"a": [1, None, "é"]}, [], {}, 1.5, deep(50)):
+    values: list[Any] = [{"a": [1, None, "é"]}, [], {}, 1.5, deep(50)]
+    for value in values:
         assert write_json(value) == json.dumps(value, indent=2, ensure_ascii=False)
     assert write_json("text") == "text"
 
