@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 from redis_state.http_client.requests import Ask, GatewayCaller, no_route
@@ -34,8 +34,8 @@ class HttpErasing:
         """
         check_id("session_id", session_id)
         query = [("dry_run", "true" if dry_run else "false"), ("running", running)]
-        ask = Ask("DELETE", ("sessions", session_id), query, repeatable=dry_run, missing=no_route)
-        return _report(await self._caller.call(ask))
+        ask = Ask("DELETE", ("sessions", session_id), query, missing=no_route)
+        return await self._erase(ask, dry_run=dry_run)
 
     async def forget_user(
         self,
@@ -53,7 +53,11 @@ class HttpErasing:
         check_attributes("user", {attribute: user})
         body: dict[str, Any] = {"user": user, "attribute": attribute, "shared": shared}
         body |= {"dry_run": dry_run, "running": running}
-        ask = Ask("POST", ("users", "forget"), body=body, repeatable=dry_run, missing=no_route)
+        ask = Ask("POST", ("users", "forget"), body=body, missing=no_route)
+        return await self._erase(ask, dry_run=dry_run)
+
+    async def _erase(self, ask: Ask, *, dry_run: bool) -> ErasureReport:
+        ask = replace(ask, repeatable=dry_run, reads=dry_run)
         return _report(await self._caller.call(ask))
 
 

@@ -94,7 +94,7 @@ class Problem:
     def maybe(self, ask: Ask) -> bool:
         """Return whether the call may have happened."""
         not_begun = self.status in _NOT_BEGUN or self.code == "not_known_now"
-        if ask.method == "GET" or not_begun or self.of_archive:
+        if not ask.changes or not_begun or self.of_archive:
             return False
         return self.code != "unavailable" or not ask.repeatable
 

@@ -56,6 +56,7 @@ _HEADER_TEXT = re.compile(r"[!-~]+")
 class Ask:
     """One request. ``repeatable``: to send it again changes nothing more.
 
+    ``reads``: it changes nothing, whatever its method.
     ``missing`` makes the error of an answer that there is no such thing; without it that is None.
     """
 
@@ -65,7 +66,13 @@ class Ask:
     body: Mapping[str, Any] | None = field(default=None, repr=False)
     key: str | None = None
     repeatable: bool = True
+    reads: bool = False
     missing: Callable[[], RedisStateError] | None = None
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may have happened if it was sent."""
+        return self.method != "GET" and not self.reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +139,7 @@ class GatewayCaller:
                 failure = _Failure(problem.message, sent=problem.maybe(ask))
             else:
                 problem, failure = None, found
-            maybe = maybe or (failure.sent and ask.method != "GET")
+            maybe = maybe or (failure.sent and ask.changes)
             wait_s = max(pause_s, 0.0 if problem is None else problem.after_s)
             if failure.final or (failure.sent and not ask.repeatable):
                 break

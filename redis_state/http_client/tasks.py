@@ -27,7 +27,7 @@ from redis_state.http_client.documents import (
     read_view,
     read_worker,
 )
-from redis_state.http_client.requests import LONGEST_KEY, Ask, GatewayCaller, key_of
+from redis_state.http_client.requests import LONGEST_KEY, Ask, GatewayCaller, key_of, no_route
 from redis_state.models import SteeringEvent, SteeringEventType, TaskState, TaskStatus
 from redis_state.models.attributes import Attributes
 from redis_state.models.steering import steering_event
@@ -163,7 +163,8 @@ class HttpTasks:
         """
         if limits.count("limit", limit, least=0) == 0:
             return []
-        found = await self._caller.call(Ask("GET", ("tasks", "dead"), [("limit", str(limit))]))
+        ask = Ask("GET", ("tasks", "dead"), [("limit", str(limit))], missing=no_route)
+        found = await self._caller.call(ask)
         return [read_state(each) for each in found["tasks"]]
 
     async def workers(self) -> list[WorkerInfo]:

@@ -172,7 +172,7 @@ class UpdateCopies:
                     found = SessionRows(session_id, position.written, ())
                     return _Read(found, 0, at_end=True, end=end[0])
                 behind = log.place_of(gap.resume_after) or _START
-                lost = gap.reason == "rewound" and await self._has(session_id, behind)
+                lost = gap.reason == "rewound" and await self._continues(session_id, behind)
                 page, missed = await _read_behind(log, gap, count, rewound=lost)
                 lost_behind = behind if lost else None
         except CursorGap:
@@ -187,9 +187,21 @@ class UpdateCopies:
 
     async def _has(self, session_id: str, place: Place) -> bool:
         """Return whether the archive has a row. Then it has those of its log before it, too."""
+        return (await self._from(session_id, place, count=1))[:1] == [place]
+
+    async def _continues(self, session_id: str, place: Place) -> bool:
+        """Return whether the archive has a row, and behind it the next one of the same log.
+
+        If an earlier log's row is behind it, the row is of a log that began again in the past, of
+        which the archive has a part. Then the log in Redis has lost nothing.
+        """
+        found = await self._from(session_id, place, count=2)
+        return found[:1] == [place] and [n for n, _ in found[1:]] == [place[0] + 1]
+
+    async def _from(self, session_id: str, place: Place, *, count: int) -> list[Place]:
         n, ms = place
-        rows = await self._archive.rows(session_id, after=(n - 1, ms), count=1, over_gaps=True)
-        return rows is not None and [each.place for each in rows] == [(ms, n)]
+        rows = await self._archive.rows(session_id, after=(n - 1, ms), count=count, over_gaps=True)
+        return [(each.n, each.ms) for each in rows or ()]
 
 
 def log_of(store: RedisStateStore, session_id: str) -> Log:

@@ -103,8 +103,9 @@ class PostgresCalls:
             except (ValueError, OverflowError) as error:
                 # A time that no calendar has, for one. Its text may quote what was to be written.
                 await self._drop(connection)
-                refused = action == "write"
-                raise ArchiveUnavailable(action, type(error).__name__, refused=refused) from None
+                # The server has answered: this call alone fails, and others are not kept from it.
+                has_answered()
+                raise ArchiveUnavailable(action, type(error).__name__, refused=True) from None
             except BaseException:
                 # In the middle of a call: nobody knows what the connection would say next.
                 await self._drop(connection)

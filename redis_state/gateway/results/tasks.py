@@ -95,9 +95,10 @@ class TasksResult(ResultShape):
 
 
 class DeadResult(ResultShape):
-    """Tasks whose workers kept dying, the last given up first."""
+    """Tasks whose workers kept dying, the last given up first. ``more``: beyond the limit."""
 
     tasks: list[TaskResult]
+    more: bool
 
 
 class BranchResult(ResultShape):

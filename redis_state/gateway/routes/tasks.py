@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from redis_state.errors import CursorGap, InvalidField, TaskUnknown
+from redis_state.errors import CorruptState, CursorGap, InvalidField, TaskUnknown
 from redis_state.gateway.answers import answer, forbidden, not_found
 from redis_state.gateway.archived_updates import archived_updates
 from redis_state.gateway.auth.principal import Right
@@ -46,11 +46,12 @@ from redis_state.gateway.results import (
     TimelineResult,
 )
 from redis_state.gateway.showing import shown_pause, shown_task
-from redis_state.models import StateUpdate, TaskStatus
+from redis_state.models import StateUpdate, TaskState, TaskStatus
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 from redis_state.worker import Archived, TaskView
 from redis_state.worker.client.submitted import check_submitted
 from redis_state.worker.tasks.views.branches import tasks_of_branch
+from redis_state.worker.tasks.views.stream import view_task
 
 _TASK = "/v1/sessions/{session}/tasks/{task}"
 _LARGEST_VERSION = 2**53
@@ -87,11 +88,21 @@ async def find_tasks(call: ApiCall) -> Response:
 
 async def list_dead(call: ApiCall) -> Response:
     """List dead letters, the last first: tasks that are FAILED because workers kept dying."""
-    states = await call.client.dead(limit=call.query_as(DeadQuery).limit)
-    views = await asyncio.gather(*(call.client.inspect(s.session_id, s.task_id) for s in states))
-    # One may have been retried, or be gone, by now.
-    dead = [v for v in views if v is not None and v.state.status is TaskStatus.FAILED]
-    return answer({"tasks": [shown_task(call, view_document(view)) for view in dead]})
+    limit = call.query_as(DeadQuery).limit
+    states = await call.client.dead(limit=limit + 1)
+    views = await asyncio.gather(*(_dead_letter(call, each) for each in states[:limit]))
+    dead = [shown_task(call, view_document(view)) for view in views if view is not None]
+    return answer({"tasks": dead, "more": len(states) > limit})
+
+
+async def _dead_letter(call: ApiCall, state: TaskState) -> TaskView | None:
+    try:
+        view = await view_task(call.store, state.session_id, state.task_id)
+    except CorruptState:
+        # One damaged record takes no other from the list.
+        return None
+    # It may have been retried, or be gone, by now.
+    return view if view is not None and view.state.status is TaskStatus.FAILED else None
 
 
 async def submit_task(call: ApiCall) -> Response:

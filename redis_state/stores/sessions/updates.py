@@ -88,7 +88,7 @@ class UpdateStore(SessionLog[StateUpdate]):
         """Make a write that may append updates; with an archive, list their session for it."""
         if self._listing is None:
             return await write()
-        return await self._listing.covering(session_id, write)
+        return await self._listing.patching(session_id, write)
 
     def write(
         self, model: StateUpdate | NewUpdate, *, run: int | None = None

@@ -15,7 +15,7 @@ from redis_state.archive.protocol import Archive
 from redis_state.errors import CursorGap
 from redis_state.models import StateUpdate, UpdateType
 from tests.support.processes.pools import SESSION
-from tests.support.scripts.replies import clock_ms
+from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.tasks.archives import log_of, tell
 from tests.support.tasks.crash_states import send
 
@@ -82,6 +82,24 @@ async def test_a_log_that_began_again_in_the_past_is_copied_whole_and_once(
     async with ArchiveReader(live, archive) as reader:
         found = [each.row async for each in reader.all_updates(SESSION)]
     assert found == [each.data for each in whole]
+
+
+async def test_a_log_that_began_again_in_the_past_hides_nothing_once_the_clock_has_caught_up(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    now_ms = await clock_ms(live.base.scripts)
+    old = [row(live, n, now_ms + 15 * n) for n in range(1, 101)]
+    await keep(archive, old)
+    await tell(live, 5)
+    assert (await copy(live, archive)).rows[SESSION] == 5
+    await clock_passes(live.base.scripts, old[-1].ms)
+    await tell(live, 3)
+    assert (await copy(live, archive)).whole == {SESSION: 8}
+    assert sorted(await kept(archive), key=_place) == sorted(
+        [*await live_rows(live), *old], key=_place
+    )
+    await tell(live, 1)
+    assert (await copy(live, archive)).rows[SESSION] == 1
 
 
 async def test_rows_that_a_server_lost_and_gave_again_in_the_past_are_copied(

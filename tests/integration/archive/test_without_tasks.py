@@ -11,8 +11,9 @@ from redis_state import RedisStateStore, Settings
 from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
-from redis_state.errors import LeaseLost
+from redis_state.errors import LeaseLost, NoConnection, OutcomeUnknown
 from redis_state.models.session_context import ContextPatch, MergeStrategy
+from redis_state.primitives.watchlist import WatchList
 from redis_state.scripts import Fence
 from redis_state.stores.archive_list import session_entry
 from redis_state.testing import leaked_keys
@@ -39,6 +40,11 @@ async def look(store: RedisStateStore, archive: Archive, *, times: int = 1) -> i
         await all_due(store)
         updates += (await archiver.run_once()).updates
     return updates
+
+
+async def patched(store: RedisStateStore) -> None:
+    patch = ContextPatch(task_id="t")
+    await store.contexts.apply_context_patch(SESSION, patch, strategy=MergeStrategy.HUMAN_GATED)
 
 
 async def expire(store: RedisStateStore) -> None:
@@ -116,6 +122,50 @@ async def test_many_updates_are_looked_at_soon(archiving: Settings, archive: Arc
         await tell(store, 1)
         assert await due_soon(store)
         assert await look(store, archive) == MOST // 4
+
+
+async def test_many_patches_are_looked_at_soon(archiving: Settings, archive: Archive) -> None:
+    small = archiving.model_copy(update={"max_updates_per_session": MOST})
+    async with RedisStateStore(small) as store:
+        for _ in range(MOST // 4 // 4 - 1):
+            await patched(store)
+        assert await due_soon(store) is False
+        await patched(store)
+        assert await due_soon(store)
+        assert await look(store, archive) == MOST // 4 // 4
+
+
+async def test_a_row_of_another_does_not_hide_that_updates_are_many(
+    archiving: Settings, archive: Archive
+) -> None:
+    small = archiving.model_copy(update={"max_updates_per_session": MOST})
+    async with RedisStateStore(small) as store:
+        await tell(store, MOST // 4 - 1)
+        await patched(store)
+        assert await due_soon(store) is False
+        await tell(store, 1)
+        assert await due_soon(store)
+
+
+async def test_a_log_that_began_again_is_listed_by_who_repeats_its_first_save(
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await tell(live, 1)
+    await expire(live)
+    await look(live, archive, times=2)
+    assert not await is_listed(live)
+
+    async def broken(*_: object, **__: object) -> None:
+        raise NoConnection("127.0.0.1", "gone")
+
+    first = make_update("again", session_id=SESSION)
+    with monkeypatch.context() as broke:
+        broke.setattr(WatchList, "bring_forward", broken)
+        with pytest.raises(OutcomeUnknown):
+            await live.save_update(first)
+    assert not await is_listed(live)
+    await live.save_update(first)
+    assert await is_listed(live)
 
 
 async def test_a_patch_of_a_context_lists_its_session(

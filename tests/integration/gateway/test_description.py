@@ -23,21 +23,18 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
-from pydantic import SecretStr
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi import checks
 
 from redis_state import RedisStateStore, Settings
-from redis_state.archive import open_archive
 from redis_state.gateway import GatewayLimits, Public, create_gateway
 from redis_state.gateway.app import OPERATIONS
 from redis_state.gateway.openapi import describe
 from redis_state.worker import Rate, Schedule, TaskClient
 from tests.support.http.gateway import BASE, HANDLERS, Served, ends, links, paused
-from tests.support.processes.pools import SESSION, agent, client_of, queue_of
+from tests.support.processes.pools import agent, client_of, queue_of
 from tests.support.servers.choice import Admin
 from tests.support.sizes import sizes
-from tests.support.tasks.archives import archive_and_expire
 
 # What has no end, and what is not for programs.
 LEFT_OUT = {"stream_events", "show_hook", "run_agent", "connect_run", "chat", "resume_chat"}
@@ -316,39 +313,3 @@ def _hold(name: str, body: Any) -> None:
         body["wait_s"] = 0
     if name == "change_all":
         body["filter"]["session_id"] = f"bulk-{DRAWN}"
-
-
-def test_what_is_archived_is_answered_as_described(
-    settings: Settings, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    pytest.importorskip("pyarrow", reason="needs the parquet extra")
-    url = SecretStr(tmp_path_factory.mktemp("archive").as_uri())
-    with asyncio.Runner() as runner:
-        opened = Fuzzed(settings.model_copy(update={"archive_url": url}), runner, is_empty=True)
-        try:
-            opened.run(_archive(opened.store))
-            for name in ("read_task", "read_tree", "read_timeline", "list_snapshots"):
-                operation = SCHEMA.find_operation_by_id(name)
-                for task in ("publish", "fail"):
-                    case = operation.Case(path_parameters={"session": SESSION, "task": task})
-                    response = opened.call(case)
-                    assert response.is_success, response.text
-                    case.validate_response(response, excluded_checks=EXCLUDED)
-            case = SCHEMA.find_operation_by_id("find_tasks").Case(query={"archived": "only"})
-            response = opened.call(case)
-            assert {each["task_id"] for each in response.json()["tasks"]} == {"publish", "fail"}
-            case.validate_response(response, excluded_checks=EXCLUDED)
-        finally:
-            opened.close()
-
-
-async def _archive(store: RedisStateStore) -> None:
-    """Leave two tasks in the archive alone."""
-    archive = open_archive(store.settings)
-    await archive.prepare()
-    async with client_of(store) as client:
-        for task in ("publish", "fail"):
-            await client.submit(task, 1, session_id=SESSION, task_id=task)
-            await client.wait(SESSION, task, timeout_s=30)
-    await archive_and_expire(store, archive, "publish", "fail")
-    await archive.aclose()

@@ -24,7 +24,7 @@ from redis_state.worker import KeyLimits, OpenPause, Rate, Schedule
 from tests.support.http.gateway import paused
 from tests.support.http.http_gateway import OverHttp, over_http
 from tests.support.processes.pools import queue_of
-from tests.support.tasks.crash_states import given_up
+from tests.support.tasks.crash_states import given_up, send
 
 HALF = "\ud800"
 Call = Callable[[Any], Awaitable[Any]]
@@ -107,6 +107,10 @@ async def test_dead_letters_are_the_same(over: OverHttp) -> None:
     assert [state.task_id for state in await _both(over, partial(_dead, limit=1))] == dead[1:]
     assert await _both(over, partial(_dead, limit=0)) == []
     await _refused(over, partial(_dead, limit=-1), errors.InvalidField)
+    # A record that is damaged takes no other from the list.
+    keys = over.served.store.tasks.keys(found[0].session_id, dead[1])
+    await send(over.served.store, "HSET", keys.task, "job", "x")
+    assert [state.task_id for state in await over.http.dead()] == dead[:1]
     async with over.caller("sam", "read:session:s") as sam:
         with pytest.raises(errors.CommandRefused):
             await sam.dead()

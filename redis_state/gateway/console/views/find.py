@@ -176,8 +176,8 @@ async def _all_dead(call: PageCall, action: str) -> dict[str, Any]:
 
 async def _dead(call: PageCall) -> tuple[list[dict[str, Any]], bool]:
     """Return as many dead letters as one call changes, and whether there are more."""
-    found = await call.perform(LIST_DEAD, query={"limit": MOST_IN_BULK + 1})
-    return found["tasks"][:MOST_IN_BULK], len(found["tasks"]) > MOST_IN_BULK
+    found = await call.perform(LIST_DEAD, query={"limit": MOST_IN_BULK})
+    return found["tasks"], found["more"]
 
 
 async def _chosen(

@@ -280,6 +280,9 @@ async def test_a_browser_runs_no_payload_and_asks_nobody_else(
         judge = await people.tab()
         await people.run(judge.route("**/judge", _blank))
         await people.run(judge.route("**/live?*", _no_news))
+        # A page asks for these each few seconds, and this window has not logged in.
+        for part in ("**/overview-part", "**/inbox-count*"):
+            await people.run(judge.route(part, _blank))
         usual = await _judged(people, judge, hostile, [await hostile.plant(PLAIN)]) | {("a", "rel")}
         assert ("svg", "viewbox") in usual
         for first in range(0, count, _AT_ONCE):
