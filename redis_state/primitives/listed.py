@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sized
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
@@ -12,14 +12,16 @@ T = TypeVar("T")
 
 
 @contextmanager
-def behind_a_write(address: object) -> Generator[None]:
+def behind_a_write(address: object, *, written: Sized | None = None) -> Generator[None]:
     """Do what follows a write that has succeeded. Errors: OutcomeUnknown if the server is away.
 
-    Its own error would say that the call did not happen.
+    Its own error would say that the call did not happen. That holds while ``written`` is empty.
     """
     try:
         yield
     except (NoConnection, StoreFull) as error:
+        if written is not None and not written:
+            raise
         raise OutcomeUnknown(str(address), f"written, then: {error}") from error
 
 

@@ -15,7 +15,7 @@ from redis_state.transport.key_groups import QueueKeys
 from redis_state.transport.key_text import unescape
 from redis_state.worker.observe.stats import QueueCounts
 from redis_state.worker.queue.job import seniority_ms, task_of
-from redis_state.worker.queue.limits import OTHER_KEY
+from redis_state.worker.queue.limits import BACKFILL, OTHER_KEY
 
 # The job that is due for longest is looked for among so many of the first jobs, and among as many
 # of the first jobs of so many keys.
@@ -43,8 +43,10 @@ class QueueKeyInfo:
     """A key of a queue: how many of its tasks wait and run.
 
     Tasks that run in turn have their session as ``in_turn``, others their ``limit_key``; the
-    other of both is None. ``oldest_s`` is how long the next of them has been due, 0 if none waits.
-    What is put off, or waits for a version of its handler, is not counted.
+    other of both is None. Those of a backfill that run one at a time have the ``limit_key``
+    ``backfill:<schedule_id>``, and no limit is for it. ``oldest_s`` is how long the next of them
+    has been due, 0 if none waits. What is put off, or waits for a version of its handler, is not
+    counted.
     """
 
     limit_key: str | None
@@ -117,7 +119,7 @@ async def _info(
     waiting, running, *first = facts
     kind, name = key.decode()[: len(OTHER_KEY)], unescape(key.decode()[len(OTHER_KEY) :])
     return QueueKeyInfo(
-        limit_key=name if kind == OTHER_KEY else None,
+        limit_key=name if kind == OTHER_KEY else f"backfill:{name}" if kind == BACKFILL else None,
         in_turn=name if kind == IN_TURN else None,
         waiting=waiting,
         running=running,

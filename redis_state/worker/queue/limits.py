@@ -14,6 +14,8 @@ from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.transport.key_text import escape, unescape
 
 OTHER_KEY = "k:"
+# Of backfills: one at a time by itself, as IN_TURN. See `flow_may`.
+BACKFILL = "b:"
 _LONGEST_PERIOD = timedelta(days=7)
 
 
@@ -98,6 +100,11 @@ def flow_key(limit_key: str | None, *, in_turn: str | None = None) -> str:
     if in_turn is not None:
         return IN_TURN + escape("session_id", in_turn)
     return "" if limit_key is None else named_key(limit_key)
+
+
+def backfill_key(schedule_id: str) -> str:
+    """Write the key of a schedule's backfills whose tasks run one at a time."""
+    return BACKFILL + escape("schedule_id", schedule_id)
 
 
 def named_key(key: str, *, field: str = "limit_key") -> str:

@@ -35,7 +35,6 @@ from redis_state.stores.schedules import (
     without,
 )
 from redis_state.transport.clock import ms_of
-from redis_state.worker.queue.limits import named_key
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.schedules.model import BackfillOverlap, Schedule, check_id, check_moment
 from redis_state.worker.schedules.submit import HOLD_MS, Submitter
@@ -219,17 +218,18 @@ class Schedules:
 
         Limits of a ``limit_key`` hold for these tasks, in place of the schedule's own
         ``limit_key`` and ``in_turn``: so a long backfill leaves room for others. See
-        `Queues.limit_key`. With ``overlap="enqueue"`` they run one at a time, the oldest first,
-        also beside those of other such calls: it gives them the key ``backfill:<schedule_id>``,
-        and sets its limit in their queue. One that waits for a person or a time lets the next one
-        run.
+        `Queues.limit_key`. With ``overlap="enqueue"`` they run one at a time in their queue, those
+        of one call the oldest first. Those of a later such call come behind them, also if they are
+        older. Limits that are set for keys do not hold for them. One that waits for a person or a
+        time lets the next one run.
 
         One that has its task still is left alone, however it ended. So a call that was interrupted
-        may be repeated. Moments that are to come do not count. The schedule's own ``overlap`` does
-        not apply, nor does ``on_busy``: each waits for its turn. ``dry_run`` only returns what
-        would be done.
+        may be repeated: with ``overlap="enqueue"`` one that was not queued is queued first. Moments
+        that are to come do not count. The schedule's own ``overlap`` does not apply, nor does
+        ``on_busy``: each waits for its turn. ``dry_run`` only returns what would be done.
 
-        Errors: ScheduleUnknown; InvalidField, also if there are more than ``limit`` occurrences.
+        Errors: ScheduleUnknown; InvalidField, also if there are more than ``limit`` occurrences;
+        OutcomeUnknown if the server is away once some are submitted.
         """
         since_ms = to_ms(check_moment("since", since))
         until_ms = to_ms(check_moment("until", until))
@@ -242,34 +242,36 @@ class Schedules:
         if len(due) > limit:
             raise InvalidField("until", f"there are more than {limit} occurrences: raise limit")
         in_order = overlap == "enqueue"
-        if in_order and due and not dry_run:
-            one = {f"limit:{named_key(job['limit_key'])}": b"1"}
-            await self._queue.scripts.set_flow(self._queue.keys(definition.queue), one)
+        plan = _Backfill(definition=definition, job=job, dry_run=dry_run, in_order=in_order)
         done: list[Occurrence] = []
-        for first in range(0, len(due), _AT_ONCE):
-            some = due[first : first + _AT_ONCE]
-            done += await self._backfill(definition, some, job, dry_run=dry_run, in_order=in_order)
+        with behind_a_write(self._store.transport.address, written=plan.written):
+            for first in range(0, len(due), _AT_ONCE):
+                done += await self._backfill(plan, due[first : first + _AT_ONCE])
         return done
 
-    async def _backfill(
-        self,
-        definition: Schedule,
-        due: Sequence[int],
-        job: Mapping[str, Any],
-        *,
-        dry_run: bool,
-        in_order: bool,
-    ) -> Sequence[Occurrence]:
-        tasks = [PlannedTask(definition.session_of(at), definition.task_of(at), at) for at in due]
+    async def _backfill(self, plan: _Backfill, due: Sequence[int]) -> Sequence[Occurrence]:
+        of = plan.definition
+        tasks = [PlannedTask(of.session_of(at), of.task_of(at), at) for at in due]
         there = await asyncio.gather(*map(self._submitter.is_there, tasks))
         missing = [task for task, is_there in zip(tasks, there, strict=True) if not is_there]
-        if not dry_run:
-            await self._submitter.submit(missing, job, in_order=in_order)
-        state: Literal["submitted", "missing"] = "missing" if dry_run else "submitted"
+        if not plan.dry_run:
+            await self._submit(plan, tasks if plan.in_order else missing, missing)
+        state: Literal["submitted", "missing"] = "missing" if plan.dry_run else "submitted"
         return [
             Occurrence(from_ms(at), task.session_id, task.task_id, "exists" if known else state)
             for at, task, known in zip(due, tasks, there, strict=True)
         ]
+
+    async def _submit(
+        self, plan: _Backfill, tasks: Sequence[PlannedTask], missing: Sequence[PlannedTask]
+    ) -> None:
+        alone = 0
+        if missing and not plan.written:
+            # The first new one alone: if it fails, nothing was written.
+            alone = tasks.index(missing[0]) + 1
+            await self._submitter.submit(tasks[:alone], plan.job, in_order=plan.in_order)
+            plan.written.append(missing[0])
+        await self._submitter.submit(tasks[alone:], plan.job, in_order=plan.in_order)
 
     async def _create(
         self, schedule: Schedule, definition: bytes, *, paused: bool, expected: str | None
@@ -371,6 +373,17 @@ class Schedules:
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         return await retry_on_conflict(attempt, timeout_s=self._store.settings.call_timeout_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Backfill:
+    """What a call of `Schedules.backfill` submits, and the first that it has ``written``."""
+
+    definition: Schedule
+    job: Mapping[str, Any] = field(repr=False)
+    dry_run: bool
+    in_order: bool
+    written: list[PlannedTask] = field(default_factory=list[PlannedTask])
 
 
 @dataclass(frozen=True, slots=True)

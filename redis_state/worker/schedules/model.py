@@ -13,7 +13,7 @@ from redis_state.errors import InvalidField
 from redis_state.models.attributes import Attributes, AttributeValue, check_attributes
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
-from redis_state.worker.queue.limits import flow_key
+from redis_state.worker.queue.limits import backfill_key, flow_key
 from redis_state.worker.schedules.triggers import (
     Interval,
     Trigger,
@@ -211,12 +211,13 @@ class Schedule:
         """
         if overlap not in get_args(BackfillOverlap):
             raise InvalidField("overlap", "is allow or enqueue")
-        if overlap == "enqueue":
-            if limit_key is not None:
-                raise InvalidField("limit_key", "cannot be given with overlap='enqueue'")
-            limit_key = f"backfill:{self.schedule_id}"
+        if overlap == "enqueue" and limit_key is not None:
+            raise InvalidField("limit_key", "cannot be given with overlap='enqueue'")
         job = self.job()
         was_busy = job.pop("on_busy", None)
+        if overlap == "enqueue":
+            job = {name: job[name] for name in job.keys() - {"in_turn", "limit_key"}}
+            return job | {"written_key": backfill_key(self.schedule_id)}
         if limit_key is not None:
             flow_key(limit_key)
             job.pop("in_turn", None)

@@ -90,7 +90,7 @@ async def test_a_schedule_is_triggered_and_backfilled(
     (filled,) = (await schedules(settings, *before, "enqueue", "--json")).document
     view = await store.tasks.look("hourly", filled["task_id"])
     assert view is not None
-    assert view.key == "k:backfill%3Ahourly"
+    assert view.key == "b:hourly"
     assert (await schedules(settings, *before, "skip")).status == 2
 
 

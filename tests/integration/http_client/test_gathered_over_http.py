@@ -193,7 +193,7 @@ async def test_a_schedule_is_backfilled_once(store: RedisStateStore) -> None:
         for each in await over.http.schedules.backfill("d", *earlier, overlap="enqueue"):
             view = await store.tasks.look("s", each.task_id)
             assert view is not None
-            assert view.key == "k:backfill%3Ad"
+            assert view.key == "b:d"
         for client in (over.direct, over.http):
             with pytest.raises(errors.InvalidField, match="until"):
                 await client.schedules.backfill("d", *span, limit=2)

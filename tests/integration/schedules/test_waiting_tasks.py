@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
-from redis_state.errors import InvalidField
+from redis_state.errors import BackendUnavailable, InvalidField, OutcomeUnknown
 from redis_state.models import TaskStatus
+from redis_state.scripts import Reply, Scripts
 from redis_state.stores.schedules import PlannedTask
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.queue.queue import Queue
@@ -44,6 +46,10 @@ async def keys_of(store: RedisStateStore) -> set[str]:
         await store.tasks.look(SESSION, task.task_id) for task in await store.list_tasks(SESSION)
     ]
     return {view.key for view in found if view is not None}
+
+
+async def tasks_there(store: RedisStateStore) -> int:
+    return len(await store.list_tasks(SESSION))
 
 
 async def claimed(store: RedisStateStore) -> list[str]:
@@ -151,8 +157,13 @@ async def test_a_backfill_runs_one_at_a_time_the_oldest_first_if_it_is_to(
     later = await client.schedules.backfill("s", UNTIL - HOUR, UNTIL, overlap="enqueue")
     done = await client.schedules.backfill("s", since, UNTIL, overlap="enqueue")
     assert [one.state for one in done] == ["submitted", "submitted", "exists"]
-    assert await keys_of(store) == {"k:backfill%3As"}
-    assert (await client.queues.get(name)).keys["backfill:s"].running == 1
+    assert await keys_of(store) == {"b:s"}
+    (listed,) = await client.queues.keys(name)
+    assert (listed.limit_key, listed.in_turn, listed.waiting) == ("backfill:s", None, 3)
+    # Nothing is left in the queue, and what others have set for keys is not for these.
+    assert (await client.queues.get(name)).keys == {}
+    await client.queues.limit(name, per_key=3)
+    await client.queues.limit_key(name, "backfill:s", running=3)
     queue = Queue(store, name=name)
     await clock_passes(store.base.scripts, await clock_ms(store.base.scripts))
     ran: list[str] = []
@@ -168,6 +179,76 @@ async def test_a_backfill_runs_one_at_a_time_the_oldest_first_if_it_is_to(
         with pytest.raises(InvalidField) as wrong:
             await client.schedules.backfill("s", since, UNTIL, **options)  # type: ignore[arg-type]
         assert wrong.value.field in options
+
+
+async def test_an_interrupted_backfill_that_is_repeated_queues_the_oldest_first(
+    store: RedisStateStore, client: TaskClient, monkeypatch: Any
+) -> None:
+    await client.schedules.save(hourly())
+    name, many = queue_of(store.settings), 4
+    span = (UNTIL - many * HOUR, UNTIL)
+    queue_job = Scripts.queue_job
+    queued: list[int] = []
+
+    async def interrupted(*arguments: Any, **options: Any) -> Reply:
+        queued.append(1)
+        if len(queued) == 2:
+            raise asyncio.CancelledError
+        return await queue_job(*arguments, **options)
+
+    monkeypatch.setattr(Scripts, "queue_job", interrupted)
+    with pytest.raises(asyncio.CancelledError):
+        await client.schedules.backfill("s", *span, overlap="enqueue")
+    queue = Queue(store, name=name)
+    ran: list[str] = []
+
+    async def run_next() -> None:
+        await clock_passes(store.base.scripts, await clock_ms(store.base.scripts))
+        for job in await queue.claim(name, limit=10):
+            assert job.task is not None
+            ran.append(job.task.task_id)
+            await queue.end(name, [(job, None)])
+
+    async def worked(*arguments: Any, **options: Any) -> Reply:
+        # A worker takes what is there as soon as there is more.
+        reply = await queue_job(*arguments, **options)
+        await run_next()
+        return reply
+
+    monkeypatch.setattr(Scripts, "queue_job", worked)
+    done = await client.schedules.backfill("s", *span, overlap="enqueue")
+    assert [one.state for one in done] == ["exists"] * 2 + ["submitted"] * 2
+    while len(ran) < many:
+        before = len(ran)
+        await run_next()
+        assert len(ran) > before, "one was not queued"
+    assert ran == [one.task_id for one in done]
+    await queue.aclose()
+
+
+@pytest.mark.parametrize("overlap", ["allow", "enqueue"])
+async def test_a_backfill_whose_server_goes_away_says_whether_it_has_written(
+    store: RedisStateStore, client: TaskClient, monkeypatch: Any, overlap: Any
+) -> None:
+    await client.schedules.save(hourly())
+    look = type(store.tasks).look
+    allowed = 0
+
+    async def away(*arguments: Any) -> Any:
+        nonlocal allowed
+        allowed -= 1
+        if allowed < 0:
+            raise BackendUnavailable("server", "is away")
+        return await look(*arguments)
+
+    monkeypatch.setattr(type(store.tasks), "look", away)
+    # It goes away before anything is written, and while the others of the first page are read.
+    for looks, error in ((3, BackendUnavailable), (60, OutcomeUnknown)):
+        allowed = looks
+        with pytest.raises(BackendUnavailable) as failed:
+            await client.schedules.backfill("s", UNTIL - 90 * HOUR, UNTIL, overlap=overlap)
+        assert type(failed.value) is error
+        assert (await tasks_there(store) > 0) is (error is OutcomeUnknown)
 
 
 async def test_what_was_decided_is_submitted_as_it_was_though_the_schedule_has_another_key(

@@ -552,14 +552,14 @@ async def test_whatever_is_done_in_whatever_order_no_limit_is_passed_and_nothing
 async def test_a_key_whose_turn_expired_takes_it_again_once_a_waiting_task_is_inspected(
     scripts: Scripts, keys: Keys
 ) -> None:
-    for task, key in (("a", "1:s"), ("b", "k:tenant")):
+    for task, key in (("a", "1:s"), ("b", "k:tenant"), ("c", "b:s")):
         await put(scripts, keys, task, key)
     # No worker was there for longer than turns are kept.
     await ask(scripts, "UNLINK", keys.queue("q").turns)
     assert await claim(scripts, keys) == {}
-    for task, key in (("a", "1:s"), ("b", "k:tenant")):
+    for task, key in (("a", "1:s"), ("b", "k:tenant"), ("c", "b:s")):
         assert await ensure_job(scripts, keys, task, key=key) == "WAITS"
-    assert sorted(await claim(scripts, keys)) == ["a", "b"]
+    assert sorted(await claim(scripts, keys)) == ["a", "b", "c"]
 
 
 async def test_a_permit_does_not_outlive_its_claim(scripts: Scripts, keys: Keys) -> None:

@@ -28,6 +28,7 @@ from redis_state.errors import (
     CursorGap,
     InvalidField,
     InvalidTransition,
+    OutcomeUnknown,
     RetryRefused,
     TaskUnknown,
 )
@@ -101,13 +102,16 @@ class Reopening:
         _check_key(key)
         queueable: list[TaskStatusView] = []
         reply = Reply(ReplyCode.STALE, [])
-        while reply.word is ReplyCode.STALE:
-            plan = await self._plan(session_id, task_id, key=key)
-            if plan is None:
-                reply = Reply(ReplyCode.TAKEN, [])
-            else:
-                reply = await self._reopen_all(plan, queueable, key=key)
-        with behind_a_write(self._store.transport.address):
+        address = self._store.transport.address
+        # From its first child on.
+        with behind_a_write(address, written=queueable):
+            while reply.word is ReplyCode.STALE:
+                plan = await self._plan(session_id, task_id, key=key)
+                if plan is None:
+                    reply = Reply(ReplyCode.TAKEN, [])
+                else:
+                    reply = await self._reopen_all(plan, queueable, key=key)
+        with behind_a_write(address):
             await self._queue_up(queueable)
             if reply.word is ReplyCode.DENIED:
                 raise InvalidTransition(task_id, current=reply.text(0), wanted="PENDING")
@@ -123,7 +127,12 @@ class Reopening:
         view = plan.view
         retry = view.retries + 1
         brought = [replace(child, parent_retry=retry) for child in plan.children]
-        await asyncio.gather(*(self._reopen_all(child, queueable) for child in brought))
+        reopening = (self._reopen_all(child, queueable) for child in brought)
+        # All of them end first: one error says nothing of what the others have written.
+        ends = await asyncio.gather(*reopening, return_exceptions=True)
+        errors = [end for end in ends if isinstance(end, BaseException)]
+        if errors:
+            raise next((each for each in errors if isinstance(each, OutcomeUnknown)), errors[0])
         await self._books.inspect_soon(view.session_id, view.task_id)
         reply = await self._reopen(plan, key=key)
         if reply.word in (ReplyCode.OK, ReplyCode.TAKEN):

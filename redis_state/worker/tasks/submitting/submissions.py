@@ -48,15 +48,16 @@ class Submission:
     """What a new task runs, and how it waits.
 
     ``policy`` is what happens to the others of its session's line, None for a task that is in none.
-    It is limited under ``limit_key`` then. It is due at ``due_ms``, which is ``delay_ms`` from now.
-    After ``until_ms``, by the server's clock, nothing is written. ``sent`` stands in its record: by
-    it a caller's call is compared with its repetition.
+    It is limited under ``limit_key`` then, or ``written_key``. It is due at ``due_ms``, which is
+    ``delay_ms`` from now. After ``until_ms``, by the server's clock, nothing is written. ``sent``
+    stands in its record: by it a caller's call is compared with its repetition.
     """
 
     handler: str
     task_input: Any = field(repr=False)
     queue: str
     limit_key: str | None = None
+    written_key: str | None = None
     policy: OnBusy | None = None
     attributes: Attributes | None = None
     due_ms: int | None = None
@@ -66,6 +67,8 @@ class Submission:
 
     def flow(self, session_id: str) -> str:
         """Write what it is limited under. Errors: InvalidField."""
+        if self.written_key is not None:
+            return self.written_key
         return flow_key(self.limit_key, in_turn=None if self.policy is None else session_id)
 
 

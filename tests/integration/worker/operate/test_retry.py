@@ -12,8 +12,10 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
 from redis_state.errors import (
+    BackendUnavailable,
     InvalidField,
     InvalidTransition,
+    OutcomeUnknown,
     ReceiveTimeout,
     RetryRefused,
     TaskFailed,
@@ -23,6 +25,7 @@ from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Budget, Handler, TaskContext, guarded
 from redis_state.worker.queue.queue import Queue
+from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, statuses, updates_of
 from tests.support.samples import task as make_task
@@ -200,6 +203,49 @@ async def test_the_child_that_failed_a_task_runs_again_with_it(store: RedisState
         forked = await client.fork(SESSION, task)
         assert await client.result(SESSION, forked) == ["a1", "good1", "b2"]
         assert await client.children(SESSION, forked) == []
+
+
+@pytest.mark.parametrize("unreached", ["all", "parent", "a"])
+async def test_a_retry_whose_server_goes_away_says_whether_a_child_was_reopened(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, unreached: str
+) -> None:
+    async def parent(ctx: TaskContext) -> None:
+        for each in [await ctx.spawn("child", name=name) for name in ("a", "b")]:
+            await ctx.join(each)
+
+    async def child(ctx: TaskContext) -> None:
+        await ctx.approval("go on?")
+
+    async with pool(store, {"parent": parent, "child": child}) as client:
+        task = await client.submit("parent", session_id=SESSION)
+
+        async def both_wait() -> bool:
+            children = await client.children(SESSION, task)
+            paused = [each for each in children if each.status is TaskStatus.PAUSED]
+            return len(paused) == 2
+
+        await eventually(both_wait, "both children wait")
+        await client.cancel(SESSION, task)
+        children = [each.task_id for each in await client.children(SESSION, task)]
+        for each in (task, *children):
+            await becomes(client, each, TaskStatus.CANCELLED)
+    a, _ = children
+    away = {"all": {task, *children}, "parent": {task}, "a": {a}}[unreached]
+    inspect_soon = TaskBookkeeping.inspect_soon
+
+    async def inspected(books: TaskBookkeeping, session_id: str, task_id: str) -> None:
+        if task_id in away:
+            raise BackendUnavailable("server", "is away")
+        await inspect_soon(books, session_id, task_id)
+
+    monkeypatch.setattr(TaskBookkeeping, "inspect_soon", inspected)
+    async with client_of(store) as client:
+        with pytest.raises(BackendUnavailable) as failed:
+            await client.retry(SESSION, task)
+        there = [await store.tasks.load(SESSION, each) for each in children]
+    reopened = [each for each in there if each and each.status is TaskStatus.PENDING]
+    assert len(reopened) == {"all": 0, "parent": 2, "a": 1}[unreached]
+    assert type(failed.value) is (OutcomeUnknown if reopened else BackendUnavailable)
 
 
 async def test_a_pause_that_timed_out_is_opened_again(store: RedisStateStore) -> None:
