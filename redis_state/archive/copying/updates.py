@@ -192,8 +192,8 @@ class UpdateCopies:
     async def _continues(self, session_id: str, place: Place) -> bool:
         """Return whether the archive has a row, and behind it the next one of the same log.
 
-        If an earlier log's row is behind it, the row is of a log that began again in the past, of
-        which the archive has a part. Then the log in Redis has lost nothing.
+        Behind a row of a log that began again in the past there is an earlier log's. Then the log
+        in Redis has lost nothing.
         """
         found = await self._from(session_id, place, count=2)
         return found[:1] == [place] and [n for n, _ in found[1:]] == [place[0] + 1]

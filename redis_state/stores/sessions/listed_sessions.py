@@ -39,8 +39,8 @@ _PROCESSES = 4
 class _Known:
     """What a process knows of a session's log: when it listed the session, and how far the log is.
 
-    ``unnumbered`` counts updates of which only their writes know the numbers, since a look at the
-    session was asked for soon.
+    ``unnumbered`` counts updates whose numbers are not known, since the archiver was last to look
+    soon.
     """
 
     listed_ms: float = -inf

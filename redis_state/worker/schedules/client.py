@@ -185,7 +185,7 @@ class Schedules:
         """Submit a task of a schedule now, also of one that is paused; return it.
 
         The same ``idempotency_key`` is the same task: the last 100 keys are remembered with their
-        sessions. If the caller dies once the schedule has the key, a worker submits the task.
+        sessions. If the caller dies once the schedule has the key, or is late, a worker submits it.
         Errors: ScheduleUnknown; InvalidField.
         """
         key = new_id() if idempotency_key is None else idempotency_key
@@ -196,11 +196,10 @@ class Schedules:
         task = recorded.task
         if recorded.held_from_ms is not None:
             held_from_ms = recorded.held_from_ms
-            with behind_a_write(self._store.transport.address):
+            # What is late, or not settled, a worker finds in the outbox and submits if need be.
+            with behind_a_write(self._store.transport.address), suppress(LostRace):
                 await self._submitter.submit([task], recorded.job, held_from_ms=held_from_ms)
-                # If that fails, a worker finds the task in the outbox, and then that it is there.
-                with suppress(LostRace):
-                    await self._settling(schedule_id, task)
+                await self._settling(schedule_id, task)
         return Occurrence(None, task.session_id, task.task_id)
 
     async def backfill(

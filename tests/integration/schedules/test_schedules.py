@@ -327,6 +327,23 @@ async def test_a_worker_submits_what_a_caller_that_died_has_triggered_as_it_was_
     assert len(await queued(store)) == 1
 
 
+async def test_a_trigger_that_took_too_long_leaves_its_task_to_a_worker(
+    store: RedisStateStore,
+    client: TaskClient,
+    runner: ScheduleRunner,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await client.schedules.save(hourly())
+    await runner.run_once()
+    with monkeypatch.context() as late:
+        late.setattr("redis_state.worker.schedules.submit.HOLD_MS", 0)
+        made = await client.schedules.trigger("s", idempotency_key="k")
+    assert await tasks_of(store) == []
+    await look_now(store)
+    await runner.run_once()
+    assert await tasks_of(store) == [made.task_id]
+
+
 async def test_whoever_was_stopped_does_not_submit_what_is_over_since(
     store: RedisStateStore,
 ) -> None:
