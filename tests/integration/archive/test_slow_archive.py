@@ -337,15 +337,17 @@ async def test_calls_of_a_folder_that_says_nothing_leave_a_bounded_number_of_thr
     os.mkfifo(silent)
     os.link(silent, first)
 
+    # Those of tests before this one end when they do.
+    others = set(threading.enumerate())
+
     def left() -> int:
-        named = [each.name for each in threading.enumerate()]
+        named = [each.name for each in threading.enumerate() if each not in others]
         return named.count("redis-state-archive")
 
-    before = left()
     for _ in range(calls._MOST_THREADS + 8):
         with pytest.raises(ArchiveUnavailable):
             await archive.erased(["s1"])
-    assert before < left() <= before + calls._MOST_THREADS
+    assert 0 < left() <= calls._MOST_THREADS
     with pytest.raises(ArchiveUnavailable, match="earlier calls"):
         await archive.erased(["s1"])
     (log / "kept").write_bytes(kept)
@@ -354,7 +356,7 @@ async def test_calls_of_a_folder_that_says_nothing_leave_a_bounded_number_of_thr
     def have_ended() -> bool:
         # One may open it again, behind the writer that it has waited for.
         os.close(os.open(silent, os.O_RDWR))
-        return left() == before
+        return left() == 0
 
     await eventually(have_ended, "they end")
     patient = ParquetArchive(tmp_path.as_uri(), namespace="n")
