@@ -52,6 +52,7 @@ async def expire(store: RedisStateStore) -> None:
     await send(store, "DEL", keys.rows, keys.ids)
 
 
+@pytest.mark.role("any", why="it reads the names of all keys")
 async def test_updates_are_archived_and_read_once_they_have_expired(
     live: RedisStateStore, archive: Archive
 ) -> None:
