@@ -24,6 +24,7 @@ log: logging.Logger = logging.getLogger(__name__)
 # So many sessions at once, and of each so many rows: few at first, then as many as make 1 MB.
 _TOGETHER = 8
 _FIRST = 16
+_PAGE = 500
 Place = tuple[int, int]
 _START: Place = (0, 0)
 _NONE_ERASED: Mapping[str, int] = MappingProxyType({})
@@ -187,21 +188,28 @@ class UpdateCopies:
 
     async def _has(self, session_id: str, place: Place) -> bool:
         """Return whether the archive has a row. Then it has those of its log before it, too."""
-        return (await self._from(session_id, place, count=1))[:1] == [place]
+        n, ms = place
+        rows = await self._archive.rows(session_id, after=(n - 1, ms), count=1, over_gaps=True)
+        return rows is not None and [each.place for each in rows] == [(ms, n)]
 
     async def _continues(self, session_id: str, place: Place) -> bool:
-        """Return whether the archive has a row, and behind it the next one of the same log.
+        """Return whether all that the archive has up to a row, and the next, is of that row's log.
 
-        Behind a row of a log that began again in the past there is an earlier log's. Then the log
-        in Redis has lost nothing.
+        A log that began again in the past has its rows among those of an earlier one: numbers do
+        not only rise. Then the log in Redis has lost nothing. It is rare, so that all is read.
         """
-        found = await self._from(session_id, place, count=2)
-        return found[:1] == [place] and [n for n, _ in found[1:]] == [place[0] + 1]
-
-    async def _from(self, session_id: str, place: Place, *, count: int) -> list[Place]:
-        n, ms = place
-        rows = await self._archive.rows(session_id, after=(n - 1, ms), count=count, over_gaps=True)
-        return [(each.n, each.ms) for each in rows or ()]
+        last, after = _START, None
+        while place != _START:
+            found = await self._archive.rows(session_id, after=after, count=_PAGE, over_gaps=True)
+            for row in found or ():
+                if last[0] >= place[0]:
+                    return last == place and row.n == last[0] + 1
+                if row.n <= last[0]:
+                    return False
+                last = after = row.n, row.ms
+            if not found:
+                break
+        return False
 
 
 def log_of(store: RedisStateStore, session_id: str) -> Log:

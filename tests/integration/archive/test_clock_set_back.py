@@ -87,10 +87,12 @@ async def test_a_log_that_began_again_in_the_past_is_copied_whole_and_once(
 async def test_a_log_that_began_again_in_the_past_hides_nothing_once_the_clock_has_caught_up(
     live: RedisStateStore, archive: Archive
 ) -> None:
-    now_ms = await clock_ms(live.base.scripts)
-    old = [row(live, n, now_ms + 15 * n) for n in range(1, 101)]
-    await keep(archive, old)
     await tell(live, 5)
+    begin_ms = (await live_rows(live))[-1].ms
+    # Its rows are between the fifth and the sixth of the earlier log.
+    times = [n - HOUR_MS if n <= 5 else 10 * n for n in range(1, 101)]
+    old = [row(live, n, begin_ms + ms) for n, ms in enumerate(times, 1)]
+    await keep(archive, old)
     assert (await copy(live, archive)).rows[SESSION] == 5
     await clock_passes(live.base.scripts, old[-1].ms)
     await tell(live, 3)
@@ -100,6 +102,21 @@ async def test_a_log_that_began_again_in_the_past_hides_nothing_once_the_clock_h
     )
     await tell(live, 1)
     assert (await copy(live, archive)).rows[SESSION] == 1
+
+
+async def test_a_log_that_began_again_while_the_clock_catches_up_is_copied(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    await tell(live, 3)
+    now_ms = await clock_ms(live.base.scripts)
+    old = [row(live, n, now_ms - 100 + n) for n in range(1, 101)]
+    await keep(archive, old)
+    await clock_passes(live.base.scripts, now_ms)
+    await tell(live, 2)
+    assert (await copy(live, archive)).rows[SESSION] == 5
+    assert sorted(await kept(archive), key=_place) == sorted(
+        [*await live_rows(live), *old], key=_place
+    )
 
 
 async def test_rows_that_a_server_lost_and_gave_again_in_the_past_are_copied(
