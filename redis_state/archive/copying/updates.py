@@ -226,9 +226,8 @@ async def _read_behind(log: Log, gap: CursorGap, count: int, *, rewound: bool) -
     """Read on behind a gap; also return how many rows it has.
 
     A log that has expired begins again with its first row. What the archive has is before it, or
-    among its rows if the clock of the server has gone back: then the archive does not have the row
-    that a rewound log would have in common. Such a log is read whole: what is there already is not
-    written again.
+    among its rows if the clock of the server has gone back: see `UpdateCopies`. Such a log is read
+    whole: what is there already is not written again.
     """
     if gap.reason != "trimmed" and not rewound:
         return await log.read(count=count), 0

@@ -24,7 +24,7 @@ class _Counting(httpx.AsyncBaseTransport):
         self.now += 1
         self.all += 1
         self.most = max(self.most, self.now)
-        # Whoever wants to ask at the same time has asked.
+        # All that may ask at the same time have asked.
         for _ in range(50):
             await asyncio.sleep(0)
         self.now -= 1
