@@ -29,7 +29,8 @@ from redis_state.transport.key_text import escape
 MOST_FRAMES: Final = 256
 MOST_BYTES: Final = 1 << 20
 _TICK_S = 1.0
-_WOKEN_TOGETHER = 16
+# After some clients were woken, the loop has three times as long for rows; so long in a round.
+_WOKEN_TOGETHER, _REST, _LONGEST_RESTS_S = 4, 3.0, 2.0
 _FAREWELL_S = 2.0
 
 
@@ -195,12 +196,21 @@ class Hub:
     async def _wake_due(self, now: float) -> None:
         """Wake clients whose time has come: a few at once, so that rows are not held up.
 
-        Clients that connected together are due together, and the right of each is checked.
+        Clients that connected together are due together, and the right of each is checked. A row
+        reaches its client by several turns of the loop, so each turn must be short, and not many
+        of them may be taken in a row.
         """
-        woken = 0
+        # Of the loop, as `time` may be a clock of a test's own.
+        clock = asyncio.get_running_loop().time
+        woken, rested_s, began = 0, 0.0, clock()
         for feed in list(self._feeds.values()):
             for client in [each for each in feed.waiting if each.due_at <= now]:
                 client.wake()
                 woken += 1
-                if not woken % _WOKEN_TOGETHER:
-                    await asyncio.sleep(0)
+                if woken % _WOKEN_TOGETHER:
+                    continue
+                await asyncio.sleep(0)
+                rest_s = min(_REST * (clock() - began), _LONGEST_RESTS_S - rested_s)
+                rested_s += rest_s
+                await asyncio.sleep(rest_s)
+                began = clock()
