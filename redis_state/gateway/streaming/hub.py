@@ -29,6 +29,8 @@ from redis_state.transport.key_text import escape
 MOST_FRAMES: Final = 256
 MOST_BYTES: Final = 1 << 20
 _TICK_S = 1.0
+# How many clients are looked at in one turn of the loop.
+_SEEN_TOGETHER = 256
 # After some clients were woken, the loop has three times as long for rows; so long in a round.
 _WOKEN_TOGETHER, _REST, _LONGEST_RESTS_S = 4, 3.0, 2.0
 _FAREWELL_S = 2.0
@@ -202,9 +204,16 @@ class Hub:
         """
         # Of the loop, as `time` may be a clock of a test's own.
         clock = asyncio.get_running_loop().time
-        woken, rested_s, began = 0, 0.0, clock()
+        seen, woken, rested_s, began = 0, 0, 0.0, clock()
         for feed in list(self._feeds.values()):
-            for client in [each for each in feed.waiting if each.due_at <= now]:
+            for client in list(feed.waiting):
+                seen += 1
+                if not seen % _SEEN_TOGETHER:
+                    await asyncio.sleep(0)
+                if client.due_at > now:
+                    continue
+                if not woken % _WOKEN_TOGETHER:
+                    began = clock()
                 client.wake()
                 woken += 1
                 if woken % _WOKEN_TOGETHER:
@@ -213,4 +222,3 @@ class Hub:
                 rest_s = min(_REST * (clock() - began), _LONGEST_RESTS_S - rested_s)
                 rested_s += rest_s
                 await asyncio.sleep(rest_s)
-                began = clock()
