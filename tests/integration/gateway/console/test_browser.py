@@ -21,7 +21,7 @@ pytest.importorskip("playwright", reason="no playwright: pip install playwright"
 from redis_state import RedisStateStore
 from redis_state.cli.servers.dev import page_to
 from redis_state.gateway import ConsoleOptions, create_gateway
-from redis_state.worker import TaskClient
+from redis_state.worker import Schedule, TaskClient
 from tests.integration.gateway.console.conftest import AUTH, KEYS
 from tests.support.browser.chromium import CHROMIUM, Chromium, People, chromium_started
 from tests.support.browser.hostile import (
@@ -34,11 +34,12 @@ from tests.support.browser.hostile import (
     shape_of,
 )
 from tests.support.http.asgi_servers import serving_asgi
-from tests.support.http.gateway import Served, ends, paused
+from tests.support.http.gateway import Served, ends, links, paused
 from tests.support.processes.pools import queue_of
 from tests.support.processes.worker_processes import begin, stop, worker_process
 from tests.support.servers.faults import Proxy
 from tests.support.sizes import sizes
+from tests.support.tasks.crash_states import given_up
 
 pytestmark = [
     pytest.mark.slow,
@@ -340,22 +341,60 @@ async def test_axe_finds_nothing_serious(console: Served, people: People, scheme
     await paused(console, "s", "v")
     await ends(console, "s", "f")
     await ends(console, "s", "p")
-    ann = await people.tab(KEYS["ann"], color_scheme=scheme)
-    plain = ("", "/inbox", "/find", "/dead", "/sessions", "/workers", "/queues", "/schedules")
-    paths: list[tuple[str, dict[str, str]]] = [(each, {}) for each in (*plain, "/login")]
-    paths += [("/task", {"session": "s", "task": task}) for task in ("t", "f", "p", "e")]
-    paths += [("/session", {"session": "s"}), ("/pause", {"pause": pause_id})]
-    found: list[str] = []
-    for path, query in paths:
-        await people.go(ann, path, **query)
-        await people.run(ann.evaluate(script))
-        result = await people.run(ann.evaluate("axe.run({resultTypes: ['violations']})"))
-        assert len(result["passes"]) > 10
-        found += [
-            f"{path}: {each['impact']} {each['id']} {each['nodes'][0]['html'][:200]}"
+    await console.client.schedules.save(
+        Schedule(schedule_id="daily", handler="echo", session_id="s", cron="0 3 * * *")
+    )
+    await given_up(console.store, handler="echo")
+    found = list[str]()
+
+    async def examine(page: Any, *shows: str) -> None:
+        text = await people.run(page.content())
+        assert [each for each in shows if each not in text] == []
+        await people.run(page.evaluate(script))
+        result = await people.run(page.evaluate("axe.run({resultTypes: ['violations']})"))
+        assert len(result["passes"]) > 5
+        found.extend(
+            f"{page.url}: {each['impact']} {each['id']} {each['nodes'][0]['html'][:200]}"
             for each in result["violations"]
             if each["impact"] in ("serious", "critical")
-        ]
+        )
+
+    nobody = await people.tab(color_scheme=scheme)
+    await people.go(nobody, "/login")
+    await examine(nobody, 'id="credential"')
+    # The link page of a person without a login, which has a style of its own.
+    link = links.mint(pause_id, actor="bob")
+    await people.run(nobody.goto(f"{people.base}/v1/hooks/{link}"))
+    await examine(nobody, "<form")
+    ann = await people.tab(KEYS["ann"], color_scheme=scheme)
+    pages: list[tuple[str, dict[str, str], str]] = [
+        *((each, {}, "") for each in ("", "/inbox", "/sessions", "/workers", "/queues")),
+        ("/find", {}, 'name="chosen"'),
+        ("/dead", {}, 'name="chosen"'),
+        ("/schedules", {}, "daily"),
+        *(("/task", {"session": "s", "task": task}, "") for task in ("t", "f", "p", "e")),
+        ("/task", {"session": "s", "task": "none"}, "404"),
+        ("/session", {"session": "s"}, ""),
+        ("/pause", {"pause": pause_id}, "<form"),
+    ]
+    for path, query, shows in pages:
+        await people.go(ann, path, **query)
+        await examine(ann, shows)
+    # What is given up is FAILED too: it is retried first.
+    for path in ("/dead", "/find"):
+        await people.go(ann, path)
+        await people.run(ann.select_option("#action", "retry"))
+        await people.run(ann.check("[name=all]"))
+        await people.run(ann.click("form:has(#action) button"))
+        await people.run(ann.wait_for_selector("main button.danger"))
+        await examine(ann, "Dry run")
+        await people.run(ann.click("main button.danger"))
+        await people.run(ann.wait_for_selector("h1:has-text('Done')"))
+        await examine(ann)
+    rows = console.store.base.keys.updates("s").rows
+    assert await console.store.transport.sender.send("XTRIM", rows, "MAXLEN", 2, repeatable=True)
+    await people.go(ann, "/session", session="s")
+    await examine(ann, 'class="gap"')
     assert found == []
 
 
