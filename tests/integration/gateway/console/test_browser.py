@@ -1,6 +1,6 @@
 """The console in Chromium: tabs, live parts, keys, the policy. Skipped where there is none.
 
-CONSOLE_PICTURE=docs/guides/console.png in the environment keeps a picture of the overview.
+CONSOLE_PICTURES=docs/guides in the environment keeps pictures of the overview and of a task there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytest.importorskip("playwright", reason="no playwright: pip install playwright"
 from redis_state import RedisStateStore
 from redis_state.cli.servers.dev import page_to
 from redis_state.gateway import ConsoleOptions, create_gateway
-from redis_state.worker import Schedule, TaskClient
+from redis_state.worker import Schedule, TaskClient, TaskContext
 from tests.integration.gateway.console.conftest import AUTH, KEYS
 from tests.support.browser.chromium import CHROMIUM, Chromium, People, chromium_started
 from tests.support.browser.hostile import (
@@ -33,8 +33,10 @@ from tests.support.browser.hostile import (
     hostile_gateway,
     shape_of,
 )
+from tests.support.http import gateway
 from tests.support.http.asgi_servers import serving_asgi
 from tests.support.http.gateway import Served, ends, links, paused
+from tests.support.processes import pools
 from tests.support.processes.pools import queue_of
 from tests.support.processes.worker_processes import begin, stop, worker_process
 from tests.support.servers.faults import Proxy
@@ -447,24 +449,54 @@ async def test_a_page_of_a_private_folder_logs_in_by_itself(
     await app.aclose()
 
 
+async def _refund(ctx: TaskContext) -> str:
+    """Do what a user's agent does, for a picture."""
+
+    async def work(turns: int) -> int:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return turns
+
+    await ctx.step("find the order", work, 2_000)
+    await ctx.progress("the order was paid twice", order="A-1042")
+    await ctx.step("ask the model", work, 9_000)
+    pause = await ctx.open_pause("Refund 40 EUR?", {"order": "A-1042"}, tags=["finance"])
+    decision = await ctx.wait_for(pause)
+    await ctx.step("refund", work, 4_000)
+    return f"refunded, approved by {decision.actor}"
+
+
+@pytest.fixture
+def pool_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name the queue and a handler as a user would."""
+    monkeypatch.setitem(gateway.HANDLERS, "refund", _refund)
+    for module in (pools, gateway):
+        monkeypatch.setattr(module, "queue_of", lambda _: "support")
+
+
 @pytest.mark.full
-async def test_the_overview_for_a_picture(console: Served, people: People) -> None:
+async def test_pages_for_pictures(pool_of_a_user: None, console: Served, people: People) -> None:
     for number in range(4):
-        await console.client.submit("ask", session_id=f"customer-{number}", task_id="refund")
-        await console.client.submit("echo", session_id=f"customer-{number}", task_id="report")
-        await paused(console, f"customer-{number}", "refund")
+        await console.client.submit("refund", session_id=f"customer-{number}", task_id="refund")
+        pause_id = await paused(console, f"customer-{number}", "refund")
+    await console.client.approve(pause_id, actor="ann")
+    await ends(console, "customer-3", "refund")
     for number in range(3):
         await console.client.submit("fail", session_id="nightly", task_id=f"import-{number}")
         await ends(console, "nightly", f"import-{number}")
     ann = await people.tab(KEYS["ann"])
-    await people.go(ann, "")
-    await people.run(ann.wait_for_selector(".cards"))
-    assert "4 wait for a decision" in await people.run(ann.inner_text("main"))
-    wide = "document.documentElement.scrollWidth <= window.innerWidth"
-    assert await people.run(ann.evaluate(wide))
-    taken = await people.run(ann.screenshot())
-    assert taken.startswith(b"\x89PNG")
-    picture = os.environ.get("CONSOLE_PICTURE")
-    if picture:
-        await asyncio.to_thread(Path(picture).write_bytes, taken)
+    task = {"session": "customer-3", "task": "refund"}
+    pages: list[tuple[str, str, dict[str, str], str]] = [
+        ("console.png", "", {}, "3 wait for a decision"),
+        ("task.png", "/task", task, "find the order"),
+    ]
+    for name, path, query, shows in pages:
+        await people.go(ann, path, **query)
+        await people.run(ann.wait_for_selector(f"main:has-text('{shows}')"))
+        wide = "document.documentElement.scrollWidth <= window.innerWidth"
+        assert await people.run(ann.evaluate(wide))
+        taken = await people.run(ann.screenshot())
+        assert taken.startswith(b"\x89PNG")
+        if folder := os.environ.get("CONSOLE_PICTURES"):
+            await asyncio.to_thread(Path(folder, name).write_bytes, taken)
     assert people.complaints == []
