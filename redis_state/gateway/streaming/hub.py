@@ -199,8 +199,8 @@ class Hub:
         """Wake clients whose time has come: a few at once, so that rows are not held up.
 
         Clients that connected together are due together, and the right of each is checked. A row
-        reaches its client by several turns of the loop, so each turn must be short, and not many
-        of them may be taken in a row.
+        reaches its client by several turns of the loop. So a turn must be short, and rows must
+        have some between.
         """
         # Of the loop, as `time` may be a clock of a test's own.
         clock = asyncio.get_running_loop().time
