@@ -31,7 +31,7 @@ class BusyThreads:
     ) -> ThreadClaim:
         """Return a claim that can be entered: wait while another task has the thread.
 
-        Errors: TaskHandedBack after `lease_s` and a second: by then the claim of a dead worker has expired.
+        Errors: TaskHandedBack after `lease_s` and a second, when a dead worker's has expired.
         """
         name = hashlib.sha256(task_name(ctx).encode("utf-8", "surrogatepass")).hexdigest()[:32]
         run = Run(name, ctx.epoch)
@@ -40,7 +40,6 @@ class BusyThreads:
         # A look more than the lease is long: the last one finds what has expired by then.
         until, wait_s = now() + lease_s + LONGEST_WAIT_S, FIRST_WAIT_S
         while True:
-            holder = await claim.holder()
             try:
                 await claim.take(run)
             except ThreadClaimed as busy:
@@ -48,8 +47,9 @@ class BusyThreads:
                 expires = now() + busy.left_ms / 1000
             else:
                 return claim
+            holder = await claim.holder()
             # A claim that nobody gave back, and that has not expired, is only read.
-            while True:
+            while holder[0]:
                 if now() > until:
                     raise TaskHandedBack(f"thread {thread_id!r} is busy") from None
                 await ctx.checkpoint()

@@ -313,7 +313,7 @@ async def test_a_task_that_waits_for_its_thread_reads_the_claim_and_warns_once(
             counted("holder")
             given: Any = {"log": ["1"]}
             tasks = [await client.submit("g", given, session_id=SESSION) for _ in range(2)]
-            # Each looks before its first try, and then again and again.
+            # Each looks behind its first try, and then again and again.
             await eventually(lambda: calls["holder"] >= 8, "both have looked several times")
             assert calls["take"] == 2
         for task in tasks:
@@ -383,7 +383,10 @@ async def test_a_graph_that_no_run_could_resume_fails_its_task_before_it_begins(
     graph.add_node("node", node)
     graph.add_edge(START, "node")
     async with RedisStateStore(store.settings) as other:
-        savers = {"another saver": InMemorySaver(), "another store": RedisSaver(other)}
+        savers: dict[str, Any] = {
+            "another saver": InMemorySaver(),
+            "another store": RedisSaver(other),
+        }
         compiled = graph if kind == "no graph" else graph.compile(checkpointer=savers.get(kind))
         async with pool(store, {"g": graph_handler(lambda _: compiled)}) as client:
             task = await client.submit("g", {"log": []}, session_id=SESSION)

@@ -21,7 +21,7 @@ from redis_state import RedisStateStore
 from redis_state.integrations.langgraph import current_task, graph_handler
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import Decision, StepPolicy, TaskClient, TaskContext
+from redis_state.worker import Decision, OpenPause, StepPolicy, TaskClient, TaskContext
 from tests.support.agents.graphs import Log
 from tests.support.processes.pools import SESSION, becomes, pool, updates_of
 
@@ -151,29 +151,37 @@ async def test_a_node_that_langgraph_tries_again_finds_its_records(
     assert (len(tries), done) == (3, ["take", "take"])
 
 
-async def test_a_node_of_a_subgraph_may_pause_its_task(store: RedisStateStore) -> None:
+async def test_a_node_of_a_subgraph_may_pause_and_join_in_its_task(store: RedisStateStore) -> None:
     done: list[str] = []
+
+    async def child(ctx: TaskContext) -> str:
+        done.append("child")
+        return f"the child of {ctx.input}"
 
     async def pay(_: Log) -> Log:
         ctx = current_task()
+        found = await ctx.join(await ctx.spawn("child", "pay"))
         await ctx.step("begin", done.append, "begin")
         decision = await ctx.approval("pay?")
         await ctx.step("pay", done.append, "pay")
-        return {"log": [f"paid by {decision.actor}"]}
+        return {"log": [f"{found}, paid by {decision.actor}"]}
 
     inner = chain(pay)(None)
     outer: Any = StateGraph(Log)
     outer.add_node("inner", inner)
     outer.add_edge(START, "inner")
     handler = graph_handler(lambda saver: outer.compile(checkpointer=saver))
-    async with pool(store, {"g": handler}, steps=STRICT) as client:
+    async with pool(store, {"g": handler, "child": child}, steps=STRICT) as client:
         task = await client.submit("g", {"log": []}, session_id=SESSION)
-        await becomes(client, task, TaskStatus.PAUSED)
-        (pause,) = await client.pauses(SESSION)
+
+        async def asked() -> list[OpenPause]:
+            return [each for each in await client.pauses(SESSION) if each.payload]
+
+        (pause,) = await eventually(asked, "the node asks")
         assert pause.payload["question"] == "pay?"
         await client.approve(str(pause.pause_id), actor="ann")
-        assert (await client.result(SESSION, task))["log"] == ["paid by ann"]
-    assert done == ["begin", "pay"]
+        assert (await client.result(SESSION, task))["log"] == ["the child of pay, paid by ann"]
+    assert done == ["child", "begin", "pay"]
 
 
 async def test_agents_of_pydantic_ai_in_nodes_are_durable_each_for_itself(
