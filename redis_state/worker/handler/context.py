@@ -314,9 +314,10 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         return made
 
     def pass_keyed_branches(self) -> None:
-        """Take what earlier runs did in keyed branches as used.
+        """Take what earlier runs did in keyed branches as used. Call it first in the handler.
 
-        For a handler that resumes from a state of its own: it does not repeat all of it.
+        For a handler that resumes from a state of its own: it does not repeat all of it, so the
+        order of its calls is not checked.
         """
         self._steps.pass_keyed_branches(self._started.journal)
 
