@@ -9,7 +9,8 @@ under a key that every run of the task makes again.
 - `checkpoint` ends the run of a cancelled task.
 - The task's lease fences what the handler writes (`fence`). What several tasks share needs a lease
   of its own: `langgraph.threads.claims` is an example.
-- `pass_keyed_pauses` is for a host that resumes from a state of its own.
+- `keyed_branch`, `pass_keyed_branches` and `pass_keyed_pauses` are for a host that resumes from a
+  state of its own.
 
 `docs/guides/new-host.md` has an adapter in 30 lines. `redis_state.testing.conformance` checks one.
 """

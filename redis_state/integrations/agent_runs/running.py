@@ -16,12 +16,14 @@ Work: TypeAlias = Callable[[], Awaitable[object]]
 log: logging.Logger = logging.getLogger(__name__)
 
 
-def with_agents(handler: Callable[[TaskContext], Awaitable[Any]]) -> Handler:
+def with_agents(
+    handler: Callable[[TaskContext], Awaitable[Any]], *, scope: type[AgentScope] = AgentScope
+) -> Handler:
     """Make a handler the scope of the agents that it runs."""
 
     @wraps(handler)
     async def run(ctx: TaskContext) -> Any:
-        with entered(AgentScope(AgentsOfTask(ctx))):
+        with entered(scope(AgentsOfTask(ctx))):
             result = await handler(ctx)
         # What ended the run may have been handled by a hook of an agent, as an error of its own.
         ctx.inbox.raise_if_over()

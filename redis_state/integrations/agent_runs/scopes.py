@@ -103,9 +103,10 @@ def needed_scope() -> AgentScope:
 
 
 def current_task() -> TaskContext:
-    """Return the context of the task in which an agent runs: for its tools, hooks and validators.
+    """Return the context of the task: for an agent's tools, hooks and validators, and for a node.
 
-    Errors: InvalidField outside of a task.
+    In a node of a graph names are counted for each execution of that node. Errors: InvalidField
+    outside of a task.
     """
     return needed_scope().ctx
 

@@ -19,9 +19,18 @@ if _found < (1, 2, 20):
     missing = "redis_state.integrations.langgraph needs langgraph from 1.2.20 on"
     raise ImportError(f"{missing}: pip install 'redis_state[langgraph]'")
 
+from redis_state.integrations.agent_runs.scopes import branch, current_task
 from redis_state.integrations.langgraph.handler import graph_handler, resume_value
 from redis_state.integrations.langgraph.importing.sources import source_of
 from redis_state.integrations.langgraph.items import RedisStore
 from redis_state.integrations.langgraph.saver import RedisSaver
 
-__all__ = ["RedisSaver", "RedisStore", "graph_handler", "resume_value", "source_of"]
+__all__ = [
+    "RedisSaver",
+    "RedisStore",
+    "branch",
+    "current_task",
+    "graph_handler",
+    "resume_value",
+    "source_of",
+]

@@ -35,7 +35,6 @@ thread.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -51,9 +50,10 @@ from redis_state.errors import (
     InvalidField,
     LeaseLost,
     PauseRejected,
-    ThreadClaimed,
     ThreadMoved,
 )
+from redis_state.integrations.agent_runs.pause_terms import awaited, check_pause_terms
+from redis_state.integrations.agent_runs.running import with_agents
 from redis_state.integrations.langgraph.breakpoints import (
     Place,
     breakpoints,
@@ -61,20 +61,29 @@ from redis_state.integrations.langgraph.breakpoints import (
     place_of,
     questions,
 )
+from redis_state.integrations.langgraph.built import Build, BuiltGraph
+from redis_state.integrations.langgraph.nodes import GraphScope
 from redis_state.integrations.langgraph.saver import RedisSaver
-from redis_state.integrations.langgraph.threads.claims import Run, ThreadClaim
+from redis_state.integrations.langgraph.waiting import BusyThreads, task_name
 from redis_state.models import UpdateType
 from redis_state.serialization import codec
-from redis_state.transport.keys import graph_task
 from redis_state.worker import Decision, Pause, TaskContext
 from redis_state.worker.tasks.execution.exits import TaskHandedBack
 
-Build: TypeAlias = Callable[[RedisSaver], Any]
 Mode: TypeAlias = Literal["values", "updates", "custom", "messages", "tasks"]
 
 _MODES: Final = frozenset({"values", "updates", "custom", "messages", "tasks"})
 _INTERRUPT: Final = "__interrupt__"
-_WAIT_S: Final = 0.05
+# What each pause of a graph has of its own.
+OWN_OPTIONS: Final = frozenset({"reason", "payload", "key", "reveal"})
+
+PauseOptionsOf: TypeAlias = Mapping[str, Any] | Callable[[Interrupt], Any] | None
+
+
+_THREADS: Final[Mapping[str, Callable[[TaskContext], str]]] = {
+    "session": lambda ctx: ctx.task.session_id,
+    "task": task_name,
+}
 
 
 def resume_value(decision: Decision) -> Any:
@@ -87,23 +96,32 @@ def resume_value(decision: Decision) -> Any:
 def graph_handler(
     build: Build,
     *,
-    thread: Literal["session", "task"] | Callable[[TaskContext], str] = "session",
+    thread: Literal["session", "task"] | Callable[[TaskContext], Any] = "session",
     stream_mode: Mode | Sequence[Mode] = ("updates",),
     config: RunnableConfig | None = None,
+    context: Any = None,
     resume: Callable[[Decision], Any] = resume_value,
-    pause_options: Mapping[str, Any] | None = None,
+    pause_options: PauseOptionsOf = None,
     lease_s: float = 30.0,
 ) -> Callable[[TaskContext], Awaitable[Any]]:
     """Make a handler of a graph, for `AgentWorker`.
 
-    ``build`` compiles the graph with the saver that it is given, once for each store. ``thread``
-    says which thread a task continues: that of its session, one of its own, or what a function
-    returns. Interrupts are pauses: the payload is the interrupt's value, and the worker is free
-    until a decision. ``resume`` makes the value that `interrupt` returns of a decision. Static
-    breakpoints are pauses too. ``pause_options`` are those of `TaskContext.open_pause`.
+    ``build`` compiles the graph with the saver that it is given, once for each store. A graph with
+    another saver fails the task with InvalidField: no run could resume it. ``thread`` says which
+    thread a task continues: that of its session, one of its own, or what a function returns.
 
-    ``stream_mode`` names the events that are published, as PROGRESS updates ``{"graph": mode,
-    "namespace": [...], "data": ...}``. The task's result is the values of the graph's state.
+    ``context`` is LangGraph's run-time context, or a function of the task's context that returns
+    it. It is made in each run of the task, so it has no effects. Nodes get the task's context by
+    `current_task`.
+
+    Interrupts are pauses: the payload is the interrupt's value, and the worker is free until a
+    decision. ``resume`` makes the value that `interrupt` returns of a decision. Static breakpoints
+    are pauses too. ``pause_options`` are those of `TaskContext.open_pause`, or a function of the
+    `Interrupt` that returns them. A breakpoint is one whose value is the pause's payload.
+
+    All these functions may be async. ``stream_mode`` names the events that are published, as
+    PROGRESS updates ``{"graph": mode, "namespace": [...], "data": ...}``. The task's result is the
+    values of the graph's state.
 
     Tasks of one thread run one at a time. ``submit(in_turn=True, on_busy=...)`` says what a second
     one does: see `docs/guides/limits.md`. Errors: InvalidField.
@@ -114,18 +132,19 @@ def graph_handler(
             "stream_mode", f"{min(unknown)!r} is none of {', '.join(sorted(_MODES))}"
         )
     limits.seconds("lease_s", lease_s)
-    options = GraphOptions(modes, dict(config or {}), resume, dict(pause_options or {}))
-    # Of the store of this process.
-    built: list[tuple[RedisSaver, Any]] = []
+    named = thread if callable(thread) else _THREADS.get(str(thread))
+    if named is None:
+        raise InvalidField("thread", "'session', 'task' or a function is needed")
+    if not callable(resume):
+        raise InvalidField("resume", f"a function is needed, not {type(resume).__name__}")
+    check_pause_terms("pause_options", pause_options, own=OWN_OPTIONS)
+    options = GraphOptions(modes, dict(config or {}), context, resume, pause_options)
+    built, busy = BuiltGraph(build), BusyThreads()
 
     async def run(ctx: TaskContext) -> Any:
-        if not built or built[0][0].store is not ctx.store:
-            saver = RedisSaver(ctx.store)
-            built[:] = [(saver, build(saver))]
-        saver, graph = built[0]
-        named = {"session": ctx.task.session_id, "task": _task_name(ctx)}
-        thread_id = thread(ctx) if callable(thread) else named[thread]
-        async with await _claimed(saver, ctx, thread_id, lease_s) as claim:
+        saver, graph = await built.of(ctx.store)
+        thread_id = await awaited(named(ctx))
+        async with await busy.claimed(saver, ctx, thread_id, lease_s) as claim:
             try:
                 return await GraphRun(ctx, saver, graph, thread_id, options).run()
             except LeaseLost as lost:
@@ -134,17 +153,18 @@ def graph_handler(
                 # Of the thread. Another run compares what became of it.
                 raise TaskHandedBack(f"the claim on thread {thread_id!r} is lost") from None
 
-    return run
+    return with_agents(run, scope=GraphScope)
 
 
 @dataclass(frozen=True, slots=True)
 class GraphOptions:
-    """How a graph is run: what is published, its config, what a decision is to it, its pauses."""
+    """How a graph is run: what is published, its config and context, its decisions and pauses."""
 
     modes: Sequence[str]
     config: dict[str, Any]
+    context: Any
     resume: Callable[[Decision], Any]
-    pauses: dict[str, Any]
+    pauses: PauseOptionsOf
 
 
 class GraphRun:
@@ -165,7 +185,7 @@ class GraphRun:
         self._thread_id = thread_id
         # A task that was submitted again under an old id is another one. LangGraph takes no lone
         # surrogates, and leaves out what is NUL.
-        task = _task_name(ctx).encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+        task = task_name(ctx).encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
         self._name = f"{task}@{ctx.task.created_at.timestamp():.6f}"
         self._config: dict[str, Any] = {
             **config,
@@ -173,6 +193,7 @@ class GraphRun:
             "metadata": {**config.get("metadata", {}), "run_id": self._name},
         }
         self._options = options
+        self._context = options.context
         self._has_breakpoints = has_breakpoints(graph)
         # Keys of the pauses that earlier runs have opened, and the breakpoints of this one.
         self._opened: set[str] = set()
@@ -182,6 +203,9 @@ class GraphRun:
         """Run the graph to its end, or to its next pause."""
         # What was decided for earlier stretches is in the thread.
         self._opened = self._ctx.pass_keyed_pauses()
+        self._ctx.pass_keyed_branches()
+        if callable(self._context):
+            self._context = await awaited(self._context(self._ctx))
         begun = await self._ctx.step("graph", self._newest)
         newest, is_own = await self._newest_and_own()
         if not is_own:
@@ -206,17 +230,21 @@ class GraphRun:
         self, state: StateSnapshot, interrupts: Sequence[Interrupt]
     ) -> dict[str, Any]:
         """Open a pause for each interrupt, then wait for all; return what resumes each."""
-        pauses: list[Pause] = []
         await self._publish_interrupts(state)
-        for one in interrupts:
-            options = self._pause_options("interrupt", one.id)
-            payload = codec.plain(one.value)
-            pauses.append(await self._ctx.open_pause("await_input", payload, **options))
+        pauses = [await self._open("interrupt", one) for one in interrupts]
         decisions = [await self._ctx.wait_for(pause) for pause in pauses]
         return {
-            one.id: self._options.resume(decision)
+            one.id: await awaited(self._options.resume(decision))
             for one, decision in zip(interrupts, decisions, strict=True)
         }
+
+    async def _open(self, name: str, interrupt: Interrupt) -> Pause:
+        given = self._options.pauses
+        options = await awaited(given(interrupt)) if callable(given) else given
+        if callable(given):
+            check_pause_terms("pause_options", options, own=OWN_OPTIONS)
+        named: dict[str, Any] = {"name": name, **(options or {}), "key": interrupt.id}
+        return await self._ctx.open_pause("await_input", codec.plain(interrupt.value), **named)
 
     async def _pass_breakpoints(self, state: StateSnapshot, *, stopped: bool) -> None:
         """Pause at each breakpoint that this run has not passed. Errors: PauseRejected.
@@ -234,10 +262,9 @@ class GraphRun:
                 found = [(at, list(state.next))]
         pauses: list[Pause] = []
         for at, nodes in found:
-            options = self._pause_options("breakpoint", f"breakpoint {at}")
-            await self._emit("updates", {_INTERRUPT: []}, f"breakpoint {at}")
-            payload = {"breakpoint": nodes}
-            pauses.append(await self._ctx.open_pause("await_input", payload, **options))
+            key = f"breakpoint {at}"
+            await self._emit("updates", {_INTERRUPT: []}, key)
+            pauses.append(await self._open("breakpoint", Interrupt({"breakpoint": nodes}, key)))
         for (at, _), pause in zip(found, pauses, strict=True):
             decision = await self._ctx.wait_for(pause)
             if not decision.approved:
@@ -284,15 +311,13 @@ class GraphRun:
             digest = hashlib.sha256(f"{mode} {of}".encode()).hexdigest()[:32]
             await self._ctx.emit(UpdateType.PROGRESS, content, key=f"graph stop {digest}")
 
-    def _pause_options(self, name: str, key: str) -> Any:
-        return {"name": name, **self._options.pauses, "key": key}
-
     async def _stream(self, given: Any) -> None:
         """Run the graph, and publish its events."""
         events = _Events(self._ctx)
         stream = self._graph.astream(
             given,
             self._config,
+            context=self._context,
             stream_mode=["checkpoints", *self._options.modes],
             subgraphs=True,
             durability="sync",
@@ -389,30 +414,3 @@ def _without_metadata(chunk: Any) -> Any:
         return chunk
     found = cast("dict[str, Any]", chunk)
     return {name: value for name, value in found.items() if name != "__metadata__"}
-
-
-def _task_name(ctx: TaskContext) -> str:
-    return graph_task(ctx.task.session_id, ctx.task.task_id)
-
-
-async def _claimed(
-    saver: RedisSaver, ctx: TaskContext, thread_id: str, lease_s: float
-) -> ThreadClaim:
-    """Return a claim that can be entered: wait while another task has the thread.
-
-    Errors: TaskHandedBack after twice the length of its lease.
-    """
-    name = hashlib.sha256(_task_name(ctx).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    run = Run(name, ctx.epoch)
-    claim = saver.claim(thread_id, lease_s=lease_s)
-    waited = asyncio.get_running_loop().time() + 2 * lease_s
-    while True:
-        try:
-            await claim.take(run)
-        except ThreadClaimed:
-            if asyncio.get_running_loop().time() > waited:
-                raise TaskHandedBack(f"thread {thread_id!r} is busy") from None
-            await ctx.checkpoint()
-            await asyncio.sleep(_WAIT_S)
-        else:
-            return claim

@@ -13,6 +13,7 @@ from agents import Agent, TResponseInputItem
 from agents.items import ToolApprovalItem
 
 from redis_state.errors import InvalidField
+from redis_state.integrations.agent_runs.pause_terms import check_pause_terms
 from redis_state.integrations.agent_runs.scopes import AgentScope, entered
 from redis_state.worker import Decision, RetryPolicy
 
@@ -26,7 +27,7 @@ ToolTerms: TypeAlias = RetryPolicy | Literal[False] | None
 
 _NUMBER = re.compile(r"#[0-9]+")
 # What each pause of a tool call has of its own.
-_OURS = {"reason", "payload", "key", "name", "reveal", "default"}
+_OURS = frozenset({"reason", "payload", "key", "name", "reveal", "default"})
 
 
 @dataclass(frozen=True)
@@ -171,12 +172,8 @@ def within(run: AgentRun) -> Generator[None, None, None]:
 
 def check_pauses(terms: PauseTerms) -> None:
     """Refuse terms that cannot be those of a pause. Errors: InvalidField."""
-    if terms is None or terms is False or callable(terms):
-        return
-    if not isinstance(terms, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidField("pauses", "options of a pause, a function, or False are needed")
-    if given := _OURS & terms.keys():
-        raise InvalidField("pauses", f"{min(given)!r} is the call's own")
+    if terms is not False:
+        check_pause_terms("pauses", terms, own=_OURS)
 
 
 def _check_policy(name: str, policy: object) -> None:

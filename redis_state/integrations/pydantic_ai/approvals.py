@@ -2,7 +2,8 @@
 
 An approval's payload is the call: its tool and its arguments. Where `jsonschema` is installed the
 pause has a form: nothing, which approves the arguments as they are, or other arguments that fit the
-tool's schema. A rejection's value is the reason that the model gets.
+tool's schema. Without a form, an approval whose value is no object is a denial. A rejection's value
+is the reason that the model gets.
 
 A call that is to be made elsewhere, or a question, is approved with its result. Its form is the
 tool's schema of results, if it has one.
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from inspect import isawaitable
 from typing import Any, Literal, TypeAlias, cast
 
 from pydantic_ai.exceptions import ToolFailed
@@ -27,6 +27,7 @@ from pydantic_ai.tools import (
 )
 
 from redis_state.errors import InvalidField
+from redis_state.integrations.agent_runs.pause_terms import awaited, check_pause_terms
 from redis_state.integrations.agent_runs.scopes import AgentScope
 from redis_state.integrations.pydantic_ai.events import arguments_of
 from redis_state.worker import Decision, Pause
@@ -36,19 +37,18 @@ PauseTerms: TypeAlias = (
     Mapping[str, Any] | Callable[[RunContext[Any], ToolCallPart], Any] | Literal[False] | None
 )
 
-_OURS = {"reason", "payload", "key", "schema", "name", "reveal", "default"}
+_OURS = frozenset({"reason", "payload", "key", "schema", "name", "reveal", "default"})
+NO_ARGUMENTS = (
+    "The approval has a value that is no object of arguments, so the tool was not called."
+)
 NOT_IN_TIME = "No decision on this tool call arrived in time."
 _REASONS = {"approval": "await_approval", "question": "await_input", "external": "await_result"}
 
 
 def check_terms(terms: PauseTerms) -> PauseTerms:
     """Refuse terms that cannot be those of a pause. Errors: InvalidField."""
-    if terms is None or terms is False or callable(terms):
-        return terms
-    if not isinstance(terms, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidField("pauses", "options of a pause, a function, or False are needed")
-    if given := _OURS & terms.keys():
-        raise InvalidField("pauses", f"{min(given)!r} is the call's own")
+    if terms is not False:
+        check_pause_terms("pauses", terms, own=_OURS)
     return terms
 
 
@@ -70,8 +70,7 @@ async def decided(
 
 
 async def _options(ctx: RunContext[Any], call: ToolCallPart, terms: PauseTerms) -> dict[str, Any]:
-    given: Any = terms(ctx, call) if callable(terms) else terms
-    given = await given if isawaitable(given) else given
+    given: Any = await awaited(terms(ctx, call) if callable(terms) else terms)
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -124,8 +123,11 @@ def _note(
             results.approvals[call_id] = ToolDenied() if denied is None else ToolDenied(denied)
         elif isinstance(value, dict):
             results.approvals[call_id] = ToolApproved(override_args=cast("dict[str, Any]", value))
-        else:
+        elif value is None:
             results.approvals[call_id] = True
+        else:
+            # Of a pause without a form: what it says about the call is not known.
+            results.approvals[call_id] = ToolDenied(NO_ARGUMENTS)
         results.metadata[call_id] = {
             **requests.metadata.get(call_id, {}),
             "decided_by": decision.actor,

@@ -303,6 +303,24 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         made._steps = self._steps.branch(name)  # noqa: SLF001 - a copy of this very object
         return made
 
+    def keyed_branch(self, name: str, key: str) -> Self:
+        """Return a branch that its ``key`` finds, for a handler that resumes from its own state.
+
+        Each call counts the names in it from the start. So work that is repeated under its key
+        finds its records. Call it once for each such piece of work. Errors: InvalidField.
+        """
+        made = copy(self)
+        made._steps = self._steps.keyed_branch(name, key)  # noqa: SLF001 - as in `branch`
+        return made
+
+    def pass_keyed_branches(self) -> None:
+        """Take what earlier runs did in keyed branches as used. Call it first in the handler.
+
+        For a handler that resumes from a state of its own: it does not repeat all of it, so the
+        order of its calls is not checked.
+        """
+        self._steps.pass_keyed_branches(self._started.journal)
+
     async def check_changed(self) -> None:
         """Report, or fail, if earlier runs recorded an entry that this run did not use.
 

@@ -51,6 +51,41 @@ async def test_a_key_is_done_once_in_whatever_order_it_is_asked_for(
     assert sorted(done) == ["a", "b", "c"]
 
 
+async def test_a_keyed_branch_counts_from_the_start_and_need_not_be_repeated(
+    store: RedisStateStore,
+) -> None:
+    done: list[str] = []
+
+    async def handler(ctx: TaskContext) -> list[Any]:
+        # Of a host that resumes from its own state: it repeats only the last part, under its key.
+        ctx.pass_keyed_branches()
+        found: list[Any] = []
+        for key in "aabc" if ctx.attempt == 1 else "cd":
+            branch = ctx.keyed_branch("part#1", key)
+            found += [await branch.step("work", done.append, f"{key}{n}") for n in (1, 2)]
+            found += [branch.effect_id("work")]
+        if ctx.attempt == 1:
+            await ctx.pause(key="p")
+        ctx.pass_keyed_pauses()
+        return found
+
+    async with pool(store, {"work": handler}, steps=StepPolicy(on_changed="fail")) as client:
+        task = await client.submit("work", session_id=SESSION)
+        await client.approve(await open_token(store, task))
+        ended = await becomes(client, task, TaskStatus.COMPLETE)
+    assert done == [f"{key}{n}" for key in "abcd" for n in (1, 2)]
+    assert ended.result[2] != ended.result[5]
+
+
+@pytest.mark.parametrize("key", ["", "a/b"])
+async def test_a_keyed_branch_needs_a_key_that_is_no_path(store: RedisStateStore, key: str) -> None:
+    async def handler(ctx: TaskContext) -> None:
+        ctx.keyed_branch("part", key)
+
+    state = await run_to_the_end(store, handler)
+    assert "key: needs text without a slash" in (state.error or "")
+
+
 async def test_a_keyed_step_that_failed_is_done_when_it_is_asked_for_again(
     store: RedisStateStore,
 ) -> None:

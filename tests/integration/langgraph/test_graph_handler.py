@@ -7,6 +7,8 @@ import importlib.metadata
 import json
 import sys
 import threading
+from collections import Counter
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +25,7 @@ from langgraph.types import Command, interrupt
 
 from redis_state import InvalidField, RedisStateStore, Settings, TaskInProgress, TokenResolved
 from redis_state.integrations.langgraph import RedisSaver, graph_handler
+from redis_state.integrations.langgraph.threads.claims import ThreadClaims
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
@@ -290,6 +293,36 @@ async def test_tasks_of_one_thread_run_one_at_a_time(store: RedisStateStore) -> 
     assert max(len(result["log"]) for result in results) == 8
 
 
+async def test_a_task_that_waits_for_its_thread_reads_the_claim_and_warns_once(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: Counter[str] = Counter()
+
+    def counted(name: str) -> None:
+        was: Any = getattr(ThreadClaims, name)
+
+        async def call(*arguments: Any) -> Any:
+            calls[name] += 1
+            return await was(*arguments)
+
+        monkeypatch.setattr(ThreadClaims, name, call)
+
+    async with pool(store, {"g": graph_handler(counting)}) as client:
+        async with RedisSaver(store).claim(SESSION):
+            counted("take")
+            counted("holder")
+            given: Any = {"log": ["1"]}
+            tasks = [await client.submit("g", given, session_id=SESSION) for _ in range(2)]
+            # Each looks behind its first try, and then again and again.
+            await eventually(lambda: calls["holder"] >= 8, "both have looked several times")
+            assert calls["take"] == 2
+        for task in tasks:
+            await client.result(SESSION, task)
+    found = [record.getMessage() for record in caplog.records if "slot" in record.getMessage()]
+    assert len(found) == 1
+    assert "in_turn=True" in found[0]
+
+
 async def test_events_are_published_by_mode(store: RedisStateStore) -> None:
     def work(_: Log) -> Log:
         get_stream_writer()({"half": 1})
@@ -331,6 +364,53 @@ def test_bad_options_are_refused_by_name() -> None:
         graph_handler(counting, stream_mode=bad)
     with pytest.raises(InvalidField, match="lease_s"):
         graph_handler(counting, lease_s=0)
+    graph: Any = counting(InMemorySaver())
+    with pytest.raises(InvalidField, match="build: a function"):
+        graph_handler(graph)
+
+
+@pytest.mark.parametrize("kind", ["another saver", "no saver", "another store", "no graph"])
+async def test_a_graph_that_no_run_could_resume_fails_its_task_before_it_begins(
+    store: RedisStateStore, kind: str
+) -> None:
+    done: list[str] = []
+
+    def node(_: Log) -> Log:
+        done.append("node")
+        return {"log": []}
+
+    graph: Any = StateGraph(Log)
+    graph.add_node("node", node)
+    graph.add_edge(START, "node")
+    async with RedisStateStore(store.settings) as other:
+        savers: dict[str, Any] = {
+            "another saver": InMemorySaver(),
+            "another store": RedisSaver(other),
+        }
+        compiled = graph if kind == "no graph" else graph.compile(checkpointer=savers.get(kind))
+        async with pool(store, {"g": graph_handler(lambda _: compiled)}) as client:
+            task = await client.submit("g", {"log": []}, session_id=SESSION)
+            state = await becomes(client, task, TaskStatus.FAILED)
+    assert "InvalidField" in (state.error or "")
+    assert "build: has to return a graph compiled with the saver" in (state.error or "")
+    assert done == []
+
+
+async def test_a_graph_may_be_built_by_an_async_function_with_a_saver_of_its_own(
+    store: RedisStateStore,
+) -> None:
+    built: list[RedisSaver] = []
+
+    async def build(saver: RedisSaver) -> Any:
+        built.append(RedisSaver(saver.store, lifetime=timedelta(hours=1)))
+        await asyncio.sleep(0)
+        return counting(built[0], steps=1)
+
+    async with pool(store, {"g": graph_handler(build)}) as client:
+        tasks = [await client.submit("g", {"log": []}, session_id=SESSION) for _ in range(2)]
+        results = [await client.result(SESSION, task) for task in tasks]
+    assert sorted(len(result["log"]) for result in results) == [2, 3]
+    assert len(built) == 1
 
 
 @pytest.mark.parametrize("kind", ["in memory", "in Redis"])

@@ -18,7 +18,7 @@ from agents.items import ToolApprovalItem
 
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidDecision, InvalidField, TokenResolved
-from redis_state.integrations.openai_agents import durable, openai_handler
+from redis_state.integrations.openai_agents import approvals, durable, openai_handler
 from redis_state.models import TaskStatus
 from redis_state.worker import OpenPause, TaskClient, TaskContext
 from tests.support.agents.openai_agents import (
@@ -125,6 +125,28 @@ async def test_an_approval_may_hold_for_later_calls(store: RedisStateStore) -> N
         await client.approve(str(pauses["c"].pause_id), {"always": True})
         found = await client.result(SESSION, task, timeout_s=60)
     assert found == {"c": "paid c", "d": "paid d"}
+
+
+@pytest.mark.parametrize("terms", [{}, {"schema": int}], ids=["no schema", "a schema"])
+async def test_without_a_form_an_approval_that_says_more_rejects_the_call(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, terms: dict[str, Any]
+) -> None:
+    # As where jsonschema is not installed: with a type as schema no worker needs it.
+    monkeypatch.setattr(approvals, "find_spec", dict[str, Any]().get)
+    says: dict[str, Any] = {"a": 3}
+    if not terms:
+        says = {"a": "only 3", "b": {"amount": 3}, "c": {"always": True, "amount": 3}, "d": {}}
+    calls = [call("send", {"to": each}, each) for each in says]
+    agent = agent_of(scripted(calls, "done"), tools=[send])
+    async with pool(store, {"clerk": durably(agent, pauses=terms)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
+        pauses = await opened(client, task, len(says))
+        for name, value in says.items():
+            await client.approve(str(pauses[name].pause_id), value)
+        found = await client.result(SESSION, task, timeout_s=60)
+    why = "The approval has a value that nothing reads, so the tool was not called."
+    wanted = {"a": "paid a"} if terms else {"a": why, "b": why, "c": why, "d": "paid d"}
+    assert found == wanted
 
 
 async def test_agents_as_tools_wait_for_people_together_and_no_sibling_is_done_again(

@@ -13,7 +13,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("jsonschema", reason="needs the forms extra")
 pytest.importorskip("pydantic_ai", reason="needs the pydantic-ai extra")
 
-from pydantic_ai import DeferredToolRequests, RunContext
+from pydantic_ai import DeferredToolRequests, RunContext, Tool
 from pydantic_ai.capabilities import RequestInput
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
 from pydantic_ai.tools import DeferredToolResults
@@ -93,6 +93,33 @@ async def test_the_approvals_of_one_response_are_decided_in_any_order_by_one_win
         ("c", 3, {"decided_by": by}),
     ]
     assert (seen, looked) == ([0, 1], [1])
+
+
+async def test_an_approval_that_says_what_nobody_can_judge_denies_the_call(
+    store: RedisStateStore,
+) -> None:
+    paid: list[Any] = []
+
+    def pay(**given: Any) -> str:
+        paid.append(given)
+        return "paid"
+
+    # A reference into another document: the schema of some servers' tools, which is no form.
+    parts = {"amount": {"$ref": "https://example.com/amount.json"}}
+    schema = {"type": "object", "properties": parts}
+    tool = Tool[Any].from_schema(pay, "pay", "Pay.", schema)
+    tool.requires_approval = True
+    calls = [call("pay", {"amount": 5}, each) for each in "abc"]
+    agent = durable_agent(scripted(calls, "done"), tools=[tool])
+    async with pool(store, {"clerk": durably(agent)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
+        pauses = await opened(client, task, 3)
+        for name, value in {"a": "only 3", "b": None, "c": {"amount": 3}}.items():
+            await client.approve(str(pauses[name].pause_id), value)
+        found = await client.result(SESSION, task, timeout_s=60)
+    why = "The approval has a value that is no object of arguments, so the tool was not called."
+    assert found == {"a": why, "b": "paid", "c": "paid"}
+    assert sorted(each["amount"] for each in paid) == [3, 5]
 
 
 async def test_an_approval_that_a_tool_asks_for_times_out_as_its_terms_say(

@@ -194,6 +194,7 @@ def test_a_key_is_what_a_value_a_step_or_an_update_is_found_by() -> None:
         "PublishedValue.__init__",
         "TaskClient.value",
         "TaskContext.emit",
+        "TaskContext.keyed_branch",
         "TaskContext.keyed_step",
         "TaskContext.publish_value",
     }

@@ -98,13 +98,21 @@ class ThreadClaims:
             return found
         raise ThreadClaimed(thread_id, left_ms=found)
 
+    async def holder(self, thread_id: str) -> tuple[str, str]:
+        """Return who has the claim on a thread, empty for none, and its number. One read."""
+        return await self._holder(self.threads.keys(thread_id).thread)
+
+    async def _holder(self, key: str) -> tuple[str, str]:
+        found = await self._base.scripts.transport.commands.hmget(key, "owner", "epoch")
+        owner, epoch = ("" if part is None else part.decode() for part in found)
+        return owner, epoch
+
     async def _release_earlier(self, key: str, run: Run) -> None:
         """Release the claim of an earlier run: the task's lease has fenced it.
 
         Never that of a later one: then it is this run that stood still, and is fenced.
         """
-        found = await self._base.scripts.transport.commands.hmget(key, "owner", "epoch")
-        owner, epoch = ("" if part is None else part.decode() for part in found)
+        owner, epoch = await self._holder(key)
         task, _, rest = owner.partition(":")
         if rest and task == run.task and int(rest.partition(":")[0]) < run.epoch:
             await self._base.scripts.release_lease(key, owner=owner, epoch=int(epoch))
@@ -128,6 +136,10 @@ class ThreadClaim:
     def epoch(self) -> int:
         """The number of the claim, greater than that of every claim before; 0 outside its block."""
         return 0 if self._lease is None else self._lease.epoch
+
+    async def holder(self) -> tuple[str, str]:
+        """Return who has the thread now, empty for none, and the number of that claim."""
+        return await self._claims.holder(self.thread_id)
 
     async def take(self, run: Run | None = None) -> None:
         """Take the claim before its block is entered. Errors: ThreadClaimed."""

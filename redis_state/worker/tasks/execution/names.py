@@ -9,7 +9,9 @@ asyncio task that uses it.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
+from collections.abc import Iterable
 from contextvars import ContextVar
 from copy import copy
 from typing import Any, Self
@@ -19,6 +21,9 @@ from redis_state.models import UpdateType
 from redis_state.worker.tasks.recorded.call_order import CALLS
 from redis_state.worker.tasks.recorded.lanes import Lane
 from redis_state.worker.tasks.started import StartedRun
+
+# In a keyed branch: the branch's name, then its key, then what is done in it.
+_IN_KEYED_BRANCH = re.compile(r"(?:[^#]|##)*#[=~][^/]+/")
 
 
 class NameScope:
@@ -113,6 +118,24 @@ class CallNames:
         scope = NameScope(f"{self._here.ask('step', name)}/")
         made._scope, made._made_in = scope, WORKING.get()  # noqa: SLF001 - a copy of this object
         return made
+
+    def keyed_branch(self, name: str, key: str) -> Self:
+        """Make a part that its key finds. Each call of this counts the names in it from the start.
+
+        Errors: InvalidField.
+        """
+        if not key or "/" in key:
+            raise InvalidField("key", "needs text without a slash")
+        made = copy(self)
+        made._scope = NameScope(f"{self._here.keyed('step', name, key)}/")  # noqa: SLF001 - a copy of this object
+        return made
+
+    def pass_keyed_branches(self, recorded: Iterable[str]) -> None:
+        """Take what is recorded in keyed branches as used, and calls as made in any order."""
+        self._started.order.sequential = False
+        for entry in recorded:
+            if _IN_KEYED_BRANCH.match(entry.partition(":")[2]):
+                self.pass_over(entry)
 
     def ask(self, kind: str, name: str) -> str:
         """Return the entry of the current use of a name, and count it."""

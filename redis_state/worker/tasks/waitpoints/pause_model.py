@@ -112,20 +112,12 @@ class PauseRequest:
     ) -> PauseRequest:
         """Check what a handler asks. Errors: InvalidField names what cannot be used."""
         limits.known_options(PauseOptions, options)
-        name, key = options.get("name"), options.get("key")
-        for label, text in (("reason", reason), ("name", name), ("key", key)):
-            if not isinstance(text, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise InvalidField(label, f"text is needed, not {type(text).__name__}")
-        on_timeout = options.get("on_timeout", "fail")
-        if on_timeout not in ("fail", "reject", "resume"):
-            raise InvalidField("on_timeout", "needs fail, reject or resume")
-        if "default" in options and on_timeout != "resume":
-            raise InvalidField("default", "needs on_timeout='resume'")
-        form, given = _form(options), options.get("default")
-        default = codec.plain(given) if form is None else form_value(given)
-        if form is not None and on_timeout == "resume":
-            _check_default(form, default)
-        timeout_ms = _timeout_ms(settings, options.get("timeout"))
+        name = options.get("name")
+        _check_texts({"reason": reason, "name": name, "key": options.get("key")})
+        on_timeout = _on_timeout(options)
+        form = _form(options)
+        default = _default(options, form)
+        timeout_ms = _timeout_ms(settings.task_pause_ttl, settings.active_task_ttl, options)
         return cls(
             name=reason if name is None else name,
             reason=reason,
@@ -157,6 +149,24 @@ class PauseRequest:
         """Return what its update says beside what every pause's says."""
         form = {} if self.form is None else {"schema": self.form.schema}
         return form | ({} if self.ballot is None else self.ballot.report())
+
+
+def check_pause_options(field: str, options: Mapping[str, Any]) -> None:
+    """Check what can be checked of a pause's options before there is a task.
+
+    How long its task may live is checked when it is opened. Errors: InvalidField.
+    """
+    known = PauseOptions.__optional_keys__ | PauseOptions.__required_keys__
+    if unknown := options.keys() - known:
+        found = f"{min(unknown, key=str)!r} is no option of a pause: {', '.join(sorted(known))}"
+        raise InvalidField(field, found)
+    given = cast("PauseOptions", options)
+    _check_texts({name: options.get(name) for name in ("name", "key")})
+    _on_timeout(given)
+    _default(given, _form(given))
+    _tags(given.get("tags", ()))
+    longest = timedelta(seconds=limits.LONGEST_S)
+    Ballot.read(given, timeout_ms=_timeout_ms(longest, longest, given))
 
 
 def notice(state: TaskState, content: dict[str, Any]) -> StateUpdate:
@@ -258,13 +268,34 @@ def _form(options: PauseOptions) -> PauseForm | None:
     return None if given is None else PauseForm.read(given)
 
 
-def _check_default(form: PauseForm, default: Any) -> None:
-    try:
-        form.typed(default)
-    except InvalidDecision as error:
-        raise InvalidField(
-            "default", f"does not fit the schema: {error.path}: {error.rule}"
-        ) from None
+def _check_texts(given: Mapping[str, object]) -> None:
+    for label, text in given.items():
+        if not isinstance(text, str | None):
+            raise InvalidField(label, f"text is needed, not {type(text).__name__}")
+
+
+def _on_timeout(options: PauseOptions) -> OnTimeout:
+    on_timeout = options.get("on_timeout", "fail")
+    if on_timeout not in ("fail", "reject", "resume"):
+        raise InvalidField("on_timeout", "needs fail, reject or resume")
+    if "default" in options and on_timeout != "resume":
+        raise InvalidField("default", "needs on_timeout='resume'")
+    return on_timeout
+
+
+def _default(options: PauseOptions, form: PauseForm | None) -> Any:
+    given = options.get("default")
+    if form is None:
+        return codec.plain(given)
+    default = form_value(given)
+    if options.get("on_timeout") == "resume":
+        try:
+            form.typed(default)
+        except InvalidDecision as error:
+            raise InvalidField(
+                "default", f"does not fit the schema: {error.path}: {error.rule}"
+            ) from None
+    return default
 
 
 def _tags(tags: Sequence[str]) -> list[str]:
@@ -274,10 +305,10 @@ def _tags(tags: Sequence[str]) -> list[str]:
     return list(tags)
 
 
-def _timeout_ms(settings: Settings, timeout: timedelta | None) -> int:
-    longest = settings.active_task_ttl
+def _timeout_ms(usual: timedelta, longest: timedelta, options: PauseOptions) -> int:
+    timeout = options.get("timeout")
     if timeout is None:
-        return ms(min(settings.task_pause_ttl, longest))
+        return ms(min(usual, longest))
     if not isinstance(timeout, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidField("timeout", f"a timedelta is needed, not {type(timeout).__name__}")
     if not timedelta() < timeout <= longest:
