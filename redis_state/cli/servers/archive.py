@@ -42,6 +42,7 @@ archive: typer.Typer = typer.Typer(
 app.add_typer(archive)
 
 Session = Annotated[str | None, typer.Option("--session", help="Only this session.")]
+_PAGE = 500
 
 
 @asynccontextmanager
@@ -161,8 +162,8 @@ def show(
             state = await reader.task(session, task)
             if state is None:
                 raise TaskUnknown(task)
-            updates, missed = await _updates(reader, session, task)
-            return task_document(state) | {"updates": updates, "missed": missed}
+            found = await _updates(reader, session, task=task)
+            return task_document(state) | {"updates": found.updates, "missed": found.missed}
 
     found = run(look())
     if as_json:
@@ -172,8 +173,41 @@ def show(
     print_table(("what", "is"), list(found.items()), none="")
     rows = [(each["at"], each["type"], brief(each["content"])) for each in updates]
     print_table(("at", "update", "content"), rows, none="no updates")
-    if missed != 0:
-        print_line(f"{'some' if missed is None else missed} updates of the session are missing")
+    _print_missed(missed)
+
+
+@archive.command()
+def updates(
+    session: Annotated[str, typer.Argument(metavar="SESSION")],
+    after: Annotated[
+        str | None, typer.Option(help="Only what follows this cursor; else from the first one.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most.")] = 1000,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the first updates of a session, of the archive and Redis, also of one without tasks.
+
+    It says how many after the cursor, or between them, neither has any more, and from which cursor
+    on more follow.
+    """
+
+    async def look() -> _ReadUpdates:
+        async with _reading(url) as (_, reader):
+            return await _updates(reader, session, after=after, limit=limit)
+
+    found = run(look())
+    if as_json:
+        print_json(found._asdict())
+        return
+    rows = [
+        (each["at"], each["task_id"], each["type"], brief(each["content"]))
+        for each in found.updates
+    ]
+    print_table(("at", "task", "update", "content"), rows, none="no updates")
+    _print_missed(found.missed)
+    if found.more:
+        print_line(harmless(f"more follow: --after {found.cursor}"))
 
 
 @archive.command()
@@ -415,16 +449,36 @@ def _artifact(kept: KeptArtifact) -> dict[str, Any]:
     return ref | {"made_at": made_at, "stored": kept.stored}
 
 
+class _ReadUpdates(NamedTuple):
+    """Updates that were read, and how many the session lacks among them: None for some."""
+
+    updates: list[dict[str, Any]]
+    missed: int | None
+    cursor: str | None
+    more: bool
+
+
+def _print_missed(missed: int | None) -> None:
+    if missed != 0:
+        print_line(f"{'some' if missed is None else missed} updates of the session are missing")
+
+
 async def _updates(
-    reader: ArchiveReader, session: str, task: str
-) -> tuple[list[dict[str, Any]], int | None]:
-    """Read all updates of a task; return also how many its session lacks, None for some."""
+    reader: ArchiveReader,
+    session: str,
+    *,
+    task: str | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+) -> _ReadUpdates:
+    """Read updates of a session, or of one of its tasks, up to a limit."""
     found: list[dict[str, Any]] = []
     missed: int | None = 0
-    after, at_end = None, False
-    while not at_end:
+    at_end = False
+    while not at_end and (limit is None or len(found) < limit):
+        most = _PAGE if limit is None else min(_PAGE, limit - len(found))
         try:
-            page = await reader.updates(session, after=after, limit=500, task_id=task)
+            page = await reader.updates(session, after=after, limit=most, task_id=task)
         except CursorGap as gap:
             if gap.resume_after == after:
                 raise
@@ -433,7 +487,18 @@ async def _updates(
             continue
         found += [update_document(each.value, each.cursor) for each in page.entries]
         after, at_end = page.cursor, page.at_end
-    return found, missed
+    more = not at_end and await _has_more(reader, session, task, after)
+    return _ReadUpdates(found, missed, after, more)
+
+
+async def _has_more(
+    reader: ArchiveReader, session: str, task: str | None, after: str | None
+) -> bool:
+    try:
+        page = await reader.updates(session, after=after, limit=1, task_id=task)
+    except CursorGap:
+        return True
+    return bool(page.entries) or not page.at_end
 
 
 def _listed(task: ArchivedTask) -> _ShownTask:
