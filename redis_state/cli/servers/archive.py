@@ -28,6 +28,7 @@ from redis_state.cli.output import (
     print_table,
 )
 from redis_state.cli.servers.archiving import archive_due, follow_until_ended
+from redis_state.cli.tasks.filters import read_moment
 from redis_state.documents import task_document, update_document
 from redis_state.erasure import ReleaseReport, release_held
 from redis_state.errors import ConfigError, CursorGap, TaskUnknown
@@ -113,6 +114,14 @@ def tasks(
     session: Session = None,
     handler: Annotated[str | None, typer.Option(help="Only of this handler.")] = None,
     status: Annotated[list[TaskStatus] | None, typer.Option(help="May be repeated.")] = None,
+    trace: Annotated[str | None, typer.Option(help="Only of this trace.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only those ended since: 30m, 2h, 7d, or an ISO time."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only those ended before: likewise.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
     url: Url = None,
     as_json: AsJson = False,
@@ -121,13 +130,17 @@ def tasks(
 
     async def look() -> list[_ShownTask]:
         found: list[_ShownTask] = []
+        ended_after, ended_before = read_moment("--since", since), read_moment("--until", until)
         async with _reading(url) as (_, reader):
             after: TaskEnd | None = None
             while left := limit - len(found):
                 page = await reader.find(
                     session_id=session,
                     handler=handler,
+                    trace_id=trace,
                     status=status or (),
+                    ended_after=ended_after,
+                    ended_before=ended_before,
                     after=after,
                     limit=left,
                 )
