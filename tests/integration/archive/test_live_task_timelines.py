@@ -77,16 +77,16 @@ def ids(found: list[Timeline]) -> list[str]:
     return [each.value.update_id for page in found for each in page.updates]
 
 
-@pytest.mark.parametrize("limit", [1, 100])
 async def test_rows_of_a_log_that_has_expired_are_those_of_the_archive(
-    live: RedisStateStore, archive: Archive, limit: int
+    live: RedisStateStore, archive: Archive
 ) -> None:
     task, known = await paused(live, archive)
     await expire(live)
     async with over_http(live) as over:
-        found = await pages(over.http, task, limit=limit)
-        assert ids(found) == known
-        assert not any(page.missed or page.incomplete or page.task.archived for page in found)
+        for limit in (1, 100):
+            found = await pages(over.http, task, limit=limit)
+            assert ids(found) == known
+            assert not any(page.missed or page.incomplete or page.task.archived for page in found)
         # It begins again with other rows.
         await ended(live)
         await tell(live, 1, task=task)
@@ -96,7 +96,8 @@ async def test_rows_of_a_log_that_has_expired_are_those_of_the_archive(
         order = int(await send(live, "HGET", record, "order"))
         long_ago = order - int(live.settings.updates_ttl.total_seconds() * 1_000_000)
         await send(live, "HSET", record, "order", long_ago)
-        assert ids(await pages(over.http, task, limit=limit)) == [*known, new]
+        for limit in (1, 100):
+            assert ids(await pages(over.http, task, limit=limit)) == [*known, new]
         # A page that was read before is continued in the log of now.
         rest = await over.http.timeline(SESSION, task, after=found[-1].cursor)
         assert rest is not None

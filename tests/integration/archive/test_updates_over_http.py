@@ -107,23 +107,23 @@ async def test_a_command_lists_the_updates_of_a_session_without_tasks(
     assert (await run("none")).out.strip() == "no updates"
 
 
-@pytest.mark.parametrize("limit", [1, 100])
 async def test_a_cursor_goes_from_the_archive_to_the_live_stream(
-    live: RedisStateStore, archive: Archive, limit: int
+    live: RedisStateStore, archive: Archive
 ) -> None:
     ids = await archived_alone(live, archive, 4)
     await tell(live, 2)
     ids += [each.update_id for each in await live.list_updates(SESSION)]
     async with over_http(live) as over:
-        assert await read_all(over, limit=limit) == ids
-        assert await read_all(over, limit=limit, task_id="t") == ids
-        assert await read_all(over, limit=limit, task_id="other") == []
+        for limit in (1, 100):
+            assert await read_all(over, limit=limit) == ids
+            assert await read_all(over, limit=limit, task_id="t") == ids
+        assert await read_all(over, task_id="other") == []
         first = await over.http.read_updates(SESSION, limit=1)
         # The stream has these rows no more, and says so. The pages have them.
         with pytest.raises(CursorGap):
             async with aclosing(over.http.watch_updates(SESSION, after=first.cursor)) as stream:
                 await anext(stream)
-        assert await read_all(over, after=first.cursor, limit=limit) == ids[1:]
+        assert await read_all(over, after=first.cursor) == ids[1:]
         page = await over.http.read_updates(SESSION, after=first.cursor)
         while not page.at_end:
             page = await over.http.read_updates(SESSION, after=page.cursor)
