@@ -56,6 +56,7 @@ from redis_state.gateway.routes import (
     sessions,
     socket,
     tasks,
+    updates,
     workers,
 )
 from redis_state.gateway.runtime import PerLoop
@@ -68,6 +69,7 @@ from redis_state.worker import TaskClient
 OPERATIONS: tuple[Operation, ...] = (
     *sessions.OPERATIONS,
     *events.OPERATIONS,
+    *updates.OPERATIONS,
     *tasks.OPERATIONS,
     *changes.OPERATIONS,
     *gathering.OPERATIONS,

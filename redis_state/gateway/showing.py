@@ -5,11 +5,13 @@ Without a filter everything is shown. A hidden part is None; an error's status s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from redis_state.gateway.calls import ApiCall
+from redis_state.gateway.documents import row_document
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
+from redis_state.stores.sessions.session_log import Entry
 
 
 def shown_content(
@@ -71,3 +73,13 @@ def shown_pause(call: ApiCall, document: Mapping[str, Any]) -> dict[str, Any]:
         "payload": row.get("payload"),
         "schema": row.get("schema"),
     }
+
+
+def shown_rows(call: ApiCall, entries: Sequence[Entry[StateUpdate]]) -> list[dict[str, Any]]:
+    """Return the documents of the updates that this caller sees."""
+    visible = call.services.visible
+    shown = [
+        (entry, entry.value if visible is None else visible(call.principal, entry.value))
+        for entry in entries
+    ]
+    return [row_document(entry, update) for entry, update in shown if update is not None]

@@ -50,7 +50,8 @@ class Timeline:
     """All that is known of a task's runs.
 
     ``updates`` are a page of its updates: ``cursor`` reads on after them, ``at_end`` says that
-    there are no more yet. ``missed`` counts those before the page that are not kept any more.
+    there are no more yet. ``missed`` counts those before the page that are not kept any more. One
+    that is ``incomplete`` may lack those that are only in the archive, which could not be read.
     """
 
     task: TaskView
@@ -61,6 +62,7 @@ class Timeline:
     missed: int | None
     cursor: str
     at_end: bool
+    incomplete: bool = False
 
 
 def read_state(said: Mapping[str, Any]) -> TaskState:
@@ -185,6 +187,7 @@ def read_timeline(session_id: str, said: Mapping[str, Any]) -> Timeline:
         missed=said["missed"],
         cursor=said["cursor"],
         at_end=said["at_end"],
+        incomplete=bool(said.get("incomplete")),
     )
 
 

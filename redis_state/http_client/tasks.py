@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar, Unpack
 
 from redis_state import limits
-from redis_state.errors import InvalidField, InvalidTransition, TaskUnknown
+from redis_state.errors import CommandRefused, InvalidField, InvalidTransition, TaskUnknown
 from redis_state.http_client.documents import (
     TaskTree,
     Timeline,
@@ -18,6 +18,7 @@ from redis_state.http_client.documents import (
     read_counts,
     read_full_step,
     read_report,
+    read_row,
     read_session,
     read_state,
     read_step,
@@ -27,11 +28,19 @@ from redis_state.http_client.documents import (
     read_view,
     read_worker,
 )
+from redis_state.http_client.problems import gap_of
 from redis_state.http_client.requests import LONGEST_KEY, Ask, GatewayCaller, key_of, no_route
-from redis_state.models import SteeringEvent, SteeringEventType, TaskState, TaskStatus
+from redis_state.models import (
+    StateUpdate,
+    SteeringEvent,
+    SteeringEventType,
+    TaskState,
+    TaskStatus,
+)
 from redis_state.models.attributes import Attributes
 from redis_state.models.steering import steering_event
 from redis_state.models.tasks import new_id
+from redis_state.stores.sessions.session_log import EntryPage
 from redis_state.worker import (
     Archived,
     BulkAction,
@@ -134,6 +143,30 @@ class HttpTasks:
         query += [] if after is None else [("after", after)]
         found = await self._caller.call(_task(session_id, task_id, "timeline", query=query))
         return None if found is None else read_timeline(session_id, found)
+
+    async def read_updates(
+        self,
+        session_id: str,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        task_id: str | None = None,
+    ) -> EntryPage[StateUpdate]:
+        """Return updates of a session after a cursor, oldest first, from the archive and Redis.
+
+        See `ArchiveReader.updates`: the gateway reads its archive, if it has one. With ``task_id``
+        a page may be empty before the end. The cursors are those of `watch_updates`. Errors:
+        CursorGap if neither has what follows the cursor: read on after its ``resume_after``.
+        """
+        query = [("limit", str(limits.count("limit", limit)))]
+        query += [] if after is None else [("after", after)]
+        query += [] if task_id is None else [("task", task_id)]
+        path = ("sessions", _id("session_id", session_id), "updates")
+        found = await self._caller.call(Ask("GET", path, query, missing=_not_readable))
+        if found["gap"] is not None:
+            raise gap_of(found["gap"], cursor=after or "0")
+        entries = [read_row(session_id, row) for row in found["rows"]]
+        return EntryPage(entries, found["cursor"], at_end=found["at_end"])
 
     async def snapshots(self, session_id: str, task_id: str) -> list[StepSnapshot]:
         """List the recorded steps of a task in order, without the results."""
@@ -352,6 +385,10 @@ async def _all_of(calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
             return await call()
 
     return await asyncio.gather(*map(one, calls))
+
+
+def _not_readable() -> CommandRefused:
+    return CommandRefused("the caller may not read this, or the gateway is older than this client")
 
 
 def _task(session_id: str, task_id: str, *more: str, query: Sequence[tuple[str, str]] = ()) -> Ask:

@@ -28,6 +28,7 @@ from redis_state.cli.output import (
     print_table,
 )
 from redis_state.cli.servers.archiving import archive_due, follow_until_ended
+from redis_state.cli.tasks.filters import read_moment
 from redis_state.documents import task_document, update_document
 from redis_state.erasure import ReleaseReport, release_held
 from redis_state.errors import ConfigError, CursorGap, TaskUnknown
@@ -42,6 +43,7 @@ archive: typer.Typer = typer.Typer(
 app.add_typer(archive)
 
 Session = Annotated[str | None, typer.Option("--session", help="Only this session.")]
+_PAGE = 500
 
 
 @asynccontextmanager
@@ -112,6 +114,14 @@ def tasks(
     session: Session = None,
     handler: Annotated[str | None, typer.Option(help="Only of this handler.")] = None,
     status: Annotated[list[TaskStatus] | None, typer.Option(help="May be repeated.")] = None,
+    trace: Annotated[str | None, typer.Option(help="Only of this trace.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only those ended since: 30m, 2h, 7d, or an ISO time."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only those ended before: likewise.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
     url: Url = None,
     as_json: AsJson = False,
@@ -120,13 +130,17 @@ def tasks(
 
     async def look() -> list[_ShownTask]:
         found: list[_ShownTask] = []
+        ended_after, ended_before = read_moment("--since", since), read_moment("--until", until)
         async with _reading(url) as (_, reader):
             after: TaskEnd | None = None
             while left := limit - len(found):
                 page = await reader.find(
                     session_id=session,
                     handler=handler,
+                    trace_id=trace,
                     status=status or (),
+                    ended_after=ended_after,
+                    ended_before=ended_before,
                     after=after,
                     limit=left,
                 )
@@ -161,8 +175,8 @@ def show(
             state = await reader.task(session, task)
             if state is None:
                 raise TaskUnknown(task)
-            updates, missed = await _updates(reader, session, task)
-            return task_document(state) | {"updates": updates, "missed": missed}
+            found = await _updates(reader, session, task=task)
+            return task_document(state) | {"updates": found.updates, "missed": found.missed}
 
     found = run(look())
     if as_json:
@@ -172,8 +186,41 @@ def show(
     print_table(("what", "is"), list(found.items()), none="")
     rows = [(each["at"], each["type"], brief(each["content"])) for each in updates]
     print_table(("at", "update", "content"), rows, none="no updates")
-    if missed != 0:
-        print_line(f"{'some' if missed is None else missed} updates of the session are missing")
+    _print_missed(missed)
+
+
+@archive.command()
+def updates(
+    session: Annotated[str, typer.Argument(metavar="SESSION")],
+    after: Annotated[
+        str | None, typer.Option(help="Only what follows this cursor; else from the first one.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most.")] = 1000,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the first updates of a session, of the archive and Redis, also of one without tasks.
+
+    It says how many after the cursor, or between them, neither has any more, and from which cursor
+    on more follow.
+    """
+
+    async def look() -> _ReadUpdates:
+        async with _reading(url) as (_, reader):
+            return await _updates(reader, session, after=after, limit=limit)
+
+    found = run(look())
+    if as_json:
+        print_json(found._asdict())
+        return
+    rows = [
+        (each["at"], each["task_id"], each["type"], brief(each["content"]))
+        for each in found.updates
+    ]
+    print_table(("at", "task", "update", "content"), rows, none="no updates")
+    _print_missed(found.missed)
+    if found.more:
+        print_line(harmless(f"more follow: --after {found.cursor}"))
 
 
 @archive.command()
@@ -415,16 +462,36 @@ def _artifact(kept: KeptArtifact) -> dict[str, Any]:
     return ref | {"made_at": made_at, "stored": kept.stored}
 
 
+class _ReadUpdates(NamedTuple):
+    """Updates that were read, and how many the session lacks among them: None for some."""
+
+    updates: list[dict[str, Any]]
+    missed: int | None
+    cursor: str | None
+    more: bool
+
+
+def _print_missed(missed: int | None) -> None:
+    if missed != 0:
+        print_line(f"{'some' if missed is None else missed} updates of the session are missing")
+
+
 async def _updates(
-    reader: ArchiveReader, session: str, task: str
-) -> tuple[list[dict[str, Any]], int | None]:
-    """Read all updates of a task; return also how many its session lacks, None for some."""
+    reader: ArchiveReader,
+    session: str,
+    *,
+    task: str | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+) -> _ReadUpdates:
+    """Read updates of a session, or of one of its tasks, up to a limit."""
     found: list[dict[str, Any]] = []
     missed: int | None = 0
-    after, at_end = None, False
-    while not at_end:
+    at_end = False
+    while not at_end and (limit is None or len(found) < limit):
+        most = _PAGE if limit is None else min(_PAGE, limit - len(found))
         try:
-            page = await reader.updates(session, after=after, limit=500, task_id=task)
+            page = await reader.updates(session, after=after, limit=most, task_id=task)
         except CursorGap as gap:
             if gap.resume_after == after:
                 raise
@@ -433,7 +500,18 @@ async def _updates(
             continue
         found += [update_document(each.value, each.cursor) for each in page.entries]
         after, at_end = page.cursor, page.at_end
-    return found, missed
+    more = not at_end and await _has_more(reader, session, task, after)
+    return _ReadUpdates(found, missed, after, more)
+
+
+async def _has_more(
+    reader: ArchiveReader, session: str, task: str | None, after: str | None
+) -> bool:
+    try:
+        page = await reader.updates(session, after=after, limit=1, task_id=task)
+    except CursorGap:
+        return True
+    return bool(page.entries) or not page.at_end
 
 
 def _listed(task: ArchivedTask) -> _ShownTask:

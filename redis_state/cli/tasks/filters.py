@@ -58,8 +58,8 @@ def filters(
         "status": status or None,
         "handler": handler,
         "attributes": read_attributes(attribute),
-        "created_after": _moment("--since", since),
-        "created_before": _moment("--until", until),
+        "created_after": read_moment("--since", since),
+        "created_before": read_moment("--until", until),
     }
 
 
@@ -82,7 +82,8 @@ def _value(text: str) -> Any:
     return value if isinstance(value, str | int) else text
 
 
-def _moment(option: str, text: str | None) -> datetime | None:
+def read_moment(option: str, text: str | None) -> datetime | None:
+    """Read an age or an ISO time. Errors: InvalidField, which names the option."""
     if text is None:
         return None
     try:

@@ -133,6 +133,15 @@ class TimelineQuery(PageQuery):
     """Which page of a task's updates."""
 
 
+class UpdatesQuery(PageQuery):
+    """Which page of a session's updates."""
+
+    after: str | None = Field(
+        default=None, description="A cursor of a page, or of a stream of events, or 0 for all."
+    )
+    task: str | None = Field(default=None, description="Only of this task.")
+
+
 class QueueKeysQuery(_Given):
     """How many keys of a queue."""
 

@@ -56,6 +56,7 @@ from redis_state.gateway.results.tasks import (
     CompensationResult,
     DeadResult,
     FullStepResult,
+    GapResult,
     RowResult,
     RunningResult,
     StateResult,
@@ -67,6 +68,7 @@ from redis_state.gateway.results.tasks import (
     TasksResult,
     TimelineResult,
     TreeResult,
+    UpdatesResult,
 )
 from redis_state.gateway.results.workers import WorkerResult, WorkersResult
 
@@ -86,6 +88,7 @@ __all__ = [
     "EscalationResult",
     "FoundValueResult",
     "FullStepResult",
+    "GapResult",
     "GatheredResult",
     "HealthResult",
     "KeyLimitsResult",
@@ -123,6 +126,7 @@ __all__ = [
     "TasksResult",
     "TimelineResult",
     "TreeResult",
+    "UpdatesResult",
     "ValueResult",
     "ValuesResult",
     "WorkerResult",

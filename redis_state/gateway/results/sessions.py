@@ -11,6 +11,7 @@ class SessionResult(ResultShape):
     """A session, and how many tasks of each status it has.
 
     An ``archived`` one is in the archive alone. Of an ``incomplete`` one the newest are counted.
+    One without tasks has updates.
     """
 
     session_id: str

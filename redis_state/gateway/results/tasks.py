@@ -187,10 +187,31 @@ class RowResult(ResultShape):
     at: datetime
 
 
+class GapResult(ResultShape):
+    """Updates that are not kept any more: how many, if that is known, why, and where they end."""
+
+    missed: int | None
+    reason: str
+    resume_after: str
+
+
+class UpdatesResult(ResultShape):
+    """A page of a session's updates, of the archive and Redis. ``cursor`` reads on after them.
+
+    ``gap`` is what is missing before them: neither has it. At the end there are no more yet.
+    """
+
+    rows: list[RowResult]
+    gap: GapResult | None
+    cursor: str
+    at_end: bool
+
+
 class TimelineResult(ResultShape):
     """Everything that is known of a task's runs. ``rows`` are a page of its updates.
 
-    ``missed`` counts the updates before this page that retention has removed.
+    ``missed`` counts the updates before this page that retention has removed. One that is
+    ``incomplete`` may lack updates that are only in the archive, which could not be read.
     """
 
     task: TaskResult
@@ -201,3 +222,4 @@ class TimelineResult(ResultShape):
     missed: int | None
     cursor: str
     at_end: bool
+    incomplete: bool

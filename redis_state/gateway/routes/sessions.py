@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 
 from starlette.responses import Response
 
@@ -42,7 +43,10 @@ async def list_sessions(call: ApiCall) -> Response:
 
 
 async def read_session(call: ApiCall) -> Response:
-    """Read how many tasks of each status a session has: in Redis, else in the archive."""
+    """Read how many tasks of each status a session has: in Redis, else in the archive.
+
+    One that has updates alone has no tasks.
+    """
     session_id = call.path["session"]
     counts, is_gone = await asyncio.gather(_counts(call, session_id), _is_gone(call, session_id))
     archived = incomplete = False
@@ -53,7 +57,7 @@ async def read_session(call: ApiCall) -> Response:
             # The index of tasks may still list some that have expired.
             counts = dict.fromkeys(counts, 0) | Counter(task.status.value for task in tasks)
     if not any(counts.values()):
-        raise not_found()
+        archived = await _has_updates_alone(call, session_id)
     return answer(
         {
             "session_id": session_id,
@@ -69,7 +73,7 @@ async def read_trees(call: ApiCall) -> Response:
     """Read the tasks of a session as trees: which task spawned which. Archived ones too."""
     tasks, incomplete = await tasks_of_session(call.store, call.path["session"])
     if not tasks:
-        raise not_found()
+        await _has_updates_alone(call, call.path["session"])
     known = {task.task_id for task in tasks}
     roots = [task for task in tasks if parent_of(task) not in known]
     trees, is_cut = branch_documents(roots, tasks)
@@ -122,6 +126,19 @@ async def _is_gone(call: ApiCall, session_id: str) -> bool:
         return False
     # Tasks of a host are not counted, and are no reason to read the archive.
     return key is None or not await call.store.list_tasks(session_id)
+
+
+async def _has_updates_alone(call: ApiCall, session_id: str) -> bool:
+    """Return whether those of a session without tasks are archived alone. Errors: 404 for none."""
+    head = await call.store.updates.page(session_id, after=None, limit=1, task_id=None)
+    if head.entries or not head.at_end:
+        return False
+    if call.store.settings.archive_url is not None:
+        reader = call.store.archive
+        found = await reader.soon(partial(reader.session, session_id))
+        if found is not None and found.updates:
+            return True
+    raise not_found()
 
 
 async def _counts(call: ApiCall, session_id: str) -> dict[str, int]:

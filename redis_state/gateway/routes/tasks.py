@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from starlette.responses import Response
 
-from redis_state.errors import CorruptState, CursorGap, InvalidField, TaskUnknown
+from redis_state.errors import CorruptState, InvalidField, TaskUnknown
 from redis_state.gateway.answers import answer, forbidden, not_found
-from redis_state.gateway.archived_updates import archived_updates
+from redis_state.gateway.archived_updates import (
+    archived_updates,
+    updates_of_task,
+    updates_over_gap,
+)
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
 from redis_state.gateway.chosen import check_chosen, chosen_by
@@ -20,7 +23,6 @@ from redis_state.gateway.documents import (
     branch_documents,
     compensation_document,
     pause_document,
-    row_document,
     step_document,
     summary_document,
     view_document,
@@ -45,9 +47,9 @@ from redis_state.gateway.results import (
     TasksResult,
     TimelineResult,
 )
-from redis_state.gateway.showing import shown_pause, shown_task
+from redis_state.gateway.showing import shown_pause, shown_rows, shown_task
 from redis_state.models import StateUpdate, TaskState, TaskStatus
-from redis_state.stores.sessions.session_log import Entry, EntryPage
+from redis_state.stores.sessions.session_log import EntryPage
 from redis_state.worker import Archived, TaskView
 from redis_state.worker.client.submitted import check_submitted
 from redis_state.worker.tasks.views.branches import tasks_of_branch
@@ -187,20 +189,27 @@ async def read_rows(call: ApiCall) -> Response:
 
 
 async def _task_and_rows(call: ApiCall, view: TaskView) -> dict[str, Any]:
-    query, missed = call.query_as(TimelineQuery), None
-    read = partial(_updates, call, archived=view.archived, limit=query.limit)
-    try:
-        page = await read(query.after)
-    except CursorGap as gap:
-        missed = gap.missed
-        page = await read(gap.resume_after)
+    query, (session_id, task_id) = call.query_as(TimelineQuery), call.task
+    if view.archived:
+        read = partial(_archived_page, call, query.limit)
+        found = await updates_over_gap(read, query.after)
+    else:
+        found = await updates_of_task(
+            call.store, session_id, task_id, after=query.after, limit=query.limit
+        )
     return {
         "task": shown_task(call, view_document(view)),
-        "rows": _rows(call, page.entries),
-        "missed": missed,
-        "cursor": page.cursor,
-        "at_end": page.at_end,
+        "rows": shown_rows(call, found.page.entries),
+        "missed": found.missed,
+        "cursor": found.page.cursor,
+        "at_end": found.page.at_end,
+        "incomplete": found.incomplete,
     }
+
+
+async def _archived_page(call: ApiCall, limit: int, after: str | None) -> EntryPage[StateUpdate]:
+    session_id, task_id = call.task
+    return await archived_updates(call.store, session_id, after=after, limit=limit, task_id=task_id)
 
 
 async def list_snapshots(call: ApiCall) -> Response:
@@ -240,30 +249,11 @@ def _archived(call: ApiCall, wanted: Archived) -> Archived:
     return wanted
 
 
-async def _updates(
-    call: ApiCall, after: str | None, *, archived: bool, limit: int
-) -> EntryPage[StateUpdate]:
-    """Read a page of a task's updates, of an archived task from the archive too."""
-    session_id, task_id = call.task
-    if not archived:
-        return await call.store.read_updates(session_id, after=after, task_id=task_id, limit=limit)
-    return await archived_updates(call.store, session_id, after=after, limit=limit, task_id=task_id)
-
-
 async def _found(call: ApiCall) -> TaskView:
     view = await call.client.inspect(*call.task)
     if view is None:
         raise TaskUnknown(call.task[1])
     return view
-
-
-def _rows(call: ApiCall, entries: Sequence[Entry[StateUpdate]]) -> list[dict[str, Any]]:
-    visible = call.services.visible
-    shown = [
-        (entry, entry.value if visible is None else visible(call.principal, entry.value))
-        for entry in entries
-    ]
-    return [row_document(entry, update) for entry, update in shown if update is not None]
 
 
 def _read(path: str, endpoint: Any, summary: str, result: Any, **more: Any) -> Operation:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -14,6 +15,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 import psycopg
 
 from redis_state import RedisStateStore, Settings
+from redis_state.archive.model import ArchiveBatch
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive
 from redis_state.archive.retaining import Retainer
@@ -22,6 +24,7 @@ from redis_state.models import TaskStatus
 from tests.support.commands import Ran, cli
 from tests.support.processes.pools import SESSION
 from tests.support.servers.postgres import OwnPostgres
+from tests.support.tasks.archived_tasks import sample_task
 from tests.support.tasks.archives import archived, ended, expected
 
 pytestmark = pytest.mark.worker
@@ -124,3 +127,26 @@ async def test_one_process_keeps_the_retention_at_a_time(
         assert await Retainer(store, archive).run_once() is None
     async with RedisStateStore(archiving) as store:
         assert await Retainer(store, archive).run_once() is None
+
+
+async def test_tasks_are_listed_by_their_trace_and_the_time_of_their_end(
+    archive: Archive, settings: Settings, archive_url: str
+) -> None:
+    async def ids(*arguments: str) -> list[str]:
+        asked = ("archive", "tasks", *arguments, "--json")
+        ran = await cli(settings, *asked, REDIS_STATE_ARCHIVE_URL=archive_url)
+        return [each["task_id"] for each in ran.document]
+
+    tasks = [
+        replace(sample_task("s", "old", 1), trace_id="x"),
+        replace(sample_task("s", "new", 1), trace_id="y", ended_at=datetime.now(UTC)),
+    ]
+    await archive.write(ArchiveBatch(tasks=tasks))
+    old = tasks[0].ended_at.isoformat()
+    assert await ids() == ["new", "old"]
+    assert (await ids("--trace", "x"), await ids("--trace", "z")) == (["old"], [])
+    assert (await ids("--since", "1h"), await ids("--until", "1h")) == (["new"], ["old"])
+    assert (await ids("--since", old, "--until", "1h"), await ids("--until", old)) == (["old"], [])
+    wrong = ("archive", "tasks", "--since", "yesterday")
+    ran = await cli(settings, *wrong, REDIS_STATE_ARCHIVE_URL=archive_url)
+    assert (ran.status, "--since" in ran.err) == (2, True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,22 +86,87 @@ async def test_pandas_reads_with_the_code_of_the_guide_what_duckdb_reads(tmp_pat
         tasks = [sample_task("s", str(n), version) for n in range(5)]
         sessions = [SessionRows(f"s{version}", None, rows)]
         await archive.write(ArchiveBatch(tasks, sessions, records))
-    (code,) = re.findall(r"```python\n(import json\n.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)
     for _ in range(2):
-        named: dict[str, Any] = {}
-        exec(code.replace("/folder/", f"{tmp_path}/"), named)  # noqa: S102 - the guide's
+        named = _pandas_code(tmp_path.as_uri())
         counts = [(*key, count) for key, count in named["counts"].items()]
         asked = duckdb.connect().execute(_query(tmp_path)).fetchall()
         assert counts == asked == [("h", "FAILED", 5)]
-        found = named["read_archive"](tmp_path / "namespace=rs", "records")
+        found = named["read_archive"](f"{tmp_path.as_uri()}/namespace=rs", "records")
         found = found[found["kind"] == "trajectory"].sort_values(["owner", "born", "n", "key"])
         asked = duckdb.connect().execute(_query(tmp_path, "records")).fetchall()
         states = list(zip(found["owner"], found["key"], found["at"], found["data"], strict=True))
         assert [(owner, key, at, data.decode()) for owner, key, at, data in states] == asked
         assert [data for _, _, _, data in states] == [b"4"] * 3
-        updates = named["read_archive"](tmp_path / "namespace=rs", "updates")
+        updates = named["read_archive"](f"{tmp_path.as_uri()}/namespace=rs", "updates")
         assert sorted(updates["data"]) == [b"[1]"] * 4
         await archive.compact()
+
+
+async def test_pandas_leaves_out_rows_that_were_lost_and_finds_nothing_in_no_files(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("pandas", reason="needs pandas")
+    archive = ParquetArchive(tmp_path.as_uri(), namespace="rs")
+    await archive.prepare()
+    read = _pandas_code(tmp_path.as_uri())["read_archive"]
+    url = f"{tmp_path.as_uri()}/namespace=rs"
+    for kind in ("tasks", "updates", "records"):
+        assert len(read(url, kind)) == 0
+    rows = [ArchivedRow(n, 1_700_000_000_000 + n, b"%d" % n, "t", b"%d" % n) for n in (1, 2, 3)]
+    await archive.write(ArchiveBatch(sessions=[SessionRows("s", None, rows)]))
+    # The server was restored, and gives the number 2 again.
+    again = ArchivedRow(2, rows[2].ms + 1, b"new", "t", b"new")
+    lost = SessionRows("s", (3, rows[2].ms), [again], lost_behind=(1, rows[0].ms))
+    await archive.write(ArchiveBatch(sessions=[lost]))
+    kept = await archive.rows("s", after=None, count=9)
+    assert kept is not None
+    assert [row.data for row in kept] == [b"1", b"new"]
+    for _ in range(2):
+        found = read(url, "updates").sort_values(["at", "n"])
+        assert list(found["data"]) == [b"1", b"new"]
+        await archive.compact()
+
+
+async def test_pandas_and_duckdb_read_a_bucket_without_the_library(
+    monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int
+) -> None:
+    pytest.importorskip("pandas", reason="needs pandas")
+    with _bucket(monkeypatch, unused_tcp_port) as endpoint:
+        archive = ParquetArchive(
+            f"s3://archive/others?endpoint_url=http://{endpoint}&region=us-east-1", namespace="rs"
+        )
+        await archive.prepare()
+        rows = [ArchivedRow(n, 1_700_000_000_000 + n, b"%d" % n, "t", b"[1]") for n in (1, 2)]
+        for version in (3, 4):
+            tasks = [sample_task("s", str(n), version) for n in range(5)]
+            await archive.write(ArchiveBatch(tasks, [SessionRows(f"s{version}", None, rows)]))
+        options = f"?endpoint_override={endpoint}&scheme=http&region=us-east-1"
+        for _ in range(2):
+            named = _pandas_code("s3://archive/others", options)
+            assert [(*key, count) for key, count in named["counts"].items()] == [("h", "FAILED", 5)]
+            connection = duckdb.connect()
+            connection.register("tasks", named["tasks"])
+            asked = "SELECT handler, status, count(*) FROM tasks GROUP BY ALL"
+            assert connection.execute(asked).fetchall() == [("h", "FAILED", 5)]
+            updates = named["read_archive"](f"s3://archive/others/namespace=rs{options}", "updates")
+            assert sorted(updates["data"]) == [b"[1]"] * 4
+            await archive.compact()
+        _ask_by_httpfs(endpoint)
+
+
+def _ask_by_httpfs(endpoint: str) -> None:
+    """Ask by the query of the guide, if this DuckDB has its extension."""
+    connection = duckdb.connect()
+    try:
+        connection.execute("LOAD httpfs")
+    except duckdb.Error:
+        return
+    connection.execute(
+        "CREATE SECRET (TYPE s3, KEY_ID 'test', SECRET 'test', REGION 'us-east-1', "
+        f"ENDPOINT '{endpoint}', URL_STYLE 'path', USE_SSL false)"
+    )
+    asked = _query("s3://archive/others")
+    assert connection.execute(asked).fetchall() == [("h", "FAILED", 5)]
 
 
 async def test_archives_that_write_at_once_have_each_row_once(tmp_path: Path) -> None:
@@ -199,18 +266,8 @@ async def _is_known(archive: ParquetArchive, session: SessionRows) -> bool:
 async def test_a_bucket_of_an_s3_compatible_server_is_an_archive(
     monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int
 ) -> None:
-    server = pytest.importorskip("moto.server", reason="needs moto's server")
-    boto3: Any = pytest.importorskip("boto3", reason="needs moto's server")
-    running = server.ThreadedMotoServer(port=unused_tcp_port, verbose=False)
-    running.start()
-    try:
-        host, port = running.get_host_and_port()
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            monkeypatch.setenv(name, "test")
-        endpoint = f"http://{host}:{port}"
-        s3 = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
-        s3.create_bucket(Bucket="archive")
-        url = f"s3://archive/a/b?endpoint_url={endpoint}&region=us-east-1"
+    with _bucket(monkeypatch, unused_tcp_port) as endpoint:
+        url = f"s3://archive/a/b?endpoint_url=http://{endpoint}&region=us-east-1"
         archives = [ParquetArchive(url) for _ in range(3)]
         await asyncio.gather(*(each.prepare() for each in archives))
         batch = ArchiveBatch(tasks=[sample_task("s", str(n), 3) for n in range(5)])
@@ -244,11 +301,37 @@ async def test_a_bucket_of_an_s3_compatible_server_is_an_archive(
         await archives[0].forget("o")
         assert (await archives[1].status()).records == {RecordKind.EVENT: 1}
         assert await archives[2].rows("r", after=None, count=9) == rows[2:]
+
+
+@contextmanager
+def _bucket(monkeypatch: pytest.MonkeyPatch, port: int) -> Iterator[str]:
+    """Serve a bucket "archive"; give the server's host and port."""
+    server = pytest.importorskip("moto.server", reason="needs moto's server")
+    boto3: Any = pytest.importorskip("boto3", reason="needs moto's server")
+    running = server.ThreadedMotoServer(port=port, verbose=False)
+    running.start()
+    try:
+        host, port = running.get_host_and_port()
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "test")
+        endpoint = f"{host}:{port}"
+        s3 = boto3.client("s3", endpoint_url=f"http://{endpoint}", region_name="us-east-1")
+        s3.create_bucket(Bucket="archive")
+        yield endpoint
     finally:
         running.stop()
 
 
-def _query(root: Path, what: str = "tasks") -> str:
+def _pandas_code(url: str, options: str = "") -> dict[str, Any]:
+    """Run the code of the guide for a folder or a bucket; return what it defines."""
+    (code,) = re.findall(r"```python\n(import json\n.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)
+    code = code.replace("file:///folder/namespace=rs", f"{url}/namespace=rs{options}")
+    named: dict[str, Any] = {}
+    exec(code, named)  # noqa: S102 - the guide's
+    return named
+
+
+def _query(root: Path | str, what: str = "tasks") -> str:
     """Return what the guide asks of DuckDB for files of a kind."""
     found = re.findall(r"```postgres\n(SET VARIABLE.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)
     tasks, records = found

@@ -35,6 +35,11 @@ def test_what_is_archived_is_answered_as_described(
                     response = opened.call(case)
                     assert response.is_success, response.text
                     case.validate_response(response, excluded_checks=EXCLUDED)
+            for name in ("read_session", "read_trees", "read_updates"):
+                case = SCHEMA.find_operation_by_id(name).Case(path_parameters={"session": SESSION})
+                response = opened.call(case)
+                assert response.is_success, response.text
+                case.validate_response(response, excluded_checks=EXCLUDED)
             case = SCHEMA.find_operation_by_id("find_tasks").Case(query={"archived": "only"})
             response = opened.call(case)
             assert {each["task_id"] for each in response.json()["tasks"]} == {"publish", "fail"}

@@ -47,6 +47,7 @@ class ShownRows:
         self._marks: deque[dict[str, Any]] = deque(maxlen=_MOST_MARKS)
         self._newest: deque[dict[str, Any]] = deque(maxlen=_SHOWN_ROWS)
         self._missed = 0
+        self._incomplete = False
 
     @property
     def newest(self) -> list[dict[str, Any]]:
@@ -71,7 +72,8 @@ class ShownRows:
             if timeline["at_end"] or loop.time() >= until:
                 break
             timeline = await self._page(READ_ROWS)
-        return self._beside | timeline | {"rows": list(self._marks), "missed": self._missed}
+        whole = {"missed": self._missed, "incomplete": self._incomplete}
+        return self._beside | timeline | whole | {"rows": list(self._marks)}
 
     async def _count(self) -> list[bytes | None]:
         """Read how many entries the task's journal has, and of which version the last step is."""
@@ -93,6 +95,7 @@ class ShownRows:
         )
         self._cursor = timeline["cursor"]
         self._missed += timeline["missed"] or 0
+        self._incomplete = self._incomplete or timeline["incomplete"]
         self._newest.extend(timeline["rows"])
         self._marks.extend(mark for row in timeline["rows"] if (mark := _mark(row)) is not None)
         return timeline
