@@ -92,6 +92,10 @@ class Commands:
         """Count the members of a sorted set."""
         return self._send("ZCARD", key)
 
+    def zcount(self, key: str, least: Argument, most: Argument) -> asyncio.Future[Any]:
+        """Count the members of a sorted set with scores between two."""
+        return self._send("ZCOUNT", key, least, most)
+
     def zrange(self, key: str, start: int, stop: int) -> asyncio.Future[Any]:
         """List members of a sorted set by rank, the lowest first."""
         return self._send("ZRANGE", key, start, stop)
