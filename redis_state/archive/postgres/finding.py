@@ -3,7 +3,7 @@
 The server reads by namespace and time, and by session, by handler or by one status if one is named:
 each has an index. The other filters are compared here. So many tasks are read for a page and no
 more, however rare what is wanted is: but all of a microsecond that has more, in slices. Only their
-places tell which of these come first.
+places show which of these come first.
 """
 
 from __future__ import annotations
