@@ -20,8 +20,8 @@ from redis_state.transport.wire.resp import Argument, Command, PackedCommand, pa
 # What they are, for the rights of a user.
 COMMANDS = (
     *("EXISTS", "GET", "GETEX", "HEXISTS", "HGET", "HGETALL", "HMGET", "INFO", "PING", "PTTL"),
-    *("SCAN", "SET", "TIME", "UNLINK", "XLEN", "XRANGE", "ZCARD", "ZRANGE", "ZRANGEBYLEX"),
-    *("ZRANGEBYSCORE", "ZREVRANGE", "ZREVRANGEBYLEX", "ZREVRANGEBYSCORE"),
+    *("SCAN", "SET", "TIME", "UNLINK", "XLEN", "XRANGE", "ZCARD", "ZCOUNT", "ZRANGE"),
+    *("ZRANGEBYLEX", "ZRANGEBYSCORE", "ZREVRANGE", "ZREVRANGEBYLEX", "ZREVRANGEBYSCORE"),
     *("ZSCAN", "ZSCORE", "SPUBLISH"),
 )
 # Those that change nothing, here or in a script.

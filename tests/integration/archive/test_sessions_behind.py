@@ -96,6 +96,7 @@ async def test_a_session_that_cannot_be_read_is_behind(
     assert (backlog.sessions, backlog.behind_s >= 3_600) == (1, True)
 
 
+@pytest.mark.role("any", why="it reads the names of all keys")
 @pytest.mark.parametrize("how", ["erased", "released", "expired"])
 async def test_a_session_that_is_let_go_of_is_not_behind_any_more(
     live: RedisStateStore, archive: Archive, away: Archive, how: str
