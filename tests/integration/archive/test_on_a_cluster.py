@@ -28,7 +28,7 @@ from tests.support.tasks.archived_records import archive_records
 from tests.support.tasks.archives import archive_all
 from tests.support.tasks.crash_states import send
 
-pytestmark = [pytest.mark.worker, pytest.mark.server]
+pytestmark = pytest.mark.worker
 # No name is in that of another, nor in that of a trace: what is left of one is looked for.
 SESSIONS = [f"session-{n}" for n in range(6)]
 HELD = [f"waits-{n}" for n in range(6)]
