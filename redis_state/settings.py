@@ -229,7 +229,8 @@ class Settings(BaseSettings):
     claim_check_store: Annotated[Any, Field(repr=False)] = None
     """A store of claims of your own: a `ClaimStore`, or `package.module:name` of one."""
     archive_url: SecretStr | None = None
-    """Where the tasks that have ended, and their sessions' updates, are kept: `postgresql://…`.
+    """Where the tasks that have ended, and their sessions' updates, are kept: `postgresql://…`, or
+    for Parquet files `file:///folder` or `s3://bucket/prefix`.
 
     All processes of a namespace need it. None: nothing is archived. See the guide to the archive.
     """

@@ -13,6 +13,7 @@ archived nothing is written.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from redis_state.primitives.waiting_since import WaitingSince
@@ -22,13 +23,28 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import LISTED_MS, session_entry
 from redis_state.stores.sessions.task_status import watch_entry
 
+# One that is due is looked at within seconds, unless archivers rest or have too much to do.
+_BEHIND_MS = 60_000
+
 
 @dataclass(frozen=True, slots=True)
 class ArchiveBacklog:
-    """How many tasks wait to be archived, and for how long the first of them, in seconds."""
+    """How many tasks wait to be archived, and for how long the first of them, in seconds.
+
+    And how many ``sessions`` are behind, at least: their updates could not be archived when they
+    were due, or nothing has looked at them for a minute since. ``behind_s`` is for how long the
+    first of them is.
+    """
 
     tasks: int
     oldest_s: float
+    sessions: int = 0
+    behind_s: float = 0.0
+
+    @property
+    def age_s(self) -> float:
+        """For how long the first of all of it waits, in seconds."""
+        return max(self.oldest_s, self.behind_s)
 
 
 class ArchiveList:
@@ -44,8 +60,12 @@ class ArchiveList:
             key_of=self._keys.archive_watch,
             since_of=self._keys.archive_since,
         )
+        self._behind = WaitingSince(scripts, self._keys.archive_sessions_since)
         self.sessions: WatchList = WatchList(
-            scripts, self._keys, key_of=self._keys.archive_sessions
+            scripts,
+            self._keys,
+            key_of=self._keys.archive_sessions,
+            since_of=self._keys.archive_sessions_since,
         )
 
     async def enlist(self, session_id: str, task_id: str) -> None:
@@ -69,12 +89,28 @@ class ArchiveList:
         """
         await self.sessions.bring_forward(session_entry(session_id), delay_ms=within_ms)
 
+    async def note_looks(self, behind: Iterable[bytes], copied: Iterable[bytes]) -> None:
+        """Record of which sessions' entries the updates could not be archived, and of which not.
+
+        Before the entries are settled: who dies between the two has them due again.
+        """
+        await asyncio.gather(
+            self._behind.note(behind, listed=self._keys.archive_sessions),
+            self._behind.strike(copied),
+        )
+
     async def backlog(self) -> ArchiveBacklog:
-        """Count what waits. Two reads for each shard."""
-        tasks, oldest_s = await self._since.backlog(
+        """Count what waits. Six reads for each shard."""
+        of_tasks = self._since.backlog(
             self._keys.archive_watch, ms_of_score=lambda score: score / 1000 - LISTED_MS
         )
-        return ArchiveBacklog(tasks, oldest_s)
+        of_sessions = self._behind.backlog(self._keys.archive_sessions_since)
+        # Of those that could not be archived most are not due, or all are: nothing archives.
+        (tasks, oldest_s), (noted, noted_s), overdue = await asyncio.gather(
+            of_tasks, of_sessions, self.sessions.count_overdue(by_ms=_BEHIND_MS)
+        )
+        due_s = await self.sessions.overdue_s() if overdue else 0.0
+        return ArchiveBacklog(tasks, oldest_s, max(noted, overdue), max(noted_s, due_s))
 
 
 def session_of_entry(entry: bytes) -> str | None:

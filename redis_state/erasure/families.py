@@ -69,6 +69,7 @@ SESSION_ELSEWHERE: Final[dict[str, str]] = {
     "task_index": "what is known of its tasks",
     "archive_watch": "the entries of its tasks",
     "archive_sessions": "its entry",
+    "archive_sessions_since": "its entry",
     "archive_since": "the entries of its tasks",
     "archive_records": "the entries of its trajectories, of its traces' events, of its agent's "
     "session and of its artifacts",

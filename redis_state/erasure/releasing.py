@@ -255,7 +255,7 @@ class _Release:
         keys = self._keys
         return (
             _EntryList(keys.archive_watch, keys.archive_since, self._of_task_entry),
-            _EntryList(keys.archive_sessions, None, self._of_session_entry),
+            _EntryList(keys.archive_sessions, keys.archive_sessions_since, self._of_session_entry),
             _EntryList(keys.archive_records, keys.archive_records_since, self._of_record_entry),
         )
 

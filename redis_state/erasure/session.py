@@ -223,7 +223,8 @@ class SessionErasure:
         for listed in (keys.open_pauses(), keys.opened_pauses()):
             await self._remove_beginning(listed, raw(f"{slot}token:"))
         await self._unlist_tasks(found)
-        await self._remove_sharded(keys.archive_sessions, [session_entry(session_id)])
+        for key_of in (keys.archive_sessions, keys.archive_sessions_since):
+            await self._remove_sharded(key_of, [session_entry(session_id)])
         await self._delete_traces(session_id, also, keeps)
         records = [agent_session_entry(session_id)]
         kept = keys.artifacts(artifact_place(session_id)).references

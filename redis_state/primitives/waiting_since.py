@@ -29,12 +29,30 @@ class WaitingSince:
         """Return the key of an entry's shard."""
         return self._key_of(zlib.crc32(entry) % WATCH_SHARDS)
 
+    async def note(self, entries: Iterable[bytes], *, listed: KeyOfShard) -> None:
+        """Record that entries wait from now on, or since before. ``listed`` names their list."""
+        await asyncio.gather(
+            *(
+                self._scripts.note_waits(listed(n), since=self._key_of(n), entries=some)
+                for n, some in self._by_shard(entries).items()
+            )
+        )
+
     async def strike(self, entries: Iterable[bytes]) -> None:
         """Forget since when entries wait."""
-        grouped: defaultdict[str, list[bytes]] = defaultdict(list)
+        await asyncio.gather(
+            *(
+                self._scripts.zrem(self._key_of(n), *some)
+                for n, some in self._by_shard(entries).items()
+            )
+        )
+
+    @staticmethod
+    def _by_shard(entries: Iterable[bytes]) -> dict[int, list[bytes]]:
+        grouped: defaultdict[int, list[bytes]] = defaultdict(list)
         for entry in entries:
-            grouped[self.key(entry)].append(entry)
-        await asyncio.gather(*(self._scripts.zrem(key, *some) for key, some in grouped.items()))
+            grouped[zlib.crc32(entry) % WATCH_SHARDS].append(entry)
+        return grouped
 
     async def backlog(
         self, counted: KeyOfShard, *, ms_of_score: Callable[[float], float] = float

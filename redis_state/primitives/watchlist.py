@@ -160,6 +160,15 @@ class WatchList:
         due_ms = [float(first[1]) for first in firsts if first]
         return max((ms_of(now) - min(due_ms)) / 1000, 0.0) if due_ms else 0.0
 
+    async def count_overdue(self, *, by_ms: int) -> int:
+        """Count the entries that are due for longer than ``by_ms``. One read for each shard."""
+        commands = self._scripts.transport.commands
+        before = ms_of(await commands.time()) - by_ms
+        counts = await asyncio.gather(
+            *(commands.zcount(self._key_of(n), "-inf", f"({before}") for n in range(self._shards))
+        )
+        return sum(counts)
+
     async def covering(
         self,
         entry: bytes,

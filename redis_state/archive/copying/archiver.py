@@ -266,6 +266,13 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
             *(self._list.watch_session(each, within_ms=within_ms) for each in sessions)
         )
 
+    async def _settle(self, claims: Sequence[Sequence[WatchClaim]], done: _Done) -> None:
+        # A session may be due for ever without an end: only this says that it is behind.
+        _, sessions = claims
+        looked = {each.entry for each in sessions if each.entry in done.settled}
+        await self._list.note_looks(looked & done.behind, looked - done.behind)
+        await super()._settle(claims, done)
+
     async def _keep(self, claims: Sequence[Sequence[WatchClaim]], done: _Done) -> None:
         tasks, sessions = claims
         left = [each for each in tasks if done.settled.get(each.entry, 0) is not None]

@@ -60,20 +60,26 @@ class RoundReport:
 
 @dataclass(slots=True)
 class CopyRound(Generic[ReportT]):
-    """What a round has come to. ``settled`` says when each entry is due again; None for never."""
+    """What a round has come to. ``settled`` says when each entry is due again; None for never.
+
+    Those that are ``behind`` were due, and could not be archived.
+    """
 
     report: ReportT
     settled: dict[bytes, int | None] = field(default_factory=dict[bytes, int | None])
+    behind: set[bytes] = field(default_factory=set[bytes])
 
     def refuse(self, claim: WatchClaim) -> None:
         """Set aside what cannot be archived."""
         self.report.refused += 1
         self.settled[claim.entry] = TROUBLE_MS
+        self.behind.add(claim.entry)
 
     def postpone(self, claim: WatchClaim, *, failures: int) -> None:
         """Leave what waits for an archive that has failed so often."""
         self.report.postponed += 1
         self.settled[claim.entry] = round(_AWAY_MS.after(failures))
+        self.behind.add(claim.entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +151,7 @@ class ArchiverRounds(ABC, Generic[CopyT, ReportT]):
             self._prepared = False
             await self._keep(claims, done)
         finally:
-            await self._settle(claims, done.settled)
+            await self._settle(claims, done)
         return done.report
 
     @abstractmethod
@@ -257,9 +263,10 @@ class ArchiverRounds(ABC, Generic[CopyT, ReportT]):
     async def _settle(
         self,
         claims: Sequence[Sequence[WatchClaim]],
-        settled: Mapping[bytes, int | None],
+        done: CopyRound[ReportT],
     ) -> None:
         """Settle what was decided. What was not is due again when its claim runs out."""
+        settled = done.settled
         for watch, claimed in zip(self._lists, claims, strict=True):
             await watch.settle(
                 (each, settled[each.entry]) for each in claimed if each.entry in settled

@@ -60,7 +60,7 @@ class PostgresArchive:
         self, url: str | SecretStr, *, namespace: str = "rs", timeout_s: float = 30.0
     ) -> None:
         self._namespace = id_text(namespace)
-        self._months = MadeMonths()
+        self._months = MadeMonths(self._namespace)
         self._calls = PostgresCalls(
             url if isinstance(url, SecretStr) else SecretStr(url),
             timeout_s=limits.seconds("timeout_s", timeout_s),
@@ -177,7 +177,9 @@ class PostgresArchive:
             rows = [row_of(row) for row in await found.fetchall()]
             if after is None or over_gaps:
                 return rows
-            if rows and await is_dropped(connection, moment_of_ms(ms), moment_of_ms(rows[0].ms)):
+            if rows and await is_dropped(
+                connection, self._namespace, moment_of_ms(ms), moment_of_ms(rows[0].ms)
+            ):
                 return None
             if rows and (rows[0].n, rows[0].ms) == (n + 1, ms):
                 # Where a `CursorGap` reads on: just before a row that is kept.

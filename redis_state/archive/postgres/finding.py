@@ -2,14 +2,15 @@
 
 The server reads by namespace and time, and by session, by handler or by one status if one is named:
 each has an index. The other filters are compared here. So many tasks are read for a page and no
-more, however rare what is wanted is.
+more, however rare what is wanted is: but all of a microsecond that has more, in slices. Only their
+places show which of these come first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -25,18 +26,19 @@ from redis_state.postgres.text import id_of, id_text
 
 # So many tasks are read for one that may be returned, and at least so many for a page.
 _READ_FOR_ONE, _LEAST = 4, 400
+# So many of one microsecond are read at once.
+_SLICE = 1_000
 # A page has so many bytes of records or rows, and what begins before. It is decoded in slices, and
 # other tasks of the loop run between them.
 PAGE_BYTES, _SLICE_BYTES = 4 << 20, 1 << 18
 # The last id of a microsecond: of listings with the oldest first, and with the newest first.
 _LAST_ID = (b"\xff" * ID_BYTES, b"\0" * ID_BYTES)
 
-# All tasks of the last microsecond: only their places tell which of them come first.
-_PLACES: Final = """
+_WANTED: Final = """
 SELECT session_id, task_id, long_ids, born, created_at, status, handler, attributes::text
 FROM redis_state.tasks WHERE {conditions}
-ORDER BY created_at {direction} FETCH FIRST %s ROWS WITH TIES
 """
+_PLACES: Final = f"{_WANTED} ORDER BY created_at {{direction}} LIMIT %s"
 # Of an id that was used again the last task alone. Behind so many bytes the record is null.
 _RECORDS: Final = """
 SELECT session_id, task_id, long_ids, CASE WHEN size - own < %s THEN record END, '{}', place FROM (
@@ -74,16 +76,18 @@ async def find_tasks(
     )
     found = await connection.execute(statement.encode(), [*values, most])
     rows = await found.fetchall()
-    placed = sorted(
-        (each for each in (_placed(row, listing) for row in rows) if listing.reaches(each.place)),
-        key=lambda each: each.place,
-        reverse=listing.newest_first,
-    )
-    wanted = [each for each in placed if each.wanted]
-    chosen = wanted[: listing.limit]
     end: bytes | None = None
-    if len(rows) >= most:
-        end = _behind_moment(rows[-1][4], newest=listing.newest_first)
+    if len(rows) < most:
+        wanted = _wanted(rows, listing)
+    else:
+        # More may be of the last microsecond: the next page begins with it.
+        whole = [row for row in rows if row[4] != rows[-1][4]]
+        if whole:
+            wanted = _wanted(whole, listing)
+        else:
+            wanted = await _wanted_of_moment(connection, namespace, listing, rows[-1][4])
+        end = _behind_moment((whole or rows)[-1][4], newest=listing.newest_first)
+    chosen = wanted[: listing.limit]
     if len(wanted) > len(chosen) or (end is not None and len(chosen) == listing.limit):
         end = chosen[-1].place
     tasks, fit = await _records(connection, namespace, [each.key for each in chosen])
@@ -97,6 +101,34 @@ async def find_tasks(
         ),
         end,
     )
+
+
+def _wanted(rows: Iterable[Any], listing: ArchiveListing) -> list[_Placed]:
+    """Return the places of what is wanted, in the order of the listing."""
+    placed = (_placed(row, listing) for row in rows)
+    return sorted(
+        (each for each in placed if each.wanted and listing.reaches(each.place)),
+        key=lambda each: each.place,
+        reverse=listing.newest_first,
+    )
+
+
+async def _wanted_of_moment(
+    connection: AsyncConnection[Any], namespace: str, listing: ArchiveListing, at: datetime
+) -> list[_Placed]:
+    """Return the first of what is wanted of one microsecond, and one more if there is one."""
+    conditions, values = _conditions(namespace, listing)
+    statement = _WANTED.format(conditions=" AND ".join([*conditions, "created_at = %s"]))
+    first: list[_Placed] = []
+    async with connection.transaction(), connection.cursor(name="of_a_moment") as cursor:
+        await cursor.execute(statement.encode(), [*values, at])
+        while rows := await cursor.fetchmany(_SLICE):
+            first = sorted(
+                [*first, *_wanted(rows, listing)],
+                key=lambda each: each.place,
+                reverse=listing.newest_first,
+            )[: listing.limit + 1]
+    return first
 
 
 def _conditions(namespace: str, listing: ArchiveListing) -> tuple[list[str], list[Any]]:

@@ -113,13 +113,20 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX sessions_by_time ON redis_state.sessions (namespace, last_at);
     CREATE INDEX tasks_of_status ON redis_state.tasks (namespace, status, created_at);
     """,
+    # Which namespace had rows in a month. Without one any may have: that is not known.
+    """
+    ALTER TABLE redis_state.months ADD COLUMN namespace text NOT NULL DEFAULT '';
+    ALTER TABLE redis_state.months DROP CONSTRAINT months_pkey, ADD PRIMARY KEY (name, namespace);
+    """,
 )
 
-_NOTE_MONTH = "INSERT INTO redis_state.months (name) VALUES (%s) ON CONFLICT DO NOTHING"
+_NOTE_MONTH = """
+INSERT INTO redis_state.months (name, namespace) VALUES (%s, %s) ON CONFLICT DO NOTHING
+"""
 # A partition that is detached is dropped as well.
 _DROPPED = """
 SELECT 1 FROM redis_state.months WHERE name COLLATE "C" >= %s AND name COLLATE "C" < %s
-AND NOT EXISTS (
+AND namespace IN (%s, '') AND NOT EXISTS (
     SELECT 1 FROM pg_inherits JOIN pg_class ON oid = inhrelid
     WHERE inhparent = 'redis_state.updates'::regclass AND relname = months.name)
 LIMIT 1
@@ -146,9 +153,13 @@ def month_of(moment: datetime) -> tuple[int, int]:
 
 
 async def make_months(
-    connection: AsyncConnection[Any], table: str, months: Iterable[tuple[int, int]]
+    connection: AsyncConnection[Any],
+    table: str,
+    months: Iterable[tuple[int, int]],
+    *,
+    namespace: str,
 ) -> None:
-    """Make the partitions of months, unless they are there. One transaction for all.
+    """Make the partitions of months for a namespace, unless they are there. One transaction.
 
     A table is made beside the others and then attached: that waits for no query and holds up none.
     """
@@ -169,7 +180,7 @@ async def make_months(
                     ).format(parent, part, *bounds)
                 )
             if table == "updates":
-                await connection.execute(_NOTE_MONTH, [name])
+                await connection.execute(_NOTE_MONTH, [name, namespace])
 
 
 def _bounds_of(year: int, month: int) -> tuple[sql.Literal, sql.Literal]:
@@ -178,14 +189,17 @@ def _bounds_of(year: int, month: int) -> tuple[sql.Literal, sql.Literal]:
     return sql.Literal(first), sql.Literal(end)
 
 
-async def is_dropped(connection: AsyncConnection[Any], begin: datetime, end: datetime) -> bool:
+async def is_dropped(
+    connection: AsyncConnection[Any], namespace: str, begin: datetime, end: datetime
+) -> bool:
     """Return whether a month of updates was dropped that is between two moments or has the first.
+
+    It is one that may have had rows of the namespace.
 
     Of a month that was made again only what was written since is there: it counts as kept.
     """
-    found = await connection.execute(
-        _DROPPED, [_name_of("updates", *month_of(begin)), _name_of("updates", *month_of(end))]
-    )
+    names = [_name_of("updates", *month_of(each)) for each in (begin, end)]
+    found = await connection.execute(_DROPPED, [*names, namespace])
     return await found.fetchone() is not None
 
 

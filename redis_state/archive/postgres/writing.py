@@ -19,9 +19,10 @@ _NONE = (0, 0)
 
 
 class MadeMonths:
-    """The months whose partitions this process has found or made."""
+    """The months whose partitions this process has found or made for a namespace."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
         self._made: set[tuple[str, tuple[int, int]]] = set()
 
     async def make(self, connection: PostgresConnection, batch: ArchiveBatch) -> None:
@@ -36,7 +37,7 @@ class MadeMonths:
         for table in sorted({table for table, _ in missing}):
             months = {month for of, month in missing if of == table}
             async with connection.settled():
-                await make_months(connection, table, months)
+                await make_months(connection, table, months, namespace=self._namespace)
         self._made |= missing
 
     def forget(self) -> None:

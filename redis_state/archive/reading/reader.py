@@ -153,6 +153,7 @@ class ArchiveReader:
 
         Within `soon` no further page is read once half of its time has passed.
         """
+        limits.count("limit", limit)
         live = {state.task_id: state for state in await self._store.list_tasks(session_id)}
         newest, more = await self._tasks_of(session_id, limit)
         found = [

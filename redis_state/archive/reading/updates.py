@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from redis_state import limits
 from redis_state.archive.copying.updates import log_of
 from redis_state.archive.model import ArchivedRow
 from redis_state.archive.protocol import Archive
-from redis_state.errors import CursorGap, InvalidField
+from redis_state.errors import CursorGap
 from redis_state.models import StateUpdate
 from redis_state.primitives.log import Log
 from redis_state.primitives.signal import Row
@@ -43,8 +44,7 @@ class UpdateReader:
         self, session_id: str, *, after: str | None, limit: int, task_id: str | None
     ) -> EntryPage[StateUpdate]:
         """Read a page. See `ArchiveReader.updates`."""
-        if limit < 1:
-            raise InvalidField("limit", "must be at least 1")
+        limits.count("limit", limit)
         wanted = _Wanted(log_of(self._store, session_id), session_id, limit, task_id)
         if after is None:
             page = await self._archived(wanted, None)

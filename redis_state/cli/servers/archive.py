@@ -71,6 +71,8 @@ def status(url: Url = None, as_json: AsJson = False) -> None:
             return found | {
                 "waiting": backlog.tasks,
                 "waiting_s": backlog.oldest_s,
+                "sessions_behind": backlog.sessions,
+                "sessions_behind_s": backlog.behind_s,
                 "waiting_records": records.records,
                 "waiting_records_s": records.oldest_s,
             }

@@ -87,6 +87,10 @@ class WatchScripts(ScriptRunner):
         """OK when."""
 
     @script
+    def note_waits(self, watch: str, *, since: str, entries: Sequence[bytes]) -> PendingReply:
+        """OK new."""
+
+    @script
     def claim_due(
         self,
         watch: _Watch,

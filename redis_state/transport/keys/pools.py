@@ -51,6 +51,12 @@ class PoolLayout(KeyLayout):
         """
         return f"{self._watch_slot(shard)}:archive-sessions"
 
+    def archive_sessions_since(self, shard: int) -> str:
+        """zset: session whose updates could not be archived when they were due -> since when, in
+        ms. 400 days after a write.
+        """
+        return f"{self._watch_slot(shard)}:archive-sessions-since"
+
     def archive_since(self, shard: int) -> str:
         """zset: task that is to be archived -> 400 days after its end, in us. As long as the last
         one.

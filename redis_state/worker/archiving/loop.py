@@ -21,7 +21,7 @@ from redis_state.archive.copying.records import RecordArchiver, RecordReport
 from redis_state.archive.opening import shortest_lifetime_s
 from redis_state.archive.protocol import Archive
 from redis_state.archive.retaining import Retainer
-from redis_state.archive.waiting import ArchiveList
+from redis_state.archive.waiting import ArchiveBacklog, ArchiveList
 from redis_state.archive.working import WorkingArchivers
 from redis_state.errors import BackendError
 from redis_state.store import RedisStateStore
@@ -97,8 +97,8 @@ class _Archivers:
         counts.update(records.counts)
         return ArchiveRound(counts, postponed=bool(postponed), more=more and not postponed)
 
-    async def count(self, stats: WorkerStats | None) -> float:
-        """Count what waits; return for how long the first of what is due is, in seconds.
+    async def count(self, stats: WorkerStats | None) -> tuple[float, ArchiveBacklog]:
+        """Count what waits; return it, and for how long the first of what is due is, in seconds.
 
         What was looked at is kept from expiring, and due later: what an archive refuses, or what
         waits for an archive that is away.
@@ -106,13 +106,14 @@ class _Archivers:
         lists = [self._waiting.tasks, self._waiting.sessions]
         backlog = await self._waiting.backlog()
         if stats is not None:
-            stats.archive_backlog = backlog.tasks, backlog.oldest_s
+            stats.archive_backlog = backlog.tasks, backlog.age_s
+            stats.sessions_behind = backlog.sessions
         if self._records is not None:
             lists.append(self._listed.watch)
             records = await self._listed.backlog()
             if stats is not None:
                 stats.record_backlog = records.records, records.oldest_s
-        return max(await asyncio.gather(*(each.overdue_s() for each in lists)))
+        return max(await asyncio.gather(*(each.overdue_s() for each in lists))), backlog
 
 
 class _Lateness:
@@ -124,18 +125,28 @@ class _Lateness:
         self._said_at = -_SAY_AGAIN_S
         self.late = False
 
-    def look(self, overdue_s: float) -> None:
-        """Learn for how long the first of what is due is."""
-        was, self.late = self.late, overdue_s > self._lifetime_s * _LATE
-        if self.late and not was and monotonic() - self._said_at >= _SAY_AGAIN_S:
-            self._said_at = monotonic()
-            does = "is archived without rests" if self._archives else "this worker archives nothing"
+    def look(self, overdue_s: float, backlog: ArchiveBacklog) -> None:
+        """Learn for how long the first of what is due is, and what could not be archived."""
+        late_s, was = self._lifetime_s * _LATE, self.late
+        self.late = max(overdue_s, backlog.behind_s) > late_s
+        if not self.late or was or monotonic() - self._said_at < _SAY_AGAIN_S:
+            return
+        self._said_at = monotonic()
+        does = "is archived without rests" if self._archives else "this worker archives nothing"
+        if overdue_s > late_s:
             log.warning(
                 "what has ended waits to be archived for %d s, and may expire after %d s: %s",
                 overdue_s,
                 self._lifetime_s,
                 does,
             )
+            return
+        # What waits for an archive that is away is kept from expiring, but not from being trimmed.
+        log.warning(
+            "updates of %d sessions wait to be archived for %d s, and the oldest may be trimmed",
+            backlog.sessions,
+            backlog.behind_s,
+        )
 
 
 class _RetentionRounds:
@@ -206,9 +217,9 @@ async def archive_regularly(
                 retention.begin()
             if monotonic() - counted_at >= _COUNT_EVERY_S:
                 counted_at = monotonic()
-                overdue_s = await counting.tried(archivers.count(stats))
-                if overdue_s is not None:
-                    lateness.look(overdue_s)
+                waits = await counting.tried(archivers.count(stats))
+                if waits is not None:
+                    lateness.look(*waits)
             if lateness.late and done.more:
                 pace.hurry()
             else:

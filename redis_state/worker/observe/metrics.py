@@ -82,8 +82,13 @@ class ArchiveMetrics(Collector):
             )
             yield self._gauge(
                 "archive_backlog_age_seconds",
-                "Seconds that the first of them waits.",
+                "Seconds that the first of them waits, or that the first session is behind.",
                 {(): backlog[1]},
+            )
+            yield self._gauge(
+                "archive_sessions_behind",
+                "Sessions with updates that could not be archived when they were due.",
+                {(): stats.sessions_behind},
             )
 
         records = self.stats.record_backlog

@@ -103,8 +103,10 @@ class WorkerStats:
         self.archived: Counter[str] = Counter()
         # What was removed from the archive because it had expired, in rows of each class.
         self.retained: Counter[str] = Counter()
-        # Tasks that wait to be archived, and for how many seconds the first of them.
+        # Tasks that wait to be archived, and for how many seconds the first of them, or the first
+        # of the sessions that are behind.
         self.archive_backlog: tuple[int, float] | None = None
+        self.sessions_behind: int = 0
         # Records of other classes, likewise.
         self.record_backlog: tuple[int, float] | None = None
         # Traces with events that PostgreSQL lacks, and for how many seconds the first of them.

@@ -18,11 +18,12 @@ import psycopg
 from redis_state import RedisStateStore
 from redis_state.archive import ArchivedTask, ArchiveListing, ArchiveReader
 from redis_state.archive.encoding import json_of, moment_of_ms
-from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
+from redis_state.archive.model import ArchiveBatch, ArchivedRow, RecordKind, SessionRows
 from redis_state.archive.parquet import finding as of_files
 from redis_state.archive.postgres import finding as of_tables
+from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive
-from redis_state.errors import CursorGap
+from redis_state.errors import CursorGap, InvalidField
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.serialization import codec
 from tests.support.processes.pools import SESSION
@@ -178,6 +179,75 @@ async def test_a_cursor_into_a_month_that_was_dropped_is_a_gap(
             await sql.execute("DROP TABLE redis_state.updates_2021_03")
         end = await reader.updates(SESSION, after=whole[-1].cursor)
         assert (end.values, end.at_end) == ([], True)
+
+
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
+@pytest.mark.parametrize("newest_first", [True, False])
+async def test_of_a_microsecond_with_many_tasks_few_are_in_memory_at_once(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch, *, newest_first: bool
+) -> None:
+    read_few(monkeypatch, 4)
+    monkeypatch.setattr(of_tables, "_SLICE", 4, raising=False)
+    read: list[int] = []
+
+    def counting(owner: Any, name: str) -> None:
+        fetch: Any = getattr(owner, name)
+
+        async def counted(*given: Any) -> Any:
+            rows = await fetch(*given)
+            read.append(len(rows))
+            return rows
+
+        monkeypatch.setattr(owner, name, counted)
+
+    # One before, one after, and every other one of those at one time is wanted.
+    about = [{"attributes": {"even": n % 2 == 0}} for n in range(40)]
+    tasks = [made(n, at=_BEGIN, **about[n]) for n in range(40)]
+    tasks += [made(n, at=_BEGIN + timedelta(seconds=n - 41), **about[0]) for n in (40, 42)]
+    await archive.write(ArchiveBatch(tasks=tasks))
+    wanted = [task for task in tasks if task.attributes["even"]]
+    ordered = sorted(wanted, key=lambda task: task.place, reverse=newest_first)
+    counting(psycopg.AsyncCursor, "fetchall")
+    counting(psycopg.AsyncServerCursor, "fetchmany")
+    listing = ArchiveListing(attributes={"even": True}, newest_first=newest_first, limit=3)
+    assert await list_all(archive, listing) == [task.task_id for task in ordered]
+    assert max(read) <= 4
+
+
+@pytest.mark.parametrize("limit", [0, -1, True])
+async def test_a_limit_that_is_none_is_refused(
+    live: RedisStateStore, archive: Archive, limit: int
+) -> None:
+    async with ArchiveReader(live, archive) as reader:
+        for call in (reader.tasks, reader.tasks_or_more, reader.updates, reader.events):
+            with pytest.raises(InvalidField, match="limit"):
+                await call(SESSION, limit=limit)
+        for other in (reader.find(limit=limit), reader.records(RecordKind.EVENT, "t", limit=limit)):
+            with pytest.raises(InvalidField, match="limit"):
+                await other
+
+
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
+async def test_a_month_of_another_namespace_that_was_dropped_is_no_gap(
+    live: RedisStateStore, archive: Archive, postgres: OwnPostgres
+) -> None:
+    # In a year that no other test has. Of the two namespaces one has no rows in February.
+    ms = [int(datetime(2019, month, 10, tzinfo=UTC).timestamp() * 1000) for month in (1, 2, 3)]
+    rows = [_row(live, n, at) for n, at in enumerate(ms, start=1)]
+    ours = [rows[0], replace(rows[2], n=2)]
+    other = PostgresArchive(postgres.url, namespace=f"{live.settings.namespace}-other")
+    await other.write(ArchiveBatch(sessions=[SessionRows(SESSION, None, rows)]))
+    await archive.write(ArchiveBatch(sessions=[SessionRows(SESSION, None, ours)]))
+    await other.retain({"updates": datetime(2019, 3, 1, tzinfo=UTC)})
+    await other.aclose()
+    async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as sql:
+        found = await sql.execute("SELECT to_regclass('redis_state.updates_2019_02')")
+        assert await found.fetchone() == (None,)
+        assert await archive.rows(SESSION, after=(1, ms[0]), count=9) == ours[1:]
+        # Whose rows a month had is not known of those from before: it may have had ours.
+        await sql.execute("INSERT INTO redis_state.months (name) VALUES ('updates_2019_02')")
+        assert await archive.rows(SESSION, after=(1, ms[0]), count=9) is None
+        await sql.execute("DELETE FROM redis_state.months WHERE namespace = ''")
 
 
 @pytest.mark.parametrize("again", [True, False])

@@ -42,7 +42,7 @@ class Death:
             def watching(
                 sender: CallSender, what: Any, *more: Any, **options: Any
             ) -> asyncio.Future[Any]:
-                if not self._reached(_name_of(what)):
+                if not self._reached(name_of(what)):
                     return call(sender, what, *more, **options)
                 self._die_if("before")
                 future = call(sender, what, *more, **options)
@@ -86,7 +86,8 @@ def uncounted() -> Generator[None]:
         COUNTED.reset(was)
 
 
-def _name_of(what: str | PreparedScript | PackedCommand) -> str:
+def name_of(what: str | PreparedScript | PackedCommand) -> str:
+    """Return the name of the script or command that is sent."""
     match what:
         case PreparedScript():
             return what.script.name

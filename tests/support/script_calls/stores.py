@@ -120,6 +120,9 @@ CALLS: dict[str, Call] = {
     "watch_since": lambda scripts, keys: scripts.watch_since(
         keys.events_watch(0), since=keys.events_since(0), entry=b"e", delay_ms=HOUR, stands="sooner"
     ),
+    "note_waits": lambda scripts, keys: scripts.note_waits(
+        keys.archive_sessions(0), since=keys.archive_sessions_since(0), entries=[b"e"]
+    ),
     "release_rows": lambda scripts, keys: scripts.release_rows(
         keys.events(SESSION), n=1, at_ms=HOUR, ttl_ms=HOUR
     ),
