@@ -23,6 +23,7 @@ from redis_state.errors import (
     InvalidField,
     LeaseLost,
 )
+from redis_state.primitives.listed import behind_a_write
 from redis_state.primitives.log_follower import LogFollower
 from redis_state.primitives.signal import Row, listening
 from redis_state.scripts import Fence, LogLimits, Reply, ReplyCode, Scripts, raw, topic_text
@@ -123,21 +124,24 @@ class Log:
         """Append rows, each an entry id and its bytes, in order, skipping ids that are there.
 
         Atomic per 64 rows, with trimming and announcement. A crash leaves whole slices, in order;
-        repeating the call completes them. Errors: LeaseLost under a stale fence; InvalidField for
-        an empty id.
+        repeating the call completes them. Errors: OutcomeUnknown if the server is away or full
+        behind a slice; LeaseLost under a stale fence; InvalidField for an empty id.
         """
         for row_id, _ in rows:
             if not row_id:
                 raise InvalidField("row_id", "must not be empty")
         appended = Appended([], 0)
-        for some in self._slices(rows):
-            reply = await self.scripts.append_log(
-                self.keys, tuple(chain.from_iterable(some)), self._limits, topic=topic, fence=fence
-            )
-            if reply.word is ReplyCode.LOST:
-                raise self._lost(fence, reply)
-            appended.new += reply.facts[0]
-            appended.numbers += reply.facts[1:]
+        # Behind the first slice, "the call did not happen" would not be true any more.
+        with behind_a_write(self.scripts.transport.address, written=appended.numbers):
+            for some in self._slices(rows):
+                entries = tuple(chain.from_iterable(some))
+                reply = await self.scripts.append_log(
+                    self.keys, entries, self._limits, topic=topic, fence=fence
+                )
+                if reply.word is ReplyCode.LOST:
+                    raise self._lost(fence, reply)
+                appended.new += reply.facts[0]
+                appended.numbers += reply.facts[1:]
         return appended
 
     def _lost(self, fence: Fence | None, reply: Reply) -> LeaseLost:

@@ -12,12 +12,20 @@ from cryptography.fernet import Fernet
 from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import BackendUnavailable, CorruptState, InvalidField, PayloadUnreadable
+from redis_state.errors import (
+    BackendUnavailable,
+    CorruptState,
+    InvalidField,
+    OutcomeUnknown,
+    PayloadUnreadable,
+)
 from tests.hosts import real
 from tests.hosts.links import CALLERS, dying_links
 from tests.support.processes import children
+from tests.support.samples import changed
 from tests.support.servers.command_proxy import CommandProxy
-from tests.support.servers.faults import start_process
+from tests.support.servers.faults import Proxy, start_process
+from tests.support.servers.leaving import Leaving
 from tests.support.servers.rollback import rolling_back
 
 adk: Any = real.load("google.adk.sessions")
@@ -310,6 +318,21 @@ async def test_a_session_that_is_written_while_it_is_read_has_what_its_events_ch
                 found = await reader.get_session(**place, session_id="s")
     assert found.state["app:n"] >= len(found.events)
     assert found.state["user:n"] >= len(found.events)
+
+
+async def test_a_session_that_was_created_is_not_denied(
+    service: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = {"app_name": "p", "user_id": "u", "session_id": "s"}
+    async with (
+        Proxy(settings.url.get_secret_value()) as proxy,
+        changed(settings, url=proxy.url, call_timeout_s=0.3) as far,
+    ):
+        distant: Any = RedisStateSessionService(far)
+        Leaving(proxy, far.transport, monkeypatch).behind(distant._of.scripts, "write_adk_session")
+        with pytest.raises(OutcomeUnknown, match="written, then"):
+            await distant.create_session(**place)
+    assert await service.get_session(**place) is not None
 
 
 async def test_bytes_that_are_no_text_are_refused_and_not_shown(service: Any) -> None:

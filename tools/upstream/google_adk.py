@@ -33,4 +33,9 @@ HOST = Host(
     install=install,
     # Its registry of backends names the service in memory so; older versions, by an enumeration.
     variant=r"\[(.*[-.])?(in_memory|IN_MEMORY)[-\]]",
+    left_out={
+        "test_append_different_events_not_deduplicated": (
+            "gives two events one id, and is about the service in memory only"
+        ),
+    },
 )

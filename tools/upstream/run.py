@@ -76,7 +76,7 @@ def _test(name: str, host: Host, sources: Path, *, url: str, folder: Path) -> di
     settings.write_text(_SETTINGS, encoding="utf-8")
     command = (
         *(sys.executable, "-m", "pytest", "-q", "-p", "tools.upstream.plugin", "-p", "no:randomly"),
-        *("-p", "no:cacheprovider", "-c", str(settings), "--timeout", "120"),
+        *("-p", "no:cacheprovider", "-c", str(settings), "--timeout", "360"),
         *("--rootdir", str(sources), "-W", "ignore", "--continue-on-collection-errors"),
         *("--tb", "short"),
     )

@@ -17,6 +17,7 @@ from pydantic_core import to_jsonable_python
 from redis_state import RedisStateStore, limits
 from redis_state.errors import CorruptState, InvalidField
 from redis_state.models.version import Version
+from redis_state.primitives.listed import behind_a_write
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.record import Stored, new_write_id
 from redis_state.primitives.signal import Row
@@ -67,7 +68,8 @@ class RedisStateSessionService(_base.BaseSessionService):  # type: ignore[misc] 
     ) -> Any:
         """Create a session. Errors: ADK's AlreadyExistsError, of one of many callers at most none.
 
-        State of the app and the user is merged in the same step, or not at all.
+        State of the app and the user is merged in the same step, or not at all. OutcomeUnknown if
+        it is created, and the server is away before it is read.
         """
         given = (session_id or "").strip() or _ids.new_uuid()
         keys = self._keys(app_name, user_id, given)
@@ -77,7 +79,8 @@ class RedisStateSessionService(_base.BaseSessionService):  # type: ignore[misc] 
         )
         if reply.word is ReplyCode.STALE:
             raise _errors.AlreadyExistsError(f"Session with id {given} already exists.")
-        session = await self.get_session(app_name=app_name, user_id=user_id, session_id=given)
+        with behind_a_write(self._of.scripts.transport.address):
+            session = await self.get_session(app_name=app_name, user_id=user_id, session_id=given)
         if session is None:
             raise _missing.SessionNotFoundError(f"Session {given} not found.")
         return session

@@ -39,8 +39,8 @@ class RedisStateWorkflowStore(_theirs.AbstractWorkflowStore):  # type: ignore[mi
     """Handlers, events, ticks and states of workflows, shared by all servers of a namespace.
 
     Every call is one atomic step, safe to repeat. All of a run lives `agent_sessions_ttl` after its
-    last write. The newest ``max_events`` events of a run are kept, and all of its ticks. Everything
-    is encrypted with the store's `payload_keys`. Ids may be any text.
+    last write. The newest ``max_events`` events of a run are kept, and all of its ticks. They are
+    encrypted with the store's `payload_keys`, but for ids and names of states. Ids may be any text.
     """
 
     def __init__(self, store: RedisStateStore, *, max_events: int = MOST_EVENTS) -> None:

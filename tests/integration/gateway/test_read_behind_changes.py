@@ -11,7 +11,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import BackendUnavailable, OutcomeUnknown
+from redis_state.errors import OutcomeUnknown
 from redis_state.gateway import create_gateway
 from redis_state.models import TaskStatus
 from redis_state.stores.schedules import ScheduleStore
@@ -24,29 +24,8 @@ from tests.support.http.http_gateway import EVERYTHING
 from tests.support.processes.pools import client_of, queue_of
 from tests.support.samples import changed
 from tests.support.servers.faults import Proxy
+from tests.support.servers.leaving import Leaving
 from tests.support.tasks.schedules import hourly
-
-
-class _Leaving:
-    """Let the server go away once a method has returned, and not before."""
-
-    def __init__(self, proxy: Proxy, far: RedisStateStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._proxy, self._far, self._monkeypatch = proxy, far, monkeypatch
-
-    def behind(self, kind: type[Any], name: str) -> None:
-        """Name the method."""
-        real = getattr(kind, name)
-
-        async def then_gone(own: Any, *args: Any, **options: Any) -> Any:
-            done = await real(own, *args, **options)
-            self._proxy.refuse()
-            self._proxy.cut()
-            # From now on no call is even sent.
-            with pytest.raises(BackendUnavailable):
-                await self._far.transport.commands.time()
-            return done
-
-        self._monkeypatch.setattr(kind, name, then_gone)
 
 
 @pytest.mark.parametrize("change", ["pause", "cancel"])
@@ -60,7 +39,7 @@ async def test_a_gateway_does_not_deny_what_has_happened(
     ):
         task_id, queue = await client.submit("h", session_id="s"), queue_of(settings)
         app = create_gateway(far, auth=tokens, queue=queue)
-        leaving = _Leaving(proxy, far, monkeypatch)
+        leaving = Leaving(proxy, far.transport, monkeypatch)
         leaving.behind(*((Queues, "pause") if change == "pause" else (TaskClient, "cancel")))
         path = f"/v1/queues/{queue}/pause" if change == "pause" else at("s", task_id, "cancel")
         async with caller(app, "ann", *EVERYTHING) as ann:
@@ -96,6 +75,6 @@ async def test_a_client_does_not_deny_what_has_happened(
         for task_id in ("waits", "over"):
             await client.submit("h", session_id="s", task_id=task_id)
         assert await client.cancel("s", "over")
-        _Leaving(proxy, far, monkeypatch).behind(kind, name)
+        Leaving(proxy, far.transport, monkeypatch).behind(kind, name)
         with pytest.raises(OutcomeUnknown, match="written, then"):
             await make(distant)

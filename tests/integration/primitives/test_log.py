@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from redis_state import Settings
-from redis_state.errors import CorruptState, CursorGap, InvalidField, LeaseLost
+from redis_state.errors import (
+    BackendUnavailable,
+    CorruptState,
+    CursorGap,
+    InvalidField,
+    LeaseLost,
+    OutcomeUnknown,
+)
 from redis_state.primitives.lease import Leases
 from redis_state.primitives.log import Bounds, Log
 from redis_state.primitives.signal import Row
@@ -24,7 +31,8 @@ from tests.support.scripts.logs import matching
 from tests.support.scripts.models import explore
 from tests.support.scripts.replies import HOUR, ask, outcome
 from tests.support.servers.command_proxy import CommandProxy
-from tests.support.servers.faults import run_processes
+from tests.support.servers.faults import Proxy, run_processes
+from tests.support.servers.leaving import Leaving
 
 Step = tuple[str, int, int, str | None]
 Numbered = tuple[int, str, str | None]
@@ -370,6 +378,25 @@ async def test_reading_all_passes_over_what_is_dropped_meanwhile(
         with gone:
             assert len(await reader.read_all()) == 500
         await through.aclose()
+
+
+async def test_an_append_does_not_deny_the_slices_that_are_there(
+    scripts: Scripts, keys: Keys, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, rows = log_of(scripts, keys), [pair(str(number)) for number in range(65)]
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+        change = {"url": SecretStr(proxy.url), "call_timeout_s": 0.3}
+        far = Transport(settings.model_copy(update=change))
+        distant = log_of(Scripts(far), keys)
+        Leaving(proxy, far, monkeypatch).behind(distant.scripts, "append_log")
+        with pytest.raises(OutcomeUnknown, match="written, then"):
+            await distant.append(rows)
+        with pytest.raises(BackendUnavailable) as denied:
+            await distant.append([pair("x")])
+        assert not isinstance(denied.value, OutcomeUnknown)
+        await far.aclose()
+    assert len(await log.read_all()) == 64
+    assert (await log.append(rows)).new == 1
 
 
 # Following
