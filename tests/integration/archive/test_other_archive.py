@@ -29,9 +29,12 @@ from redis_state.archive.postgres.schema import MIGRATIONS
 from redis_state.archive.protocol import Archive
 from redis_state.archive.retaining import Retainer
 from redis_state.archive.waiting import ArchiveList
+from redis_state.doctor.archive import archive_findings
+from redis_state.doctor.finding import Verdict
 from redis_state.erasure import Eraser, release_held
 from redis_state.errors import ArchiveUnavailable
 from redis_state.testing import eventually
+from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
 from tests.support.commands import Ran, begin, cli, end
@@ -477,6 +480,56 @@ async def test_status_says_that_redis_knows_another_one(
     ran = await status("--json")
     assert (ran.status, ran.document["known_id"]) == (1, NOWHERE)
     assert "Redis knows another archive" in (await status()).out
+
+
+async def doctor(settings: Settings) -> list[tuple[Verdict, str, str]]:
+    async with RedisStateStore(settings) as store:
+        return [(each.state, each.says, each.server) async for each in archive_findings(store)]
+
+
+async def test_the_doctor_asks_the_archive(
+    live: RedisStateStore,
+    settings: Settings,
+    other: Archive,
+    other_url: str,
+    untouched: Callable[[], bool],
+) -> None:
+    assert await doctor(settings) == []
+    given = live.settings.model_copy(update={"archive_url": SecretStr(other_url)})
+    ((state, says, place),) = await doctor(given)
+    assert (state, "there is none" in says) == (Verdict.FINDING, True)
+    assert (place.endswith(("/other", "/mnt/archive")), "?" in place) == (True, False)
+    await send(live, "HSET", live.base.keys.archive_known(), "id", NOWHERE)
+    await send(live, "PEXPIRE", live.base.keys.archive_known(), DAY_MS)
+    ((state, says, _),) = await doctor(given)
+    assert (state, says) == (Verdict.FINDING, f"it has no id, and Redis knows {NOWHERE}")
+    assert untouched()
+    await KnownArchive(live, other).accept()
+    ((state, says, _),) = await doctor(given)
+    assert (state, says) == (Verdict.SOUND, f"reached, its id is {await other.identify()}")
+    # An hour behind, by the time that stands beside the entry.
+    await waiting(live)
+    ((key, ((entry, at),)),) = await since_of(live)
+    await send(live, "ZADD", key, int(float(at)) - 2 * 3_600_000_000, entry)
+    late, sound = await doctor(given)
+    assert (late[0], "1 tasks" in late[1], sound[0]) == (Verdict.FINDING, True, Verdict.SOUND)
+    nowhere = SecretStr("postgresql://u:s3cret@127.0.0.1:1/db")
+    *_, (state, says, place) = await doctor(given.model_copy(update={"archive_url": nowhere}))
+    assert (state, "cannot" in says, "s3cret" in says + place) == (Verdict.FINDING, True, False)
+    wrong = SecretStr("mysql://u:s3cret@h/db")
+    ((state, says, place),) = await doctor(given.model_copy(update={"archive_url": wrong}))
+    assert (state, "s3cret" in says + place) == (Verdict.FINDING, False)
+
+
+async def since_of(store: RedisStateStore) -> list[tuple[str, list[tuple[bytes, bytes]]]]:
+    """Return since when tasks wait, of each shard that has some."""
+    found: list[tuple[str, list[tuple[bytes, bytes]]]] = []
+    for shard in range(WATCH_SHARDS):
+        key = store.base.keys.archive_since(shard)
+        flat = await send(store, "ZRANGE", key, 0, -1, "WITHSCORES")
+        if flat:
+            found.append((key, list(zip(flat[::2], flat[1::2], strict=True))))
+    return found
 
 
 @pytest.mark.role("any", why="it reads the names of all keys")
