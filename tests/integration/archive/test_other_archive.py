@@ -253,7 +253,7 @@ async def test_processes_that_come_together_give_an_archive_one_id(
 
 
 async def test_of_processes_with_an_archive_each_one_archives(
-    settings: Settings, live: RedisStateStore, tmp_path: Path
+    settings: Settings, tmp_path: Path
 ) -> None:
     folders = [tmp_path / f"machine-{n}" for n in range(4)]
     begun = [
@@ -272,7 +272,9 @@ async def test_of_processes_with_an_archive_each_one_archives(
         ).identify()
         for each in folders
     ]
-    assert [ids[n] == await known_id(live) for n in range(4)] == [not each.status for each in ran]
+    async with RedisStateStore(settings) as store:
+        known = await known_id(store)
+    assert [each == known for each in ids] == [not each.status for each in ran]
 
 
 async def test_prepare_keeps_the_id_that_is_there(
