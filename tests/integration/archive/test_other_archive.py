@@ -277,6 +277,24 @@ async def test_of_processes_with_an_archive_each_one_archives(
     assert [each == known for each in ids] == [not each.status for each in ran]
 
 
+async def test_of_two_archives_that_are_made_at_once_the_first_that_redis_knows_stays(
+    live: RedisStateStore, archive: Archive, other: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = archive.prepare
+
+    async def slow() -> None:
+        # Both have seen that Redis knows none.
+        await prepare()
+        await KnownArchive(live, other).ready()
+
+    monkeypatch.setattr(archive, "prepare", slow)
+    with pytest.raises(OtherArchive) as refused:
+        await KnownArchive(live, archive).ready()
+    ids = await other.identify(), await archive.identify()
+    assert (refused.value.known, refused.value.found) == ids
+    assert await known_id(live) == ids[0]
+
+
 async def test_prepare_keeps_the_id_that_is_there(
     archiving: Settings, other_url: str, other: Archive
 ) -> None:
