@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -472,7 +472,7 @@ async def test_reading_makes_no_archive(
         assert (ran.status, "no worker has prepared it yet" in ran.err) == (5, True), ran
     given = archiving.model_copy(update={"archive_url": SecretStr(other_url)})
     async with RedisStateStore(given) as store:
-        calls: list[Callable[[], object]] = [
+        calls: list[Callable[[], Awaitable[object]]] = [
             lambda: store.archive.session(SESSION),
             lambda: store.archive.task(SESSION, "task"),
             lambda: store.archive.tasks(SESSION),
@@ -484,7 +484,7 @@ async def test_reading_makes_no_archive(
         ]
         for call in calls:
             with pytest.raises(ArchiveUnavailable, match="no worker has prepared it yet"):
-                await call()  # type: ignore[misc]
+                await call()
     assert untouched()
 
 
