@@ -75,7 +75,17 @@ class Archive(Protocol):
         ...
 
     async def prepare(self) -> None:
-        """Make what the archive needs, unless it is there. Several processes may call it."""
+        """Make what the archive needs, its id too, unless it is there.
+
+        Several processes may call it.
+        """
+        ...
+
+    async def identify(self) -> str | None:
+        """Return the archive's id; None if there is none, or it was never prepared.
+
+        It makes nothing. Namespaces of one archive may have one id.
+        """
         ...
 
     async def write(self, batch: ArchiveBatch) -> None:

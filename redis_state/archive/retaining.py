@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from redis_state.archive.encoding import moment_of_us
+from redis_state.archive.identity import KnownArchive
 from redis_state.archive.protocol import Archive
 from redis_state.archive.retention import RetentionReport, moments_of
 from redis_state.models.tasks import utc_now
@@ -23,6 +24,7 @@ class Retainer:
     def __init__(self, store: RedisStateStore, archive: Archive) -> None:
         self._store = store
         self._archive = archive
+        self._known = KnownArchive(store, archive)
         self._leases = Leases(store.base.scripts, keep_ms=_HOUR_MS)
 
     async def run_once(self) -> RetentionReport | None:
@@ -58,8 +60,10 @@ class Retainer:
     async def _call(self, *, dry_run: bool = False) -> RetentionReport:
         """Make one call. Rows have times of the Redis server, so its clock decides.
 
-        Not one that is ahead of ours: what it removed would be young.
+        Not one that is ahead of ours: what it removed would be young. Of another archive than Redis
+        knows nothing is removed.
         """
+        await self._known.check()
         theirs = moment_of_us(us_of(await self._store.transport.commands.time()))
         now = min(theirs, utc_now())
         before = moments_of(self._store.settings.archive_retention, now)

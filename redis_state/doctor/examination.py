@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from redis_state import limits
+from redis_state.doctor.archive import archive_findings
 from redis_state.doctor.durable_events import durable_event_findings
 from redis_state.doctor.environment import environment_findings
 from redis_state.doctor.finding import ExamineProgress, Finding
@@ -52,6 +53,7 @@ async def examine(
         found += [answer async for answer in orphan_findings(store)]
         found += [answer async for answer in version_findings(store)]
         found += [answer async for answer in durable_event_findings(store)]
+        found += [answer async for answer in archive_findings(store)]
         return [*found, *[answer async for answer in schedule_findings(store)]]
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
+from redis_state.archive.identity import KnownArchive
 from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive, overlooked
 from redis_state.archive.queries import ArchiveQuery
@@ -302,6 +303,8 @@ class Eraser:
 
     async def _ready(self) -> Archive | None:
         if self._archive is not None and not self._prepared:
+            # Erased in another one it would not be erased.
+            await KnownArchive(self._store, self._archive).check()
             await self._archive.prepare()
             self._prepared = True
         return self._archive

@@ -133,6 +133,11 @@ class _Release:
             for shard in range(WATCH_SHARDS):
                 await self._clear(listed, shard)
             progress("entries", self.report.unlisted)
+        if not self.report.dry_run:
+            # A new archive is none that has to be accepted.
+            await self._scripts.delete_record(
+                self._keys.archive_known(), index=None, member=None, only_if_gone=False
+            )
 
     async def _check(self) -> None:
         """Learn what is in use. Errors: ArchiveInUse."""

@@ -62,7 +62,8 @@
         ├── PayloadUnreadable      a payload is encrypted, and this process lacks the key
         ├── PayloadStoreUnavailable    the store of large payloads cannot be used now
         ├── ArchiveUnavailable     the archive cannot be used now
-        │   └── ArchiveFileMissing     one of its data files is gone
+        │   ├── ArchiveFileMissing     one of its data files is gone
+        │   └── OtherArchive           it is not the one that Redis knows
         └── CorruptState           the stored data is damaged
             └── PayloadLost            a large payload is gone from its store, or damaged there
 
@@ -85,6 +86,7 @@ from redis_state.errors.backend import (
     CorruptState,
     JournalRewound,
     NoConnection,
+    OtherArchive,
     OutcomeUnknown,
     PayloadLost,
     PayloadStoreUnavailable,
@@ -181,6 +183,7 @@ __all__ = [
     "NoReceiver",
     "NotADecider",
     "NotFound",
+    "OtherArchive",
     "OutcomeUnknown",
     "PauseRejected",
     "PauseTimeout",

@@ -101,6 +101,25 @@ class ArchiveUnavailable(BackendError):
         self.refused = refused
 
 
+class OtherArchive(ArchiveUnavailable):
+    """The archive is not the one that has what Redis has marked as archived.
+
+    Nothing was written. ``known`` is the id of that one, ``found`` of this one: None if it is new,
+    empty, or of an earlier version. Correct `archive_url`, or mount its folder. Or have this one
+    take its place: ``redis-state archive run --accept``.
+    """
+
+    def __init__(self, action: str, known: str, found: str | None) -> None:
+        named = "has no id, so it is new, empty or older" if found is None else f"is {found}"
+        super().__init__(
+            action,
+            f"it {named}, and Redis knows {known}. Correct archive_url, mount its folder, "
+            "or accept this one: redis-state archive run --accept",
+        )
+        self.known = known
+        self.found = found
+
+
 class ArchiveFileMissing(ArchiveUnavailable):
     """A data file of the archive is gone, which its log names. The rest can be used.
 

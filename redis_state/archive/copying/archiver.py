@@ -30,6 +30,7 @@ from redis_state.archive.copying.rounds import (
 from redis_state.archive.copying.sizes import in_slices
 from redis_state.archive.copying.updates import CopiedUpdates, Place, UpdateCopies
 from redis_state.archive.erased import of_sessions, session_scope
+from redis_state.archive.identity import KnownArchive
 from redis_state.archive.model import ArchiveBatch, ArchivedTask, ArchiveVerdict
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList, session_of_entry
@@ -84,7 +85,8 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
         self._store = store
         self._list = ArchiveList(store)
         lists = self._list.tasks, self._list.sessions
-        super().__init__(archive, lists, ArchiveReport, limit=limit, pace=pace)
+        known = KnownArchive(store, archive)
+        super().__init__(archive, known, lists, ArchiveReport, limit=limit, pace=pace)
         self._copies = UpdateCopies(store, archive, pace=self._pace)
         self._session_ms = session_check_ms(store.settings)
         self._many = many_updates(store.settings)

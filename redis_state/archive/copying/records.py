@@ -32,6 +32,7 @@ from redis_state.archive.copying.rounds import (
 from redis_state.archive.copying.sizes import in_slices
 from redis_state.archive.copying.sources import RecordReader
 from redis_state.archive.erased import of_sessions, scope_of, session_scope
+from redis_state.archive.identity import KnownArchive
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRecord,
@@ -98,7 +99,8 @@ class RecordArchiver(ArchiverRounds[ArchivedRecord, RecordReport]):
         pace: Pace | None = None,
     ) -> None:
         watch = RecordList(store.base).watch
-        super().__init__(archive, [watch], RecordReport, limit=limit, pace=pace)
+        known = KnownArchive(store, archive)
+        super().__init__(archive, known, [watch], RecordReport, limit=limit, pace=pace)
         self._reader = RecordReader(store)
         self._events = EventCopies(store, archive, share_s=share_s, pace=self._pace)
 

@@ -12,9 +12,11 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from time import monotonic
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from redis_state.archive.copying.pace import Pace
+from redis_state.archive.identity import KnownArchive
 from redis_state.archive.model import (
     ArchiveBatch,
     ArchivedRecord,
@@ -23,7 +25,7 @@ from redis_state.archive.model import (
 )
 from redis_state.archive.protocol import Archive
 from redis_state.backoff import Backoff
-from redis_state.errors import ArchiveUnavailable
+from redis_state.errors import ArchiveUnavailable, OtherArchive
 from redis_state.primitives.watchlist import WatchClaim, WatchList
 from redis_state.scripts import ReplyCode
 from redis_state.transport.keys import WATCH_SHARDS
@@ -33,6 +35,7 @@ log: logging.Logger = logging.getLogger(__name__)
 HOLD_MS = 120_000
 AGAIN_MS, TROUBLE_MS = 1_000, 3_600_000
 _AWAY_MS = Backoff(4_000, 600_000)
+_SAY_AGAIN_S = 3600.0
 
 CopyT = TypeVar("CopyT", ArchivedTask, ArchivedRecord)
 ReportT = TypeVar("ReportT", bound="RoundReport")
@@ -42,13 +45,15 @@ ReportT = TypeVar("ReportT", bound="RoundReport")
 class RoundReport:
     """The result of one round. ``missed`` rows were trimmed before they were archived.
 
-    ``postponed`` entries wait for the archive; what is ``refused`` it does not take. What is
-    ``erased`` is of before its session was erased: it expires, and is not copied.
+    ``postponed`` entries wait for the archive, ``other`` of them because it is not the one that
+    Redis knows. What is ``refused`` it does not take. What is ``erased`` is of before its session
+    was erased: it expires, and is not copied.
     """
 
     looked: int = 0
     missed: int = 0
     postponed: int = 0
+    other: int = 0
     refused: int = 0
     erased: int = 0
 
@@ -104,6 +109,7 @@ class ArchiverRounds(ABC, Generic[CopyT, ReportT]):
     def __init__(
         self,
         archive: Archive,
+        known: KnownArchive,
         lists: Sequence[WatchList],
         report: Callable[[], ReportT],
         *,
@@ -111,12 +117,13 @@ class ArchiverRounds(ABC, Generic[CopyT, ReportT]):
         pace: Pace | None,
     ) -> None:
         self._archive = archive
+        self._known = known
         self._lists = lists
         self._report = report
         self._limit = limit
         self._pace = pace or Pace()
         self._failures = 0
-        self._prepared = False
+        self._said: tuple[type[ArchiveUnavailable] | None, float] = None, 0.0
 
     @property
     def full(self) -> int:
@@ -137,22 +144,31 @@ class ArchiverRounds(ABC, Generic[CopyT, ReportT]):
         if not done.report.looked:
             return done.report
         try:
-            if not self._prepared:
-                await self._archive.prepare()
-                self._prepared = True
+            await self._known.ready()
             await self._pace.rest()
             await self._archive_all(claims, done)
             self._failures = 0
         except ArchiveUnavailable as error:
-            if not self._failures:
-                log.warning("%s; %ss stay in Redis", error, self.what)
+            self._say(error)
             self._failures += 1
-            # It may have gone back to before it had tables.
-            self._prepared = False
+            # It may have gone back to before it had tables, or be another one.
+            self._known.forget()
             await self._keep(claims, done)
+            if isinstance(error, OtherArchive):
+                done.report.other += done.report.postponed
         finally:
             await self._settle(claims, done)
         return done.report
+
+    def _say(self, error: ArchiveUnavailable) -> None:
+        """Log what keeps all from being archived: once, and each hour what a person must settle."""
+        kind, at = self._said
+        other = isinstance(error, OtherArchive)
+        again = type(error) is not kind or (other and monotonic() - at >= _SAY_AGAIN_S)
+        if not self._failures or again:
+            self._said = type(error), monotonic()
+            level = logging.ERROR if other else logging.WARNING
+            log.log(level, "%s; %ss stay in Redis", error, self.what)
 
     @abstractmethod
     async def _archive_all(

@@ -75,8 +75,15 @@ class ParquetArchive:
         return CLASSES
 
     async def prepare(self) -> None:
-        """Write the first entry of the log, unless there is one. Several processes may call it."""
+        """Write the first entry of the log, and the id, unless they are there.
+
+        Several processes may call it.
+        """
         await self._calls.run("prepare", self._calls.prepare)
+
+    async def identify(self) -> str | None:
+        """Return the id, which is of the namespace's folder; None if there is none."""
+        return await self._calls.run("read", self._calls.identify)
 
     async def write(self, batch: ArchiveBatch) -> None:
         """Write a batch in one entry of the log. What is there already is not written again.

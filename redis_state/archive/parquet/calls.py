@@ -15,6 +15,7 @@ from typing import TypeVar, cast
 from redis_state.archive.parquet.files.columns import pa
 from redis_state.archive.parquet.files.compacting import GRACE, clean, compact
 from redis_state.archive.parquet.files.footers import Footers
+from redis_state.archive.parquet.files.identity import identify, keep_identity
 from redis_state.archive.parquet.files.log import FileGone, FileLog
 from redis_state.archive.parquet.files.objects import Objects
 from redis_state.archive.parquet.files.reading import FileReader
@@ -133,8 +134,13 @@ class FileCalls:
             call.over = True
 
     def prepare(self) -> None:
-        """Write the first entry of the log, unless there is one."""
+        """Write the first entry of the log, and the archive's id, unless they are there."""
         self.log.prepare()
+        keep_identity(self.log)
+
+    def identify(self) -> str | None:
+        """Return the archive's id, or None. It makes nothing."""
+        return identify(self.log)
 
     def commit(self, work: Callable[[FileReader], FileChanges], *, delete: bool = False) -> None:
         """Work out changes and commit them, until no other process comes between."""

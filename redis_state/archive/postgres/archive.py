@@ -37,7 +37,7 @@ from redis_state.archive.postgres.calls import (
 from redis_state.archive.postgres.finding import PAGE_BYTES, find_tasks
 from redis_state.archive.postgres.retention import CLASSES, Retaining
 from redis_state.archive.postgres.rows import ms_of, record_of, row_of, task_of, us_of
-from redis_state.archive.postgres.schema import is_dropped, is_migrated, migrate
+from redis_state.archive.postgres.schema import identity, is_dropped, is_migrated, migrate
 from redis_state.archive.postgres.verifying import verify_records, verify_rows, verify_tasks
 from redis_state.archive.postgres.writing import MadeMonths, write_batch
 from redis_state.archive.queries import ArchivedPage, ArchiveListing, ArchiveQuery
@@ -76,7 +76,10 @@ class PostgresArchive:
         return CLASSES
 
     async def prepare(self) -> None:
-        """Make the tables, unless they are there. Several processes may call it at once."""
+        """Make the tables and the id, unless they are there.
+
+        Several processes may call it at once.
+        """
         async with self._calls.using("prepare") as connection:
             if await is_migrated(connection):
                 return
@@ -87,6 +90,11 @@ class PostgresArchive:
                     "prepare", f"the database's encoding is {encoding}, not UTF8"
                 )
             await migrate(connection)
+
+    async def identify(self) -> str | None:
+        """Return the id, which is of the database; None if there is none."""
+        async with self._calls.using("read") as connection:
+            return await identity(connection)
 
     async def write(self, batch: ArchiveBatch) -> None:
         """Write a batch in one transaction. What is there already is not written again.

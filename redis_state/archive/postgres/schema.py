@@ -6,6 +6,7 @@ their creation, updates by the month in which they were appended. Times are of R
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -118,7 +119,17 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE redis_state.months ADD COLUMN namespace text NOT NULL DEFAULT '';
     ALTER TABLE redis_state.months DROP CONSTRAINT months_pkey, ADD PRIMARY KEY (name, namespace);
     """,
+    # Which archive it is: one row.
+    """
+    CREATE TABLE redis_state.identity (
+        one boolean PRIMARY KEY DEFAULT true CHECK (one),
+        id text NOT NULL,
+        made_at timestamptz NOT NULL DEFAULT now()
+    );
+    """,
 )
+
+_KEEP_IDENTITY = "INSERT INTO redis_state.identity (id) VALUES (%s) ON CONFLICT DO NOTHING"
 
 _NOTE_MONTH = """
 INSERT INTO redis_state.months (name, namespace) VALUES (%s, %s) ON CONFLICT DO NOTHING
@@ -138,12 +149,28 @@ async def migrate(connection: AsyncConnection[Any]) -> int:
 
     With all tables there it only reads. An index of large tables takes as long as it takes.
     """
-    return await apply_migrations(connection, "redis_state", MIGRATIONS)
+    version = await apply_migrations(connection, "redis_state", MIGRATIONS)
+    if await identity(connection) is None:
+        # Of processes that come together the first one's stays.
+        await connection.execute(_KEEP_IDENTITY, [secrets.token_hex(16)])
+    return version
 
 
 async def is_migrated(connection: AsyncConnection[Any]) -> bool:
-    """Return whether all tables are there, as this version of the library has them."""
-    return await applied_version(connection, "redis_state") >= len(MIGRATIONS)
+    """Return whether all tables and the id are there, as this version of the library has them."""
+    if await applied_version(connection, "redis_state") < len(MIGRATIONS):
+        return False
+    return await identity(connection) is not None
+
+
+async def identity(connection: AsyncConnection[Any]) -> str | None:
+    """Return the id of the archive; None if it has none."""
+    found = await connection.execute("SELECT to_regclass('redis_state.identity')")
+    if await found.fetchone() == (None,):
+        return None
+    found = await connection.execute("SELECT id FROM redis_state.identity")
+    row = await found.fetchone()
+    return None if row is None else str(row[0])
 
 
 def month_of(moment: datetime) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import typer
 
 from redis_state import RedisStateStore
 from redis_state.archive import ArchivedTask, ArchiveReader, KeptArtifact
+from redis_state.archive.identity import KnownArchive
 from redis_state.archive.model import TaskEnd
 from redis_state.archive.retaining import Retainer
 from redis_state.archive.retention import RetentionReport
@@ -31,7 +32,7 @@ from redis_state.cli.servers.archiving import archive_due, follow_until_ended
 from redis_state.cli.tasks.filters import read_moment
 from redis_state.documents import task_document, update_document
 from redis_state.erasure import ReleaseReport, release_held
-from redis_state.errors import ConfigError, CursorGap, TaskUnknown
+from redis_state.errors import ArchiveUnavailable, ConfigError, CursorGap, TaskUnknown
 from redis_state.models import TaskStatus
 from redis_state.stores.archive_list import RecordList
 
@@ -47,9 +48,13 @@ _PAGE = 500
 
 
 @asynccontextmanager
-async def _reading(url: str | None) -> AsyncGenerator[tuple[RedisStateStore, ArchiveReader]]:
+async def _reading(
+    url: str | None, *, changes: bool = False
+) -> AsyncGenerator[tuple[RedisStateStore, ArchiveReader]]:
+    """Open the archive, and make none. What changes it is refused if Redis knows another one."""
     async with RedisStateStore.from_url(url) as store, ArchiveReader(store) as reader:
-        await reader.archive.prepare()
+        if changes:
+            await KnownArchive(store, reader.archive).check()
         yield store, reader
 
 
@@ -57,18 +62,22 @@ async def _reading(url: str | None) -> AsyncGenerator[tuple[RedisStateStore, Arc
 def status(url: Url = None, as_json: AsJson = False) -> None:
     """Count what is archived, and what waits for it.
 
-    Bytes are those of all namespaces. Status 1 if data files are missing, which it names.
+    Bytes are those of all namespaces. Status 1 if data files are missing, which it names, or if
+    Redis knows another archive.
     """
 
     async def look() -> dict[str, Any]:
         async with _reading(url) as (store, reader):
             held = await reader.archive.status()
+            known, own = await _identities(store, reader)
             backlog = await ArchiveList(store).backlog()
             records = await RecordList(store.base).backlog()
             kinds = {kind.what: count for kind, count in held.records.items()}
             found = asdict(held) | kinds
             del found["records"]
             return found | {
+                "id": own,
+                "known_id": known,
                 "waiting": backlog.tasks,
                 "waiting_s": backlog.oldest_s,
                 "sessions_behind": backlog.sessions,
@@ -85,8 +94,25 @@ def status(url: Url = None, as_json: AsJson = False) -> None:
         print_table(("what", "is"), rows, none="")
         for name in found["missing"]:
             print_line(harmless(f"{name} is missing"))
-    if found["missing"]:
+        if _is_other(found):
+            print_line("Redis knows another archive: archivers refuse this one")
+    if found["missing"] or _is_other(found):
         raise typer.Exit(ExitCode.FAILED)
+
+
+async def _identities(
+    store: RedisStateStore, reader: ArchiveReader
+) -> tuple[str | None, str | None]:
+    """Return the ids that Redis knows and that the archive has; None for what is not to be read."""
+    try:
+        return await KnownArchive(store, reader.archive).look()
+    except ArchiveUnavailable:
+        # Its user may read what an earlier version has made, and nothing else.
+        return None, None
+
+
+def _is_other(found: dict[str, Any]) -> bool:
+    return found["known_id"] is not None and found["known_id"] != found["id"]
 
 
 @archive.command(name="drop-missing")
@@ -98,7 +124,7 @@ def drop_missing(url: Url = None, as_json: AsJson = False) -> None:
     """
 
     async def work() -> list[str]:
-        async with _reading(url) as (_, reader):
+        async with _reading(url, changes=True) as (_, reader):
             drop: Any = getattr(reader.archive, "drop_missing", None)
             if drop is None:
                 raise ConfigError("archive_url: an archive of Parquet files alone has data files")
@@ -308,6 +334,10 @@ def archive_now(
         bool,
         typer.Option("--again", help="Also what is marked: for an archive from a backup."),
     ] = False,
+    accept: Annotated[
+        bool,
+        typer.Option("--accept", help="As --again, and for another archive than Redis knows."),
+    ] = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Continue until SIGTERM, through all trouble.")
     ] = False,
@@ -329,7 +359,9 @@ def archive_now(
 
     Workers do so by themselves. With an option it also waits until the records that it finds
     are due: `call_timeout_s` and five seconds. It names classes of which it finds none as
-    ``left``. Status 5 if the archive is away.
+    ``left``. Status 5 if the archive is away, or another one than Redis knows. --accept has Redis
+    know it from then on. First give all processes its URL: what Redis does not have any more is
+    in the earlier archive alone.
 
     With --follow it is the archiver of a pool whose workers have REDIS_STATE_ARCHIVE_SHARE=0. There
     may be several. It prints nothing and keeps the retention too. It rests for half of its time,
@@ -337,14 +369,14 @@ def archive_now(
     is in use: a line of the log says so.
     """
     if follow:
-        if backfill or again:
-            raise typer.BadParameter("--follow takes neither --backfill nor --again")
+        if backfill or again or accept:
+            raise typer.BadParameter("--follow takes neither --backfill, --again nor --accept")
         metrics = None if metrics_port is None else (metrics_host, metrics_port)
         run(follow_until_ended(url, share=share, nice=nice, metrics=metrics))
         return
     if metrics_port is not None:
         raise typer.BadParameter("--metrics-port needs --follow")
-    found = run(archive_due(url, backfill=backfill, again=again))
+    found = run(archive_due(url, backfill=backfill, again=again, accept=accept))
     if as_json:
         print_json(found)
         return
@@ -432,7 +464,6 @@ def retain(
                 raise ConfigError("archive_retention is not set: all is kept for ever")
             if store.settings.archive_retention:
                 async with ArchiveReader(store) as reader:
-                    await reader.archive.prepare()
                     retainer = Retainer(store, reader.archive)
                     report = await (retainer.count() if dry_run else retainer.remove())
             if keeps_events:

@@ -17,6 +17,7 @@ from redis_state.archive import ArchiveReader, open_archive
 from redis_state.archive.copying.archiver import Archiver, ArchiveReport
 from redis_state.archive.copying.backfill import backfill as backfill_tasks
 from redis_state.archive.copying.records import RecordArchiver
+from redis_state.archive.identity import KnownArchive
 from redis_state.archive.working import WorkingArchivers
 from redis_state.errors import ArchiveUnavailable, CommandRefused
 from redis_state.store import process_name
@@ -29,14 +30,22 @@ _CHECK_S = 0.5
 _BY_NAMES = ("tasks of hosts", "updates of sessions without tasks")
 
 
-async def archive_due(url: str | None, *, backfill: bool, again: bool) -> dict[str, Any]:
-    """Archive what is due until nothing is; return what was done, by name."""
+async def archive_due(
+    url: str | None, *, backfill: bool, again: bool, accept: bool = False
+) -> dict[str, Any]:
+    """Archive what is due until nothing is; return what was done, by name.
+
+    With ``accept`` into another archive than Redis knows. Redis knows it once all is listed again:
+    so who was killed before that has changed nothing for good.
+    """
+    again |= accept
     async with (
         RedisStateStore.from_url(url) as store,
         ArchiveReader(store) as reader,
         WorkingArchivers(store) as signs,
     ):
-        await reader.archive.prepare()
+        known = KnownArchive(store, reader.archive)
+        await (reader.archive.prepare() if accept else known.ready())
         enlisted, sessions, found, left = 0, 0, Counter[str](), list[str]()
         if backfill or again:
             from redis_state.worker.archiving.again import (  # noqa: PLC0415 - the extra
@@ -54,6 +63,8 @@ async def archive_due(url: str | None, *, backfill: bool, again: bool) -> dict[s
                 left += _BY_NAMES
             records_found = await enlist_records(store, again=again)
             found, left = records_found.counts, [*left, *sorted(records_found.left)]
+        if accept:
+            await known.accept()
         due_at = monotonic()
         if found.total():
             due_at += RecordList(store.base).rest_s + 1

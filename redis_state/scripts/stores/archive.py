@@ -58,5 +58,9 @@ class ArchiveScripts(ScriptRunner):
         """OK left_ms stamp | STALE | MISSING."""
 
     @script
+    def know_archive(self, known: str, *, id: str, instead: bool) -> PendingReply:  # noqa: A002
+        """OK id."""
+
+    @script
     def release_log(self, log: LogKeys, *, looks: bool) -> PendingReply:
         """OK left_ms | MISSING."""

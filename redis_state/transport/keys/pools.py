@@ -79,6 +79,12 @@ class PoolLayout(KeyLayout):
         """
         return f"{self.namespace}:v1:{{/archive}}:retention"
 
+    def archive_known(self) -> str:
+        """hash: id: of the archive that has what is marked as archived. 400 days after an archiver
+        has compared it.
+        """
+        return f"{self.namespace}:v1:{{/archive}}:known"
+
     def archivers(self) -> str:
         """zset: process -> expiry in us: the archivers that work. A minute and a half after a
         sign of the last one.

@@ -18,6 +18,7 @@ from typing import TypeVar
 from redis_state.archive.copying.archiver import Archiver, ArchiveReport
 from redis_state.archive.copying.pace import Pace
 from redis_state.archive.copying.records import RecordArchiver, RecordReport
+from redis_state.archive.identity import KnownArchive
 from redis_state.archive.opening import shortest_lifetime_s
 from redis_state.archive.protocol import Archive
 from redis_state.archive.retaining import Retainer
@@ -81,9 +82,13 @@ class _Archivers:
         self._records = RecordArchiver(store, archive, pace=pace) if chosen else None
         self._listed = RecordList(store.base)
         self._of_tasks, self._of_records = _Part("archiving"), _Part("archiving records")
+        self._known, self._compared = KnownArchive(store, archive), False
 
     async def run_once(self) -> ArchiveRound:
-        """Archive what is due, once."""
+        """Archive what is due, once. The first time also compare the archive if nothing is due."""
+        if not self._compared:
+            self._compared = True
+            await _Part("archiving").tried(self._known.check())
         tasks = await self._of_tasks.tried(self._tasks.run_once()) or ArchiveReport()
         records = None
         if self._records is not None:

@@ -64,8 +64,8 @@ class ArchiveMetrics(Collector):
         if stats.archived:
             yield self._counter(
                 "archived",
-                "What the archiver did: tasks, updates, missed, postponed, refused, erased, and "
-                "what `archive_classes` names.",
+                "What the archiver did: tasks, updates, missed, postponed, other, refused, erased, "
+                "and what `archive_classes` names.",
                 stats.archived.copy(),
                 "what",
             )

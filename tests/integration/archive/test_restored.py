@@ -16,6 +16,7 @@ import psycopg
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import ArchiveQuery
 from redis_state.archive.copying.archiver import Archiver
+from redis_state.archive.identity import KnownArchive
 from redis_state.archive.model import ArchiveBatch, ArchivedRow, SessionRows
 from redis_state.archive.postgres.archive import PostgresArchive
 from redis_state.archive.protocol import Archive
@@ -46,7 +47,7 @@ def database(postgres: OwnPostgres) -> Iterator[str]:
     run(postgres.url, drop)
 
 
-async def test_a_database_that_went_back_to_before_its_tables_gets_them_again(
+async def test_a_database_that_went_back_to_before_its_tables_gets_them_once_it_is_accepted(
     live: RedisStateStore, database: str
 ) -> None:
     archive = PostgresArchive(database, namespace=live.settings.namespace)
@@ -56,6 +57,11 @@ async def test_a_database_that_went_back_to_before_its_tables_gets_them_again(
     run(database, "DROP SCHEMA redis_state CASCADE")
     later = await ended(live)
     await waiting.enlist(SESSION, later)
+    for round_no in range(3):
+        await all_due(live)
+        assert (await archiver.run_once()).tasks == 0, round_no
+    assert await archive.identify() is None
+    await KnownArchive(live, archive).accept()
     await archive_all(live, archive, archiver)
     assert await archived(archive) == await expected(live, later)
     await archive.aclose()

@@ -241,3 +241,20 @@ async def test_a_record_is_read_kept_and_let_go_of(scripts: Scripts, keys: Keys)
     # A save is another state, with a life of its own.
     await scripts.put_record(key, {"document": b"{}"}, write="x", ttl_ms=HOUR)
     assert (await hold(0)).facts[0] == b"3 x"
+
+
+async def test_the_archive_that_was_known_first_stays_until_another_is_accepted(
+    scripts: Scripts, keys: Keys
+) -> None:
+    async def know(given: str, *, instead: bool = False) -> bytes:
+        reply = await scripts.know_archive(keys.archive_known(), id=given, instead=instead)
+        (found,) = reply.facts
+        return bytes(found)
+
+    assert await know("a") == b"a"
+    await ask(scripts, "PEXPIRE", keys.archive_known(), HOUR)
+    assert await know("b") == b"a"
+    assert (await lives(scripts, keys.archive_known()))[0] > 399 * DAY
+    for _ in range(2):
+        assert await know("b", instead=True) == b"b"
+    assert await know("a") == b"b"

@@ -227,6 +227,9 @@ CALLS: dict[str, Call] = {
     "read_ended": lambda scripts, keys: scripts.read_ended(
         task_keys(keys, SESSION), least_ms=HOUR, hold_ms=HOUR, whole=True
     ),
+    "know_archive": lambda scripts, keys: scripts.know_archive(
+        keys.archive_known(), id="i", instead=False
+    ),
     "mark_archived": lambda scripts, keys: scripts.mark_archived(
         task_keys(keys, SESSION), stamp="1 w"
     ),

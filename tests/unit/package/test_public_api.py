@@ -51,6 +51,7 @@ PUBLIC = [
     "NotADecider",
     "NotFound",
     "ObjectClaims",
+    "OtherArchive",
     "OutcomeUnknown",
     "PauseRejected",
     "PauseTimeout",

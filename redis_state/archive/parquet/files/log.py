@@ -225,13 +225,17 @@ class FileLog:
         made in its place would be hidden once it is back. The same if the store replaces
         objects that it was to create only.
         """
-        if self._listed(""):
+        if self.is_there():
             return
         if self.was_there:
             raise ArchiveUnavailable("prepare", "its files have gone")
         body = _entry(0, LogChange())
         if self.objects.create(self._name(0), body) and self.objects.create(self._name(0), body):
             raise ArchiveUnavailable("prepare", "the store does not refuse to replace an object")
+
+    def is_there(self) -> bool:
+        """Return whether there is an entry."""
+        return bool(self._listed(""))
 
     def files(self) -> Files:
         """Return the files that count now. Two reads, and one for each new entry."""

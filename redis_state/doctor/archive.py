@@ -1,0 +1,95 @@
+"""The archive: whether it is reached, is the one that Redis knows, and gets what has ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+from redis_state.archive import Archive, open_archive
+from redis_state.archive.identity import KnownArchive
+from redis_state.archive.waiting import ArchiveList
+from redis_state.doctor.finding import Finding, Found, Verdict
+from redis_state.errors import ArchiveUnavailable, ConfigError
+from redis_state.settings import Settings
+from redis_state.store import RedisStateStore
+from redis_state.stores.archive_list import RecordList
+
+_QUESTION = "archive"
+_LATE_S = 3600.0
+
+
+async def archive_findings(store: RedisStateStore) -> Found:
+    """Ask the archive that the settings name, and count what waits for it. Write nothing."""
+    if store.settings.archive_url is None:
+        return
+    try:
+        archive = open_archive(store.settings)
+    except ConfigError as error:
+        yield Finding(
+            "archive_url",
+            _QUESTION,
+            Verdict.FINDING,
+            str(error),
+            "this process cannot use the archive",
+            "correct REDIS_STATE_ARCHIVE_URL, or install what it needs",
+        )
+        return
+    place = _place(store.settings)
+    try:
+        async for each in _late(store, place):
+            yield each
+        yield await _answer(store, archive, place)
+    finally:
+        await archive.aclose()
+
+
+async def _late(store: RedisStateStore, place: str) -> Found:
+    tasks, records = await ArchiveList(store).backlog(), await RecordList(store.base).backlog()
+    late_s = max(tasks.oldest_s, records.oldest_s)
+    if late_s > _LATE_S:
+        yield Finding(
+            place,
+            _QUESTION,
+            Verdict.FINDING,
+            f"{tasks.tasks} tasks and {records.records} records wait for {late_s:.0f} s",
+            "they are in Redis alone, which grows",
+            "run an archiver, and look at its log",
+        )
+
+
+async def _answer(store: RedisStateStore, archive: Archive, place: str) -> Finding:
+    def finding(says: str, means: str, do: str) -> Finding:
+        return Finding(place, _QUESTION, Verdict.FINDING, says, means, do)
+
+    nothing = "nothing is archived, and what waits stays in Redis"
+    try:
+        async with asyncio.timeout(store.settings.connect_timeout_s):
+            known, found = await KnownArchive(store, archive).look()
+    except (ArchiveUnavailable, TimeoutError) as error:
+        reason = str(error) or "no answer"
+        return finding(reason, nothing, "start it, give its user the rights, or correct the URL")
+    if known is not None and known != found:
+        named = "it has no id" if found is None else f"it is {found}"
+        return finding(
+            f"{named}, and Redis knows {known}",
+            nothing,
+            "correct the URL or mount its folder, or run: redis-state archive run --accept",
+        )
+    if found is None:
+        return finding(
+            "there is none, or no archiver of this version has prepared it",
+            "the first archiver makes it once something has ended",
+            "check the place, and start an archiver",
+        )
+    return Finding(place, _QUESTION, Verdict.SOUND, f"reached, its id is {found}")
+
+
+def _place(settings: Settings) -> str:
+    """Return the URL without a login and options."""
+    assert settings.archive_url is not None  # noqa: S101 - it was opened
+    url = settings.archive_url.get_secret_value()
+    if not url.startswith("postgres"):
+        # A login in it is refused when it is opened.
+        return url.partition("?")[0]
+    from redis_state.postgres.address import shown  # noqa: PLC0415 - needs the extra
+
+    return shown("archive_url", settings.archive_url)
