@@ -123,6 +123,7 @@ OTHERS: Final[dict[str, str]] = {
     "events_since": "like the list of these looks",
     "archive_retention": "a lease of a process",
     "archivers": "of processes: a minute and a half",
+    "kept_elsewhere": "names no session: which other stores the namespace has",
     "worker": "of a process: three of its intervals",
     "workers": "of processes",
     "test_clock": "of tests",
