@@ -227,8 +227,9 @@ class Archive(Protocol):
         """Remove of each class what ended, or was appended, before a moment.
 
         A call removes a bounded part, whole partitions first. Its report says whether there is
-        more. May be repeated, and called by several processes. Errors: ConfigError for a class
-        that the archive does not have.
+        more. May be repeated, and called by several processes. Its last call deletes what other
+        calls have left that died some minutes ago, also if nothing is to be removed. Errors:
+        ConfigError for a class that the archive does not have.
         """
         ...
 

@@ -84,8 +84,8 @@ class Eraser:
     Errors of every call: BackendError, also CommandRefused without the right; ArchiveUnavailable;
     PayloadStoreUnavailable; LostRace while slots of a cluster are being moved. After any of them,
     and after a crash, repeat the call: it does the rest. ErasureOutOfReach, before anything is
-    removed, if Redis says that there is an archive or that there are durable events, and this
-    process has no address of them: see `check_reach`.
+    removed: Redis says that there is an archive, or durable events, without an address here. See
+    `check_reach`.
     """
 
     def __init__(

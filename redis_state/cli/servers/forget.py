@@ -55,8 +55,8 @@ def forget(
 
     Without --yes it is a dry run. It may be repeated, also after a crash. The server's user needs
     the role admin of `redis-state acl`. Status 1 if something is left that could not be removed, 4
-    if tasks run and --running is refuse, or if Redis knows of an archive or of durable events that
-    are not set here.
+    if tasks run and --running is refuse. Also 4 if Redis knows of an archive, or of durable events,
+    that are not set here.
 
     Try: `redis-state forget --session S --dry-run`.
     """

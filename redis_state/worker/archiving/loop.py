@@ -139,7 +139,7 @@ class _Lateness:
 
 
 class _RetentionRounds:
-    """The rounds of retention. One may take an hour: archiving continues beside it."""
+    """The rounds of retention, and of cleaning up. Archiving continues beside one of an hour."""
 
     def __init__(self, store: RedisStateStore, archive: Archive, stats: WorkerStats | None) -> None:
         self._retainer = Retainer(store, archive)
