@@ -1,7 +1,7 @@
 """What an archive must be able to do. Each call has a deadline; all may be repeated.
 
 Calls that may read or write all that is kept have a longer one, of many minutes: `shared_traces`,
-`sessions_of`, `status`, `forget`, `forget_records` and `retain`.
+`sessions_of`, `owners_with`, `status`, `forget`, `forget_records` and `retain`.
 
 Errors of every call: ArchiveUnavailable if the archive cannot be reached, refuses the call, or says
 nothing by the deadline.
@@ -218,6 +218,13 @@ class Archive(Protocol):
 
         Each with whether it has a task with another value of it, too. Of the sessions in
         ``also`` those are in it too that have another value alone.
+        """
+        ...
+
+    async def owners_with(self, kind: RecordKind, parts: Collection[bytes]) -> frozenset[str]:
+        """Return the owners of records of a kind whose data has any of these bytes somewhere.
+
+        It reads all records of the kind.
         """
         ...
 

@@ -12,6 +12,7 @@ from typing import Literal, Self
 from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive, overlooked
 from redis_state.archive.queries import ArchiveQuery
+from redis_state.archive.retention import outliving
 from redis_state.erasure.families import ALWAYS_KEPT, check_session, long_keys
 from redis_state.erasure.reach import Reach
 from redis_state.erasure.session import Progress, SessionErasure
@@ -153,8 +154,9 @@ class Eraser:
     ) -> ErasureReport:
         """Erase the sessions of a user, and what is kept under the user's name.
 
-        A session is the user's if a task of it has the ``attribute``, in Redis' index or in the
-        archive. One with a task of another user is kept, unless ``shared``. Under the user's name
+        A session is the user's if a task of it has the ``attribute``, in Redis or in the archive.
+        So it is if a memory's key in Redis names both, or an artifact's scope in either. One of
+        another user too is kept, unless ``shared``: `kept` says so. Under the user's name
         are: memories, OAuth tokens, durable streams that the user has created, and sessions and
         state of Google's ADK. Otherwise like `forget`.
         """
@@ -162,6 +164,15 @@ class Eraser:
         policy = _Policy(dry_run, running, actor, leave_unset)
         report = await self._forget(chosen, policy)
         await users.erase(report, dry_run=dry_run)
+        report.kept["sessions that name nobody"] = (
+            "those without a task, a memory or an artifact that names the user: erase them by "
+            "their ids"
+        )
+        if longer := outliving(self._store.settings):
+            report.kept["what outlives its tasks"] = (
+                f"archive_retention keeps {', '.join(longer)} for longer than the tasks that say "
+                f"whose they are: erase such sessions by their ids"
+            )
         if users.unnamed:
             report.kept["sessions with long ids"] = (
                 f"{len(users.unnamed)} sessions have tasks of the user, and neither the index of "
@@ -169,7 +180,7 @@ class Eraser:
             )
         if mixed and not shared:
             report.kept["shared sessions"] = (
-                f"{len(mixed)} sessions have tasks of other users too: "
+                f"{len(mixed)} sessions are of other users too: "
                 f"{', '.join(map(repr, sorted(mixed)[:10]))}"
             )
         return report

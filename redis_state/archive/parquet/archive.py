@@ -241,8 +241,8 @@ class ParquetArchive:
         """Erase a session in one entry of the log; return what there was of it, or None.
 
         Files that have it are written again without it, and deleted, as is all that compaction
-        replaced. What a call left that died before its entry is deleted by `retain`, which
-        archivers call once an hour, and by the next call of this, once it is ten minutes old.
+        replaced. What a call left that died before its entry is deleted once it is ten minutes old:
+        by the next call of this, or by `retain`, which archivers call once an hour.
         With ``before_us`` nothing of before that time of the Redis server is written again.
         """
         was: list[ArchivedSession | None] = []
@@ -271,6 +271,12 @@ class ParquetArchive:
         """
         return await self._calls.read(
             lambda reader: answers.sessions_of(reader, attribute, value, also), timeout_s=_LONG_S
+        )
+
+    async def owners_with(self, kind: RecordKind, parts: Collection[bytes]) -> frozenset[str]:
+        """Return the owners of records of a kind whose data has some bytes. It reads all of it."""
+        return await self._calls.read(
+            lambda reader: sharing.owners_with(reader, kind, parts), timeout_s=_LONG_S
         )
 
     async def retain(
