@@ -62,7 +62,7 @@ class NamedUsers:
         return {session for session, users in self._users.items() if user in users}
 
     def with_others(self, user: str) -> set[str]:
-        """Return the sessions that name somebody else, too or alone."""
+        """Return the sessions that name another user, too or alone."""
         return {session for session, users in self._users.items() if users - {user}}
 
     async def _read(self, keys: Sequence[FoundKey]) -> None:

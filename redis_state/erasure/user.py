@@ -51,7 +51,7 @@ class UserErasure:
     async def sessions(self, archive: Archive | None) -> Mapping[str, bool]:
         """Return the sessions that are the user's: by a task's attribute, a memory or an artifact.
 
-        Each with whether it is somebody else's too, as far as the archive, memories and artifacts
+        Each with whether it is another user's too, as far as the archive, memories and artifacts
         say so: also of a session that Redis alone knows as the user's. Whom a memory or an artifact
         names beside the attribute of a task does not count: a host may say ``anonymous`` there.
         """
