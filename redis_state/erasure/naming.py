@@ -91,6 +91,14 @@ class NamedUsers:
             self.without_session[user].add(artifact)
 
 
+def names_user(key: FoundKey) -> bool:
+    """Return whether a user's session may be found by a key."""
+    if key.kind != "memory":
+        return _field_of(key) is not None
+    owner = owner_of_memory(key.tag)
+    return owner is not None and bool(owner.user_id)
+
+
 def _field_of(key: FoundKey) -> str | None:
     if key.kind != "artifacts":
         return None

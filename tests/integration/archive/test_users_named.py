@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -16,9 +17,13 @@ from redis_state.archive.model import ArchiveBatch, ArchivedRecord, RecordKind
 from redis_state.archive.protocol import Archive
 from redis_state.archive.retention import outliving
 from redis_state.erasure import Eraser
+from redis_state.errors import ArchiveUnavailable
+from redis_state.memory.keys import MemoryKey
+from redis_state.models.artifacts import ArtifactScope
 from redis_state.serialization import codec
 from redis_state.testing import eventually
 from redis_state.worker.archiving.loop import archive_regularly
+from tests.support.erasure import nothing_is_left
 from tests.support.tasks.archived_tasks import sample_task
 
 pytestmark = [
@@ -63,6 +68,29 @@ async def test_sessions_of_archived_artifacts_that_name_the_user_are_erased(
         assert await archive.session(session) is None
     for session in ("both", "tasks-of-bob", "other", "none"):
         assert await archive.session(session) is not None
+
+
+@pytest.mark.parametrize("archive_url", ["parquet"], indirect=True)
+async def test_a_repetition_finds_the_session_whose_archive_was_away(
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = {"by-memory", "by-artifact"}
+    await archive.write(ArchiveBatch([sample_task(each, "t", 1) for each in sessions]))
+    await live.save_memory_state(MemoryKey("t", "ann", "by-memory").composite(), {"n": 1})
+    scope = ArtifactScope(user_id="ann", session_id="by-artifact")
+    await live.artifact_store.put_text("x", scope=scope)
+    away = ArchiveUnavailable("forget", "it is away")
+    async with Eraser(live, archive) as eraser:
+        for _ in sessions:
+            with monkeypatch.context() as there:
+                there.setattr(archive, "forget", AsyncMock(side_effect=away))
+                with pytest.raises(ArchiveUnavailable):
+                    await eraser.forget_user("ann")
+        report = await eraser.forget_user("ann")
+    assert (set(report.sessions), report.archive["tasks"]) == (sessions, 2)
+    for session in sessions:
+        assert await archive.session(session) is None
+        await nothing_is_left(live, session)
 
 
 @pytest.mark.parametrize("archive_url", ["parquet"], indirect=True)
