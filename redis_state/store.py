@@ -189,6 +189,7 @@ class RedisStateStore(StateStoreContract):
         *,
         dry_run: bool = False,
         running: Literal["refuse", "fence"] = "refuse",
+        leave_unset: bool = False,
     ) -> ErasureReport:
         """Erase a session in Redis, in the store of claims and in the archive of the settings.
 
@@ -199,7 +200,7 @@ class RedisStateStore(StateStoreContract):
         eraser: Any = import_module("redis_state.erasure").Eraser(self)
         async with eraser:
             report: ErasureReport = await eraser.forget(
-                session_id, dry_run=dry_run, running=running
+                session_id, dry_run=dry_run, running=running, leave_unset=leave_unset
             )
             return report
 

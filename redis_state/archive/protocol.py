@@ -1,7 +1,7 @@
 """What an archive must be able to do. Each call has a deadline; all may be repeated.
 
 Calls that may read or write all that is kept have a longer one, of many minutes: `shared_traces`,
-`sessions_of`, `status`, `forget`, `forget_records` and `retain`.
+`sessions_of`, `owners_with`, `status`, `forget`, `forget_records` and `retain`.
 
 Errors of every call: ArchiveUnavailable if the archive cannot be reached, refuses the call, or says
 nothing by the deadline.
@@ -231,14 +231,22 @@ class Archive(Protocol):
         """
         ...
 
+    async def owners_with(self, kind: RecordKind, parts: Collection[bytes]) -> frozenset[str]:
+        """Return the owners of records of a kind whose data has any of these bytes somewhere.
+
+        It reads all records of the kind.
+        """
+        ...
+
     async def retain(
         self, before: Mapping[str, datetime], *, dry_run: bool = False
     ) -> RetentionReport:
         """Remove of each class what ended, or was appended, before a moment.
 
         A call removes a bounded part, whole partitions first. Its report says whether there is
-        more. May be repeated, and called by several processes. Errors: ConfigError for a class
-        that the archive does not have.
+        more. May be repeated, and called by several processes. Its last call deletes what other
+        calls have left that died some minutes ago, also if nothing is to be removed. Errors:
+        ConfigError for a class that the archive does not have.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Who keeps the archive's retention: one process at a time, once an hour."""
+"""Who keeps the archive's retention, and cleans up: one process at a time, once an hour."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ _HOUR_MS = 3_600_000
 class Retainer:
     """Remove what has expired from the archive of a store, by its `archive_retention`.
 
+    Without it a round deletes only what calls that died have left in the archive: no entry names
+    it, so no erasure finds it either.
+
     The lease is not given back: until it has run out no process begins another round. One that
     dies in a round leaves the rest to the next.
     """
@@ -28,13 +31,11 @@ class Retainer:
         self._leases = Leases(store.base.scripts, keep_ms=_HOUR_MS)
 
     async def run_once(self) -> RetentionReport | None:
-        """Remove what has expired, to the end; None if another process does it, or nothing is set.
+        """Remove what has expired, and what died, to the end; None if another process does it.
 
         Errors: BackendError; ArchiveUnavailable; LeaseLost if another process has the lease by
         now.
         """
-        if not self._store.settings.archive_retention:
-            return None
         key = self._store.base.keys.archive_retention()
         held = await self._leases.acquire(key, duration_ms=_HOUR_MS)
         return None if held is None else await self._remove(held)
@@ -49,6 +50,10 @@ class Retainer:
         while total.more:
             total.merge(await self._call())
         return total
+
+    async def clean(self) -> None:
+        """Delete what calls that died have left, without the lease. Errors: ArchiveUnavailable."""
+        await self._archive.retain({})
 
     async def _remove(self, held: HeldLease) -> RetentionReport:
         total = await self._call()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from redis_state.errors import ConfigError
+from redis_state.settings import Settings
 
 
 @dataclass(slots=True)
@@ -37,6 +38,19 @@ class RetentionReport:
 def moments_of(keep: Mapping[str, timedelta], now: datetime) -> dict[str, datetime]:
     """Return for each class the moment before which it has expired."""
     return {what: now - lifetime for what, lifetime in keep.items()}
+
+
+def outliving(settings: Settings) -> list[str]:
+    """Return the classes that are kept for longer than the tasks which say whose they are.
+
+    Of these an erasure of a user finds nothing once the tasks have gone.
+    """
+    keep = settings.archive_retention
+    if settings.archive_url is None or "tasks" not in keep:
+        return []
+    tasks = keep["tasks"]
+    chosen = ["updates", *sorted(settings.archive_classes)]
+    return [what for what in chosen if what not in keep or keep[what] > tasks]
 
 
 def check_classes(

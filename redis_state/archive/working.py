@@ -14,6 +14,7 @@ from typing import Self
 from redis_state.errors import BackendError
 from redis_state.scripts import raw
 from redis_state.store import RedisStateStore, process_name
+from redis_state.stores.kept_elsewhere import ElsewhereSigns
 from redis_state.transport.clock import us_of
 
 _EVERY_S = 15.0
@@ -29,12 +30,17 @@ class WorkingArchivers:
         self._key = store.base.keys.archivers()
         # A process may have several archivers.
         self._name = f"{process_name()}:{secrets.token_hex(3)}"
+        self._elsewhere = ElsewhereSigns(store.base)
         self._signed_at = -_EVERY_S
 
     async def sign(self) -> None:
-        """Give a sign that this process archives, unless it gave one a moment ago."""
+        """Give a sign that this process archives, unless it gave one a moment ago.
+
+        Another one, which lasts, says that the namespace has an archive.
+        """
         if monotonic() - self._signed_at < _EVERY_S:
             return
+        await self._elsewhere.give("archive")
         scripts = self._store.base.scripts
         await scripts.add_member(self._key, member=self._name, ttl_ms=_LASTS_MS)
         self._signed_at = monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
@@ -13,12 +13,14 @@ from redis_state.archive.identity import KnownArchive
 from redis_state.archive.opening import open_archive
 from redis_state.archive.protocol import Archive, overlooked
 from redis_state.archive.queries import ArchiveQuery
+from redis_state.archive.retention import outliving
 from redis_state.erasure.families import ALWAYS_KEPT, check_session, long_keys
+from redis_state.erasure.reach import Reach
 from redis_state.erasure.session import Progress, SessionErasure
 from redis_state.erasure.traces import TraceErasure
 from redis_state.erasure.user import UserErasure
 from redis_state.erasure.walking import SessionFindings
-from redis_state.errors import InvalidField, SessionRunning
+from redis_state.errors import ErasureOutOfReach, InvalidField, SessionRunning
 from redis_state.models import TaskStatus
 from redis_state.models.attributes import AttributeValue, check_attributes
 from redis_state.models.erasure import ErasureReport
@@ -40,6 +42,7 @@ class _Policy:
     dry_run: bool
     running: str
     actor: str | None
+    leave_unset: bool = False
 
     def check(self) -> None:
         if self.running not in ("refuse", "fence"):
@@ -82,7 +85,9 @@ class Eraser:
 
     Errors of every call: BackendError, also CommandRefused without the right; ArchiveUnavailable;
     PayloadStoreUnavailable; LostRace while slots of a cluster are being moved. After any of them,
-    and after a crash, repeat the call: it does the rest.
+    and after a crash, repeat the call: it does the rest. ErasureOutOfReach, before anything is
+    removed: Redis says that there is an archive, or durable events, without an address here. See
+    `check_reach`.
     """
 
     def __init__(
@@ -98,6 +103,7 @@ class Eraser:
             archive = open_archive(store.settings)
         self._archive = archive
         self._sessions = SessionErasure(store, progress=progress)
+        self._reach = Reach(store, has_archive=archive is not None)
         self._prepared = False
 
     async def __aenter__(self) -> Self:
@@ -118,6 +124,7 @@ class Eraser:
         dry_run: bool = False,
         running: OnRunning = "refuse",
         actor: str | None = None,
+        leave_unset: bool = False,
     ) -> ErasureReport:
         """Erase all that is kept of a session; return what there was of it.
 
@@ -128,10 +135,12 @@ class Eraser:
 
         With ``running="refuse"`` running tasks raise SessionRunning, before anything is removed.
         With ``fence`` their runs lose their leases. `TaskClient.forget` cancels them. A dry run
-        counts. ``actor`` is named in the log. Errors: SessionRunning; InvalidField.
+        counts. ``actor`` is named in the log. With ``leave_unset`` an archive, or durable events,
+        that this process has no address of are left, and named in ``kept``. Errors: SessionRunning;
+        ErasureOutOfReach; InvalidField.
         """
         check_session(session_id)
-        return await self._forget([session_id], _Policy(dry_run, running, actor))
+        return await self._forget([session_id], _Policy(dry_run, running, actor, leave_unset))
 
     async def forget_user(
         self,
@@ -142,18 +151,29 @@ class Eraser:
         dry_run: bool = False,
         running: OnRunning = "refuse",
         actor: str | None = None,
+        leave_unset: bool = False,
     ) -> ErasureReport:
         """Erase the sessions of a user, and what is kept under the user's name.
 
-        A session is the user's if a task of it has the ``attribute``, in Redis' index or in the
-        archive. One with a task of another user is kept, unless ``shared``. Under the user's name
+        A session is the user's if a task of it has the ``attribute``, in Redis or in the archive.
+        So it is if a memory's key in Redis names both, or an artifact's scope in either. One of
+        another user too is kept, unless ``shared``: `kept` says so. Under the user's name
         are: memories, OAuth tokens, durable streams that the user has created, and sessions and
         state of Google's ADK. Otherwise like `forget`.
         """
         users, chosen, mixed = await self._whose(user, attribute, shared=shared)
-        policy = _Policy(dry_run, running, actor)
+        policy = _Policy(dry_run, running, actor, leave_unset)
         report = await self._forget(chosen, policy)
         await users.erase(report, dry_run=dry_run)
+        report.kept["sessions that name nobody"] = (
+            "those without a task, a memory or an artifact that names the user: erase them by "
+            "their ids"
+        )
+        if longer := outliving(self._store.settings):
+            report.kept["what outlives its tasks"] = (
+                f"archive_retention keeps {', '.join(longer)} for longer than the tasks that say "
+                f"whose they are: erase such sessions by their ids"
+            )
         if users.unnamed:
             report.kept["sessions with long ids"] = (
                 f"{len(users.unnamed)} sessions have tasks of the user, and neither the index of "
@@ -161,7 +181,7 @@ class Eraser:
             )
         if mixed and not shared:
             report.kept["shared sessions"] = (
-                f"{len(mixed)} sessions have tasks of other users too: "
+                f"{len(mixed)} sessions are of other users too: "
                 f"{', '.join(map(repr, sorted(mixed)[:10]))}"
             )
         return report
@@ -185,6 +205,16 @@ class Eraser:
             check_session(each)
         return users, chosen, mixed
 
+    async def check_reach(self, sessions: Collection[str] = ()) -> None:
+        """Refuse to erase if Redis knows of an archive or durable events without an address here.
+
+        Redis knows of them by archivers that work, by signs that last 400 days, by lists, and by
+        archived records of the sessions. Nothing else says so once it has lost all of these.
+        Errors: ErasureOutOfReach.
+        """
+        if beyond := await self._reach.beyond(sessions):
+            raise ErasureOutOfReach(list(beyond.values()))
+
     async def running(self, session_id: str) -> list[str]:
         """List the tasks of a session that run under a lease."""
         found: list[str] = []
@@ -197,6 +227,7 @@ class Eraser:
     async def _forget(self, sessions: Sequence[str], policy: _Policy) -> ErasureReport:
         policy.check()
         total = ErasureReport(dry_run=policy.dry_run, kept=dict(ALWAYS_KEPT))
+        await self._state_reach(sessions, policy, total)
         archive = await self._ready()
         if not sessions:
             return total
@@ -229,6 +260,16 @@ class Eraser:
                 f"{len(together.shared)} traces belong to another session too"
             )
         return total
+
+    async def _state_reach(
+        self, sessions: Sequence[str], policy: _Policy, report: ErasureReport
+    ) -> None:
+        """State what is out of reach. Errors: ErasureOutOfReach, unless that is left or counted."""
+        if not (policy.dry_run or policy.leave_unset):
+            await self.check_reach(sessions)
+            return
+        beyond = await self._reach.beyond(sessions)
+        (report.kept if policy.leave_unset else report.failed).update(beyond)
 
     async def _forget_one(
         self,

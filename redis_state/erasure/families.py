@@ -125,6 +125,7 @@ OTHERS: Final[dict[str, str]] = {
     "archive_retention": "a lease of a process",
     "archive_known": "an id of the archive",
     "archivers": "of processes: a minute and a half",
+    "kept_elsewhere": "names no session: which other stores the namespace has",
     "worker": "of a process: three of its intervals",
     "workers": "of processes",
     "test_clock": "of tests",

@@ -35,6 +35,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import record_of_entry
 from redis_state.stores.base import ms
 from redis_state.stores.index_walk import walk_index
+from redis_state.stores.kept_elsewhere import ElsewhereSigns
 from redis_state.stores.sessions.task_status import task_of_entry, watch_entry
 from redis_state.stores.task_index import TaskIndex, indexed_move
 from redis_state.transport.key_groups import LogKeys
@@ -138,6 +139,8 @@ class _Release:
             await self._scripts.delete_record(
                 self._keys.archive_known(), index=None, member=None, only_if_gone=False
             )
+            # Last: until then an erasure knows that there was an archive.
+            await ElsewhereSigns(self._store.base).withdraw("archive")
 
     async def _check(self) -> None:
         """Learn what is in use. Errors: ArchiveInUse."""

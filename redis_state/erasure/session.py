@@ -5,6 +5,7 @@
     tasks end their leases     a run that still works is refused from then on, and none can begin
     what stands elsewhere      entries in lists of all sessions, artifacts, traces, agents' sessions
     the session's slot         all keys, until a walk finds none
+    memories and artifacts     behind the archive, with a user's name: they name the session too
     the index of tasks         last, behind the archive: it names the session for a repetition
 
 Every step may be repeated. A crash leaves what a repetition finds: by the index of tasks, by the
@@ -21,6 +22,7 @@ from typing import Any
 
 from redis_state.erasure.families import LOGS, class_of
 from redis_state.erasure.memories import delete_memories
+from redis_state.erasure.naming import names_user
 from redis_state.erasure.walking import (
     KeyWalk,
     SessionFindings,
@@ -181,17 +183,18 @@ class SessionErasure:
         await self._delete_elsewhere(found, traces, keeps)
         self._progress("entries elsewhere", len(found.tasks))
         for _ in range(_WALKS):
-            names = [key.name for key in found.keys]
+            names = [key.name for key in found.keys if not names_user(key)]
             await self._each(self._commands.unlink, names)
             # Also if none was left: a call that was interrupted may have removed them.
             await store.updates.call_followers(session_id)
             await store.steering.call_followers(session_id)
-            await delete_memories(self._store, found.memories)
-            self._progress("keys removed", len(names) + len(found.memories))
+            memories = [key for key in found.memories if not names_user(key)]
+            await delete_memories(self._store, memories)
+            self._progress("keys removed", len(names) + len(memories))
             again = await self.find([session_id])
             found, was = again[session_id], found
             found.tasks |= was.tasks
-            if not found.keys and not found.memories:
+            if all(map(names_user, [*found.keys, *found.memories])):
                 break
             await self._each(
                 lambda task: store.tasks.clear(session_id, task),
@@ -300,11 +303,14 @@ class SessionErasure:
         await self._commands.unlink(keys.jobs_of(session_id))
 
     async def forget_tasks(self, found: SessionFindings) -> None:
-        """Take the tasks out of the watch list and the index, unless they were made again.
+        """Delete what names the user, and take the tasks out of the watch list and the index.
 
-        It comes last: a user's session is found by it, for a repetition.
+        Those that were made again stay. It comes last: a user's session is found by these, for a
+        repetition.
         """
         session_id, store = found.session_id, self._store
+        await self._each(self._commands.unlink, [k.name for k in found.keys if names_user(k)])
+        await delete_memories(store, [key for key in found.memories if names_user(key)])
         index = TaskIndex(self._scripts, self._keys)
         listed = await listed_under(store.base, "s", raw(session_id))
         stamps = {each.task_id: each.stamp for each in listed if each.session_id == session_id}

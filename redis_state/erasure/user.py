@@ -1,7 +1,8 @@
 """Whose a session is, and what is kept under a user's name.
 
 No index of its own: tasks are found by an attribute, which the index of tasks and the tasks'
-records have. An application sets it when it submits.
+records have. An application sets it when it submits. A host's tasks have none: its sessions are
+found by the keys of memories and by the scopes of artifacts, as long as these are kept.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import suppress
 from redis_state.archive.protocol import Archive
 from redis_state.erasure.families import long_keys
 from redis_state.erasure.memories import delete_memories
+from redis_state.erasure.naming import NamedUsers
 from redis_state.erasure.walking import FoundKey, KeyWalk, owner_of_memory
 from redis_state.errors import StreamUnknown
 from redis_state.models.attributes import AttributeValue
@@ -44,20 +46,32 @@ class UserErasure:
         self._name = user if isinstance(user, str) else json.dumps(user)
         # Sessions of the user whose ids nothing says: what stands for each in the names of keys.
         self.unnamed: set[str] = set()
+        self._named = NamedUsers(store)
 
     async def sessions(self, archive: Archive | None) -> Mapping[str, bool]:
-        """Return the sessions with a task that has the attribute.
+        """Return the sessions that are the user's: by a task's attribute, a memory or an artifact.
 
-        Each with whether the archive has a task of it with another value, too: also of a session
-        that Redis alone knows as the user's. The archive is read once.
+        Each with whether it is another user's too, as far as the archive, memories and artifacts
+        say so: also of a session that Redis alone knows as the user's. Whom a memory or an artifact
+        names beside the attribute of a task does not count: a host may say ``anonymous`` there.
         """
+        self._named = NamedUsers(self._store)
+        await self._named.look()
+        if archive is not None:
+            await self._named.look_in(archive, self._name)
         listed = await listed_under(
             self._store.base, "a", attribute_list(self._attribute, self._user)
         )
         found = dict.fromkeys((each.session_id for each in listed), False)
         found |= dict.fromkeys(await self._by_records(), False)
+        named, others = self._named.of(self._name), self._named.with_others(self._name)
         if archive is not None:
-            found |= await archive.sessions_of(self._attribute, self._user, also=list(found))
+            also = [*found, *named]
+            archived = await archive.sessions_of(self._attribute, self._user, also=also)
+            # What has another value alone is the user's only by what else names the user.
+            found |= archived
+        for session_id in named - found.keys():
+            found[session_id] = session_id in others
         self.unnamed -= {escape("session_id", each) for each in found}
         return dict(sorted(found.items()))
 
@@ -101,6 +115,10 @@ class UserErasure:
 
     async def erase(self, report: ErasureReport, *, dry_run: bool) -> None:
         """Erase what is kept under the user's name."""
+        if alone := self._named.without_session.get(self._name):
+            report.kept["artifacts without a session"] = (
+                f"{len(alone)} artifacts name the user and no session: delete them by their ids"
+            )
         own = escape("user_id", self._name)
         seen: set[str] = set()
         its: list[FoundKey] = []
@@ -115,7 +133,7 @@ class UserErasure:
                     await self._leave_adk(key, own)
                 if key.kind == "streams-of" and key.tag == own:
                     await self._streams(key, report, dry_run=dry_run)
-                elif self._is_own(key, own):
+                elif self._is_own(key, own) and not self._is_counted(key, report):
                     if what := _CLASSES.get(key.kind):
                         report.count(what)
                     its.append(key)
@@ -135,6 +153,11 @@ class UserErasure:
         if key.kind in ("oauth-token", "call"):
             return key.tag == own
         return key.kind in _ADK and key.rest.partition(":")[0] == own
+
+    def _is_counted(self, key: FoundKey, report: ErasureReport) -> bool:
+        """Return whether a memory is of a session that the report counts. It goes with it."""
+        owner = owner_of_memory(key.tag) if key.kind == "memory" and report.dry_run else None
+        return owner is not None and owner.session_id in report.sessions
 
     async def _leave_adk(self, index: FoundKey, own: str) -> None:
         members: list[bytes] = await self._store.transport.commands.zrange(index.name, 0, -1)

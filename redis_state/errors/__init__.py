@@ -16,6 +16,7 @@
     │   │   │   └── SessionConflict        the same, for an agent's session
     │   │   ├── SessionBusy            another caller executes the session
     │   │   ├── SessionRunning         tasks of the session run, and it is to be erased
+    │   │   ├── ErasureOutOfReach      an archive has more, and none is set here
     │   │   ├── ArchiveInUse           what is held for the archive is not let go of meanwhile
     │   │   ├── TaskInProgress         a task of the session is unfinished, and rejects another
     │   │   ├── LeaseLost              the epoch is no longer the current one
@@ -110,6 +111,7 @@ from redis_state.errors.conflicts import (
     ArchiveInUse,
     Conflict,
     DelegationRefused,
+    ErasureOutOfReach,
     InvalidTransition,
     KeyReused,
     LeaseLost,
@@ -167,6 +169,7 @@ __all__ = [
     "CorruptState",
     "CursorGap",
     "DelegationRefused",
+    "ErasureOutOfReach",
     "HandlerChanged",
     "InvalidDecision",
     "InvalidField",

@@ -93,6 +93,19 @@ class SessionRunning(Conflict):
         self.running = running
 
 
+class ErasureOutOfReach(Conflict):
+    """Redis says that an archive or durable events have more, and this process has no address.
+
+    Nothing was removed. Set `archive_url` or `durable_events` here as elsewhere, and repeat the
+    call. With ``leave_unset`` only what is set here is erased. ``reasons`` say what is out of
+    reach.
+    """
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__(f"more is kept than can be erased here: {'; '.join(reasons)}")
+        self.reasons: list[str] = list(reasons)
+
+
 class ArchiveInUse(Conflict):
     """Something archives, and what is held for the archive would be let go of unarchived.
 

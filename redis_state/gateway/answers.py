@@ -45,7 +45,7 @@ _RETRY_AFTER_S = 2
 _NAMED = (
     *("field", "session_id", "task_id", "status", "current", "wanted", "expected", "actual"),
     *("limit", "size", "what", "reason", "missed", "cursor", "resume_after"),
-    *("actor", "approved", "to", "delegated_to", "running"),
+    *("actor", "approved", "to", "delegated_to", "running", "reasons"),
 )
 # Errors of this server's own set-up, which no caller can correct.
 _OURS = frozenset({"ConfigError", "MissingCapability", "HandlerChanged"})

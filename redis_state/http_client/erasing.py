@@ -27,6 +27,7 @@ class HttpErasing:
         *,
         dry_run: bool = False,
         running: Literal["cancel", "refuse", "fence"] = "cancel",
+        leave_unset: bool = False,
     ) -> ErasureReport:
         """Erase a session. See `TaskClient.forget`. The caller needs ``admin`` over it.
 
@@ -34,6 +35,8 @@ class HttpErasing:
         """
         check_id("session_id", session_id)
         query = [("dry_run", "true" if dry_run else "false"), ("running", running)]
+        # An earlier gateway does not know it.
+        query += [("leave_unset", "true")] if leave_unset else []
         ask = Ask("DELETE", ("sessions", session_id), query, missing=no_route)
         return await self._erase(ask, dry_run=dry_run)
 
@@ -45,6 +48,7 @@ class HttpErasing:
         shared: bool = False,
         dry_run: bool = False,
         running: Literal["cancel", "refuse", "fence"] = "cancel",
+        leave_unset: bool = False,
     ) -> ErasureReport:
         """Erase the sessions of a user, and what is under the user's name.
 
@@ -53,6 +57,7 @@ class HttpErasing:
         check_attributes("user", {attribute: user})
         body: dict[str, Any] = {"user": user, "attribute": attribute, "shared": shared}
         body |= {"dry_run": dry_run, "running": running}
+        body |= {"leave_unset": True} if leave_unset else {}
         ask = Ask("POST", ("users", "forget"), body=body, missing=no_route)
         return await self._erase(ask, dry_run=dry_run)
 

@@ -248,7 +248,8 @@ class ParquetArchive:
         """Erase a session in one entry of the log; return what there was of it, or None.
 
         Files that have it are written again without it, and deleted, as is all that compaction
-        replaced. What a crash left is deleted once it is ten minutes old: call it again by then.
+        replaced. What a call left that died before its entry is deleted once it is ten minutes old:
+        by the next call of this, or by `retain`, which archivers call once an hour.
         With ``before_us`` nothing of before that time of the Redis server is written again.
         """
         was: list[ArchivedSession | None] = []
@@ -279,6 +280,12 @@ class ParquetArchive:
             lambda reader: answers.sessions_of(reader, attribute, value, also), timeout_s=_LONG_S
         )
 
+    async def owners_with(self, kind: RecordKind, parts: Collection[bytes]) -> frozenset[str]:
+        """Return the owners of records of a kind whose data has some bytes. It reads all of it."""
+        return await self._calls.read(
+            lambda reader: sharing.owners_with(reader, kind, parts), timeout_s=_LONG_S
+        )
+
     async def retain(
         self, before: Mapping[str, datetime], *, dry_run: bool = False
     ) -> RetentionReport:
@@ -286,6 +293,7 @@ class ParquetArchive:
 
         Rows that have expired are not read any more from the first call on. A large file is
         written again once an eighth of it has expired; until then the report names it as left.
+        Files that no entry names are deleted once they are ten minutes old, whatever has expired.
         """
         check_classes(before, self.classes)
         reports: list[RetentionReport] = []

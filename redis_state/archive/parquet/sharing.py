@@ -55,6 +55,20 @@ def shared_traces(
     return frozenset(map(text_of, found))
 
 
+def owners_with(reader: FileReader, kind: RecordKind, parts: Collection[bytes]) -> frozenset[str]:
+    """Return the owners of records of a kind whose data has any of these bytes."""
+    files = reader.files.of(RECORDS)
+    some = [file for file in files if kind.value in classes_of(reader, file)]
+    found: set[str] = set()
+    for _, groups in reader.groups_of(some, None, ["owner", "kind", "data"]):
+        for _, group in groups:
+            table = group.filter(pc.equal(group["kind"], kind.value))
+            for part in parts:
+                its = table.filter(pc.match_substring(table["data"], part))
+                found.update(pc.unique(its["owner"]).to_pylist())
+    return frozenset(map(text_of, found))
+
+
 def _records(reader: FileReader, kind: RecordKind, owner: str) -> Iterator[Record]:
     plain = plain_text(owner)
     for file in reader.files.having(RECORDS, digest_of(plain)):

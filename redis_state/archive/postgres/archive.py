@@ -335,6 +335,11 @@ class PostgresArchive:
         async with self._calls.using_long("read") as connection:
             return await erasing.sessions_of(connection, self._namespace, attribute, value, also)
 
+    async def owners_with(self, kind: RecordKind, parts: Collection[bytes]) -> frozenset[str]:
+        """Return the owners of records of a kind whose data has some bytes. It reads all of it."""
+        async with self._calls.using_long("read") as connection:
+            return await erasing.owners_with(connection, self._namespace, kind, parts)
+
     async def retain(
         self, before: Mapping[str, datetime], *, dry_run: bool = False
     ) -> RetentionReport:

@@ -16,7 +16,7 @@ from psycopg import AsyncConnection, AsyncCursor
 
 from redis_state.archive import erased
 from redis_state.archive.encoding import moment_of_us
-from redis_state.archive.model import ArchiveBatch
+from redis_state.archive.model import ArchiveBatch, RecordKind
 from redis_state.archive.postgres.rows import us_of
 from redis_state.postgres.text import id_of, id_text
 
@@ -50,6 +50,11 @@ SELECT session_id, min(whole), bool_or(NOT its) FROM (
 ) AS found
 GROUP BY session_id HAVING bool_or(its) OR session_id = ANY(%s)
 ORDER BY session_id
+"""
+_OWNERS_WITH: Final = """
+SELECT DISTINCT owner, long_ids->>0 FROM redis_state.records
+WHERE namespace = %s AND kind = %s
+AND EXISTS (SELECT FROM unnest(%s::bytea[]) AS part WHERE position(part IN data) > 0)
 """
 
 
@@ -102,6 +107,19 @@ async def sessions_of(
         id_of(session, None if whole is None else [whole], 0): has_other
         for session, whole, has_other in await found.fetchall()
     }
+
+
+async def owners_with(
+    connection: AsyncConnection[Any], namespace: str, kind: RecordKind, parts: Collection[bytes]
+) -> frozenset[str]:
+    """Return the owners of records of a kind whose data has any of these bytes."""
+    found = await connection.execute(_OWNERS_WITH, [namespace, kind.value, list(parts)])
+    return frozenset(
+        [
+            id_of(owner, None if whole is None else [whole], 0)
+            for owner, whole in await found.fetchall()
+        ]
+    )
 
 
 def _digest(namespace: str, session_id: str) -> bytes:

@@ -18,6 +18,7 @@ from redis_state.archive.copying.archiver import Archiver, ArchiveReport
 from redis_state.archive.copying.backfill import backfill as backfill_tasks
 from redis_state.archive.copying.records import RecordArchiver
 from redis_state.archive.identity import KnownArchive
+from redis_state.archive.retaining import Retainer
 from redis_state.archive.working import WorkingArchivers
 from redis_state.errors import ArchiveUnavailable, CommandRefused
 from redis_state.store import process_name
@@ -82,6 +83,7 @@ async def archive_due(
             if report.looked or other.looked:
                 continue
             if monotonic() >= due_at:
+                await Retainer(store, reader.archive).clean()
                 counts = asdict(total) | copied | {"enlisted": enlisted}
                 counts |= {"enlisted_records": found.total(), "enlisted_sessions": sessions}
                 return counts | {"left": left}

@@ -39,6 +39,12 @@ def forget(
     running: Annotated[
         Running, typer.Option(help="Cancel running tasks, refuse to erase, or end their leases.")
     ] = Running.CANCEL,
+    leave_unset: Annotated[
+        bool,
+        typer.Option(
+            "--leave-unset", help="Leave an archive, or durable events, that are not set here."
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: only count.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Erase. Without it: a dry run.")] = False,
     actor: Annotated[str | None, typer.Option(help="Who erases, for the log.")] = None,
@@ -49,7 +55,8 @@ def forget(
 
     Without --yes it is a dry run. It may be repeated, also after a crash. The server's user needs
     the role admin of `redis-state acl`. Status 1 if something is left that could not be removed, 4
-    if tasks run and --running is refuse.
+    if tasks run and --running is refuse. Also 4 if Redis knows of an archive, or of durable events,
+    that are not set here.
 
     Try: `redis-state forget --session S --dry-run`.
     """
@@ -70,7 +77,12 @@ def forget(
         async with RedisStateStore.from_url(url) as store, TaskClient(store) as client:
             if session is not None:
                 return await client.forget(
-                    session, dry_run=counting, running=running.value, actor=actor, progress=show
+                    session,
+                    dry_run=counting,
+                    running=running.value,
+                    actor=actor,
+                    progress=show,
+                    leave_unset=leave_unset,
                 )
             return await client.forget_user(
                 user or "",
@@ -80,6 +92,7 @@ def forget(
                 running=running.value,
                 actor=actor,
                 progress=show,
+                leave_unset=leave_unset,
             )
 
     report = run(work())

@@ -93,6 +93,10 @@ class ForgetQuery(_Given):
     running: Literal["cancel", "refuse", "fence"] = Field(
         default="cancel", description="What becomes of tasks that run."
     )
+    leave_unset: bool = Field(
+        default=False,
+        description="Leave an archive, or durable events, that the gateway has no setting for.",
+    )
 
 
 class ForgetUserBody(ForgetQuery):

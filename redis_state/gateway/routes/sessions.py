@@ -91,6 +91,7 @@ async def forget_session(call: ApiCall) -> Response:
         call.path["session"],
         dry_run=query.dry_run,
         running=query.running,
+        leave_unset=query.leave_unset,
         timeout_s=_LONGEST_WAIT_S,
         actor=call.principal.subject,
     )
@@ -109,6 +110,7 @@ async def forget_user(call: ApiCall) -> Response:
         shared=body.shared,
         dry_run=body.dry_run,
         running=body.running,
+        leave_unset=body.leave_unset,
         timeout_s=_LONGEST_WAIT_S,
         actor=call.principal.subject,
     )

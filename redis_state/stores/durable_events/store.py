@@ -30,6 +30,7 @@ from redis_state.stores.durable_events.schema import MIGRATIONS, SCHEMA
 from redis_state.stores.durable_events.table import PIECE, EventTable, NewEvent
 from redis_state.stores.durable_events.waiting import EventBacklog, EventList
 from redis_state.stores.durable_events.writer import EventWriter
+from redis_state.stores.kept_elsewhere import ElsewhereSigns
 from redis_state.stores.traces.audit_events import EventStore, trace_of, write_event
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class DurableEventStore(EventStore):
         self._delay_ms = ms(settings.durable_events_delay)
         self._table = EventTable(settings.namespace)
         self._list = EventList(base)
+        self._signs = ElsewhereSigns(base)
         self._here: dict[asyncio.AbstractEventLoop, _Parts] = {}
         self._lock = threading.Lock()
         if self._delayed:
@@ -257,6 +259,7 @@ class DurableEventStore(EventStore):
         idle_s = _IDLE_S if self._delayed else _IDLE_SYNC_S
         failing, wait_s = False, idle_s
         while True:
+            await self._signs.try_to_give("durable_events")
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await parts.saved.wait()

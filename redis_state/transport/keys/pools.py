@@ -91,6 +91,12 @@ class PoolLayout(KeyLayout):
         """
         return f"{self.namespace}:v1:{{/archive}}:archivers"
 
+    def kept_elsewhere(self) -> str:
+        """zset: ``archive`` or ``durable_events`` -> expiry in us: where more is kept than Redis
+        has. 400 days after who writes there gave a sign.
+        """
+        return f"{self.namespace}:v1:{{/archive}}:elsewhere"
+
     def events_watch(self, shard: int) -> str:
         """zset: trace -> when its events must be moved to PostgreSQL, in ms; ``:clock`` string: the
         server's time at its last change. 400 days after a write.

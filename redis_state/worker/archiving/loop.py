@@ -22,6 +22,7 @@ from redis_state.archive.identity import KnownArchive
 from redis_state.archive.opening import shortest_lifetime_s
 from redis_state.archive.protocol import Archive
 from redis_state.archive.retaining import Retainer
+from redis_state.archive.retention import outliving
 from redis_state.archive.waiting import ArchiveBacklog, ArchiveList
 from redis_state.archive.working import WorkingArchivers
 from redis_state.errors import BackendError
@@ -155,10 +156,16 @@ class _Lateness:
 
 
 class _RetentionRounds:
-    """The rounds of retention. One may take an hour: archiving continues beside it."""
+    """The rounds of retention, and of cleaning up. Archiving continues beside one of an hour."""
 
     def __init__(self, store: RedisStateStore, archive: Archive, stats: WorkerStats | None) -> None:
         self._retainer = Retainer(store, archive)
+        if longer := outliving(store.settings):
+            log.warning(
+                "archive_retention removes tasks before %s: once they have gone, nothing says "
+                "whose these are, and no erasure of a user finds them",
+                ", ".join(longer),
+            )
         self._stats = stats
         self._part = _Part("the retention of the archive")
         self._began_at = -_RETAIN_EVERY_S

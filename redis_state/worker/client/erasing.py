@@ -51,6 +51,7 @@ class ClientErasing(ABC):
         actor: str | None = None,
         archive: Archive | None = None,
         progress: Progress | None = None,
+        leave_unset: bool = False,
     ) -> ErasureReport:
         """Erase a session: in Redis, its queue, the store of claims and the archive.
 
@@ -62,6 +63,8 @@ class ClientErasing(ABC):
         check_session(session_id)
         async with Eraser(self.store, archive, progress=progress) as eraser:
             cancelled = 0
+            if not (dry_run or leave_unset):
+                await eraser.check_reach([session_id])
             if running == "cancel" and not dry_run:
                 cancelled = await self._cancel_all(eraser, session_id, timeout_s)
             if not dry_run and (running != "refuse" or not await eraser.running(session_id)):
@@ -71,6 +74,7 @@ class ClientErasing(ABC):
                 dry_run=dry_run,
                 running="refuse" if running == "refuse" else "fence",
                 actor=actor,
+                leave_unset=leave_unset,
             )
             report.cancelled = cancelled
             return report
@@ -87,6 +91,7 @@ class ClientErasing(ABC):
         actor: str | None = None,
         archive: Archive | None = None,
         progress: Progress | None = None,
+        leave_unset: bool = False,
     ) -> ErasureReport:
         """Erase the sessions of a user, as `forget` does, and what is under the user's name.
 
@@ -99,6 +104,8 @@ class ClientErasing(ABC):
             sessions: list[str] = []
             if not dry_run:
                 sessions = await eraser.sessions_of(user, attribute=attribute, shared=shared)
+            if not (dry_run or leave_unset):
+                await eraser.check_reach(sessions)
             if running == "cancel":
                 for session_id in sessions:
                     cancelled += await self._cancel_all(eraser, session_id, timeout_s)
@@ -112,6 +119,7 @@ class ClientErasing(ABC):
                 dry_run=dry_run,
                 running="refuse" if running == "refuse" else "fence",
                 actor=actor,
+                leave_unset=leave_unset,
             )
             report.cancelled = cancelled
             return report

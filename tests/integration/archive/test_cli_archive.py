@@ -125,8 +125,6 @@ async def test_one_process_keeps_the_retention_at_a_time(
         rounds = await asyncio.gather(*(Retainer(store, archive).run_once() for _ in range(5)))
         assert [report.rows for report in rounds if report is not None] == [{"tasks": 0}]
         assert await Retainer(store, archive).run_once() is None
-    async with RedisStateStore(archiving) as store:
-        assert await Retainer(store, archive).run_once() is None
 
 
 async def test_tasks_are_listed_by_their_trace_and_the_time_of_their_end(

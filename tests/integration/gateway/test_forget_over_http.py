@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
+from redis_state.archive.working import WorkingArchivers
 from tests.support.erasure import nothing_is_left
 from tests.support.http.gateway import Served, paused
 
@@ -82,3 +83,20 @@ async def test_only_who_may_do_everything_erases_a_user_who_is_named_exactly(
         report = (await http.post(path, json={"user": True})).json()
         assert (report["sessions"], report["cancelled"], report["complete"]) == ([SESSION], 1, True)
     await nothing_is_left(served.store, SESSION)
+
+
+async def test_without_the_archives_address_an_erasure_is_a_conflict(served: Served) -> None:
+    await served.client.submit("ask", session_id=SESSION, task_id="t", attributes={"user": "u"})
+    await paused(served, SESSION, "t")
+    path, body = f"/v1/sessions/{SESSION}", {"user": "u"}
+    async with served.caller("ann", "admin:*") as http, WorkingArchivers(served.store) as signs:
+        await signs.sign()
+        for refused in (await http.delete(path), await http.post("/v1/users/forget", json=body)):
+            assert refused.status_code == 409
+            assert refused.json()["error"]["code"] == "erasure_out_of_reach"
+        counted = (await http.delete(f"{path}?dry_run=true")).json()
+        assert (list(counted["failed"]), counted["complete"]) == (["archive"], False)
+        assert len(await served.store.list_tasks(SESSION)) == 1
+        left = await http.post("/v1/users/forget", json=body | {"leave_unset": True})
+        assert (left.json()["sessions"], left.json()["complete"]) == ([SESSION], True)
+        assert "archive" in left.json()["kept"]

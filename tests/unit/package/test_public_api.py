@@ -33,6 +33,7 @@ PUBLIC = [
     "CorruptState",
     "CursorGap",
     "DelegationRefused",
+    "ErasureOutOfReach",
     "FolderClaims",
     "HandlerChanged",
     "InvalidDecision",
