@@ -7,13 +7,12 @@ there is. Reading one thing is then answered as if it did not exist, everything 
 
 from __future__ import annotations
 
-import logging
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from time import monotonic
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
@@ -23,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from redis_state.errors import InvalidField, RedisStateError
+from redis_state.errors import BackendUnavailable, InvalidField, RedisStateError
 from redis_state.gateway.answers import (
     HttpProblem,
     forbidden,
@@ -32,17 +31,19 @@ from redis_state.gateway.answers import (
     problem_of,
 )
 from redis_state.gateway.auth.principal import Principal, Right
+from redis_state.gateway.failures import log_failure
 from redis_state.gateway.requests.limits import read_body
 from redis_state.gateway.requests.paths import read_parts
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker import TaskClient
 
-log: logging.Logger = logging.getLogger(__name__)
-
 M = TypeVar("M", bound=BaseModel)
 
 LONGEST_KEY = 200
+# As long as known keys of a JWKS hold in an outage: a right that was lost may last so long more.
+LONGEST_UNKNOWN_S: Final = 3_600.0
+_UNAVAILABLE = 503
 
 
 class Over(Enum):
@@ -131,26 +132,42 @@ class ApiCall:
 class CallerCheck:
     """Asks whether a request's credentials are still those of the same caller, with its scopes.
 
-    A caller may lose its rights while its stream is open. This holds no more than it needs for
-    that: each open stream has one.
+    A caller may lose its rights while its stream is open. While the authenticator cannot say so, or
+    fails, the caller keeps them. This holds no more than it needs for that: each open stream has
+    one.
     """
 
-    __slots__ = ("_recognise", "_scope", "_scopes", "_subject")
+    __slots__ = ("_recognise", "_scope", "_scopes", "_subject", "_unknown_since")
 
     def __init__(self, call: ApiCall) -> None:
         self._recognise = call.recognise
         self._scope = call.request.scope
         self._subject, self._scopes = call.principal.subject, call.principal.scopes
+        self._unknown_since: float | None = None
 
     async def __call__(self) -> bool:
-        """Ask. Errors: those of an authenticator that cannot say."""
+        """Ask. Errors: BackendUnavailable once it could not be found out for an hour."""
         if self._recognise is None:
             return True
         try:
             now = await self._recognise(HTTPConnection(self._scope))
-        except HttpProblem:
-            return False
+        except HttpProblem as problem:
+            return problem.status == _UNAVAILABLE and self._bear(problem)
+        except Exception as error:  # noqa: BLE001 - whatever an authenticator of a host raises
+            return self._bear(error)
+        self._unknown_since = None
         return now is not None and (now.subject, now.scopes) == (self._subject, self._scopes)
+
+    def _bear(self, error: Exception) -> bool:
+        """Keep the caller for now. Errors: BackendUnavailable."""
+        if self._unknown_since is None:
+            self._unknown_since = monotonic()
+            # Once in an outage, not with each heartbeat.
+            if not isinstance(error, (HttpProblem, RedisStateError)):
+                log_failure("the authenticator of an open stream", error)
+        if monotonic() - self._unknown_since >= LONGEST_UNKNOWN_S:
+            raise BackendUnavailable("gateway", "who calls cannot be found out")
+        return True
 
 
 Endpoint = Callable[[ApiCall], Awaitable[Response]]
@@ -275,9 +292,7 @@ def problem_for(operation: Operation, error: Exception) -> HttpProblem:
         case TimeoutError():
             return HttpProblem(504, "timeout", "this took too long")
         case _:
-            # Its text may hold a payload, and stays here.
-            frames = "".join(traceback.format_tb(error.__traceback__))
-            log.error("%s: %s\n%s", operation.name, type(error).__name__, frames)
+            log_failure(operation.name, error)
             return HttpProblem(500, "internal", "this gateway has failed")
 
 

@@ -67,7 +67,12 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         "summary": operation.summary,
         "description": " ".join(documented.split()),
         "tags": [_tag(operation.path)],
-        "parameters": [*_path(operation), *_query(operation, schemas), *_key(operation)],
+        "parameters": [
+            *_path(operation),
+            *_query(operation, schemas),
+            *_key(operation),
+            *_last_event(operation),
+        ],
         "responses": _responses(operation),
         "x-right": operation.right.value,
         "x-over": operation.over.name.lower(),
@@ -128,6 +133,22 @@ def _key(operation: Operation) -> list[dict[str, Any]]:
             "required": False,
             "description": operation.key,
             "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY},
+        }
+    ]
+
+
+def _last_event(operation: Operation) -> list[dict[str, Any]]:
+    """Return the header of a client that connects again, where it is read as ``after`` is."""
+    reads = operation.query is not None and "after" in operation.query.model_fields
+    if operation.media_type != "text/event-stream" or not reads:
+        return []
+    return [
+        {
+            "name": "Last-Event-ID",
+            "in": "header",
+            "required": False,
+            "description": "The cursor to read on after. It comes before `after`.",
+            "schema": {"type": "string"},
         }
     ]
 

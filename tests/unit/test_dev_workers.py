@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
+from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,6 +54,52 @@ async def test_a_watch_that_fails_is_shown_and_begins_again_with_what_it_missed(
     assert (third, watch.problem, len(tries)) == (None, None, 3)
     assert sum("limit reached" in line for line in said) == 1
     assert "agents.py has changed: starting new workers" in said
+
+
+@pytest.mark.parametrize("project", ["work", ".venv/work", "node_modules/work", ".redis-state/a"])
+def test_files_of_a_project_are_code_wherever_it_is_and_those_of_packages_are_not(
+    project: str,
+) -> None:
+    root = Path("/home/ann", project)
+    found = {
+        name: dev_watch.is_code(root, root / name)
+        for name in (
+            *("agents.py", "pool/agents.py", "pool/env.py", "notes.md", "venv/lib/a.py"),
+            *("a/.venv/a.py", "lib/site-packages/a.py", ".tox/a.py", "a/__pycache__/a.py"),
+        )
+    }
+    assert [name for name, is_code in found.items() if is_code] == [
+        *("agents.py", "pool/agents.py", "pool/env.py")
+    ]
+
+
+async def test_a_change_is_noticed_in_a_project_below_a_folder_that_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("watchfiles", reason="reloading needs watchfiles")
+    project = tmp_path / ".venv" / "work"
+    (project / "venv").mkdir(parents=True)
+    monkeypatch.chdir(project)
+    found = set[str]()
+
+    async def write() -> None:
+        # Again and again: the watch begins at a time of its own.
+        for n in count():
+            (project / "venv" / "package.py").write_text(str(n))
+            (project / "agents.py").write_text(str(n))
+            await asyncio.sleep(0.05)
+
+    writing = asyncio.create_task(write())
+    try:
+        async with asyncio.timeout(30), aclosing(dev_watch.python_changes()) as changes:
+            async for paths in changes:
+                found |= {Path(path).name for path in paths}
+                if found:
+                    break
+    finally:
+        writing.cancel()
+        await asyncio.wait({writing})
+    assert found == {"agents.py"}
 
 
 async def test_workers_that_end_soon_are_shown_and_start_again_later_each_time(

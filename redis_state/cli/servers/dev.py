@@ -27,6 +27,7 @@ from redis_state.cli.loading import split_target
 from redis_state.cli.output import print_line
 from redis_state.cli.servers.dev_watch import CodeWatch, python_changes, watchfiles
 from redis_state.cli.servers.gateway import make_server
+from redis_state.cli.servers.open_files import raise_open_files
 from redis_state.errors import CallerError
 from redis_state.transport.connections.address import Address
 
@@ -134,6 +135,7 @@ async def run_dev(options: DevOptions) -> None:
     """
     if options.target is not None:
         split_target(options.target)
+    raise_open_files()
     stopper = _Stopper()
     stopper.listen()
     try:

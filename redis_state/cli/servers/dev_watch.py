@@ -9,7 +9,13 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-_IGNORED = frozenset({".venv", ".git", "node_modules", "__pycache__", ".redis-state"})
+# Folders of a project whose files are not its own code.
+_IGNORED = frozenset(
+    {
+        *("venv", ".venv", "env", ".env", "site-packages", ".tox", ".nox", "node_modules"),
+        *(".git", "__pycache__", ".redis-state"),
+    }
+)
 _AGAIN_S = 5.0
 
 Changes = Callable[[], AsyncIterator[set[str]]]
@@ -63,11 +69,20 @@ def watchfiles() -> Any:
 
 async def python_changes() -> AsyncGenerator[set[str]]:
     """Give the Python files below the current folder that have changed; none after some seconds."""
+    project = Path.cwd()
 
     def wanted(_: Any, path: str) -> bool:
-        return path.endswith(".py") and not _IGNORED.intersection(Path(path).parts)
+        return is_code(project, Path(path))
 
-    found = watchfiles().awatch(Path.cwd(), watch_filter=wanted, yield_on_timeout=True)
+    found = watchfiles().awatch(project, watch_filter=wanted, yield_on_timeout=True)
     async with aclosing(found) as batches:
         async for changed in batches:
             yield {path for _, path in changed}
+
+
+def is_code(project: Path, path: Path) -> bool:
+    """Return whether a file is code of a project, wherever the project itself is."""
+    if path.suffix != ".py":
+        return False
+    below = path.relative_to(project) if path.is_relative_to(project) else path
+    return not _IGNORED.intersection(below.parts[:-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 from collections.abc import Generator, Sequence
@@ -19,6 +20,7 @@ from redis_state import RedisStateStore
 from redis_state.cli.commands import Url, app
 from redis_state.cli.exit_codes import or_exit
 from redis_state.cli.output import print_line
+from redis_state.cli.servers.open_files import raise_open_files
 from redis_state.errors import CallerError, ConfigError, InvalidField
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ gateway: typer.Typer = typer.Typer(
 )
 
 _GOODBYE_S = 5
+# Beside its clients: connections to the server, and files.
+_OWN_FILES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,8 @@ def serve(
 ) -> None:
     """Serve the gateway until SIGTERM.
 
+    Each client is an open file: it raises the limit of these to the hard one, and logs it.
+
     Without keys and without JWT it serves this machine only, and everybody of it: it refuses
     another address than loopback.
 
@@ -275,7 +281,14 @@ def make_app(
 
 def run_server(application: Gateway, *, host: str, port: int, root_path: str = "") -> None:
     """Serve an application by uvicorn until SIGTERM or SIGINT."""
-    make_server(application, root_path, host=host, port=port, log_level="info").run()
+    files = raise_open_files()
+    server = make_server(application, root_path, host=host, port=port, log_level="info")
+    # The server's own log, which is set up by now.
+    log = logging.getLogger("uvicorn.error")
+    if files is not None:
+        clients = max(0, files - _OWN_FILES)
+        log.info("%d files may be open: some %d clients at once", files, clients)
+    server.run()
 
 
 def make_server(application: Gateway, root_path: str = "", **config: Any) -> uvicorn.Server:

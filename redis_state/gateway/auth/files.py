@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
@@ -16,12 +18,45 @@ log: logging.Logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CHECK_S: Final = 1.0
+_REMIND_S: Final = 60.0
+
+
+class _Spare:
+    """A file that is open for nothing, and closed while another one is read.
+
+    A process whose files are all in use, by its clients, can read one so.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+
+    def hold(self) -> None:
+        """Open it, if that is possible now."""
+        if self._descriptor is None:
+            with suppress(OSError):
+                self._descriptor = os.open(os.devnull, os.O_RDONLY)
+
+    @contextmanager
+    def given_up(self) -> Generator[None]:
+        """Leave its place to another file for the length of the block."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+        try:
+            yield
+        finally:
+            self.hold()
+
+
+_spare = _Spare()
 
 
 class WatchedFile(Generic[T]):
     """What a file has. A call looks whether the file has changed, at most once a second.
 
-    A file that cannot be used any more leaves what was read before, and one line in the log.
+    A file that cannot be used any more leaves what was read before, and a line in the log: one for
+    each problem, and again each minute. One that has changed is read also if the process has no
+    more files to open: a credential that was removed would hold else.
     """
 
     def __init__(self, path: Path, read: Callable[[Path], T]) -> None:
@@ -31,6 +66,8 @@ class WatchedFile(Generic[T]):
         self._state: tuple[int, ...] | None = _state_of(path)
         self._value = read(path)
         self._problem: str | None = None
+        self._said_at = 0.0
+        _spare.hold()
         self._looked_at = monotonic()
 
     def __call__(self) -> T:
@@ -46,10 +83,12 @@ class WatchedFile(Generic[T]):
         if state == self._state and self._problem is None:
             return
         try:
-            value = self._read(self._path)
+            with _spare.given_up():
+                value = self._read(self._path)
         except ConfigError as error:
-            if str(error) != self._problem:
+            if str(error) != self._problem or monotonic() - self._said_at >= _REMIND_S:
                 log.warning("%s: what was read before still holds: %s", self._path, error)
+                self._said_at = monotonic()
             self._problem = str(error)
             return
         self._value, self._state, self._problem = value, state, None

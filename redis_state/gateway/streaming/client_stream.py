@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
-from redis_state.errors import BackendUnavailable, CursorGap, TaskUnknown
+from redis_state.errors import BackendUnavailable, CursorGap, RedisStateError, TaskUnknown
+from redis_state.gateway.failures import log_failure
 from redis_state.gateway.streaming import events
 from redis_state.gateway.streaming.events import Frame
 from redis_state.gateway.streaming.family import TaskFamily
 from redis_state.models import StateUpdate
+from redis_state.stores.sessions.session_log import EntryPage
 
 if TYPE_CHECKING:
     from redis_state.gateway.streaming.feed import Feed
@@ -90,6 +93,7 @@ class ClientStream(AsyncIterator[bytes]):
         "_sent",
         "_session_id",
         "_state",
+        "_unshown",
         "_until",
         "_waiter",
         "_wanted",
@@ -126,6 +130,8 @@ class ClientStream(AsyncIterator[bytes]):
         # Whether the task may be terminal, and the event that says so once it is.
         self._look = False
         self._over: bytes | None = None
+        # Whether the next row is one for which `visible` fails.
+        self._unshown = False
         self._beat_at = 0.0
         # Asked as often as a heartbeat would come, however many rows there are.
         self._has_right = has_right
@@ -241,6 +247,9 @@ class ClientStream(AsyncIterator[bytes]):
         feed, word = self._feed, b""
         if self._until is not None and self._hub.time() >= self._until:
             word = events.EXPIRED
+        elif self._unshown:
+            # Not passed over: the client would never learn that it lacks a row.
+            word = events.come_back_later()
         elif self._hub.closing or feed is None or feed.error is not None:
             word = events.come_back()
         if word:
@@ -250,17 +259,22 @@ class ClientStream(AsyncIterator[bytes]):
 
     async def _check_right(self, has_right: HasRight) -> bytes:
         """Return the event with which the stream ends, if its caller has lost the right to it."""
-        if await has_right():
-            self._check_at = self._hub.time() + self._hub.heartbeat_s
-            return b""
+        try:
+            if await has_right():
+                self._check_at = self._hub.time() + self._hub.heartbeat_s
+                return b""
+            word = events.EXPIRED
+        except RedisStateError:
+            # Nobody could say for long. Who comes back learns that.
+            word = events.come_back()
         self._queue.clear()
         self._leave()
-        return events.EXPIRED
+        return word
 
-    def _from_queue(self) -> bytes:
+    def _from_queue(self, most_bytes: float = _CHUNK_BYTES) -> bytes:
         chosen, size = list[bytes](), 0
         for frame in self._queue:
-            if size >= _CHUNK_BYTES:
+            if size >= most_bytes or self._unshown:
                 break
             data = self._shown(frame)
             chosen.append(data)
@@ -281,25 +295,41 @@ class ClientStream(AsyncIterator[bytes]):
         except CursorGap as gap:
             self._after = gap.resume_after
             return events.resync(gap)
-        frames = [feed.writer.frame(entry) for entry in page.entries]
-        self._after, self._place = page.cursor, events.position(page.cursor)
-        self._queue.extend(frames)
-        size = sum(len(frame.data) for frame in frames)
-        grown = self._page * 2 if size < _PAGE_BYTES else self._page // 2
-        self._page = max(1, min(grown, _LARGEST_PAGE))
-        if not page.at_end:
+        if not self._keep(feed, page):
             return b""
         if self._over is not None:
             # No row follows those of this page.
-            rest = b"".join(self._shown(frame) for frame in self._queue)
-            self._queue.clear()
+            rest = self._from_queue(inf)
+            if self._unshown:
+                return rest
             self._leave()
             return rest + self._over
         self._behind = feed.after(self._place) is None
-        if self._behind and not frames:
+        if self._behind and not page.entries:
             # The feed has not noticed yet that it is of another history than the log.
             return None
         return b""
+
+    def _keep(self, feed: Feed, page: EntryPage[StateUpdate]) -> bool:
+        """Keep a page's rows for this client, as many as it may hold; return whether the log ends
+        with them. The others are read again, once it has taken these.
+        """
+        cursor, size, kept = page.cursor, 0, 0
+        for entry in page.entries:
+            frame = feed.writer.frame(entry)
+            size += len(frame.data)
+            if kept and size > _PAGE_BYTES:
+                cursor = page.entries[kept - 1].cursor
+                break
+            self._queue.append(frame)
+            kept += 1
+        self._after, self._place = cursor, events.position(cursor)
+        is_whole = kept == len(page.entries)
+        if not is_whole:
+            self._page = kept
+        elif size < _PAGE_BYTES // 2:
+            self._page = min(self._page * 2, _LARGEST_PAGE)
+        return is_whole and page.at_end
 
     def _from_feed(self) -> bytes | None:
         feed = self._joined()
@@ -316,7 +346,7 @@ class ClientStream(AsyncIterator[bytes]):
             chosen.append(data)
             self._place = frame.place
             size += len(data)
-            if size >= _CHUNK_BYTES:
+            if size >= _CHUNK_BYTES or self._unshown:
                 break
         return b"".join(chosen) if len(chosen) > 1 else chosen[0]
 
@@ -334,9 +364,14 @@ class ClientStream(AsyncIterator[bytes]):
         return data
 
     def _visible(self, frame: Frame, visible: Visible) -> bytes:
-        shown = visible(frame.update())
-        # Written again in any case: the update itself may have been changed.
-        return b"" if shown is None else self._joined().writer.changed(frame, shown)
+        try:
+            shown = visible(frame.update())
+            # Written again in any case: the update itself may have been changed.
+            return b"" if shown is None else self._joined().writer.changed(frame, shown)
+        except Exception as error:  # noqa: BLE001 - whatever a host's function raises
+            log_failure("visible= of an open stream", error)
+            self._unshown = True
+            return b""
 
     async def _wait(self) -> bytes:
         """Wait until there may be more, or for the time of a heartbeat."""

@@ -29,7 +29,9 @@ _CURSOR = re.compile(r"[0-9]{1,18}-[0-9]{1,18}(?:-[0-9a-f]{8})?")
 _LONGEST_CURSOR = 46
 _ENDS = frozenset(status.value for status in TaskStatus if status.is_terminal)
 # A client without further advice comes back after so long. Spread, they do not all come at once.
-_SOONEST_MS, _LATEST_MS = 200, 1_500
+_SOONEST_MS, _LATEST_MS = 100, 700
+# Where coming back soon would fail again: what has failed is to be mended first.
+_LATER_MS, _MUCH_LATER_MS = 5_000, 15_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,11 @@ def come_back(cursor: str | None = None) -> bytes:
     """
     head = b"" if cursor is None else b"id: %s\n" % cursor.encode()
     return b"%sretry: %d\n\n" % (head, random.randint(_SOONEST_MS, _LATEST_MS))
+
+
+def come_back_later() -> bytes:
+    """Write the same for a client whose stream has failed, and would fail again."""
+    return b"retry: %d\n\n" % random.randint(_LATER_MS, _MUCH_LATER_MS)
 
 
 def heartbeat(cursor: str | None = None) -> bytes:

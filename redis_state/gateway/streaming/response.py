@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qs
+
+from redis_state.gateway.failures import log_failure
+from redis_state.gateway.streaming.events import come_back_later
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -27,8 +31,9 @@ class EventStream:
     """Send chunks of server-sent events until they end or the client disconnects.
 
     The first chunk is awaited before the response starts: an error until then is raised, for the
-    application to answer. Each chunk waits until the server has taken the one before. ``chunks`` is
-    closed in every case, if it can be. Below `OutsideStreams`, this only starts the response.
+    application to answer. An error behind it is logged without its text, and ends the response with
+    a ``retry``. Each chunk waits until the server has taken the one before. ``chunks`` is closed in
+    every case, if it can be. Below `OutsideStreams`, this only starts the response.
     """
 
     __slots__ = ("_chunks", "_first", "_headers")
@@ -66,7 +71,16 @@ class EventStream:
                 first, self._first = self._first, b""
                 await send(_body(first))
                 del first
-                async for chunk in self._chunks:
+                while True:
+                    try:
+                        chunk = await anext(self._chunks)
+                    except StopAsyncIteration:
+                        break
+                    except Exception as error:  # noqa: BLE001 - the server would log its text
+                        log_failure("an open stream", error)
+                        with suppress(OSError):
+                            await send(_body(come_back_later()))
+                        break
                     try:
                         await send(_body(chunk))
                     except OSError:  # some servers say so that the client is gone

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeAlias, cast
 
 from redis_state.errors import InvalidField, RedisStateError
 from redis_state.gateway.answers import HttpProblem, problem_of
-from redis_state.gateway.streaming.events import EXPIRED, event
+from redis_state.gateway.failures import log_failure
+from redis_state.gateway.streaming.events import EXPIRED, come_back_later, event
 from redis_state.gateway.streaming.response import Message, Receive, Send
 from redis_state.serialization import codec
 
@@ -22,7 +23,7 @@ Command: TypeAlias = Callable[[dict[str, Any]], Awaitable[Any]]
 
 MOST_COMMAND_BYTES: Final = 64 << 10
 _LONGEST_ID = 200
-_GOING_AWAY, _REFUSED, _TOO_BIG = 1001, 1008, 1009
+_GOING_AWAY, _REFUSED, _TOO_BIG, _FAILED = 1001, 1008, 1009, 1011
 _UNAUTHENTICATED = 401
 
 
@@ -33,7 +34,8 @@ class EventSocket:
     what it returns is the acknowledgement's ``result``. The application gives them, with the rights
     of the caller. A RedisStateError or HttpProblem refuses a command. One that refuses the caller
     (401) closes the connection after that, and so does any other error. ``chunks`` that end with
-    ``expired`` close it with the code 1008. ``chunks`` is closed in every case, if it can be.
+    ``expired`` close it with the code 1008, and chunks that fail with 1011, after a ``retry``.
+    ``chunks`` is closed in every case, if it can be.
     """
 
     def __init__(self, chunks: AsyncIterator[bytes], commands: Mapping[str, Command]) -> None:
@@ -73,7 +75,17 @@ class EventSocket:
 
     async def _send_events(self, send: Send) -> None:
         code = _GOING_AWAY
-        async for chunk in self._chunks:
+        while True:
+            try:
+                chunk = await anext(self._chunks)
+            except StopAsyncIteration:
+                break
+            except Exception as error:  # noqa: BLE001 - the server would log its text
+                log_failure("an open WebSocket", error)
+                code, chunk = _FAILED, come_back_later()
+                if not self._closed:
+                    await _send_text(chunk, send)
+                break
             if self._closed:
                 return
             code = _REFUSED if chunk == EXPIRED else _GOING_AWAY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -187,6 +188,7 @@ async def test_it_serves_with_keys_until_sigterm_and_logs_no_credential(
     assert ran.status in (0, -signal.SIGTERM)
     logged = ran.out + ran.err
     assert "/v1/hooks/-" in logged
+    assert re.search(r"[0-9]+ files may be open: some [0-9]+ clients at once", logged)
     for secret_text in (link, token, key, SECRET):
         assert secret_text not in logged
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic
@@ -128,6 +130,49 @@ async def test_a_file_is_looked_at_once_a_second_at_most(tmp_path: Path) -> None
     assert watched() == "one"
     watched._looked_at = monotonic() - files._CHECK_S
     assert watched() == "another one"
+
+
+def test_a_file_is_read_though_all_files_of_the_process_are_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource = pytest.importorskip("resource", reason="needs limits of open files")
+    monkeypatch.setattr(files, "_CHECK_S", 0.0)
+    file, opened = tmp_path / "secret", list[int]()
+    file.write_text("one")
+    watched = files.WatchedFile(file, files.read_secrets)
+    file.write_text("another one")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = os.open(os.devnull, os.O_RDONLY)
+    os.close(highest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 20, before[1]))
+    try:
+        # Whoever reads it may open it one time more, as soon as one is closed.
+        with suppress(OSError):
+            while True:
+                opened.append(os.open(os.devnull, os.O_RDONLY))
+        with pytest.raises(OSError, match="open files"):
+            file.read_text()
+        found = watched()
+    finally:
+        for each in opened:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert (found, len(opened) > 0) == ("another one", True)
+
+
+def test_a_file_that_cannot_be_used_is_named_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(files, "_CHECK_S", 0.0)
+    file = tmp_path / "secret"
+    file.write_text("one")
+    watched = files.WatchedFile(file, files.read_secrets)
+    file.unlink()
+    assert [watched(), watched()] == ["one", "one"]
+    assert len(caplog.messages) == 1
+    watched._said_at = monotonic() - files._REMIND_S
+    assert watched() == "one"
+    assert len(caplog.messages) == 2
 
 
 async def test_a_secret_in_a_file_is_rotated_without_a_restart(

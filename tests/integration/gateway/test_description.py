@@ -251,6 +251,17 @@ def fuzzed(defaults: Settings, admin: Admin) -> Iterator[Fuzzed]:
     assert not leaked
 
 
+def test_streams_that_are_read_on_by_a_header_name_it() -> None:
+    described = describe(OPERATIONS, version="0")["paths"].values()
+    named = {
+        operation["operationId"]
+        for path in described
+        for operation in path.values()
+        if any(each["name"] == "Last-Event-ID" for each in operation["parameters"])
+    }
+    assert named == {"stream_events", "connect_run"}
+
+
 def test_every_name_of_an_operation_is_one() -> None:
     names = [each.name for each in OPERATIONS]
     assert len(set(names)) == len(names)

@@ -19,7 +19,7 @@ from redis_state.gateway.streaming.hub import Hub
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.models.tasks import utc_now
 from redis_state.testing import eventually
-from tests.support.http.event_streams import Event, Events, read_events
+from tests.support.http.event_streams import PATIENCE_S, Event, EventParser, Events, read_events
 
 SESSION = "s {1}%\n"
 
@@ -81,6 +81,22 @@ async def test_many_clients_share_one_watch_which_ends_after_them(store: RedisSt
             await eventually(lambda: hub.watches == 0, "the watch to end")
             assert hub.clients == hub.held == 0
         assert len(asyncio.all_tasks()) <= 6
+
+
+async def test_what_is_held_for_a_client_is_256_kib_or_one_row(store: RedisStateStore) -> None:
+    sizes = [100] * 40 + [60_000] * 12 + [400_000, 100, 60_000]
+    for n, size in enumerate(sizes):
+        await save(store, n, text="x" * size)
+    held, seen, parser = list[list[int]](), list[Event](), EventParser()
+    async with Hub(store) as hub, aclosing(hub.frames(SESSION)) as client:
+        async with asyncio.timeout(PATIENCE_S):
+            while numbers(seen)[-1:] != [len(sizes) - 1]:
+                seen += parser.feed(await anext(client))
+                held.append([len(frame.data) for frame in client._queue])
+    assert numbers(seen) == list(range(len(sizes)))
+    assert all(sum(frames) <= 256 << 10 or len(frames) == 1 for frames in held)
+    # A page of it is held, and not a row at a time.
+    assert max(map(sum, held)) > 100_000
 
 
 @pytest.mark.parametrize("after", ["", "x", "1", "-1-0", "1-2-3", "1-" + "9" * 30, "1-2\n", "٣-1"])

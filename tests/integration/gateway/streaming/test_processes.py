@@ -94,6 +94,8 @@ class Browser:
     async def _read(self, ports: tuple[int, int], session: str) -> None:
         cursor: str | None = None
         gone_at: float | None = None
+        # Until a stream says when to come back.
+        retry_s = 0.1
         while True:
             client: SocketClient | None = None
             try:
@@ -108,6 +110,7 @@ class Browser:
                     while (events := await client.events()) is not None:
                         for event in events:
                             cursor = event.cursor or cursor
+                            retry_s = retry_s if event.retry is None else event.retry / 1000
                             if event.name == "PROGRESS":
                                 self.seen.append(event.content)
                                 self.early = cursor if event.content == _EARLY else self.early
@@ -118,7 +121,8 @@ class Browser:
                 gone_at = gone_at or time.monotonic()
                 if client is not None:
                     client.abort()
-            await asyncio.sleep(random.uniform(0.02, 0.1))
+            # As a browser does, also after a try that was refused.
+            await asyncio.sleep(retry_s)
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,19 @@ async def test_a_terminal_task_is_read_to_its_end(store: RedisStateStore) -> Non
         assert [event.name for event in only] == ["PROGRESS"] * 40 + ["end"]
 
 
+async def test_a_large_log_of_a_terminal_task_comes_before_its_end(store: RedisStateStore) -> None:
+    async def work(ctx: TaskContext) -> None:
+        for n in range(8):
+            await ctx.progress("x" * 90_000, step=n)
+
+    async with pool(store, {"work": work}) as client, Hub(store) as hub:
+        task = await client.submit("work", session_id=SESSION)
+        await becomes(client, task, TaskStatus.COMPLETE)
+        events = await read_events(hub.frames(SESSION, task_id=task))
+    steps = [event.data["step_index"] for event in events if event.name == "PROGRESS"]
+    assert (steps, events[-1].name) == (list(range(8)), "end")
+
+
 async def test_a_task_that_is_retried_has_not_ended(store: RedisStateStore) -> None:
     fails = True
 
