@@ -146,6 +146,7 @@ async def test_a_task_is_submitted_found_and_run_again(
     assert await ids(settings, "-a", 'n="5"') == []
     assert await ids(settings, "--session", SESSION, "--since", "2h") == ["t"]
     assert await ids(settings, "--until", "2h") == []
+    assert await ids(settings, "--until", "0001-01-01") == []
     assert await ids(settings, "--since", "2020-01-01") == [failed, "t"]
     page = await cli(settings, "find", "--limit", "1")
     assert failed in page.out
@@ -232,7 +233,7 @@ async def _failed_again(client: TaskClient, task: str, retries: int) -> None:
         (2, ("find", "-a", "a b=c")),
         (2, ("find", "--since", "yesterday")),
         (2, ("find", "--since", "999999d")),
-        (2, ("find", "--until", "0001-01-01")),
+        (2, ("find", "--until", "0000-01-01")),
         (2, ("find", "--after", "x")),
         (2, ("find", "--count", "--status", "FAILED")),
         (2, ("find", "--count", "--handler", "h", "-s", "s")),
