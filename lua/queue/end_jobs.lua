@@ -1,6 +1,6 @@
 -- End the claims of jobs, and put those off that are to run again: a job with a key, too, waits in the queue
 -- until then. One of a session whose tasks run in turn stays where it was in its session's line, which waits
--- with it. A repetition finds the claims gone, and changes nothing. Nor does a worker whose claim was ended by
+-- with it; so does one of a schedule's backfills that run one at a time. A repetition finds the claims gone, and changes nothing. Nor does a worker whose claim was ended by
 -- others: they have queued the job, under its key.
 -- KEYS keys.queue    zset: job id -> when it is due, in ms
 -- KEYS keys.claims   zset: task -> when its job was claimed, in ms
@@ -37,7 +37,7 @@ for i, payload in ipairs(payloads) do
   if not again_ms then
     local waits = redis.call('ZSCORE', keys.queue, id) or redis.call('HEXISTS', keys.owners, id) == 1
     if not waits then redis.call('DEL', payload) end
-  elseif mine == 1 and string.sub(key or '', 1, 2) == '1:' then
+  elseif mine == 1 and string.find(key or '', '^[1b]:') then
     job_place(keys, id, key, came and jobs[4 * i] or string.format('%.0f', now), life_ms + again_ms)
     if again_ms > 0 then
       redis.call('ZREM', keys.turns, key)

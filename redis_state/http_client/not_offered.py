@@ -15,7 +15,7 @@ _ERASES = {
 
 # A method, or an argument of one as ``method(argument)``.
 NOT_OFFERED: Final[Mapping[str, str]] = {
-    "unfinished": "`find(status=['PENDING', 'RUNNING', 'PAUSED'])` has them, in another order.",
+    "unfinished": "`find(status=['PENDING', 'RUNNING', 'PAUSED'])` has them, a page at a time.",
     "unserved": "It is for who operates the workers, beside the server.",
     "versions": "It reads each unfinished task, for who operates the workers, beside the server.",
     "drop_queue": "It empties the queue of all sessions, for who operates the workers.",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -29,8 +31,8 @@ schedules: typer.Typer = typer.Typer(
     name="schedules",
     help="Tasks that are submitted at their times.\n\n"
     "A schedule names a handler, a session and its times: a cron expression in a time zone, or an "
-    "interval. Any worker submits each occurrence, once. `create` also changes a schedule: the "
-    "same call again changes nothing.\n\n"
+    "interval. Any worker submits each occurrence, once. `create` also replaces a schedule: the "
+    "same call again changes nothing. `edit` changes what is given.\n\n"
     "Try: `redis-state schedules create nightly report 'nightly-{date}' --cron '0 2 * * *' "
     "--timezone Europe/Berlin`, then `redis-state schedules list`.\n\n"
     "Exit status: as for all of redis-state.",
@@ -38,7 +40,71 @@ schedules: typer.Typer = typer.Typer(
 )
 app.add_typer(schedules)
 
+
+class Clearable(StrEnum):
+    """What `edit` can take away again."""
+
+    ANCHOR = "anchor"
+    START = "start"
+    END = "end"
+    INPUT = "input"
+    DESCRIPTION = "description"
+    ATTRIBUTES = "attributes"
+    LIMIT_KEY = "limit-key"
+    ON_BUSY = "on-busy"
+
+
 Id = Annotated[str, typer.Argument(metavar="ID", help="The schedule's id.")]
+Cron = Annotated[
+    str | None,
+    typer.Option(help="Cron expression: '0 9 * * MON-FRI'. Six fields have seconds first."),
+]
+Timezone = Annotated[str, typer.Option(help="IANA time zone of --cron and of {date}.")]
+Every = Annotated[str | None, typer.Option(metavar="LENGTH", help="Interval: 90s, 15m, 6h or 1d.")]
+Anchor = Annotated[
+    str | None, typer.Option(metavar="TIME", help="A moment that --every counts from.")
+]
+Start = Annotated[str | None, typer.Option(metavar="TIME", help="The first moment that counts.")]
+End = Annotated[
+    str | None, typer.Option(metavar="TIME", help="The first moment that does not any more.")
+]
+Input = Annotated[
+    str | None, typer.Option("--input", metavar="JSON", help="The input of its tasks.")
+]
+Queue = Annotated[str | None, typer.Option(help="The queue of its tasks.")]
+Priority = Annotated[int, typer.Option(help="The priority of its tasks.")]
+Description = Annotated[str | None, typer.Option(help="The description of its tasks.")]
+Missed = Annotated[
+    str, typer.Option(help="Occurrences that no worker saw in time: skip, latest or all of them.")
+]
+MaxMissed = Annotated[int, typer.Option(help="The most that --missed all makes up for.")]
+Grace = Annotated[str, typer.Option(metavar="LENGTH", help="How late is still in time.")]
+Overlap = Annotated[
+    str, typer.Option(help="While the last task is unfinished: allow the next, or skip it.")
+]
+Attribute = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="An attribute that its tasks are found by; may be repeated. As for find.",
+    ),
+]
+LimitKey = Annotated[str | None, typer.Option(help="Limits of this key hold for its tasks.")]
+OnBusy = Annotated[
+    str | None,
+    typer.Option(
+        help="While a task of the session that runs in turn is unfinished: enqueue, interrupt "
+        "or replace."
+    ),
+]
+Paused = Annotated[
+    bool | None,
+    typer.Option("--paused/--active", help="Pause or resume it. Default: leave that."),
+]
+Expected = Annotated[
+    str | None,
+    typer.Option(metavar="REVISION", help="Change it only at this revision, as `show` has it."),
+]
 
 
 @schedules.command("list")
@@ -76,74 +142,35 @@ def create(
             "occurrence; other braces are doubled.",
         ),
     ],
-    cron: Annotated[
-        str | None,
-        typer.Option(help="Cron expression: '0 9 * * MON-FRI'. Six fields have seconds first."),
-    ] = None,
-    timezone: Annotated[str, typer.Option(help="IANA time zone of --cron and of {date}.")] = "UTC",
-    every: Annotated[
-        str | None, typer.Option(metavar="LENGTH", help="Interval: 90s, 15m, 6h or 1d.")
-    ] = None,
-    anchor: Annotated[
-        str | None, typer.Option(metavar="TIME", help="A moment that --every counts from.")
-    ] = None,
-    start: Annotated[
-        str | None, typer.Option(metavar="TIME", help="The first moment that counts.")
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option(metavar="TIME", help="The first moment that does not any more.")
-    ] = None,
-    task_input: Annotated[
-        str | None, typer.Option("--input", metavar="JSON", help="The input of its tasks.")
-    ] = None,
-    queue: Annotated[str | None, typer.Option(help="The queue of its tasks.")] = None,
-    priority: Annotated[int, typer.Option(help="The priority of its tasks.")] = 0,
-    description: Annotated[str | None, typer.Option(help="The description of its tasks.")] = None,
-    missed: Annotated[
-        str,
-        typer.Option(help="Occurrences that no worker saw in time: skip, latest or all of them."),
-    ] = "skip",
-    max_missed: Annotated[int, typer.Option(help="The most that --missed all makes up for.")] = 100,
-    grace: Annotated[
-        str, typer.Option(metavar="LENGTH", help="How late is still in time.")
-    ] = "60s",
-    overlap: Annotated[
-        str, typer.Option(help="While the last task is unfinished: allow the next, or skip it.")
-    ] = "allow",
-    attribute: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="An attribute that its tasks are found by; may be repeated. As for find.",
-        ),
-    ] = None,
-    limit_key: Annotated[
-        str | None, typer.Option(help="Limits of this key hold for its tasks.")
-    ] = None,
+    cron: Cron = None,
+    timezone: Timezone = "UTC",
+    every: Every = None,
+    anchor: Anchor = None,
+    start: Start = None,
+    end: End = None,
+    task_input: Input = None,
+    queue: Queue = None,
+    priority: Priority = 0,
+    description: Description = None,
+    missed: Missed = "skip",
+    max_missed: MaxMissed = 100,
+    grace: Grace = "60s",
+    overlap: Overlap = "allow",
+    attribute: Attribute = None,
+    limit_key: LimitKey = None,
     in_turn: Annotated[
         bool, typer.Option("--in-turn", help="The tasks of a session run one at a time.")
     ] = False,
-    on_busy: Annotated[
-        str | None,
-        typer.Option(
-            help="While a task of the session that runs in turn is unfinished: enqueue, interrupt "
-            "or replace."
-        ),
-    ] = None,
-    paused: Annotated[
-        bool | None,
-        typer.Option("--paused/--active", help="Pause or resume it. Default: leave that."),
-    ] = None,
-    expected: Annotated[
-        str | None,
-        typer.Option(metavar="REVISION", help="Change it only at this revision, as `show` has it."),
-    ] = None,
+    on_busy: OnBusy = None,
+    paused: Paused = None,
+    expected: Expected = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a schedule, or change the one with this ID.
+    """Create a schedule, or replace the one with this ID: what is not given gets its default.
 
-    Other times count from now on. Status 2 names what cannot be used, 4 if it is at another
+    `edit` changes only what is given. Other times count from now on. Times without an offset are
+    UTC. Status 2 names what cannot be used, 4 if it is at another
     revision than --expected.
 
     Try: `redis-state schedules create poll fetch poller --every 15m --overlap skip`.
@@ -177,6 +204,101 @@ def create(
         return known.save(schedule, paused=paused, expected=expected)
 
     _print(_with(url, save), as_json=as_json)
+
+
+@schedules.command()
+def edit(
+    schedule_id: Id,
+    handler: Annotated[str | None, typer.Option(help="Who runs its tasks.")] = None,
+    session: Annotated[
+        str | None, typer.Option("--session", "-s", help="The session of its tasks, as for create.")
+    ] = None,
+    cron: Cron = None,
+    timezone: Annotated[
+        str | None, typer.Option(help="IANA time zone of --cron and of {date}.")
+    ] = None,
+    every: Every = None,
+    anchor: Anchor = None,
+    start: Start = None,
+    end: End = None,
+    task_input: Input = None,
+    queue: Queue = None,
+    priority: Annotated[int | None, typer.Option(help="The priority of its tasks.")] = None,
+    description: Description = None,
+    missed: Annotated[str | None, typer.Option(help="skip, latest or all, as for create.")] = None,
+    max_missed: Annotated[
+        int | None, typer.Option(help="The most that --missed all makes up for.")
+    ] = None,
+    grace: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="How late is still in time.")
+    ] = None,
+    overlap: Annotated[str | None, typer.Option(help="allow or skip, as for create.")] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Set this attribute; may be repeated."),
+    ] = None,
+    limit_key: LimitKey = None,
+    in_turn: Annotated[
+        bool | None,
+        typer.Option("--in-turn/--no-in-turn", help="The tasks of a session run one at a time."),
+    ] = None,
+    on_busy: OnBusy = None,
+    clear: Annotated[
+        list[Clearable] | None, typer.Option(help="Take this away; may be repeated.")
+    ] = None,
+    paused: Paused = None,
+    expected: Expected = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a schedule: only what is given. All else stays as it is.
+
+    --cron takes --every and its anchor away, and the other way round. Other times count from now
+    on. Times without an offset are UTC. Status 3 if there is no such schedule. 4 if another caller
+    changed it meanwhile, or it is at another revision than --expected: then nothing was changed.
+
+    Try: `redis-state schedules edit nightly --cron '0 3 * * *'`.
+    """
+
+    async def change(known: Schedules) -> ScheduleView:
+        view = await known.get(schedule_id)
+        changes: dict[str, Any] = {
+            **{name.value.replace("-", "_"): None for name in clear or ()},
+            **({} if cron is None else {"every": None, "anchor": None}),
+            **({} if every is None else {"cron": None}),
+        }
+        if "attributes" in changes:
+            changes["attributes"] = {}
+        given: dict[str, Any] = {
+            "handler": handler,
+            "session_id": session,
+            "cron": cron,
+            "timezone": timezone,
+            "every": None if every is None else length_of("--every", every),
+            "anchor": _moment_or_none("--anchor", anchor),
+            "start": _moment_or_none("--start", start),
+            "end": _moment_or_none("--end", end),
+            "queue": queue,
+            "priority": priority,
+            "description": description,
+            "missed": missed,
+            "max_missed": max_missed,
+            "grace": None if grace is None else length_of("--grace", grace),
+            "overlap": overlap,
+            "limit_key": limit_key,
+            "in_turn": in_turn,
+            "on_busy": on_busy,
+        }
+        changes |= {name: value for name, value in given.items() if value is not None}
+        if task_input is not None:
+            changes["input"] = json_of("--input", task_input)
+        if attribute:
+            kept = changes.get("attributes", view.schedule.attributes)
+            changes["attributes"] = {**kept, **read_attributes(attribute)}
+        wanted = replace(view.schedule, **changes)
+        return await known.save(wanted, paused=paused, expected=expected or view.revision)
+
+    _print(_with(url, change), as_json=as_json)
 
 
 @schedules.command()

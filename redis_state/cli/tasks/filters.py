@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from redis_state.cli.arguments import moment_of
 from redis_state.errors import InvalidField
 from redis_state.models import TaskStatus
 
@@ -36,7 +37,10 @@ Attribute = Annotated[
 ]
 Since = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Only those made since: 30m, 2h, 7d, or an ISO time."),
+    typer.Option(
+        metavar="TIME",
+        help="Only those made since: 30m, 2h, 7d, or an ISO time, in UTC by default.",
+    ),
 ]
 Before = Annotated[
     str | None, typer.Option("--until", metavar="TIME", help="Only those made before: likewise.")
@@ -90,8 +94,6 @@ def read_moment(option: str, text: str | None) -> datetime | None:
         age = _AGE.fullmatch(text)
         if age is not None:
             return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})
-        moment = datetime.fromisoformat(text)
-        # Of the first and the last day there is, the time elsewhere is not.
-        return moment if moment.tzinfo else moment.astimezone()
-    except (ValueError, OverflowError):
+        return moment_of(option, text)
+    except (InvalidField, OverflowError):
         raise InvalidField(option, "is an age such as 30m, 2h or 7d, or an ISO time") from None

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Unpack
 
 import typer
 from rich.console import Console
@@ -32,7 +32,7 @@ from redis_state.models import StateUpdate, TaskState, TaskStatus
 from redis_state.models.tasks import parent_of
 
 if TYPE_CHECKING:
-    from redis_state.worker import OpenPause, TaskClient, TaskView
+    from redis_state.worker import OpenPause, TaskClient, TaskFilters, TaskSummary, TaskView
 
 T = TypeVar("T")
 
@@ -322,7 +322,39 @@ async def _listed(
         return await _first(lambda most: client.dead(limit=most), wanted, limit)
     if session is not None:
         return [*filter(wanted, await client.store.list_tasks(session))][:limit]
-    return await _first(lambda most: client.unfinished(limit=most), wanted, limit)
+    return await _unfinished(client, status, limit)
+
+
+async def _unfinished(
+    client: TaskClient, status: Sequence[TaskStatus] | None, limit: int
+) -> list[TaskState]:
+    statuses = [one for one in status or TaskStatus if not one.is_terminal]
+    found: list[TaskState] = []
+    async with aclosing(pages_of(client, limit, status=statuses)) as pages:
+        async for tasks in pages:
+            loads = (client.get(task.session_id, task.task_id) for task in tasks)
+            states = await asyncio.gather(*loads)
+            found += [one for one in states if one is not None and one.status in statuses]
+            if len(found) >= limit:
+                break
+    return found[:limit]
+
+
+async def pages_of(
+    client: TaskClient, limit: int, **filters: Unpack[TaskFilters]
+) -> AsyncGenerator[Sequence[TaskSummary], None]:
+    """Yield tasks of some statuses, a page at a time, the one made first, first.
+
+    A task that matches all the time comes once, whatever changes meanwhile. Of no status none is.
+    """
+    cursor, more = None, bool(filters["status"])
+    while more:
+        page = await client.find(
+            newest_first=False, limit=min(limit, _PAGE), after=cursor, **filters
+        )
+        yield page.tasks
+        cursor = page.cursor
+        more = cursor is not None
 
 
 async def _updates(

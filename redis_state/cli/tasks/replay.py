@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -16,7 +17,7 @@ from redis_state.cli.commands import AsJson, Url, app
 from redis_state.cli.exit_codes import ExitCode, complain, or_exit, run
 from redis_state.cli.loading import load
 from redis_state.cli.output import harmless, print_json, print_line, print_table
-from redis_state.cli.tasks.reading import SessionId, TaskId, client_of
+from redis_state.cli.tasks.reading import SessionId, TaskId, client_of, pages_of
 from redis_state.errors import (
     CallerError,
     CorruptState,
@@ -27,7 +28,7 @@ from redis_state.errors import (
 from redis_state.models import TaskStatus
 
 if TYPE_CHECKING:
-    from redis_state.worker import TaskClient
+    from redis_state.worker import TaskClient, TaskFilters
     from redis_state.worker.runs.replaying import ReplayReport
     from redis_state.worker.tasks.histories import TaskHistory
 
@@ -75,7 +76,8 @@ def replay(
         int | None,
         typer.Option(
             min=1,
-            help=f"The most tasks to look at. Default: {_LIMIT}, and status 1 if there are more.",
+            help="The most tasks to replay, of those that are chosen. "
+            f"Default: {_LIMIT}, and status 1 if there are more.",
         ),
     ] = None,
     at_once: Annotated[int, typer.Option(min=1, help="How many to replay at a time.")] = 8,
@@ -107,9 +109,18 @@ def replay(
                 handlers, [(str(path), _of_file(path)) for path in history], at_once, timeout
             )
         async with client_of(url) as client:
-            found = await _named(client, session, task, status or _UNFINISHED, limit or _LIMIT)
+            wanted: TaskFilters = {
+                "session_id": session,
+                "handler": handler,
+                "status": status or _UNFINISHED,
+            }
+            found = await (
+                _named(client, wanted, limit or _LIMIT)
+                if session is None or task is None
+                else _one(client, session, task, handler)
+            )
             names = found[: limit or _LIMIT]
-            reads = [(name, _of_store(client, name, handler)) for name in names]
+            reads = [(name, _of_store(client, name)) for name in names]
             replayed = await _replay_all(handlers, reads, at_once, timeout)
             replayed.more = len(found) > len(names)
             return replayed
@@ -126,7 +137,7 @@ def replay(
     else:
         _print(found, counts, every=every)
     if found.more:
-        complain(f"only the first {limit or _LIMIT} tasks were looked at: see --limit")
+        complain(f"only the first {limit or _LIMIT} tasks were replayed: see --limit")
     if counts["diverges"] or found.unread or (found.more and limit is None):
         raise typer.Exit(ExitCode.FAILED)
 
@@ -180,31 +191,30 @@ def load_handlers(target: str) -> Mapping[str, Any]:
     raise CallerError(f"{target!r} is neither an AgentWorker nor a mapping of names to handlers")
 
 
-async def _named(
-    client: TaskClient,
-    session: str | None,
-    task: str | None,
-    statuses: Sequence[TaskStatus],
-    limit: int,
-) -> Names:
+async def _one(client: TaskClient, session: str, task: str, handler: str | None) -> Names:
+    found = await client.inspect(session, task)
+    if found is None or handler not in (None, found.handler):
+        other = "" if found is None else f" of handler {harmless(handler or '')!r}"
+        raise NotFound(f"session {harmless(session)!r} has no task {harmless(task)!r}{other}")
+    return [(session, task)]
+
+
+async def _named(client: TaskClient, wanted: TaskFilters, limit: int) -> Names:
     """Find the tasks that are meant: one more than the limit, if there are so many."""
-    if session is not None and task is not None:
-        if await client.inspect(session, task) is None:
-            raise NotFound(f"session {harmless(session)!r} has no task {harmless(task)!r}")
-        return [(session, task)]
-    if session is not None:
-        found = [one for one in await client.store.list_tasks(session) if one.status in statuses]
-    else:
-        found = list(await client.unfinished(limit=limit + 1))
-    return [(one.session_id, one.task_id) for one in found[: limit + 1]]
+    names: list[tuple[str, str]] = []
+    async with aclosing(pages_of(client, limit + 1, **wanted)) as pages:
+        async for tasks in pages:
+            names += [(one.session_id, one.task_id) for one in tasks]
+            if len(names) > limit:
+                break
+    return names[: limit + 1]
 
 
-def _of_store(client: TaskClient, name: tuple[str, str], handler: str | None) -> Read:
+def _of_store(client: TaskClient, name: tuple[str, str]) -> Read:
     from redis_state.worker.tasks.histories import read_history  # noqa: PLC0415 - needs the extra
 
     async def read() -> TaskHistory | None:
-        found = await read_history(client.store, *name)
-        return found if found is None or handler in (None, found.handler) else None
+        return await read_history(client.store, *name)
 
     return read
 

@@ -45,7 +45,10 @@ class ClientReading(ABC):
         return sorted(found, key=lambda state: state.created_at)
 
     async def unfinished(self, *, limit: int = 100) -> Sequence[TaskState]:
-        """List unfinished tasks of all sessions, the one with the earliest next check first."""
+        """List unfinished tasks of all sessions, the one made first, first.
+
+        None is left out and none comes twice because tasks change meanwhile.
+        """
         return await list_unfinished(self.store, limits.count("limit", limit, least=0))
 
     async def snapshots(self, session_id: str, task_id: str) -> list[StepSnapshot]:

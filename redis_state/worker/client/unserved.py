@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from redis_state.models import TaskStatus
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
@@ -19,13 +18,12 @@ from redis_state.worker.queue.job import task_of
 from redis_state.worker.queue.parked import lane_of, read_lane
 from redis_state.worker.queue.queue import DEFAULT_QUEUE, Queue
 from redis_state.worker.tasks.execution.patches import VERSION
-from redis_state.worker.tasks.views.finding import LARGEST_PAGE, find_tasks
+from redis_state.worker.tasks.views.finding import UNFINISHED, walk_tasks
 from redis_state.worker.tasks.views.task_filter import TaskFilter
 
 _MOST_LANES = 1_000
 # Queues that are read at once.
 _AT_ONCE = 16
-_UNFINISHED = (TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.PAUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,29 +92,19 @@ async def count_versions(
     Errors: BackendUnavailable.
     """
     counted: Counter[tuple[str, str | None]] = Counter()
-    workers, cursor = await WorkerRegistry(store).list(), None
+    workers = await WorkerRegistry(store).list()
     for info in workers:
         for name, versions in info.versions.items():
             if handler in (None, name):
                 counted.update(dict.fromkeys(((name, version) for version in versions), 0))
-    while True:
-        page = await find_tasks(
-            store,
-            TaskFilter.read(status=_UNFINISHED, handler=handler),
-            newest_first=False,
-            limit=LARGEST_PAGE,
-            after=cursor,
-        )
+    async for tasks in walk_tasks(store, TaskFilter.read(status=UNFINISHED, handler=handler)):
         counted.update(
             zip(
-                (task.handler or "" for task in page.tasks),
-                await _versions(store, [(task.session_id, task.task_id) for task in page.tasks]),
+                (task.handler or "" for task in tasks),
+                await _versions(store, [(task.session_id, task.task_id) for task in tasks]),
                 strict=True,
             )
         )
-        cursor = page.cursor
-        if cursor is None:
-            break
     return [
         HandlerVersion(name, version, tasks, _serving(name, version, workers))
         for (name, version), tasks in sorted(

@@ -38,7 +38,7 @@ from redis_state.transport.clock import ms_of
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.schedules.model import BackfillOverlap, Schedule, check_id, check_moment
 from redis_state.worker.schedules.submit import HOLD_MS, Submitter
-from redis_state.worker.schedules.triggers import from_ms, to_ms
+from redis_state.worker.schedules.triggers import FIRST_MS, from_ms, to_ms
 
 T = TypeVar("T")
 
@@ -219,8 +219,8 @@ class Schedules:
         ``limit_key`` and ``in_turn``: so a long backfill leaves room for others. See
         `Queues.limit_key`. With ``overlap="enqueue"`` they run one at a time in their queue, those
         of one call the oldest first. Those of a later such call come behind them, also if they are
-        older. Limits that are set for keys do not hold for them. One that waits for a person or a
-        time lets the next one run.
+        older. Limits and rates that are set for keys do not hold for them. One that waits for a
+        person or a time lets the next one run.
 
         One that has its task still is left alone, however it ended. So a call that was interrupted
         may be repeated: with ``overlap="enqueue"`` one that was not queued is queued first. Moments
@@ -232,6 +232,10 @@ class Schedules:
         """
         since_ms = to_ms(check_moment("since", since))
         until_ms = to_ms(check_moment("until", until))
+        if since_ms < FIRST_MS:
+            raise InvalidField("since", "must be 3 January of the year 1, or later")
+        if until_ms < since_ms:
+            raise InvalidField("until", "must not be before since")
         limits.count("limit", limit)
         definition = self._definition(await self._load(schedule_id))
         job = definition.backfill_job(limit_key, overlap)

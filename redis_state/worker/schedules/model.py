@@ -58,8 +58,9 @@ class Schedule:
     - ``overlap``: ``skip`` leaves an occurrence out while the task of the one before is unfinished.
     - ``queue``, else that of the client that saves it.
     - ``attributes`` are what `TaskClient.find` finds the tasks by. Limits of their ``limit_key``
-      hold for them. With ``in_turn`` the tasks of a session run one at a time. ``on_busy`` implies
-      that: it is ``enqueue``, ``interrupt`` or ``replace``, see `TaskClient.submit`.
+      hold for them. With ``in_turn`` the tasks of a session run one at a time in their queue.
+      ``on_busy`` implies that: it is ``enqueue``, ``interrupt`` or ``replace``, see
+      `TaskClient.submit`.
 
     Errors: InvalidField names the field.
     """

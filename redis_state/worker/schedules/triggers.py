@@ -24,7 +24,9 @@ _LOCAL_ZONES = {"localtime", "Factory"}
 _FIRST_SPAN_MS = 1_000
 _WITH_SECONDS = 6
 _WIDER = 8
-# The last time that datetime can hold in every zone.
+# The first time that a cron expression can be counted from, and the last that datetime can hold,
+# in every zone.
+FIRST_MS: int = (datetime(1, 1, 3, tzinfo=UTC) - _EPOCH) // _MS
 _LAST_MS = (datetime(9999, 1, 1, tzinfo=UTC) - _EPOCH) // _MS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
@@ -12,6 +13,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
 from redis_state.cli.output import print_line
+from redis_state.cli.tasks.filters import filters
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient
@@ -90,6 +92,21 @@ async def test_an_id_that_another_task_has_is_refused(settings: Settings) -> Non
         assert "was used before" in refused.err
 
 
+def test_a_time_without_an_offset_is_utc_wherever_the_machine_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "America/Los_Angeles")
+    time.tzset()
+    chosen = dict.fromkeys(("session", "status", "handler", "attribute"))
+    try:
+        found = filters(since="2026-11-27T10:00", until="2026-11-27T12:00+01:00", **chosen)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert found.get("created_after") == datetime(2026, 11, 27, 10, tzinfo=UTC)
+    assert found.get("created_before") == datetime(2026, 11, 27, 11, tzinfo=UTC)
+
+
 async def test_a_task_is_submitted_found_and_run_again(
     served: TaskClient, settings: Settings
 ) -> None:
@@ -129,6 +146,7 @@ async def test_a_task_is_submitted_found_and_run_again(
     assert await ids(settings, "-a", 'n="5"') == []
     assert await ids(settings, "--session", SESSION, "--since", "2h") == ["t"]
     assert await ids(settings, "--until", "2h") == []
+    assert await ids(settings, "--until", "0001-01-01") == []
     assert await ids(settings, "--since", "2020-01-01") == [failed, "t"]
     page = await cli(settings, "find", "--limit", "1")
     assert failed in page.out
@@ -215,7 +233,7 @@ async def _failed_again(client: TaskClient, task: str, retries: int) -> None:
         (2, ("find", "-a", "a b=c")),
         (2, ("find", "--since", "yesterday")),
         (2, ("find", "--since", "999999d")),
-        (2, ("find", "--until", "0001-01-01")),
+        (2, ("find", "--until", "0000-01-01")),
         (2, ("find", "--after", "x")),
         (2, ("find", "--count", "--status", "FAILED")),
         (2, ("find", "--count", "--handler", "h", "-s", "s")),

@@ -76,6 +76,29 @@ async def test_tasks_are_chosen(waiting: RedisStateStore, settings: Settings) ->
     assert await count("--limit", "1", "--at-once", "1") == 1
 
 
+async def test_a_limit_counts_the_tasks_that_are_chosen(
+    waiting: RedisStateStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pool(waiting, {"order": before}) as client:
+        for name in ("three", "four"):
+            await client.submit("order", session_id=SESSION, task_id=name)
+            await open_token(waiting, name)
+    # As if there were more than one page of them.
+    monkeypatch.setattr("redis_state.cli.tasks.reading._PAGE", 1)
+    monkeypatch.setattr("redis_state.cli.tasks.replay._LIMIT", 1)
+    ran = await cli(settings, "replay", f"{WORKER}:SAME", "--json", "--handler", "other")
+    assert [one["task_id"] for one in ran.document["tasks"]] == ["two"]
+    assert (ran.status, ran.document["more"]) == (0, False)
+    ran = await cli(settings, "replay", f"{WORKER}:SAME", "--json", "--handler", "order")
+    assert [one["task_id"] for one in ran.document["tasks"]] == ["one"]
+    assert (ran.status, ran.document["more"]) == (1, True)
+    ran = await cli(settings, "replay", f"{WORKER}:SAME", "--json", "--limit", "4")
+    assert [one["task_id"] for one in ran.document["tasks"]] == ["one", "two", "three", "four"]
+    chosen = ("--session", SESSION, "--task", "one", "--handler", "other")
+    ran = await cli(settings, "replay", f"{WORKER}:SAME", *chosen)
+    assert (ran.status, "no task 'one' of handler 'other'" in ran.err) == (3, True)
+
+
 async def test_a_replay_that_did_not_look_at_everything_does_not_pass(
     waiting: RedisStateStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +107,7 @@ async def test_a_replay_that_did_not_look_at_everything_does_not_pass(
     monkeypatch.setattr("redis_state.cli.tasks.replay._LIMIT", 1)
     ran = await cli(settings, "replay", f"{WORKER}:SAME", "--json")
     assert (ran.status, ran.document["more"], ran.document["replayed"]) == (1, True, 1)
-    assert "only the first 1 tasks were looked at" in ran.err
+    assert "only the first 1 tasks were replayed" in ran.err
     # Who gives a limit wants no more.
     ran = await cli(settings, "replay", f"{WORKER}:SAME", "--json", "--limit", "1")
     assert (ran.status, ran.document["more"]) == (0, True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 pytest.importorskip("typer", reason="needs the cli extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.worker import TaskClient
+from redis_state.worker import Schedule, Schedules, ScheduleView, TaskClient
 from tests.support.commands import Ran, begin, cli, end
 from tests.support.tasks.schedules import settled_before
 
@@ -55,6 +58,42 @@ async def test_a_schedule_is_created_listed_changed_and_deleted(settings: Settin
     assert (await schedules(settings, "delete", "nightly")).status == 0
     assert (await schedules(settings, "delete", "nightly")).status == 3
     assert "no schedules" in (await schedules(settings, "list")).out
+
+
+async def test_an_edit_changes_only_what_is_given(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created = ("create", "nightly", "report", "nightly-{date}", "--cron", "0 2 * * *")
+    options = ("--timezone", "Europe/Berlin", "--input", '{"n": 1}', "--missed", "latest")
+    options += ("--attribute", "tenant=acme", "--queue", "slow", "--end", "2030-01-01")
+    await schedules(settings, *created, *options)
+    before = (await schedules(settings, "show", "nightly", "--json")).document
+
+    async def edited(*arguments: str) -> dict[str, object]:
+        ran = await schedules(settings, "edit", "nightly", *arguments)
+        assert ran.status == 0, ran.err
+        shown = (await schedules(settings, "show", "nightly", "--json")).document
+        return {name: shown[name] for name in shown if shown[name] != before[name]}
+
+    assert await edited() == {}
+    changed = await edited("--cron", "0 3 * * *", "--attribute", "n=2", "--clear", "end")
+    attributes = {"tenant": "acme", "n": 2}
+    changed = {name: changed[name] for name in changed.keys() - {"revision", "next_at"}}
+    assert changed == {"cron": "0 3 * * *", "attributes": attributes, "end": None}
+    changed = await edited("--every", "1h", "--clear", "attributes", "--attribute", "n=3")
+    assert (changed["cron"], changed["every_s"], changed["attributes"]) == (None, 3600, {"n": 3})
+    late = await schedules(settings, "edit", "nightly", "--expected", before["revision"])
+    assert late.status == 4
+    assert (await schedules(settings, "edit", "none", "--priority", "1")).status == 3
+    save = Schedules.save
+
+    async def save_behind_another(known: Schedules, wanted: Schedule, **given: Any) -> ScheduleView:
+        await save(known, replace(wanted, handler="other"))
+        return await save(known, wanted, **given)
+
+    monkeypatch.setattr(Schedules, "save", save_behind_another)
+    assert (await schedules(settings, "edit", "nightly", "--priority", "1")).status == 4
+    assert (await edited())["handler"] == "other"
 
 
 async def test_a_schedule_is_triggered_and_backfilled(

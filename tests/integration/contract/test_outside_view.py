@@ -18,9 +18,11 @@ from redis_state import (
     TaskWasCancelled,
 )
 from redis_state.errors import CorruptState, TaskUnknown
-from redis_state.models import SteeringEventType, TaskStatus
+from redis_state.models import SteeringEventType, TaskState, TaskStatus
+from redis_state.primitives.watchlist import WatchList
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
+from redis_state.worker.tasks.moves import watch_entry
 from redis_state.worker.tasks.transitions import TaskTransitions
 from redis_state.worker.tasks.views import stream as watching
 from tests.support.processes.pools import (
@@ -152,13 +154,31 @@ async def test_all_that_is_not_over_is_listed_whatever_its_session(store: RedisS
         tasks = {await client.submit("h", session_id=f"s{number}") for number in range(40)}
         over = await client.submit("h", session_id="s0")
         await client.cancel("s0", over)
-        sender, watch = store.transport.sender, store.base.keys.watch(3)
-        for entry in (b"\xff", b'["another","kind"]', b'["task","s","gone"]'):
-            await sender.send("ZADD", watch, 1, entry, repeatable=True)
-        # By chance, none of the tasks may be in this part of the list.
-        await sender.send("PEXPIRE", watch, 60_000, "NX", repeatable=True)
         assert {state.task_id for state in await client.unfinished()} == tasks
         assert len(await client.unfinished(limit=7)) == 7
+        assert not await client.unfinished(limit=0)
+
+
+async def test_each_unfinished_task_is_listed_once_while_tasks_change(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a page is read, its tasks start, and sweepers inspect them."""
+    made = [f"t{number}" for number in range(60)]
+    for name in made:
+        await make(store, name)
+    load, watch = store.tasks.load, WatchList(store.base.scripts, store.base.keys)
+
+    async def load_and_change(session_id: str, task_id: str) -> TaskState | None:
+        state = await load(session_id, task_id)
+        await watch.put(watch_entry(session_id, task_id), delay_ms=60_000)
+        if made.index(task_id) % 2:
+            await take(store, task_id)
+        return state
+
+    monkeypatch.setattr(store.tasks, "load", load_and_change)
+    monkeypatch.setattr(watching, "LARGEST_PAGE", 7)
+    async with client_of(store) as client:
+        assert [one.task_id for one in await client.unfinished(limit=1000)] == made
 
 
 async def test_a_task_is_inspected_with_what_its_workers_know(store: RedisStateStore) -> None:

@@ -34,22 +34,29 @@ _PLACES = {
     "in-turn": {"claim_due", "save_schedule", "index_task", "create_turn_task", "queue_job"},
     "look": {"claim_due", "HGETALL", "save_schedule", "index_task", "create_task", "queue_job"},
     "trigger": {"HGETALL", "save_schedule", "index_task", "create_task", "queue_job"},
+    "skip": {"claim_due", "save_schedule", "create_task", "queue_job"},
+    "latest": {"claim_due", "save_schedule", "create_task", "queue_job"},
+    "on-busy": {"claim_due", "save_schedule", "create_turn_task", "queue_job"},
 }
 
 
 # A death after one round trip leaves what a death before the next one does.
 @pytest.mark.parametrize("edges", sizes(["before"], ["before", "after"]))
+@pytest.mark.parametrize(
+    "phases", [("look", "in-turn", "trigger"), ("skip", "latest", "on-busy")], ids=",".join
+)
 async def test_a_death_at_any_round_trip_loses_no_occurrence_and_doubles_none(
-    settings: Settings, edges: list[str]
+    settings: Settings, phases: tuple[str, ...], edges: list[str]
 ) -> None:
     argument: dict[str, Any] = {
         "url": settings.url.get_secret_value(),
         "namespace": settings.namespace,
+        "phases": phases,
     }
     dying = [argument | {"edge": edge} for edge in edges]
     for results in await run_processes("die_scheduling", dying, timeout_s=110):
-        for phase, places in _PLACES.items():
-            assert places <= {each["trip"] for each in results if each["phase"] == phase}
+        for phase in phases:
+            assert _PLACES[phase] <= {each["trip"] for each in results if each["phase"] == phase}
         assert not [each for each in results if each["problems"]]
 
 

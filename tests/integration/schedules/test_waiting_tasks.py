@@ -27,6 +27,7 @@ from tests.support.tasks.schedules import hourly, running, settled_before
 
 HOUR = timedelta(hours=1)
 UNTIL = datetime(2026, 3, 1, tzinfo=UTC)
+FIRST_DAY = datetime(1, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -175,6 +176,10 @@ async def test_a_backfill_runs_one_at_a_time_the_oldest_first_if_it_is_to(
     await queue.aclose()
     # In the order in which they were submitted, with those of another call.
     assert ran == [one.task_id for one in (*later, *done[:2])]
+    for wrong_span, field in (((UNTIL, since), "until"), ((FIRST_DAY, UNTIL), "since")):
+        with pytest.raises(InvalidField) as wrong:
+            await client.schedules.backfill("s", *wrong_span)
+        assert wrong.value.field == field
     for options in ({"overlap": "skip"}, {"overlap": "enqueue", "limit_key": "k"}):
         with pytest.raises(InvalidField) as wrong:
             await client.schedules.backfill("s", since, UNTIL, **options)  # type: ignore[arg-type]

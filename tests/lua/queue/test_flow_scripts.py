@@ -130,6 +130,31 @@ async def test_a_session_in_turn_has_one_at_a_time(scripts: Scripts, keys: Keys)
         await end(scripts, keys, *claimed)
 
 
+async def test_no_rate_of_keys_holds_for_backfills(scripts: Scripts, keys: Keys) -> None:
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "b:s")
+        await put(scripts, keys, f"{task}-in-turn", "1:s")
+    await limit(scripts, keys, key_rate=f"1 {HOUR}")
+    first = await claim(scripts, keys)
+    assert first.keys() == {"a", "a-in-turn"}
+    for given in first.items():
+        await end(scripts, keys, *given)
+    assert (await claim(scripts, keys)).keys() == {"b"}
+
+
+async def test_a_task_that_is_put_off_goes_before_the_next_one_of_its_schedules_backfills(
+    scripts: Scripts, keys: Keys
+) -> None:
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "b:s")
+    (given,) = await claim_places(scripts, keys)
+    await end_at(scripts, keys, *given, again_ms=HOUR)
+    assert await claim(scripts, keys) == {}
+    await ask(scripts, "ZADD", keys.queue("q").waits, "XX", await clock_ms(scripts), "b:s")
+    (again,) = await claim_places(scripts, keys)
+    assert again[:2] == given[:2]
+
+
 async def test_a_task_in_turn_that_is_put_off_goes_before_the_next_one_of_its_session(
     scripts: Scripts, keys: Keys
 ) -> None:

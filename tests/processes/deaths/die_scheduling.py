@@ -20,6 +20,15 @@ from tests.support.processes.pools import SESSION, client_of
 from tests.support.tasks.schedules import hourly, look_now, running, settled_before
 
 _DUE = 3
+# What a schedule of a phase has, and how many of those that are due it submits.
+_PHASES: dict[str, tuple[dict[str, Any], int]] = {
+    "look": ({"missed": "all"}, _DUE),
+    "in-turn": ({"missed": "all", "in_turn": True}, _DUE),
+    "trigger": ({"missed": "all"}, 0),
+    "skip": ({"missed": "all", "overlap": "skip"}, 1),
+    "latest": ({"missed": "latest", "limit_key": "k"}, 1),
+    "on-busy": ({"missed": "all", "on_busy": "replace"}, _DUE),
+}
 
 
 class Case(Dying):
@@ -28,8 +37,7 @@ class Case(Dying):
     async def prepare(self, _: int, /) -> None:
         """Have some occurrences due."""
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
-            in_turn = self.phase == "in-turn"
-            await client.schedules.save(hourly(missed="all", in_turn=in_turn))
+            await client.schedules.save(hourly(**_PHASES[self.phase][0]))
             if self.phase != "trigger":
                 await settled_before(store, hours=_DUE)
 
@@ -52,7 +60,7 @@ class Case(Dying):
         """Have two workers look, and the caller repeat its trigger; tell what is wrong then."""
         async with RedisStateStore(self.settings) as store, client_of(store) as client:
             async with running(store) as one, running(store) as another:
-                expected = _DUE
+                expected = _PHASES[self.phase][1]
                 if self.phase == "trigger":
                     await look_now(store)
                     await asyncio.gather(one.run_once(), another.run_once())
@@ -60,7 +68,8 @@ class Case(Dying):
                     await client.schedules.trigger("s", idempotency_key="k")
                     expected = max(expected, 1)
                 for _ in range(2):
-                    await look_now(store)
+                    # The last hour is due again, while the task of an earlier one waits.
+                    await settled_before(store, hours=int(self.phase == "skip"))
                     await asyncio.gather(one.run_once(), another.run_once())
             return await self._problems(store, client.schedules, expected)
 
@@ -76,8 +85,14 @@ class Case(Dying):
             if update.update_type is UpdateType.STATUS_CHANGE
             and update.content["status"] == "PENDING"
         ]
-        fired = 0 if self.phase == "trigger" else _DUE
+        fired = _PHASES[self.phase][1]
+        views = [await store.tasks.look(SESSION, task.task_id) for task in tasks]
+        waiting = [view.task_id for view in views if view and not view.status.is_terminal]
+        newest = sorted(task.task_id for task in tasks)[-1:]
+        keys = {view.key for view in views if view is not None}
         return [
+            *([] if self.phase != "on-busy" or waiting == newest else [f"waiting: {waiting}"]),
+            *([] if self.phase != "latest" or keys == {"k:k"} else [f"keys: {keys}"]),
             *([] if len(tasks) == expected else [f"{len(tasks)} tasks, not {expected}"]),
             *([] if sorted(made) == sorted(t.task_id for t in tasks) else [f"made: {made}"]),
             *([] if found.fired == fired else [f"fired {found.fired}"]),
@@ -88,7 +103,7 @@ class Case(Dying):
 
 def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
     """Die at each round trip of each phase."""
-    return die_at_each(argument, ("look", "in-turn", "trigger"), Case)
+    return die_at_each(argument, argument["phases"], Case)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -29,6 +29,7 @@ from redis_state.worker.tasks.views.summary import TaskSummary, summary_of, text
 from redis_state.worker.tasks.views.task_filter import TaskFilter
 
 LARGEST_PAGE = 1000
+UNFINISHED = (TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.PAUSED)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_BYTES = 7
 PLACE_BYTES = _TIME_BYTES + 10
@@ -100,6 +101,23 @@ async def find_tasks(
     return FoundPage(
         [task for _, task in found], None if end is None else write_cursor(listing, end)
     )
+
+
+async def walk_tasks(
+    store: RedisStateStore, wanted: TaskFilter, *, size: int = LARGEST_PAGE
+) -> AsyncGenerator[Sequence[TaskSummary]]:
+    """Yield the tasks that match, a page of ``size`` at a time, the one made first, first.
+
+    A task that matches from the first page to the last comes once, whatever happens to it and to
+    others: its place is that of its creation. Errors: BackendUnavailable.
+    """
+    cursor = None
+    while True:
+        page = await find_tasks(store, wanted, newest_first=False, limit=size, after=cursor)
+        yield page.tasks
+        cursor = page.cursor
+        if cursor is None:
+            return
 
 
 def check_limit(limit: int) -> None:

@@ -12,21 +12,22 @@ from redis_state.errors import CorruptState, TaskUnknown
 from redis_state.models import StateUpdate, TaskState, TaskStatus, UpdateType
 from redis_state.models.attributes import AttributeValue
 from redis_state.primitives.record import Stored
-from redis_state.primitives.watchlist import WatchList, found_ended
+from redis_state.primitives.watchlist import WatchList
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import need_end
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.session_log import Entry
-from redis_state.stores.sessions.task_status import TaskStatusView, task_of_entry
+from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.task_index import attributes_of
-from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.tasks.children.children import recorded_end, result_of
 from redis_state.worker.tasks.execution.patches import VERSION
 from redis_state.worker.tasks.execution.running import RunningStep, read_running
 from redis_state.worker.tasks.moves import watch_entry
+from redis_state.worker.tasks.views.finding import LARGEST_PAGE, UNFINISHED, walk_tasks
 from redis_state.worker.tasks.views.links import TaskLink, link_of
+from redis_state.worker.tasks.views.task_filter import TaskFilter
 
 Updates = AsyncGenerator[Entry[StateUpdate], None]
 
@@ -62,7 +63,6 @@ class TaskView:
 
 _CHECK_EVERY_S = 5.0
 _CHECK_SOON_MS = 2_000
-_PAGE = 100
 _ENDS = frozenset(status.value for status in TaskStatus if status.is_terminal)
 
 
@@ -210,33 +210,19 @@ async def view_of(
 
 
 async def list_unfinished(store: RedisStateStore, limit: int) -> list[TaskState]:
-    """Read the watch list, on which every unfinished task of a worker stands, next due first.
-
-    Terminal tasks, which stand there until a sweeper removes them, are left out.
-    """
-    commands = store.transport.commands
-    keys = [store.base.keys.watch(shard) for shard in range(WATCH_SHARDS)]
+    """See `TaskClient.unfinished`."""
     found: list[TaskState] = []
-    start = 0
-    while len(found) < limit:
-        requested = (commands.zrange_scored(key, start, start + _PAGE - 1) for key in keys)
-        pages: list[list[bytes]] = await asyncio.gather(*requested)
-        due = sorted(
-            (float(score), entry)
-            for page in pages
-            for entry, score in zip(page[::2], page[1::2], strict=True)
-            if not found_ended(score)
-        )
-        loaded = await asyncio.gather(*(_load(store, entry) for _, entry in due))
-        found += [state for state in loaded if state is not None]
-        if not any(pages):
-            break
-        start += _PAGE
+    wanted = TaskFilter.read(status=UNFINISHED)
+    size = min(max(limit, 1), LARGEST_PAGE)
+    async with aclosing(walk_tasks(store, wanted, size=size)) as pages:
+        async for tasks in pages:
+            loads = (store.tasks.load(task.session_id, task.task_id) for task in tasks)
+            # It may have ended since the page was read.
+            found += [
+                state
+                for state in await asyncio.gather(*loads)
+                if state is not None and not state.status.is_terminal
+            ]
+            if len(found) >= limit:
+                break
     return found[:limit]
-
-
-async def _load(store: RedisStateStore, entry: bytes) -> TaskState | None:
-    if (task := task_of_entry(entry)) is None:
-        return None
-    state = await store.tasks.load(*task)
-    return None if state is None or state.status.is_terminal else state
