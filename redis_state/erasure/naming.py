@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -82,7 +82,7 @@ class NamedUsers:
                     return
 
     def _add_scope(
-        self, user: str, scope: dict[str, Any], owner: str | None, artifact: str
+        self, user: str, scope: Mapping[Any, Any], owner: str | None, artifact: str
     ) -> None:
         session_id: Any = scope.get("session_id")
         if isinstance(session_id, str):

@@ -49,4 +49,8 @@ def test_terms_that_no_pause_can_have_are_refused_where_they_are_given(adapter: 
     # Nothing here is decided before there is a task, and its settings.
     make({"timeout": timedelta(days=300), "of": ["ann", "ben"], "approvals": 2, "tags": ["a"]})
     make(None)
-    make(lambda *_: {"timeuot": 1})
+    make(_wrong_terms)
+
+
+def _wrong_terms(*_: object) -> dict[str, Any]:
+    return {"timeuot": 1}

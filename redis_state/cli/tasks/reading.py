@@ -347,7 +347,7 @@ async def pages_of(
 
     A task that matches all the time comes once, whatever changes meanwhile. Of no status none is.
     """
-    cursor, more = None, bool(filters["status"])
+    cursor, more = None, bool(filters.get("status"))
     while more:
         page = await client.find(
             newest_first=False, limit=min(limit, _PAGE), after=cursor, **filters

@@ -201,7 +201,7 @@ async def test_of_a_microsecond_with_many_tasks_few_are_in_memory_at_once(
         monkeypatch.setattr(owner, name, counted)
 
     # One before, one after, and every other one of those at one time is wanted.
-    about = [{"attributes": {"even": n % 2 == 0}} for n in range(40)]
+    about: list[dict[str, Any]] = [{"attributes": {"even": n % 2 == 0}} for n in range(40)]
     tasks = [made(n, at=_BEGIN, **about[n]) for n in range(40)]
     tasks += [made(n, at=_BEGIN + timedelta(seconds=n - 41), **about[0]) for n in (40, 42)]
     await archive.write(ArchiveBatch(tasks=tasks))

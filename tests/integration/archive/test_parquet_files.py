@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -304,7 +304,7 @@ async def test_a_bucket_of_an_s3_compatible_server_is_an_archive(
 
 
 @contextmanager
-def _bucket(monkeypatch: pytest.MonkeyPatch, port: int) -> Iterator[str]:
+def _bucket(monkeypatch: pytest.MonkeyPatch, port: int) -> Generator[str]:
     """Serve a bucket "archive"; give the server's host and port."""
     server = pytest.importorskip("moto.server", reason="needs moto's server")
     boto3: Any = pytest.importorskip("boto3", reason="needs moto's server")

@@ -64,7 +64,7 @@ async def test_an_edit_changes_only_what_is_given(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     created = ("create", "nightly", "report", "nightly-{date}", "--cron", "0 2 * * *")
-    options = ("--timezone", "Europe/Berlin", "--input", '{"n": 1}', "--missed", "latest")
+    options = ["--timezone", "Europe/Berlin", "--input", '{"n": 1}', "--missed", "latest"]
     options += ("--attribute", "tenant=acme", "--queue", "slow", "--end", "2030-01-01")
     await schedules(settings, *created, *options)
     before = (await schedules(settings, "show", "nightly", "--json")).document

@@ -147,7 +147,9 @@ async def test_tasks_are_not_cancelled_for_an_erasure_that_is_refused(
         for call in (client.forget("mine"), client.forget_user("ann")):
             with pytest.raises(ErasureOutOfReach):
                 await call
-        assert (await client.get("mine", "t")).status is TaskStatus.PENDING
+        state = await client.get("mine", "t")
+        assert state is not None
+        assert state.status is TaskStatus.PENDING
         report = await client.forget_user("ann", leave_unset=True)
         assert (report.sessions, report.cancelled) == (["mine"], 1)
 

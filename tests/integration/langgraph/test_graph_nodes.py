@@ -61,9 +61,12 @@ async def test_nodes_get_the_context_that_the_handler_makes(
     async def made(ctx: TaskContext) -> Who:
         return Who(ctx.task.session_id)
 
+    def made_at_once(ctx: TaskContext) -> Who:
+        return Who(ctx.task.session_id)
+
     context: Any = {
         "value": Who(SESSION),
-        "function": lambda ctx: Who(ctx.task.session_id),
+        "function": made_at_once,
         "async function": made,
     }[kind]
     handler = graph_handler(chain(hello, context_schema=Who), context=context)
@@ -109,7 +112,7 @@ async def test_what_a_node_records_is_its_own_and_is_not_done_again(
         task = await client.submit("g", {"log": []}, session_id=SESSION)
         await becomes(client, task, TaskStatus.PAUSED)
         (pause,) = await client.pauses(SESSION)
-        await client.resolve(pause.pause_id, approved=True, value="yes", actor="ann")
+        await client.resolve(str(pause.pause_id), approved=True, value="yes", actor="ann")
         result = await client.result(SESSION, task)
     assert result["log"] == ["first 1", "ask 2 yes", "last 3"]
     assert done == ["first", "ask", "last"]

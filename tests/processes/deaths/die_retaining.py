@@ -47,7 +47,7 @@ class RetainingCase:
         """Die in a round. To return is to survive."""
         ArchiverDeath(self.at, self.edge, stated).plant()
         # In several calls, between which the lease is renewed.
-        retention._PIECE, retention._MOST = 1, 4  # type: ignore[misc]
+        retention._PIECE, retention._MOST = 1, 4
         archive = self._open()
         async with RedisStateStore(self.settings) as store:
             COUNTED.set(True)
@@ -75,7 +75,7 @@ def main(argument: dict[str, Any]) -> list[dict[str, Any]]:
 
     def case_at(at: int, namespace: str) -> RetainingCase:
         settings = Settings(
-            url=SecretStr(argument["url"]), namespace=namespace, archive_retention=RETENTION
+            url=SecretStr(argument["url"]), namespace=namespace, archive_retention={**RETENTION}
         )
         case = RetainingCase(argument["archive"], settings, argument["edge"], at)
         status, problem = join(*fork(case.prepare))

@@ -470,16 +470,21 @@ async def _refund(ctx: TaskContext) -> str:
 def pool_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Name the queue and a handler as a user would."""
     monkeypatch.setitem(gateway.HANDLERS, "refund", _refund)
+
+    def queue_of(_: object) -> str:
+        return "support"
+
     for module in (pools, gateway):
-        monkeypatch.setattr(module, "queue_of", lambda _: "support")
+        monkeypatch.setattr(module, "queue_of", queue_of)
 
 
 @pytest.mark.full
 async def test_pages_for_pictures(pool_of_a_user: None, console: Served, people: People) -> None:
+    pauses = list[str]()
     for number in range(4):
         await console.client.submit("refund", session_id=f"customer-{number}", task_id="refund")
-        pause_id = await paused(console, f"customer-{number}", "refund")
-    await console.client.approve(pause_id, actor="ann")
+        pauses.append(await paused(console, f"customer-{number}", "refund"))
+    await console.client.approve(pauses[3], actor="ann")
     await ends(console, "customer-3", "refund")
     for number in range(3):
         await console.client.submit("fail", session_id="nightly", task_id=f"import-{number}")
