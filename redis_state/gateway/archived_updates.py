@@ -12,7 +12,6 @@ from redis_state.errors import ArchiveUnavailable, CursorGap
 from redis_state.gateway.streaming.events import position
 from redis_state.models import StateUpdate
 from redis_state.store import RedisStateStore
-from redis_state.stores.base import ms as milliseconds
 from redis_state.stores.sessions.session_log import Entry, EntryPage
 
 # So many rows of an archived session are read at a time, and so often for one page.
@@ -82,12 +81,11 @@ async def _lost_from(store: RedisStateStore, session_id: str, task_id: str) -> s
     if order is None:
         return None
     born_ms = int(order) // 1000
-    n, ms = position(head.cursor)
+    _, ms = position(head.cursor)
     is_empty = head.at_end and not head.entries
     first_ms = max(0, born_ms - _BEFORE_BIRTH_MS)
-    # A log expires whole, and one that begins again does so with row 1.
-    began_ms = born_ms + milliseconds(store.settings.updates_ttl) if n == 1 else first_ms
-    if not is_empty and ms < began_ms:
+    # A log that begins with row 1 may not be the first: one expires whole, or is lost.
+    if not is_empty and ms < first_ms:
         return None
     reader, place = store.archive, (0, first_ms)
     rows = await reader.soon(

@@ -51,7 +51,8 @@ class Timeline:
 
     ``updates`` are a page of its updates: ``cursor`` reads on after them, ``at_end`` says that
     there are no more yet. ``missed`` counts those before the page that are not kept any more. One
-    that is ``incomplete`` may lack those that are only in the archive, which could not be read.
+    that is ``incomplete`` may lack those that are only in the archive, which could not be read. A
+    page may be empty before the end: read on until ``at_end``.
     """
 
     task: TaskView

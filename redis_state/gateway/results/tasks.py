@@ -211,7 +211,8 @@ class TimelineResult(ResultShape):
     """Everything that is known of a task's runs. ``rows`` are a page of its updates.
 
     ``missed`` counts the updates before this page that retention has removed. One that is
-    ``incomplete`` may lack updates that are only in the archive, which could not be read.
+    ``incomplete`` may lack updates that are only in the archive, which could not be read. A page
+    may be empty before the end: read on after ``cursor`` until ``at_end``.
     """
 
     task: TaskResult

@@ -200,6 +200,9 @@ class ClientStream(AsyncIterator[bytes]):
             chunk = chunk or self._from_queue()
             if chunk:
                 return chunk
+            if self._unshown:
+                # What follows in the feed would have a place behind the row.
+                continue
             try:
                 found = await self._step()
                 self._failing_since = None

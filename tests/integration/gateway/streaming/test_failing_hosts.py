@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +39,7 @@ from redis_state.gateway.streaming.websocket import EventSocket
 from redis_state.models import StateUpdate, UpdateType
 from redis_state.testing import eventually
 from tests.support.http.asgi_servers import PLAIN, SocketClient, serving_asgi
-from tests.support.http.event_streams import PATIENCE_S, Event, EventParser
+from tests.support.http.event_streams import PATIENCE_S, Event, EventParser, Events
 from tests.support.http.gateway import tokens
 
 SECRET_TEXT = "4111 1111 1111 1111"
@@ -189,10 +189,7 @@ async def test_a_row_that_cannot_be_shown_ends_the_stream_behind_the_rows_before
             await store.save_update(row(n))
         # One that waited has the rows of the feed, and one that comes those of the log.
         for client in (waits, await SocketClient.get(port, "s", token=token)):
-            found = list[Event]()
-            async with asyncio.timeout(PATIENCE_S):
-                while (more := await client.events()) is not None:
-                    found += more
+            found = await rest_of(client)
             rows = [event.content["n"] for event in found if event.name == "PROGRESS"]
             assert rows == [1, 2]
             # Later than after a broken connection: the row would fail again.
@@ -203,6 +200,57 @@ async def test_a_row_that_cannot_be_shown_ends_the_stream_behind_the_rows_before
     assert sum("visible= of an open stream: LookupError" in line for line in caplog.messages) == 2
     assert "in visible" in caplog.text
     assert SECRET_TEXT not in caplog.text
+
+
+async def rest_of(client: SocketClient) -> list[Event]:
+    """Return the events up to the end of the response."""
+    found = list[Event]()
+    async with asyncio.timeout(PATIENCE_S):
+        while (more := await client.events()) is not None:
+            found += more
+    return found
+
+
+@pytest.mark.parametrize("failing", [1, 3])
+async def test_no_place_is_sent_behind_a_row_of_the_log_that_cannot_be_shown(
+    failing: int, store: RedisStateStore
+) -> None:
+    def visible(update: StateUpdate) -> StateUpdate | None:
+        if update.content["n"] == failing:
+            raise LookupError(SECRET_TEXT)
+        return update if update.content["n"] > failing else None
+
+    for n in (1, 2, 3, 4):
+        await store.save_update(row(n))
+    async with Hub(store, heartbeat_s=0.05) as hub:
+        found = await Events(hub.frames("s", visible=visible)).rest()
+    assert [(event.cursor, event.retry is None) for event in found] == [(None, False)] * 2
+
+
+async def test_no_row_of_the_feed_comes_behind_one_of_the_log_that_cannot_be_shown(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def visible(update: StateUpdate) -> StateUpdate | None:
+        if update.content["n"] == 1:
+            raise LookupError(SECRET_TEXT)
+        return update
+
+    read: Callable[..., Any] = RedisStateStore.read_updates
+    await store.save_update(row(1))
+    async with Hub(store) as hub, Events(hub.frames("s", after="$")) as waits:
+        await waits.opened()
+
+        async def slowly(*args: Any, **options: Any) -> Any:
+            page = await read(*args, **options)
+            # The feed has it before the client has the page.
+            await store.save_update(row(2))
+            await waits.take(1)
+            return page
+
+        monkeypatch.setattr(RedisStateStore, "read_updates", slowly)
+        async with Events(hub.frames("s", visible=visible)) as client:
+            found = await client.rest()
+    assert [(event.name, event.retry is None) for event in found] == [("message", False)] * 2
 
 
 async def _failing() -> AsyncGenerator[bytes]:
