@@ -17,7 +17,9 @@ reads neither compares nor makes one.
     Redis goes back to before it had an id      the archive that is there is taken
     Redis goes back to the id of another one    archivers refuse, until a person accepts this one
     an archive comes back from a backup         it has its id, unless the backup had none
-    another archive is accepted                 archivers of the earlier one refuse within a minute
+    another archive is accepted                 archivers of the earlier one refuse within a minute:
+                                                what they mark until then is listed by nobody, so
+                                                who accepts while one works accepts once more
 """
 
 from __future__ import annotations

@@ -44,13 +44,14 @@ async def archive_findings(store: RedisStateStore) -> Found:
 
 async def _late(store: RedisStateStore, place: str) -> Found:
     tasks, records = await ArchiveList(store).backlog(), await RecordList(store.base).backlog()
-    late_s = max(tasks.oldest_s, records.oldest_s)
+    late_s = max(tasks.age_s, records.oldest_s)
     if late_s > _LATE_S:
         yield Finding(
             place,
             _QUESTION,
             Verdict.FINDING,
-            f"{tasks.tasks} tasks and {records.records} records wait for {late_s:.0f} s",
+            f"{tasks.tasks} tasks, the updates of {tasks.sessions} sessions and "
+            f"{records.records} records wait, the first of them for {late_s:.0f} s",
             "they are in Redis alone, which grows",
             "run an archiver, and look at its log",
         )

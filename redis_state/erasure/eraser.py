@@ -205,14 +205,18 @@ class Eraser:
             check_session(each)
         return users, chosen, mixed
 
-    async def check_reach(self, sessions: Collection[str] = ()) -> None:
+    async def check_reach(
+        self, sessions: Collection[str] = (), *, leave_unset: bool = False
+    ) -> None:
         """Refuse to erase if Redis knows of an archive or durable events without an address here.
 
         Redis knows of them by archivers that work, by signs that last 400 days, by lists, and by
-        archived records of the sessions. Nothing else says so once it has lost all of these.
-        Errors: ErasureOutOfReach.
+        archived records of the sessions. Nothing else says so once it has lost all of these. With
+        ``leave_unset`` these are left. Another archive than Redis knows is refused, and nothing is
+        made there. Errors: ErasureOutOfReach; OtherArchive; ArchiveUnavailable.
         """
-        if beyond := await self._reach.beyond(sessions):
+        await self._compare()
+        if not leave_unset and (beyond := await self._reach.beyond(sessions)):
             raise ErasureOutOfReach(list(beyond.values()))
 
     async def running(self, session_id: str) -> list[str]:
@@ -342,10 +346,14 @@ class Eraser:
             query = replace(query, after=tasks[-1].end)
         return named
 
-    async def _ready(self) -> Archive | None:
+    async def _compare(self) -> None:
+        # Erased in another one it would not be erased.
         if self._archive is not None and not self._prepared:
-            # Erased in another one it would not be erased.
             await KnownArchive(self._store, self._archive).check()
+
+    async def _ready(self) -> Archive | None:
+        await self._compare()
+        if self._archive is not None and not self._prepared:
             await self._archive.prepare()
             self._prepared = True
         return self._archive

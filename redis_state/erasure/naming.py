@@ -42,7 +42,7 @@ class NamedUsers:
                 owner = owner_of_memory(key.tag) if key.kind == "memory" else None
                 if owner is not None and owner.user_id:
                     self._users[owner.session_id].add(owner.user_id)
-            await self._read([key for key in fresh if _field_of(key) is not None])
+            await self._read([key for key in fresh if field_of(key) is not None])
 
     async def look_in(self, archive: Archive, user: str) -> None:
         """Read the archived references of all sessions that have one of a user."""
@@ -69,7 +69,7 @@ class NamedUsers:
         commands = self._store.transport.commands
         for start in range(0, len(keys), _TOGETHER):
             some = keys[start : start + _TOGETHER]
-            read = [commands.hget(key.name, _field_of(key) or "") for key in some]
+            read = [commands.hget(key.name, field_of(key) or "") for key in some]
             for data in await asyncio.gather(*read):
                 self._add(data or b"", None)
 
@@ -84,22 +84,36 @@ class NamedUsers:
     def _add_scope(
         self, user: str, scope: Mapping[Any, Any], owner: str | None, artifact: str
     ) -> None:
+        if not user:
+            return
         session_id: Any = scope.get("session_id")
         if isinstance(session_id, str):
             self._users[session_id if owner is None else owner].add(user)
-        elif user:
+        else:
             self.without_session[user].add(artifact)
 
 
 def names_user(key: FoundKey) -> bool:
     """Return whether a user's session may be found by a key."""
     if key.kind != "memory":
-        return _field_of(key) is not None
+        return field_of(key) is not None
     owner = owner_of_memory(key.tag)
     return owner is not None and bool(owner.user_id)
 
 
-def _field_of(key: FoundKey) -> str | None:
+def artifact_in(reference: bytes) -> str:
+    """Read the id of an artifact; empty if it has none."""
+    with suppress(ValueError):
+        match codec.decode(reference):
+            case {"id": str(artifact)}:
+                return artifact
+            case _:
+                pass
+    return ""
+
+
+def field_of(key: FoundKey) -> str | None:
+    """Return the field that has an artifact's reference; None of another key."""
     if key.kind != "artifacts":
         return None
     return next((name for begins, name in _PLACES.items() if key.rest.startswith(begins)), None)

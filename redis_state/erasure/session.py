@@ -22,8 +22,9 @@ from typing import Any
 
 from redis_state.erasure.families import LOGS, class_of
 from redis_state.erasure.memories import delete_memories
-from redis_state.erasure.naming import names_user
+from redis_state.erasure.naming import artifact_in, field_of, names_user
 from redis_state.erasure.walking import (
+    FoundKey,
     KeyWalk,
     SessionFindings,
     sort_key,
@@ -309,7 +310,7 @@ class SessionErasure:
         repetition.
         """
         session_id, store = found.session_id, self._store
-        await self._each(self._commands.unlink, [k.name for k in found.keys if names_user(k)])
+        await self._each(self._delete_artifact, [key for key in found.keys if names_user(key)])
         await delete_memories(store, [key for key in found.memories if names_user(key)])
         index = TaskIndex(self._scripts, self._keys)
         listed = await listed_under(store.base, "s", raw(session_id))
@@ -321,6 +322,21 @@ class SessionErasure:
             await self._remove_sharded(self._keys.watch, [entry])
             if task_id in stamps:
                 await index.remove(entry, stamp=stamps[task_id])
+
+    async def _delete_artifact(self, key: FoundKey) -> None:
+        """Delete an artifact, unless it was put again since its books were removed."""
+        books, artifact = self._keys.artifacts(key.tag), unescape(key.rest.partition(":")[2])
+        if is_digest(artifact):
+            reference = await self._commands.hget(key.name, field_of(key) or "")
+            if reference is None:
+                # It went with its blob.
+                return
+            artifact = artifact_in(reference)
+        if key.name in (books.blob(artifact), books.reference(artifact)):
+            await self._scripts.drop_unlisted_blob(books, blob_id=artifact)
+        else:
+            # Nobody can put it: its name is of no artifact.
+            await self._commands.unlink(key.name)
 
     async def schedules(self, session_id: str) -> list[str]:
         """List the schedules that submit into a session, and no other."""

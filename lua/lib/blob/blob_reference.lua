@@ -8,6 +8,8 @@ local function blob_reference(blob, index, record, ref, write, ttl_ms, again)
   if order and not (again and redis.call('EXISTS', record) == 0) then return 0 end
   -- Blobs of earlier versions have 1.
   if order and #order > 1 then was = { false, false, order } end
+  -- What an erasure has left is on no list. The archive would take it for the one that was erased.
+  if not redis.call('ZSCORE', index.key, index.member) then redis.call('UNLINK', record) end
   record_write(record, index, write, ttl_ms, { 'document', ref }, was)
   redis.call('HSET', blob, 'kept', redis.call('HGET', record, 'order'))
   return 1

@@ -79,6 +79,10 @@ class BlobScripts(ScriptRunner):
         """OK deleted left."""
 
     @script
+    def drop_unlisted_blob(self, keys: BlobKeys, *, blob_id: str) -> PendingReply:
+        """OK deleted."""
+
+    @script
     def add_member(self, index: str, *, member: str, ttl_ms: int) -> PendingReply:
         """OK recorded."""
 

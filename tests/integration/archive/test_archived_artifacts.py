@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -231,6 +232,48 @@ async def test_a_session_that_is_erased_takes_its_references_with_it(
     await put(live, "new")
     await archive_records(live, archive)
     assert len(await kept(archive)) == 1
+
+
+class _Meanwhile:
+    """Has something happen while it erases."""
+
+    def __init__(self, archive: Archive, call: Callable[[], Awaitable[object]]) -> None:
+        self._archive, self._call = archive, call
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._archive, name)
+
+    async def forget(self, session_id: str, *, before_us: int | None = None) -> Any:
+        was = await self._archive.forget(session_id, before_us=before_us)
+        await self._call()
+        return was
+
+
+@pytest.mark.role("any", why="it reads the names of all keys")
+async def test_what_is_put_again_while_the_archive_erases_stays(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    # The keys of the second have a digest of its id.
+    names = ("short", "long" * 40)
+    store = live.artifact_store
+
+    async def put_again() -> None:
+        for name in names:
+            await store.put_text("again", namespace=name, scope=SCOPE)
+
+    await put_again()
+    again = [ref.id for ref in await store.stored(SESSION)]
+    gone = [await store.put_text("gone", namespace=name, scope=SCOPE) for name in names]
+    meanwhile = cast("Archive", _Meanwhile(archive, put_again))
+    async with Eraser(live, meanwhile) as eraser:
+        await eraser.forget(SESSION)
+        assert [await store.get(each) for each in again] == [b"again"] * 2
+        assert {ref.id for _, ref in await store.references(SESSION)} == set(again)
+        for ref in gone:
+            books = live.base.keys.artifacts(artifact_place(SESSION))
+            for key in (books.blob(ref.id), books.reference(ref.id)):
+                assert await send(live, "EXISTS", key) == 0
+        assert (await archive_records(live, archive)).copied == {"artifacts": 2}
 
 
 class _AwayOnce:

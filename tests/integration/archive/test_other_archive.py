@@ -19,7 +19,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 import psycopg
 from pydantic import SecretStr
 
-from redis_state import OtherArchive, RedisStateStore, Settings
+from redis_state import OtherArchive, RedisStateStore, Settings, TaskClient
 from redis_state.archive import identity, open_archive
 from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.identity import KnownArchive
@@ -33,6 +33,8 @@ from redis_state.doctor.archive import archive_findings
 from redis_state.doctor.finding import Verdict
 from redis_state.erasure import Eraser, release_held
 from redis_state.errors import ArchiveUnavailable
+from redis_state.models import TaskStatus
+from redis_state.stores.archive_list import session_entry
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker.archiving.loop import archive_regularly
@@ -449,6 +451,21 @@ async def test_nothing_is_removed_from_another_archive(
     assert untouched()
 
 
+async def test_tasks_are_not_cancelled_for_an_erasure_in_another_archive(
+    live: RedisStateStore, archive: Archive, other: Archive, untouched: Callable[[], bool]
+) -> None:
+    await KnownArchive(live, archive).ready()
+    async with TaskClient(live) as client:
+        await client.submit("h", session_id=SESSION, task_id="t")
+        for leave_unset in (False, True):
+            with pytest.raises(OtherArchive):
+                await client.forget(SESSION, archive=other, leave_unset=leave_unset)
+        state = await client.get(SESSION, "t")
+        assert state is not None
+        assert state.status is TaskStatus.PENDING
+    assert untouched()
+
+
 READING: list[tuple[str, ...]] = [
     ("status",),
     ("tasks",),
@@ -537,6 +554,16 @@ async def test_the_doctor_asks_the_archive(
     await send(live, "ZADD", key, int(float(at)) - 2 * 3_600_000_000, entry)
     late, sound = await doctor(given)
     assert (late[0], "1 tasks" in late[1], sound[0]) == (Verdict.FINDING, True, Verdict.SOUND)
+    # So are updates that could not be archived.
+    await send(live, "DEL", key)
+    behind = live.base.keys.archive_sessions_since(0)
+    seconds, _ = await send(live, "TIME")
+    since_ms = (int(seconds) - 3 * 3_600) * 1_000
+    await send(live, "ZADD", behind, since_ms, session_entry(SESSION))
+    await send(live, "PEXPIRE", behind, DAY_MS)
+    late, sound = await doctor(given)
+    assert ("of 1 sessions" in late[1], sound[0]) == (True, Verdict.SOUND)
+    await send(live, "DEL", behind)
     nowhere = SecretStr("postgresql://u:s3cret@127.0.0.1:1/db")
     *_, (state, says, place) = await doctor(given.model_copy(update={"archive_url": nowhere}))
     assert (state, "cannot" in says, "s3cret" in says + place) == (Verdict.FINDING, True, False)

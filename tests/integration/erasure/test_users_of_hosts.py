@@ -67,12 +67,13 @@ async def test_a_memory_does_not_hand_over_the_session_of_another_users_tasks(
 async def test_a_session_that_the_scope_of_an_artifact_names_goes_too(
     store: RedisStateStore,
 ) -> None:
-    for user, session in (("ann", "s1"), ("bob", "s2"), ("ann", None)):
+    # One without a name is of no other user.
+    for user, session in (("ann", "s1"), ("", "s1"), ("bob", "s2"), ("ann", None)):
         scope = ArtifactScope(user_id=user, session_id=session)
         await store.artifact_store.put_text(f"of {user}", filename=user, scope=scope)
     await store.save_task(task("t", "s1"))
     async with Eraser(store) as eraser:
         report = await eraser.forget_user("ann")
-    assert (report.sessions, report.redis["tasks"], report.redis["artifacts"]) == (["s1"], 1, 1)
+    assert (report.sessions, report.redis["tasks"], report.redis["artifacts"]) == (["s1"], 1, 2)
     assert report.kept["artifacts without a session"].startswith("1 artifacts name the user")
     assert sorted(str(ref.filename) for ref in await store.artifact_store.list()) == ["ann", "bob"]

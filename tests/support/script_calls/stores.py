@@ -187,6 +187,9 @@ CALLS: dict[str, Call] = {
     "delete_blob": lambda scripts, keys: scripts.delete_blob(
         keys.artifacts(SESSION), blob_id="\ud800"
     ),
+    "drop_unlisted_blob": lambda scripts, keys: scripts.drop_unlisted_blob(
+        keys.artifacts(SESSION), blob_id="\ud800"
+    ),
     "delete_record": lambda scripts, keys: scripts.delete_record(
         keys.task(SESSION, "t"), index=keys.tasks(SESSION), member="t", only_if_gone=False
     ),
