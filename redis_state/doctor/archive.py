@@ -15,6 +15,7 @@ from redis_state.stores.archive_list import RecordList
 
 _QUESTION = "archive"
 _LATE_S = 3600.0
+_REACH_IT = "start it, give its user the rights, or correct the URL"
 
 
 async def archive_findings(store: RedisStateStore) -> Found:
@@ -44,13 +45,14 @@ async def archive_findings(store: RedisStateStore) -> Found:
 
 async def _late(store: RedisStateStore, place: str) -> Found:
     tasks, records = await ArchiveList(store).backlog(), await RecordList(store.base).backlog()
-    late_s = max(tasks.oldest_s, records.oldest_s)
+    late_s = max(tasks.age_s, records.oldest_s)
     if late_s > _LATE_S:
         yield Finding(
             place,
             _QUESTION,
             Verdict.FINDING,
-            f"{tasks.tasks} tasks and {records.records} records wait for {late_s:.0f} s",
+            f"{tasks.tasks} tasks, {records.records} records and updates of {tasks.sessions} "
+            f"sessions wait for {late_s:.0f} s",
             "they are in Redis alone, which grows",
             "run an archiver, and look at its log",
         )
@@ -64,9 +66,14 @@ async def _answer(store: RedisStateStore, archive: Archive, place: str) -> Findi
     try:
         async with asyncio.timeout(store.settings.connect_timeout_s):
             known, found = await KnownArchive(store, archive).look()
-    except (ArchiveUnavailable, TimeoutError) as error:
-        reason = str(error) or "no answer"
-        return finding(reason, nothing, "start it, give its user the rights, or correct the URL")
+    except TimeoutError:
+        return finding("no answer", nothing, _REACH_IT)
+    except ArchiveUnavailable as error:
+        if not error.refused:
+            return finding(str(error), nothing, _REACH_IT)
+        # The user of the archivers may be another one, which may read it.
+        means = "this user may not read the archive's id, so which archive it is is not known"
+        return Finding(place, _QUESTION, Verdict.UNKNOWN, str(error), means, _REACH_IT)
     if known is not None and known != found:
         named = "it has no id" if found is None else f"it is {found}"
         return finding(

@@ -205,13 +205,20 @@ class Eraser:
             check_session(each)
         return users, chosen, mixed
 
-    async def check_reach(self, sessions: Collection[str] = ()) -> None:
+    async def check_reach(
+        self, sessions: Collection[str] = (), *, leave_unset: bool = False
+    ) -> None:
         """Refuse to erase if Redis knows of an archive or durable events without an address here.
 
+        So it does, also with ``leave_unset``, if the archive is not the one that Redis knows.
         Redis knows of them by archivers that work, by signs that last 400 days, by lists, and by
         archived records of the sessions. Nothing else says so once it has lost all of these.
-        Errors: ErasureOutOfReach.
+        Errors: ErasureOutOfReach; OtherArchive.
         """
+        if self._archive is not None:
+            await KnownArchive(self._store, self._archive).check()
+        if leave_unset:
+            return
         if beyond := await self._reach.beyond(sessions):
             raise ErasureOutOfReach(list(beyond.values()))
 

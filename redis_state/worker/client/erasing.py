@@ -63,8 +63,8 @@ class ClientErasing(ABC):
         check_session(session_id)
         async with Eraser(self.store, archive, progress=progress) as eraser:
             cancelled = 0
-            if not (dry_run or leave_unset):
-                await eraser.check_reach([session_id])
+            if not dry_run:
+                await eraser.check_reach([session_id], leave_unset=leave_unset)
             if running == "cancel" and not dry_run:
                 cancelled = await self._cancel_all(eraser, session_id, timeout_s)
             if not dry_run and (running != "refuse" or not await eraser.running(session_id)):
@@ -104,8 +104,8 @@ class ClientErasing(ABC):
             sessions: list[str] = []
             if not dry_run:
                 sessions = await eraser.sessions_of(user, attribute=attribute, shared=shared)
-            if not (dry_run or leave_unset):
-                await eraser.check_reach(sessions)
+            if not dry_run:
+                await eraser.check_reach(sessions, leave_unset=leave_unset)
             if running == "cancel":
                 for session_id in sessions:
                     cancelled += await self._cancel_all(eraser, session_id, timeout_s)

@@ -33,8 +33,10 @@ from redis_state.doctor.archive import archive_findings
 from redis_state.doctor.finding import Verdict
 from redis_state.erasure import Eraser, release_held
 from redis_state.errors import ArchiveUnavailable
+from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker import TaskClient
 from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
 from tests.support.commands import Ran, begin, cli, end
@@ -438,6 +440,8 @@ async def test_nothing_is_removed_from_another_archive(
         for call in (Retainer(store, other).run_once, Retainer(store, other).count):
             with pytest.raises(OtherArchive):
                 await call()
+        # That has kept no other process from it.
+        assert await Retainer(store, archive).run_once() is not None
     for command in (("drop-missing",), ("retain",)):
         ran = await cli(
             settings,
@@ -446,6 +450,21 @@ async def test_nothing_is_removed_from_another_archive(
             REDIS_STATE_ARCHIVE_RETENTION='{"tasks": "P30D"}',
         )
         assert (ran.status, "Redis knows" in ran.err) == (5, True), ran
+    assert untouched()
+
+
+async def test_tasks_are_not_cancelled_for_an_erasure_that_another_archive_refuses(
+    live: RedisStateStore, archive: Archive, other: Archive, untouched: Callable[[], bool]
+) -> None:
+    await KnownArchive(live, archive).ready()
+    async with TaskClient(live) as client:
+        await client.submit("h", session_id=SESSION, task_id="t")
+        for left in (False, True):
+            with pytest.raises(OtherArchive):
+                await client.forget(SESSION, archive=other, leave_unset=left)
+            state = await client.get(SESSION, "t")
+            assert state is not None
+            assert state.status is TaskStatus.PENDING
     assert untouched()
 
 
@@ -504,6 +523,24 @@ async def test_status_says_that_redis_knows_another_one(
     ran = await status("--json")
     assert (ran.status, ran.document["known_id"]) == (1, NOWHERE)
     assert "Redis knows another archive" in (await status()).out
+
+
+async def test_status_shows_a_place_where_nothing_is(
+    live: RedisStateStore,
+    archive: Archive,
+    settings: Settings,
+    other_url: str,
+    untouched: Callable[[], bool],
+) -> None:
+    await KnownArchive(live, archive).ready()
+    await waiting(live)
+    ran = await cli(settings, "archive", "status", "--json", REDIS_STATE_ARCHIVE_URL=other_url)
+    found = {name: ran.document[name] for name in ("id", "known_id", "tasks", "waiting")}
+    known = await archive.identify()
+    assert (ran.status, found) == (1, {"id": None, "known_id": known, "tasks": 0, "waiting": 1})
+    ran = await cli(settings, "archive", "status", REDIS_STATE_ARCHIVE_URL=other_url)
+    assert (ran.status, "Redis knows another archive" in ran.out) == (1, True)
+    assert untouched()
 
 
 async def doctor(settings: Settings) -> list[tuple[Verdict, str, str]]:
