@@ -69,11 +69,12 @@ async def _answer(store: RedisStateStore, archive: Archive, place: str) -> Findi
     except TimeoutError:
         return finding("no answer", nothing, _REACH_IT)
     except ArchiveUnavailable as error:
-        if not error.refused:
+        if not error.denied:
             return finding(str(error), nothing, _REACH_IT)
         # The user of the archivers may be another one, which may read it.
         means = "this user may not read the archive's id, so which archive it is is not known"
-        return Finding(place, _QUESTION, Verdict.UNKNOWN, str(error), means, _REACH_IT)
+        do = "GRANT SELECT ON redis_state.identity to it"
+        return Finding(place, _QUESTION, Verdict.UNKNOWN, str(error), means, do)
     if known is not None and known != found:
         named = "it has no id" if found is None else f"it is {found}"
         return finding(

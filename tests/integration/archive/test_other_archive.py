@@ -582,6 +582,26 @@ async def test_the_doctor_asks_the_archive(
     assert (state, "s3cret" in says + place) == (Verdict.FINDING, False)
 
 
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
+async def test_the_doctor_does_not_know_an_archive_whose_id_it_may_not_read(
+    live: RedisStateStore, archive: Archive, postgres: OwnPostgres
+) -> None:
+    await KnownArchive(live, archive).ready()
+    narrow = SecretStr(postgres.url.replace("//postgres@", "//reads_tasks@"))
+    given = live.settings.model_copy(update={"archive_url": narrow})
+    with psycopg.connect(postgres.url, autocommit=True) as beside:
+        beside.execute("CREATE ROLE reads_tasks LOGIN")
+        beside.execute("GRANT USAGE ON SCHEMA redis_state TO reads_tasks")
+        try:
+            ((state, says, _),) = await doctor(given)
+            assert (state, "InsufficientPrivilege" in says) == (Verdict.UNKNOWN, True)
+            beside.execute("GRANT SELECT ON redis_state.identity TO reads_tasks")
+            assert [each[0] for each in await doctor(given)] == [Verdict.SOUND]
+        finally:
+            beside.execute("DROP OWNED BY reads_tasks")
+            beside.execute("DROP ROLE reads_tasks")
+
+
 async def since_of(store: RedisStateStore) -> list[tuple[str, list[tuple[bytes, bytes]]]]:
     """Return since when tasks wait, of each shard that has some."""
     found: list[tuple[str, list[tuple[bytes, bytes]]]] = []
