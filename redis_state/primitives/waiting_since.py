@@ -50,7 +50,7 @@ class WaitingSince:
     async def strike_unlisted(self, listed: KeyOfShard, *, most: int = 10) -> None:
         """Forget entries that are off their list, of the ``most`` of each shard that wait longest.
 
-        One that is put back and noted meanwhile may be struck: its next note counts.
+        One that is put back and recorded meanwhile may be struck: its next record counts.
         """
         commands = self._scripts.transport.commands
 

@@ -136,7 +136,7 @@ class _Lateness:
     def look(self, overdue_s: float, backlog: ArchiveBacklog) -> None:
         """Learn for how long the first of what is due is, and what could not be archived.
 
-        The latter may wait for ever, of a damaged session for one: it is only said.
+        The latter may wait for ever, of a damaged session for one: it is only logged.
         """
         late_s, waited = self._lifetime_s * _LATE, self._waits
         self.late = overdue_s > late_s
