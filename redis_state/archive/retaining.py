@@ -1,4 +1,4 @@
-"""Who keeps the archive's retention, and cleans up: one process at a time, once an hour."""
+"""Who keeps the archive's retention, and who cleans up: one process each, once an hour."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class Retainer:
     """Remove what has expired from the archive of a store, by its `archive_retention`.
 
     Without it a round deletes only what calls that died have left in the archive: no entry names
-    it, so no erasure finds it either.
+    it, so no erasure finds it either. Such a round has a lease of its own: it keeps no retention of
+    another process back.
 
     The lease is not given back: until it has run out no process begins another round. One that
     dies in a round leaves the rest to the next.
@@ -33,10 +34,14 @@ class Retainer:
     async def run_once(self) -> RetentionReport | None:
         """Remove what has expired, and what died, to the end; None if another process does it.
 
-        Errors: BackendError; ArchiveUnavailable; LeaseLost if another process has the lease by
+        Errors: BackendError; ArchiveUnavailable; OtherArchive, and then another process may do it;
+        LeaseLost if another process has the lease by
         now.
         """
-        key = self._store.base.keys.archive_retention()
+        await self._known.check()
+        keys = self._store.base.keys
+        retains = bool(self._store.settings.archive_retention)
+        key = keys.archive_retention() if retains else keys.archive_cleaning()
         held = await self._leases.acquire(key, duration_ms=_HOUR_MS)
         return None if held is None else await self._remove(held)
 

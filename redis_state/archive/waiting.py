@@ -25,6 +25,8 @@ from redis_state.stores.sessions.task_status import watch_entry
 
 # One that is due is looked at within seconds, unless archivers rest or have too much to do.
 _BEHIND_MS = 60_000
+# Of each shard: more are not counted.
+_MOST_OVERDUE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,13 @@ class ArchiveList:
             self._behind.strike(copied),
         )
 
+    async def strike_unlisted(self) -> None:
+        """Forget of sessions that are off their list since when they are behind.
+
+        An archiver of an earlier version takes them off the list alone.
+        """
+        await self._behind.strike_unlisted(self._keys.archive_sessions)
+
     async def backlog(self) -> ArchiveBacklog:
         """Count what waits. Six reads for each shard."""
         of_tasks = self._since.backlog(
@@ -107,7 +116,7 @@ class ArchiveList:
         of_sessions = self._behind.backlog(self._keys.archive_sessions_since)
         # Of those that could not be archived most are not due, or all are: nothing archives.
         (tasks, oldest_s), (noted, noted_s), overdue = await asyncio.gather(
-            of_tasks, of_sessions, self.sessions.count_overdue(by_ms=_BEHIND_MS)
+            of_tasks, of_sessions, self.sessions.count_overdue(by_ms=_BEHIND_MS, most=_MOST_OVERDUE)
         )
         due_s = await self.sessions.overdue_s() if overdue else 0.0
         return ArchiveBacklog(tasks, oldest_s, max(noted, overdue), max(noted_s, due_s))

@@ -15,6 +15,7 @@ from redis_state.stores.archive_list import RecordList
 
 _QUESTION = "archive"
 _LATE_S = 3600.0
+_REACH_IT = "start it, give its user the rights, or correct the URL"
 
 
 async def archive_findings(store: RedisStateStore) -> Found:
@@ -65,9 +66,15 @@ async def _answer(store: RedisStateStore, archive: Archive, place: str) -> Findi
     try:
         async with asyncio.timeout(store.settings.connect_timeout_s):
             known, found = await KnownArchive(store, archive).look()
-    except (ArchiveUnavailable, TimeoutError) as error:
-        reason = str(error) or "no answer"
-        return finding(reason, nothing, "start it, give its user the rights, or correct the URL")
+    except TimeoutError:
+        return finding("no answer", nothing, _REACH_IT)
+    except ArchiveUnavailable as error:
+        if not error.denied:
+            return finding(str(error), nothing, _REACH_IT)
+        # The user of the archivers may be another one, which may read it.
+        means = "this user may not read the archive's id, so which archive it is is not known"
+        do = "GRANT SELECT ON redis_state.identity to it"
+        return Finding(place, _QUESTION, Verdict.UNKNOWN, str(error), means, do)
     if known is not None and known != found:
         named = "it has no id" if found is None else f"it is {found}"
         return finding(

@@ -210,6 +210,7 @@ class Eraser:
     ) -> None:
         """Refuse to erase if Redis knows of an archive or durable events without an address here.
 
+        So it does, also with ``leave_unset``, if the archive is not the one that Redis knows.
         Redis knows of them by archivers that work, by signs that last 400 days, by lists, and by
         archived records of the sessions. Nothing else says so once it has lost all of these. With
         ``leave_unset`` these are left. Another archive than Redis knows is refused, and nothing is

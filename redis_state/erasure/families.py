@@ -123,6 +123,7 @@ OTHERS: Final[dict[str, str]] = {
     "events_watch": "names traces, until the next look at them finds no events",
     "events_since": "like the list of these looks",
     "archive_retention": "a lease of a process",
+    "archive_cleaning": "a lease of a process",
     "archive_known": "an id of the archive",
     "archivers": "of processes: a minute and a half",
     "kept_elsewhere": "names no session: which other stores the namespace has",

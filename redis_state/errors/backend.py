@@ -93,12 +93,16 @@ class PayloadStoreUnavailable(BackendError):
 class ArchiveUnavailable(BackendError):
     """The archive cannot be used now. What was not verified there stays in Redis.
 
-    ``refused`` if it can be reached, and does not take what it was given.
+    ``refused`` if it can be reached, and does not take what it was given. ``denied`` if it can be
+    reached, and this user has no right to that.
     """
 
-    def __init__(self, action: str, problem: str, *, refused: bool = False) -> None:
+    def __init__(
+        self, action: str, problem: str, *, refused: bool = False, denied: bool = False
+    ) -> None:
         super().__init__(f"the archive: cannot {action}: {problem}")
         self.refused = refused
+        self.denied = denied
 
 
 class OtherArchive(ArchiveUnavailable):

@@ -47,6 +47,21 @@ class WaitingSince:
             )
         )
 
+    async def strike_unlisted(self, listed: KeyOfShard, *, most: int = 10) -> None:
+        """Forget entries that are off their list, of the ``most`` of each shard that wait longest.
+
+        One that is put back and recorded meanwhile may be struck: its next record counts.
+        """
+        commands = self._scripts.transport.commands
+
+        async def of_shard(shard: int) -> list[bytes]:
+            entries = await commands.zrange(self._key_of(shard), 0, most - 1)
+            dues = await asyncio.gather(*(commands.zscore(listed(shard), one) for one in entries))
+            return [entry for entry, due in zip(entries, dues, strict=True) if due is None]
+
+        found = await asyncio.gather(*(of_shard(shard) for shard in range(WATCH_SHARDS)))
+        await self.strike(entry for entries in found for entry in entries)
+
     @staticmethod
     def _by_shard(entries: Iterable[bytes]) -> dict[int, list[bytes]]:
         grouped: defaultdict[int, list[bytes]] = defaultdict(list)

@@ -20,7 +20,7 @@ from redis_state.transport.wire.resp import Argument, Command, PackedCommand, pa
 # What they are, for the rights of a user.
 COMMANDS = (
     *("EXISTS", "GET", "GETEX", "HEXISTS", "HGET", "HGETALL", "HMGET", "INFO", "PING", "PTTL"),
-    *("SCAN", "SET", "TIME", "UNLINK", "XLEN", "XRANGE", "ZCARD", "ZCOUNT", "ZRANGE"),
+    *("SCAN", "SET", "TIME", "UNLINK", "XLEN", "XRANGE", "ZCARD", "ZRANGE"),
     *("ZRANGEBYLEX", "ZRANGEBYSCORE", "ZREVRANGE", "ZREVRANGEBYLEX", "ZREVRANGEBYSCORE"),
     *("ZSCAN", "ZSCORE", "SPUBLISH"),
 )
@@ -91,10 +91,6 @@ class Commands:
     def zcard(self, key: str) -> asyncio.Future[Any]:
         """Count the members of a sorted set."""
         return self._send("ZCARD", key)
-
-    def zcount(self, key: str, least: Argument, most: Argument) -> asyncio.Future[Any]:
-        """Count the members of a sorted set with scores between two."""
-        return self._send("ZCOUNT", key, least, most)
 
     def zrange(self, key: str, start: int, stop: int) -> asyncio.Future[Any]:
         """List members of a sorted set by rank, the lowest first."""

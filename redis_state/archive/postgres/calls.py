@@ -33,6 +33,7 @@ T = TypeVar("T")
 LONG_S: Final = 1800.0
 # Classes of errors: of data, of constraints, of limits of the program.
 _REFUSED = ("22", "23", "54")
+_NO_RIGHT = "42501"
 _TRIES = 3
 # No partition takes it: another process has dropped one, and the next try makes it again.
 _NO_MONTH = "23514"
@@ -147,7 +148,7 @@ class PostgresCalls:
             return _RolledBackError(action, problem(error))
         kind = NoMonthError if state == _NO_MONTH else ArchiveUnavailable
         # Its text may quote what was to be written.
-        return kind(action, _reason(error), refused=refused)
+        return kind(action, _reason(error), refused=refused, denied=state == _NO_RIGHT)
 
     async def _connected(self) -> PostgresConnection:
         while self._free:

@@ -13,7 +13,7 @@ import typer
 from redis_state import RedisStateStore
 from redis_state.archive import ArchivedTask, ArchiveReader, KeptArtifact
 from redis_state.archive.identity import KnownArchive
-from redis_state.archive.model import TaskEnd
+from redis_state.archive.model import ArchiveStatus, TaskEnd
 from redis_state.archive.retaining import Retainer
 from redis_state.archive.retention import RetentionReport
 from redis_state.archive.waiting import ArchiveList
@@ -68,8 +68,8 @@ def status(url: Url = None, as_json: AsJson = False) -> None:
 
     async def look() -> dict[str, Any]:
         async with _reading(url) as (store, reader):
-            held = await reader.archive.status()
             known, own = await _identities(store, reader)
+            held = await _held(reader, nothing=known is not None and own is None)
             backlog = await ArchiveList(store).backlog()
             records = await RecordList(store.base).backlog()
             kinds = {kind.what: count for kind, count in held.records.items()}
@@ -109,6 +109,16 @@ async def _identities(
     except ArchiveUnavailable:
         # Its user may read what an earlier version has made, and nothing else.
         return None, None
+
+
+async def _held(reader: ArchiveReader, *, nothing: bool) -> ArchiveStatus:
+    """Return what the archive has. If ``nothing`` is at its place, that is no error."""
+    try:
+        return await reader.archive.status()
+    except ArchiveUnavailable:
+        if not nothing:
+            raise
+        return ArchiveStatus(0, 0, 0, 0, None, None)
 
 
 def _is_other(found: dict[str, Any]) -> bool:

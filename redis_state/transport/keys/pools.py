@@ -79,6 +79,12 @@ class PoolLayout(KeyLayout):
         """
         return f"{self.namespace}:v1:{{/archive}}:retention"
 
+    def archive_cleaning(self) -> str:
+        """hash: owner, claim, epoch, expires, length: who deletes what calls that died have left in
+        the archive, without `archive_retention`, and when another may. Two hours after a round.
+        """
+        return f"{self.namespace}:v1:{{/archive}}:cleaning"
+
     def archive_known(self) -> str:
         """hash: id: of the archive that has what is marked as archived. 400 days after an archiver
         has compared it.

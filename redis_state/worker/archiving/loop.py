@@ -110,6 +110,7 @@ class _Archivers:
         waits for an archive that is away.
         """
         lists = [self._waiting.tasks, self._waiting.sessions]
+        await self._waiting.strike_unlisted()
         backlog = await self._waiting.backlog()
         if stats is not None:
             stats.archive_backlog = backlog.tasks, backlog.age_s
@@ -129,17 +130,22 @@ class _Lateness:
         self._lifetime_s = shortest_lifetime_s(store.settings)
         self._archives = archives
         self._said_at = -_SAY_AGAIN_S
+        self._waits = False
         self.late = False
 
     def look(self, overdue_s: float, backlog: ArchiveBacklog) -> None:
-        """Learn for how long the first of what is due is, and what could not be archived."""
-        late_s, was = self._lifetime_s * _LATE, self.late
-        self.late = max(overdue_s, backlog.behind_s) > late_s
-        if not self.late or was or monotonic() - self._said_at < _SAY_AGAIN_S:
+        """Learn for how long the first of what is due is, and what could not be archived.
+
+        The latter may wait for ever, of a damaged session for one: it is only logged.
+        """
+        late_s, waited = self._lifetime_s * _LATE, self._waits
+        self.late = overdue_s > late_s
+        self._waits = self.late or backlog.behind_s > late_s
+        if not self._waits or waited or monotonic() - self._said_at < _SAY_AGAIN_S:
             return
         self._said_at = monotonic()
         does = "is archived without rests" if self._archives else "this worker archives nothing"
-        if overdue_s > late_s:
+        if self.late:
             log.warning(
                 "what has ended waits to be archived for %d s, and may expire after %d s: %s",
                 overdue_s,

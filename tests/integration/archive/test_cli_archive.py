@@ -127,6 +127,17 @@ async def test_one_process_keeps_the_retention_at_a_time(
         assert await Retainer(store, archive).run_once() is None
 
 
+async def test_a_process_without_retention_keeps_none_of_another_back(
+    archiving: Settings, archive: PostgresArchive
+) -> None:
+    kept = {"archive_retention": {"tasks": timedelta(days=30)}}
+    async with RedisStateStore(archiving) as plain:
+        assert await Retainer(plain, archive).run_once() is not None
+        assert await Retainer(plain, archive).run_once() is None
+    async with RedisStateStore(archiving.model_copy(update=kept)) as store:
+        assert await Retainer(store, archive).run_once() is not None
+
+
 async def test_tasks_are_listed_by_their_trace_and_the_time_of_their_end(
     archive: Archive, settings: Settings, archive_url: str
 ) -> None:

@@ -37,6 +37,7 @@ from redis_state.models import TaskStatus
 from redis_state.stores.archive_list import session_entry
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker import TaskClient
 from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
 from tests.support.commands import Ran, begin, cli, end
@@ -440,6 +441,8 @@ async def test_nothing_is_removed_from_another_archive(
         for call in (Retainer(store, other).run_once, Retainer(store, other).count):
             with pytest.raises(OtherArchive):
                 await call()
+        # That has kept no other process from it.
+        assert await Retainer(store, archive).run_once() is not None
     for command in (("drop-missing",), ("retain",)):
         ran = await cli(
             settings,
@@ -523,6 +526,24 @@ async def test_status_says_that_redis_knows_another_one(
     assert "Redis knows another archive" in (await status()).out
 
 
+async def test_status_shows_a_place_where_nothing_is(
+    live: RedisStateStore,
+    archive: Archive,
+    settings: Settings,
+    other_url: str,
+    untouched: Callable[[], bool],
+) -> None:
+    await KnownArchive(live, archive).ready()
+    await waiting(live)
+    ran = await cli(settings, "archive", "status", "--json", REDIS_STATE_ARCHIVE_URL=other_url)
+    found = {name: ran.document[name] for name in ("id", "known_id", "tasks", "waiting")}
+    known = await archive.identify()
+    assert (ran.status, found) == (1, {"id": None, "known_id": known, "tasks": 0, "waiting": 1})
+    ran = await cli(settings, "archive", "status", REDIS_STATE_ARCHIVE_URL=other_url)
+    assert (ran.status, "Redis knows another archive" in ran.out) == (1, True)
+    assert untouched()
+
+
 async def doctor(settings: Settings) -> list[tuple[Verdict, str, str]]:
     async with RedisStateStore(settings) as store:
         return [(each.state, each.says, each.server) async for each in archive_findings(store)]
@@ -570,6 +591,26 @@ async def test_the_doctor_asks_the_archive(
     wrong = SecretStr("mysql://u:s3cret@h/db")
     ((state, says, place),) = await doctor(given.model_copy(update={"archive_url": wrong}))
     assert (state, "s3cret" in says + place) == (Verdict.FINDING, False)
+
+
+@pytest.mark.parametrize("archive_url", ["postgres"], indirect=True)
+async def test_the_doctor_does_not_know_an_archive_whose_id_it_may_not_read(
+    live: RedisStateStore, archive: Archive, postgres: OwnPostgres
+) -> None:
+    await KnownArchive(live, archive).ready()
+    narrow = SecretStr(postgres.url.replace("//postgres@", "//reads_tasks@"))
+    given = live.settings.model_copy(update={"archive_url": narrow})
+    with psycopg.connect(postgres.url, autocommit=True) as beside:
+        beside.execute("CREATE ROLE reads_tasks LOGIN")
+        beside.execute("GRANT USAGE ON SCHEMA redis_state TO reads_tasks")
+        try:
+            ((state, says, _),) = await doctor(given)
+            assert (state, "InsufficientPrivilege" in says) == (Verdict.UNKNOWN, True)
+            beside.execute("GRANT SELECT ON redis_state.identity TO reads_tasks")
+            assert [each[0] for each in await doctor(given)] == [Verdict.SOUND]
+        finally:
+            beside.execute("DROP OWNED BY reads_tasks")
+            beside.execute("DROP ROLE reads_tasks")
 
 
 async def since_of(store: RedisStateStore) -> list[tuple[str, list[tuple[bytes, bytes]]]]:

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
+from itertools import count
 
 import pytest
 
 pytest.importorskip("psycopg", reason="needs the postgres extra")
 pytest.importorskip("arq", reason="needs the worker extra")
 
+from pydantic import SecretStr
+
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import open_archive
 from redis_state.archive.copying.archiver import Archiver
+from redis_state.archive.copying.pace import Pace
 from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
+from redis_state.doctor.archive import archive_findings
 from redis_state.erasure import Eraser, release_held
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
+from redis_state.worker.archiving import loop as archiving_loop
 from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
 from tests.support.processes.pools import SESSION
+from tests.support.servers.nodes import ask_each
 from tests.support.tasks.archives import all_due, tell
 from tests.support.tasks.crash_states import send
 
@@ -84,13 +92,19 @@ async def test_a_session_that_nothing_looks_at_is_behind(live: RedisStateStore) 
     assert (backlog.sessions, backlog.behind_s > 60) == (1, True)
 
 
-async def test_a_session_that_cannot_be_read_is_behind(
-    live: RedisStateStore, archive: Archive
-) -> None:
+async def damaged(live: RedisStateStore, archive: Archive) -> ArchiveList:
+    """Have a session be behind whose updates cannot be read."""
     waiting, rows = await listed(live), live.updates.keys(SESSION).rows
     await send(live, "DEL", rows)
     await send(live, "SET", rows, "no stream", "PX", 60_000)
     assert (await Archiver(live, archive).run_once()).refused == 1
+    return waiting
+
+
+async def test_a_session_that_cannot_be_read_is_behind(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    waiting = await damaged(live, archive)
     await earlier(live, 3_600_000)
     backlog = await waiting.backlog()
     assert (backlog.sessions, backlog.behind_s >= 3_600) == (1, True)
@@ -147,3 +161,71 @@ async def test_what_is_behind_is_measured_and_a_line_of_the_log_says_it(
     age_s = measured.pop("backlog_age_seconds")
     assert measured == {"backlog": 0, "sessions_behind": 1}
     assert age_s >= 4 * DAY_MS / 1000
+
+
+async def test_a_session_that_is_behind_for_ever_takes_no_rest_away(
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, tasks, hurried = await damaged(live, archive), 3 * 8 * WATCH_SHARDS, list[int]()
+    await earlier(live, 4 * DAY_MS)
+    await asyncio.gather(*(waiting.enlist(SESSION, f"gone-{n}") for n in range(tasks)))
+
+    class Watched(Pace):
+        def hurry(self) -> None:
+            hurried.append(1)
+            super().hurry()
+
+    async def sleep(_: float) -> None:
+        await asyncio.sleep(0)
+
+    paced = partial(Watched, clock=count(0, 2).__next__, sleep=sleep)
+    monkeypatch.setattr(archiving_loop, "Pace", paced)
+    stats = WorkerStats()
+    running = asyncio.create_task(
+        archive_regularly(live, open_archive(live.settings), stats=stats, share=0.5)
+    )
+    await eventually(lambda: stats.archived["looked"] >= tasks, "all are looked at")
+    running.cancel()
+    await asyncio.wait({running})
+    assert (stats.sessions_behind, hurried) == (1, [])
+
+
+async def test_what_an_archiver_of_an_earlier_version_has_copied_is_not_behind(
+    live: RedisStateStore, archive: Archive, away: Archive
+) -> None:
+    waiting = await listed(live)
+    assert (await Archiver(live, away).run_once()).postponed == 1
+    # It takes off the list alone what it has archived.
+    for shard in range(WATCH_SHARDS):
+        await send(live, "DEL", live.base.keys.archive_sessions(shard))
+    assert (await waiting.backlog()).sessions == 1
+    stats = WorkerStats()
+    running = asyncio.create_task(
+        archive_regularly(live, open_archive(live.settings), stats=stats, share=0.0)
+    )
+    await eventually(lambda: stats.archive_backlog is not None, "it is counted")
+    running.cancel()
+    await asyncio.wait({running})
+    assert (stats.sessions_behind, stats.archive_backlog, await noted(live)) == (0, (0, 0), 0)
+
+
+@pytest.mark.role("any", why="it makes users")
+async def test_a_user_that_an_earlier_version_has_made_counts(
+    live: RedisStateStore, archive: Archive
+) -> None:
+    await archive.prepare()
+    await listed(live)
+    await all_due(live)
+    user = f"earlier-{live.settings.namespace}"
+    rights = ("on", ">secret", "~*", "&*", "+@all", "-zcount")
+    await ask_each(live.transport, "ACL", "SETUSER", user, *rights)
+    scheme, _, place = live.settings.url.get_secret_value().partition("://")
+    url = SecretStr(f"{scheme}://{user}:secret@{place}")
+    try:
+        async with RedisStateStore(live.settings.model_copy(update={"url": url})) as narrow:
+            assert (await ArchiveList(narrow).backlog()).sessions == 1
+            found = [each.says async for each in archive_findings(narrow)]
+    finally:
+        await ask_each(live.transport, "ACL", "DELUSER", user)
+    late, sound = found
+    assert ("updates of 1 sessions wait" in late, "reached" in sound) == (True, True)
