@@ -51,8 +51,8 @@ async def _late(store: RedisStateStore, place: str) -> Found:
             place,
             _QUESTION,
             Verdict.FINDING,
-            f"{tasks.tasks} tasks, the updates of {tasks.sessions} sessions and "
-            f"{records.records} records wait, the first of them for {late_s:.0f} s",
+            f"{tasks.tasks} tasks, {records.records} records and the updates of "
+            f"{tasks.sessions} sessions wait, the first of them for {late_s:.0f} s",
             "they are in Redis alone, which grows",
             "run an archiver, and look at its log",
         )

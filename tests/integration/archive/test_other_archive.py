@@ -37,7 +37,6 @@ from redis_state.models import TaskStatus
 from redis_state.stores.archive_list import session_entry
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
-from redis_state.worker import TaskClient
 from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
 from tests.support.commands import Ran, begin, cli, end
