@@ -319,11 +319,14 @@ async def test_a_node_that_is_over_is_not_kept_until_the_end_of_the_run(
         kept.append(sum(each() is not None for each in seen))
         return {"log": ["step"]}
 
+    def more(state: Log) -> str:
+        return "step" if len(state["log"]) < 9 else END
+
     def build(saver: Any) -> Any:
         graph: Any = StateGraph(Log)
         graph.add_node("step", step)
         graph.add_edge(START, "step")
-        graph.add_conditional_edges("step", lambda log: "step" if len(log["log"]) < 9 else END)
+        graph.add_conditional_edges("step", more)
         return graph.compile(checkpointer=saver)
 
     async with pool(store, {"g": graph_handler(build)}, steps=STRICT) as client:
@@ -339,11 +342,11 @@ async def test_a_body_of_an_entrypoint_begins_behind_its_checkpoint(
     found: list[tuple[list[str], str]] = []
 
     class SlowSaver(RedisSaver):
-        async def aput(self, config: Any, checkpoint: Any, metadata: Any, new: Any) -> Any:
+        async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
             # A body that does not wait is done with its first step before this.
             for _ in range(100):
                 await asyncio.sleep(0)
-            done = await super().aput(config, checkpoint, metadata, new)
+            done = await super().aput(config, checkpoint, metadata, new_versions)
             put.append(metadata["source"])
             return done
 
@@ -355,7 +358,8 @@ async def test_a_body_of_an_entrypoint_begins_behind_its_checkpoint(
             found.append(([*put], current_task().effect_id("pay")))
             return [given, interrupt("sure?")]
 
-        return flow
+        built: Any = flow  # pyright: ignore[reportUnknownVariableType] - of no typed state
+        return built
 
     async with pool(store, {"g": graph_handler(build)}, steps=STRICT) as client:
         for number in (1, 2):
