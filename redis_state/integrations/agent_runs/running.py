@@ -16,14 +16,20 @@ Work: TypeAlias = Callable[[], Awaitable[object]]
 log: logging.Logger = logging.getLogger(__name__)
 
 
+def _plain_scope(ctx: TaskContext) -> AgentScope:
+    return AgentScope(AgentsOfTask(ctx))
+
+
 def with_agents(
-    handler: Callable[[TaskContext], Awaitable[Any]], *, scope: type[AgentScope] = AgentScope
+    handler: Callable[[TaskContext], Awaitable[Any]],
+    *,
+    scope: Callable[[TaskContext], AgentScope] = _plain_scope,
 ) -> Handler:
     """Make a handler the scope of the agents that it runs."""
 
     @wraps(handler)
     async def run(ctx: TaskContext) -> Any:
-        with entered(scope(AgentsOfTask(ctx))):
+        with entered(scope(ctx)):
             result = await handler(ctx)
         # What ended the run may have been handled by a hook of an agent, as an error of its own.
         ctx.inbox.raise_if_over()

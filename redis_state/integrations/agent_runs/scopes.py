@@ -11,12 +11,14 @@ characters, is replaced by its fingerprint.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from redis_state.errors import InvalidField
 from redis_state.integrations.agent_runs.units import Units
@@ -29,6 +31,18 @@ _CLEAN = re.compile(r"[A-Za-z0-9_.:@+=-]{1,64}", re.ASCII)
 _LONGEST_PATH = 160
 
 
+class Execution(NamedTuple):
+    """Which execution of a graph's node the caller is in: a namespace, and an attempt there."""
+
+    namespace: str
+    began: float | None
+    attempt: int
+
+
+def _in_no_graph() -> Execution | None:
+    return None
+
+
 @dataclass
 class AgentsOfTask:
     """One run of a task, in which agents run."""
@@ -37,6 +51,8 @@ class AgentsOfTask:
     units: Units = field(default_factory=Units)
     # The paths of runs that were given their ids and have not begun.
     paths: dict[str, str] = field(default_factory=dict[str, str])
+    # Finds the caller's execution, if the handler is a graph.
+    execution: Callable[[], Execution | None] = _in_no_graph
 
 
 @dataclass
@@ -55,6 +71,19 @@ class AgentScope:
     # The attempt at a step in whose work it is, if any, and the scopes of attempts in it.
     attempt: NameScope | None = field(default_factory=WORKING.get)
     _inner: dict[NameScope, AgentScope] = field(default_factory=dict[NameScope, "AgentScope"])
+    # The node in which it was made, and executions in it: of the graph, or of a subgraph.
+    _namespace: str | None = field(init=False)
+    _nodes: dict[str, tuple[Execution, AgentScope]] = field(
+        default_factory=dict[str, "tuple[Execution, AgentScope]"]
+    )
+    _found: dict[str, tuple[Execution, AgentScope]] = field(
+        default_factory=dict[str, "tuple[Execution, AgentScope]"]
+    )
+
+    def __post_init__(self) -> None:
+        """Keep where it is made: nodes of a subgraph are called deeper than that."""
+        execution = self.run.execution()
+        self._namespace = None if execution is None else execution.namespace
 
     @property
     def ctx(self) -> TaskContext:
@@ -73,16 +102,44 @@ class AgentScope:
         return place if number == 1 else f"{place}#{number}"
 
     def here(self) -> AgentScope:
-        """Return where the caller is: this scope, or that of a step of the handler's own in it.
+        """Return where the caller is: this scope, or a node or a step of the handler's own in it.
 
-        A later run does not do that step's work again, and an attempt counts from the start.
+        A later run does not do that step's work again, and an attempt counts from the start. Nor
+        does it run each node again, so each execution of one counts for itself.
         """
+        execution = self.run.execution()
+        if execution is not None and execution.namespace != self._namespace:
+            return self._node(execution).here()
         attempt = WORKING.get()
         if attempt is None or attempt is self.attempt:
             return self
         if attempt not in self._inner:
             self._inner[attempt] = AgentScope(self.run, self.place(attempt.entry))
         return self._inner[attempt]
+
+    def forget_nodes(self) -> None:
+        """Forget what the last call of this has found: at the end of each step of a graph.
+
+        The caller may learn of that end when nodes of the next step run already.
+        """
+        for namespace, found in self._found.items():
+            # It may run again: then it has another scope.
+            if self._nodes.get(namespace) is found:
+                del self._nodes[namespace]
+        self._found = dict(self._nodes)
+
+    def _node(self, execution: Execution) -> AgentScope:
+        namespace = execution.namespace
+        found = self._nodes.get(namespace)
+        if found is None or found[0] != execution:
+            name = part(namespace.rpartition("|")[2].partition(":")[0])
+            key = hashlib.sha256(namespace.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+            ctx = self.ctx.keyed_branch(name, key)
+            run = AgentsOfTask(ctx, self.run.units, execution=self.run.execution)
+            # Keys of pauses and of updates are the whole task's: the path keeps them apart.
+            scope = AgentScope(run, self.place(f"{name}~{key}"), attempt=self.attempt)
+            found = self._nodes[namespace] = execution, scope
+        return found[1]
 
 
 _SCOPE: ContextVar[AgentScope | None] = ContextVar("redis_state_agents", default=None)

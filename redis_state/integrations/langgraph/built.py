@@ -1,4 +1,4 @@
-"""The graph of each store, compiled once, with a saver whose threads a task can claim."""
+"""The graph of a store, compiled once, with a saver whose threads a task can claim."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Built:
 
 
 class BuiltGraph:
-    """What `build` returns, for the store of this process."""
+    """What `build` returns, for the store of the last run: a process has one, until it changes."""
 
     def __init__(self, build: Build) -> None:
         if not callable(build):

@@ -43,6 +43,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.constants import START, TAG_HIDDEN
 from langgraph.types import Command, Interrupt, StateSnapshot
 
 from redis_state import limits
@@ -54,6 +55,7 @@ from redis_state.errors import (
 )
 from redis_state.integrations.agent_runs.pause_terms import awaited, check_pause_terms
 from redis_state.integrations.agent_runs.running import with_agents
+from redis_state.integrations.agent_runs.scopes import needed_scope
 from redis_state.integrations.langgraph.breakpoints import (
     Place,
     breakpoints,
@@ -62,7 +64,7 @@ from redis_state.integrations.langgraph.breakpoints import (
     questions,
 )
 from redis_state.integrations.langgraph.built import Build, BuiltGraph
-from redis_state.integrations.langgraph.nodes import GraphScope
+from redis_state.integrations.langgraph.nodes import graph_scope
 from redis_state.integrations.langgraph.saver import RedisSaver
 from redis_state.integrations.langgraph.waiting import BusyThreads, task_name
 from redis_state.models import UpdateType
@@ -106,7 +108,7 @@ def graph_handler(
 ) -> Callable[[TaskContext], Awaitable[Any]]:
     """Make a handler of a graph, for `AgentWorker`.
 
-    ``build`` compiles the graph with the saver that it is given, once for each store. A graph with
+    ``build`` compiles the graph with the saver that it is given, once for a store. A graph with
     another saver fails the task with InvalidField: no run could resume it. ``thread`` says which
     thread a task continues: that of its session, one of its own, or what a function returns.
 
@@ -153,7 +155,7 @@ def graph_handler(
                 # Of the thread. Another run compares what became of it.
                 raise TaskHandedBack(f"the claim on thread {thread_id!r} is lost") from None
 
-    return with_agents(run, scope=GraphScope)
+    return with_agents(run, scope=graph_scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,7 @@ class GraphRun:
             # A task opens a pause behind a checkpoint of its own. A fork has also its source's.
             if newest != begun or (self._opened and not self._ctx.forked):
                 raise ThreadMoved(self._thread_id)
-            await self._stream(self._ctx.input)
+            await self._begin()
         stopped = not is_own
         # Not its `next`: that is empty too when a crash left the writes of all tasks of a step
         # without the checkpoint behind them.
@@ -311,7 +313,19 @@ class GraphRun:
             digest = hashlib.sha256(f"{mode} {of}".encode()).hexdigest()[:32]
             await self._ctx.emit(UpdateType.PROGRESS, content, key=f"graph stop {digest}")
 
-    async def _stream(self, given: Any) -> None:
+    async def _begin(self) -> None:
+        """Give the graph the input.
+
+        LangGraph saves the input beside the first step. An `entrypoint` does its work there, and
+        what it records has the saved checkpoint in its name: it begins when that is saved.
+        """
+        if self._has_breakpoints or not _works_at_once(self._graph):
+            await self._stream(self._ctx.input)
+            return
+        await self._stream(self._ctx.input, interrupt_before="*")
+        await self._stream(None)
+
+    async def _stream(self, given: Any, **options: Any) -> None:
         """Run the graph, and publish its events."""
         events = _Events(self._ctx)
         stream = self._graph.astream(
@@ -321,6 +335,7 @@ class GraphRun:
             stream_mode=["checkpoints", *self._options.modes],
             subgraphs=True,
             durability="sync",
+            **options,
         )
         # A run that ends at an event stops its nodes before it gives the thread up.
         async with aclosing(stream):
@@ -363,6 +378,8 @@ class _Events:
         if mode == "checkpoints":
             # A graph without other events is cancelled between two steps.
             await self._ctx.checkpoint()
+            if not namespace:
+                needed_scope().forget_nodes()
             self._step[namespace] = chunk["config"]["configurable"]["checkpoint_id"]
             waiting = self._values.pop(namespace, [])
             if waiting and chunk["metadata"].get("source") != "input":
@@ -382,6 +399,14 @@ class _Events:
         self._seen[digest] += 1
         key = f"graph {digest.hex()[:32]} {self._seen[digest]}"
         await self._ctx.emit(UpdateType.PROGRESS, content, key=key)
+
+
+def _works_at_once(graph: Any) -> bool:
+    """Return whether a node of the caller's gets the input: others have one of LangGraph's."""
+    nodes: Mapping[str, Any] = getattr(graph, "nodes", {})
+    return any(
+        START in node.triggers and TAG_HIDDEN not in (node.tags or ()) for node in nodes.values()
+    )
 
 
 def _awaits_input(state: StateSnapshot) -> bool:

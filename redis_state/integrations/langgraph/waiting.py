@@ -13,9 +13,12 @@ from redis_state.transport.keys import graph_task
 from redis_state.worker import TaskContext
 from redis_state.worker.tasks.execution.exits import TaskHandedBack
 
-# Between two looks at the claim: the next wait is twice as long, up to the longest.
+# Between two looks at the claim: the next wait is twice as long, up to the longest. That is short,
+# or a task that came last would get the thread before those that wait.
 FIRST_WAIT_S = 0.05
-LONGEST_WAIT_S = 1.0
+LONGEST_WAIT_S = 0.2
+# A look more than the lease is long: the last one finds what has expired by then.
+PAST_LEASE_S = 1.0
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -37,8 +40,7 @@ class BusyThreads:
         run = Run(name, ctx.epoch)
         claim = saver.claim(thread_id, lease_s=lease_s)
         now = asyncio.get_running_loop().time
-        # A look more than the lease is long: the last one finds what has expired by then.
-        until, wait_s = now() + lease_s + LONGEST_WAIT_S, FIRST_WAIT_S
+        until, wait_s = now() + lease_s + PAST_LEASE_S, FIRST_WAIT_S
         while True:
             try:
                 await claim.take(run)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from weakref import ReferenceType, ref
 
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("langgraph")
 
-from langgraph.graph import START, StateGraph
+from langgraph.func import entrypoint
+from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import Interrupt, RetryPolicy, interrupt
 
 from redis_state import RedisStateStore
-from redis_state.integrations.langgraph import current_task, graph_handler
+from redis_state.integrations.langgraph import RedisSaver, branch, current_task, graph_handler
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Decision, OpenPause, StepPolicy, TaskClient, TaskContext
@@ -242,6 +245,134 @@ async def test_agents_of_openai_in_nodes_are_durable_each_for_itself(
         await _approve_twice(client, task)
         assert (await client.result(SESSION, task))["log"] == ["done", "done"]
     assert (model.seen, len(paid)) == ([0, 1, 0, 1], 2)
+
+
+async def test_nodes_of_a_subgraph_that_a_branch_calls_record_each_for_itself(
+    store: RedisStateStore,
+) -> None:
+    pytest.importorskip("pydantic_ai", reason="needs the pydantic-ai extra")
+    from tests.support.agents import pydantic_ai as host  # noqa: PLC0415 - it needs that package
+
+    asked: list[int] = []
+    agent = host.durable_agent(host.scripted("done", seen=asked))
+    done: list[str] = []
+
+    async def act(name: str) -> None:
+        await agent.run(name)
+        await current_task().step("fetch", done.append, name)
+
+    async def first(_: Log) -> Log:
+        await act("first")
+        return {"log": ["first"]}
+
+    async def ask(_: Log) -> Log:
+        await act("ask")
+        return {"log": [f"ask {interrupt('sure?')}"]}
+
+    inner = chain(first, ask)(None)
+
+    async def outer(state: Log) -> Log:
+        with branch("inner"):
+            return {"log": (await inner.ainvoke(state))["log"]}
+
+    async with pool(store, {"g": graph_handler(chain(outer))}, steps=STRICT) as client:
+        task = await client.submit("g", {"log": []}, session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        assert (done, len(asked)) == (["first", "ask"], 2)
+        (pause,) = await client.pauses(SESSION)
+        await client.resolve(str(pause.pause_id), approved=True, value="yes", actor="ann")
+        assert (await client.result(SESSION, task))["log"] == ["first", "ask yes"]
+    # The later run begins at the node that asked, and finds what that one has recorded.
+    assert (done, len(asked)) == (["first", "ask"], 2)
+
+
+async def test_nodes_of_a_subgraph_in_a_step_record_each_for_itself(store: RedisStateStore) -> None:
+    async def one(_: Log) -> Log:
+        return {"log": [str(await current_task().step("fetch", lambda: "one"))]}
+
+    async def two(_: Log) -> Log:
+        return {"log": [str(await current_task().step("fetch", lambda: "two"))]}
+
+    inner = chain(one, two)(None)
+
+    async def outer(state: Log) -> Log:
+        async def work() -> list[str]:
+            return list((await inner.ainvoke(state))["log"])
+
+        return {"log": await current_task().step("inner", work)}
+
+    async with pool(store, {"g": graph_handler(chain(outer))}, steps=STRICT) as client:
+        task = await client.submit("g", {"log": []}, session_id=SESSION)
+        assert (await client.result(SESSION, task))["log"] == ["one", "two"]
+
+
+async def test_a_node_that_is_over_is_not_kept_until_the_end_of_the_run(
+    store: RedisStateStore,
+) -> None:
+    seen: list[ReferenceType[TaskContext]] = []
+    kept: list[int] = []
+
+    async def step(_: Log) -> Log:
+        seen.append(ref(current_task()))
+        assert seen[-1]() is current_task()
+        gc.collect()
+        kept.append(sum(each() is not None for each in seen))
+        return {"log": ["step"]}
+
+    def more(state: Log) -> str:
+        return "step" if len(state["log"]) < 9 else END
+
+    def build(saver: Any) -> Any:
+        graph: Any = StateGraph(Log)
+        graph.add_node("step", step)
+        graph.add_edge(START, "step")
+        graph.add_conditional_edges("step", more)
+        return graph.compile(checkpointer=saver)
+
+    async with pool(store, {"g": graph_handler(build)}, steps=STRICT) as client:
+        task = await client.submit("g", {"log": []}, session_id=SESSION)
+        assert len((await client.result(SESSION, task))["log"]) == 9
+    assert max(kept) <= 3
+
+
+async def test_a_body_of_an_entrypoint_begins_behind_its_checkpoint(
+    store: RedisStateStore,
+) -> None:
+    put: list[str] = []
+    found: list[tuple[list[str], str]] = []
+
+    class SlowSaver(RedisSaver):
+        async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+            # A body that does not wait is done with its first step before this.
+            for _ in range(100):
+                await asyncio.sleep(0)
+            done = await super().aput(config, checkpoint, metadata, new_versions)
+            put.append(metadata["source"])
+            return done
+
+    def build(saver: Any) -> Any:
+        saver.__class__ = SlowSaver
+
+        @entrypoint(checkpointer=saver)
+        async def flow(given: Any) -> Any:
+            found.append(([*put], current_task().effect_id("pay")))
+            return [given, interrupt("sure?")]
+
+        built: Any = flow  # pyright: ignore[reportUnknownVariableType] - of no typed state
+        return built
+
+    async with pool(store, {"g": graph_handler(build)}, steps=STRICT) as client:
+        for number in (1, 2):
+            put.clear()
+            found.clear()
+            task = await client.submit("g", number, session_id=SESSION)
+            await becomes(client, task, TaskStatus.PAUSED)
+            # A run that begins again has to find the checkpoint whose id names the effect.
+            assert [before for before, _ in found] == [["input"]]
+            (pause,) = await client.pauses(SESSION)
+            await client.resolve(str(pause.pause_id), approved=True, value="yes", actor="ann")
+            assert await client.result(SESSION, task) == [number, "yes"]
+            assert (len(found), len({effect for _, effect in found})) == (2, 1)
 
 
 async def _approve_twice(client: TaskClient, task: str) -> None:

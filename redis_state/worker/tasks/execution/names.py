@@ -127,7 +127,8 @@ class CallNames:
         if not key or "/" in key:
             raise InvalidField("key", "needs text without a slash")
         made = copy(self)
-        made._scope = NameScope(f"{self._here.keyed('step', name, key)}/")  # noqa: SLF001 - a copy of this object
+        scope = NameScope(f"{self._here.keyed('step', name, key)}/")
+        made._scope, made._made_in = scope, WORKING.get()  # noqa: SLF001 - a copy of this object
         return made
 
     def pass_keyed_branches(self, recorded: Iterable[str]) -> None:
