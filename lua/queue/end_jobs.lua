@@ -2,6 +2,7 @@
 -- until then. One of a session whose tasks run in turn stays where it was in its session's line, which waits
 -- with it; so does one of a schedule's backfills that run one at a time. A repetition finds the claims gone, and changes nothing. Nor does a worker whose claim was ended by
 -- others: they have queued the job, under its key.
+-- What a job that has not begun took of its key's rate is there again.
 -- KEYS keys.queue    zset: job id -> when it is due, in ms
 -- KEYS keys.claims   zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow     hash: limits of the queue, turn
@@ -10,11 +11,12 @@
 -- KEYS keys.turns    zset: key -> when it had its turn
 -- KEYS keys.holders  zset: key and task of each claim that has a key
 -- KEYS keys.waits    zset: key -> when it takes its turn again, in ms
+-- KEYS keys.rates    zset: key -> when all of its rate is there again, in ms
 -- KEYS payloads..    strings: the jobs in arq's format
 -- ARGV keys.channel  on which the queue's workers are woken
 -- ARGV life_ms       int: how long a job that is put off is kept at least
--- ARGV jobs..        id, when it was claimed, in how many ms it is due again, '' for never, and where it was; in
---   turn
+-- ARGV jobs..        id, when it was claimed, in how many ms it is due again, '' for never, where it was, and
+--   1 if it has begun; in turn
 -- Returns
 --   {'OK', ended}  how many were still claimed by that claim
 -- Emits nothing but a sign of life on the channel
@@ -23,22 +25,25 @@
 -- @include claim_end
 -- @include flow_is_set
 -- @include flow_rate
+-- @include flow_back
 -- @include job_place
 
 local now, ended = now_ms(), 0
 for i, payload in ipairs(payloads) do
-  local id, claimed, again_ms = jobs[4 * i - 3], tonumber(jobs[4 * i - 2]), tonumber(jobs[4 * i - 1])
-  local place = tonumber(jobs[4 * i])
+  local id, claimed, again_ms, where, begun = unpack(jobs, 5 * i - 4, 5 * i)
+  local place = tonumber(where)
+  claimed, again_ms = tonumber(claimed), tonumber(again_ms)
   local task = string.match(id, '^(.*):%d+$') or id
   local key = redis.call('HGET', keys.owners, 'held:' .. task)
   local mine = claim_end(keys, task, claimed)
   ended = ended + mine
+  if mine == 1 and key and begun ~= '1' then flow_back(keys, key) end
   local came = place and place > 0 and place < now
   if not again_ms then
     local waits = redis.call('ZSCORE', keys.queue, id) or redis.call('HEXISTS', keys.owners, id) == 1
     if not waits then redis.call('DEL', payload) end
   elseif mine == 1 and string.find(key or '', '^[1b]:') then
-    job_place(keys, id, key, came and jobs[4 * i] or string.format('%.0f', now), life_ms + again_ms)
+    job_place(keys, id, key, came and where or string.format('%.0f', now), life_ms + again_ms)
     if again_ms > 0 then
       redis.call('ZREM', keys.turns, key)
       flow_later(keys.waits, key, now + again_ms)
@@ -50,7 +55,7 @@ for i, payload in ipairs(payloads) do
     end
     -- What is handed off goes before what came after it.
     local first = key and again_ms == 0 and came
-    redis.call('ZADD', keys.queue, 'NX', first and jobs[4 * i] or string.format('%.0f', now + again_ms), id)
+    redis.call('ZADD', keys.queue, 'NX', first and where or string.format('%.0f', now + again_ms), id)
     lives(keys.queue, life_ms + again_ms)
   end
 end

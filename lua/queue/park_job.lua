@@ -22,18 +22,14 @@
 -- @include now_ms
 -- @include lives
 -- @include claim_end
+-- @include flow_back
 -- @include job_unpark
 -- @include parked_place
 
 local task = string.match(id, '^(.*):%d+$') or id
 local key = redis.call('HGET', keys.owners, 'held:' .. task) or ''
 if claim_end(keys, task, tonumber(claimed)) == 0 then return { 'OK', 0 } end
-if key ~= '' then
-  local set = redis.call('HMGET', keys.flow, 'rate:' .. key, 'key_rate')
-  local n, period_ms = string.match(set[1] or set[2] or '', '^(%d+) (%d+)$')
-  local taken = n and redis.call('ZSCORE', keys.rates, key)
-  if taken then redis.call('ZADD', keys.rates, string.format('%.3f', taken - period_ms / n), key) end
-end
+if key ~= '' then flow_back(keys, key) end
 -- What an earlier task of the name left.
 job_unpark(keys, task)
 local owner = lane .. key .. '\0' .. string.format('%018.4f', tonumber(place))

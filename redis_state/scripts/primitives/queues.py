@@ -28,7 +28,8 @@ class QueuedJob(NamedTuple):
 class EndedJob(NamedTuple):
     """A job that was claimed and is done; in ``again_ms`` it is due again, unless that is None.
 
-    One of a key that is due at once goes where it was, to its ``place``.
+    One of a key that is due at once goes where it was, to its ``place``. One that has not ``begun``
+    gives back what it took of its key's rate.
     """
 
     payload: str
@@ -36,6 +37,7 @@ class EndedJob(NamedTuple):
     claimed: bytes
     again_ms: int | None
     place: bytes = b""
+    begun: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,11 @@ class EndedJobs:
 
     @property
     def jobs(self) -> list[Argument]:
-        """Return their ids, claims, in how many ms they are due again, and places."""
+        """Return their ids, claims, in how many ms they are due again, places, and beginnings."""
         written: list[Argument] = []
         for job in self.each:
             again: Argument = b"" if job.again_ms is None else job.again_ms
-            written += (job.id, job.claimed, again, job.place)
+            written += (job.id, job.claimed, again, job.place, int(job.begun))
         return written
 
 

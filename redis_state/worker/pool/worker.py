@@ -200,10 +200,10 @@ class AgentWorker:
         await serving.run(handle_signals=handle_signals)
 
     def _queue_loop(self, process: WorkerProcess) -> QueueLoop:
-        async def run(job: ClaimedJob, payload: JobPayload) -> None:
+        async def run(job: ClaimedJob, payload: JobPayload) -> str | None:
             if tracing.is_active():
                 payload = await _with_trace(process.queue, job, payload)
-            await run_task(
+            return await run_task(
                 process.store,
                 process.run_config,
                 payload,

@@ -136,7 +136,8 @@ class QueueState(StrEnum):
 class ClaimedJob:
     """A job that this process has claimed, and when. Its ``task`` is None if it names none.
 
-    ``is_limited`` if its claim may be a permit. ``place`` is where it was in the queue.
+    ``is_limited`` if its claim may be a permit. ``place`` is where it was in the queue. What the
+    claim took of a rate is there again after its end, unless a run has ``begun``.
     """
 
     id: bytes
@@ -145,6 +146,7 @@ class ClaimedJob:
     task: JobPayload | None
     is_limited: bool = False
     place: bytes = b"0"
+    begun: bool = True
 
 
 @dataclass(frozen=True, slots=True)

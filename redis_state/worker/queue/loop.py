@@ -11,6 +11,7 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from redis_state.errors import BackendError, NoConnection
@@ -36,7 +37,8 @@ _PAGE = 128
 class QueueLoop:
     """Serve queues with one number of slots. ``served`` names each, with its most at a time.
 
-    ``lanes`` are the handlers and versions whose parked jobs it claims too.
+    ``run`` returns why a task was not started, None if it was. ``lanes`` are the handlers and
+    versions whose parked jobs it claims too.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class QueueLoop:
         *,
         slots: int,
         poll_s: float,
-        run: Callable[[ClaimedJob, JobPayload], Awaitable[None]],
+        run: Callable[[ClaimedJob, JobPayload], Awaitable[str | None]],
         polls: Polls,
         lanes: Sequence[str] = (),
     ) -> None:
@@ -114,7 +116,7 @@ class QueueLoop:
             await asyncio.gather(*ending, return_exceptions=True)
             # One that is cancelled before its first turn never comes as far as ending its claim.
             for job in self._unbegun.values():
-                self._end(job, 0)
+                self._end(job, 0, begun=False)
             if self._ending is not None:
                 await asyncio.wait({self._ending}, timeout=_SETTLE_S)
         finally:
@@ -157,22 +159,23 @@ class QueueLoop:
         for job in claimed:
             if job.task is None:
                 log.warning("a job that names no task is dropped")
-                self._end(job, None)
+                self._end(job, None, begun=False)
             elif self._picking:
                 run = asyncio.create_task(self._run_job(job, job.task))
                 self._unbegun[run] = job
                 self._running[name].add(run)
             else:
-                self._end(job, 0)
+                self._end(job, 0, begun=False)
 
     async def _run_job(self, job: ClaimedJob, task: JobPayload) -> None:
         again_ms: int | ParkedFor | None = None
+        begun = True
         running = asyncio.current_task()
         if running is not None:
             self._unbegun.pop(running, None)
         log.info("task %r: a run is begun", task.task_id)
         try:
-            await self._run(job, task)
+            begun = await self._run(job, task) is None
         except ParkedFor as parked:
             again_ms = parked
         except RunAgain as again:
@@ -190,12 +193,12 @@ class QueueLoop:
         finally:
             # Here, because the next round begins before a callback of the task.
             self._running[job.queue].discard(running)
-            self._end(job, again_ms)
+            self._end(job, again_ms, begun=begun)
 
-    def _end(self, job: ClaimedJob, again_ms: int | ParkedFor | None) -> None:
+    def _end(self, job: ClaimedJob, again_ms: int | ParkedFor | None, *, begun: bool) -> None:
         if self._left:
             return
-        self._ended.append((job, again_ms))
+        self._ended.append((replace(job, begun=begun), again_ms))
         if self._ending is None or self._ending.done():
             self._ending = asyncio.create_task(self._end_claims())
         self._woken.set()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from time import monotonic
 
 from redis_state.transport.key_text import escape, unescape
@@ -89,5 +90,5 @@ async def queue_parked(queue: Queue, name: str, lanes: Sequence[str]) -> None:
     """
     while True:
         claimed, _, _ = await queue.claim_parked(name, lanes, limit=_PAGE)
-        await queue.end(name, [(job, 0) for job in claimed])
+        await queue.end(name, [(replace(job, begun=False), 0) for job in claimed])
         await asyncio.sleep(_QUEUE_EVERY_S)

@@ -310,7 +310,9 @@ class Queue:
         """
         keys = self.keys(queue)
         ended = [
-            EndedJob(self._payload_beside(keys, job), job.id, job.claimed, again_ms, job.place)
+            EndedJob(
+                self._payload_beside(keys, job), job.id, job.claimed, again_ms, job.place, job.begun
+            )
             for job, again_ms in jobs
         ]
         await self._scripts.end_jobs(keys, EndedJobs(ended), life_ms=self._life_ms)

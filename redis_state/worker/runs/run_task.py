@@ -40,8 +40,10 @@ async def run_task(
     *,
     queue: str,
     permit: bytes | None = None,
-) -> None:
-    """Run a task if it is there to be run. Raises only RunAgain and CancelledError.
+) -> str | None:
+    """Run a task if it is there to be run; else return why it was not started.
+
+    Raises only RunAgain and CancelledError.
 
     With ``permit`` the job's claim, which has that mark, is what lets the task run at all. A run
     whose lease had run out lost its own, and may have renewed its lease since: the claim is kept
@@ -63,6 +65,7 @@ async def run_task(
             log.info("task %r is not started: %s", job.task_id, started.reason)
             unstarted = TaskBookkeeping(store).inspect_unstarted
             await unstarted(job.session_id, job.task_id, started)
+            return started.reason
     except RunAgain:
         raise
     except PayloadUnreadable as error:
@@ -74,6 +77,7 @@ async def run_task(
     except Exception:
         log.exception("task %r is tried again", job.task_id)
         raise RunAgain(defer_s=config.lease_s) from None
+    return None
 
 
 async def _start(

@@ -31,6 +31,8 @@ from redis_state.worker import (
     retried,
 )
 from redis_state.worker.pool.heartbeat import Heartbeat
+from redis_state.worker.queue.job import Job, QueueState
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.schedules.model import Overlap
 
 pytestmark = pytest.mark.worker
@@ -319,6 +321,30 @@ async def test_the_rate_of_a_key_lets_as_many_begin_as_it_says(open_pool: OpenPo
         await pool.client.submit("work", str(n), session_id="s", limit_key="k")
     await pool.skip(timedelta(hours=3, minutes=1))
     assert recorder.after(start) == [(str(n), n) for n in range(4)]
+
+
+async def test_a_job_of_a_task_that_has_ended_takes_nothing_of_the_rate_of_its_key(
+    open_pool: OpenPool,
+) -> None:
+    recorder = Recorder()
+
+    async def work(ctx: TaskContext) -> None:
+        await recorder.record(ctx.input)
+
+    recorder.pool = pool = await open_pool({"work": work})
+    await pool.client.queues.limit("tasks", rate=Rate(1, HOUR))
+    start = await pool.now()
+    ended = await pool.client.submit("work", "0", session_id="s", limit_key="k")
+    view = await pool.store.tasks.look("s", ended)
+    assert view is not None
+    await pool.skip(timedelta(0))
+    # As a sweeper does that has looked before the task began.
+    queue = Queue(pool.store, name="tasks")
+    assert await queue.ensure_queued([Job.of(view)], patience_ms=0) == [QueueState.QUEUED]
+    await pool.client.submit("work", "1", session_id="s", limit_key="k")
+    await pool.skip(timedelta(hours=2, minutes=1))
+    await queue.aclose()
+    assert recorder.after(start) == [("0", 0), ("1", 1)]
 
 
 async def test_a_step_is_retried_without_waiting(open_pool: OpenPool) -> None:

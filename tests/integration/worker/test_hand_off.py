@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from redis_state.models import (
     TaskStatus,
 )
 from redis_state.testing import eventually
-from redis_state.worker import TaskContext
+from redis_state.worker import Rate, TaskContext
 from redis_state.worker.observe.stats import Polls
 from redis_state.worker.queue.job import JobPayload
 from redis_state.worker.queue.loop import QueueLoop
@@ -246,7 +247,9 @@ async def test_a_run_that_is_cancelled_before_its_first_turn_gives_its_job_back(
 
     monkeypatch.setattr(queue, "claim", telling)
     async with client_of(store) as client:
-        task = await client.submit("answer", session_id=SESSION)
+        # What the claim takes of the rate is there again.
+        await client.queues.limit(name, rate=Rate(1, timedelta(days=1)))
+        task = await client.submit("answer", session_id=SESSION, limit_key="k")
         polling = asyncio.create_task(loop.poll())
         await claimed.wait()
         await loop.hand_off()

@@ -8,6 +8,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
+import pytest
+
 from redis_state.scripts import EndedJob, EndedJobs, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.replies import HOUR, ask, clock_ms, clock_passes, lives, ok
@@ -338,6 +340,26 @@ async def test_a_rate_comes_back_with_time(scripts: Scripts, keys: Keys) -> None
     now = await clock_ms(scripts)
     await clock_passes(scripts, now + 40)
     assert list(await claim(scripts, keys)) == ["b"]
+
+
+@pytest.mark.parametrize("again_ms", [None, 0])
+@pytest.mark.parametrize("begun", [True, False])
+async def test_what_has_not_begun_gives_back_what_it_took_of_a_rate(
+    scripts: Scripts, keys: Keys, *, begun: bool, again_ms: int | None
+) -> None:
+    await limit(scripts, keys, key_rate=f"2 {HOUR}")
+    for task in ("a", "b", "c", "d"):
+        await put(scripts, keys, task, "k")
+    (first, place, claimed), second = await claim_places(scripts, keys)
+    assert (first, second[0]) == ("a", "b")
+    job = EndedJob(
+        job_payload(keys, "a"), queued_job(keys, "a").id.encode(), claimed, again_ms, place, begun
+    )
+    for _ in range(2):
+        await scripts.end_jobs(keys.queue("q"), EndedJobs([job]), life_ms=HOUR)
+    # One start is there again, and not two for the repetition.
+    back = ["c"] if again_ms is None else ["a"]
+    assert list(await claim(scripts, keys)) == ([] if begun else back)
 
 
 async def test_a_key_whose_rate_gets_a_shorter_period_starts_within_it(
