@@ -115,11 +115,11 @@ class ArchiveList:
         )
         of_sessions = self._behind.backlog(self._keys.archive_sessions_since)
         # Of those that could not be archived most are not due, or all are: nothing archives.
-        (tasks, oldest_s), (noted, noted_s), overdue = await asyncio.gather(
+        (tasks, oldest_s), (failed, failed_s), overdue = await asyncio.gather(
             of_tasks, of_sessions, self.sessions.count_overdue(by_ms=_BEHIND_MS, most=_MOST_OVERDUE)
         )
         due_s = await self.sessions.overdue_s() if overdue else 0.0
-        return ArchiveBacklog(tasks, oldest_s, max(noted, overdue), max(noted_s, due_s))
+        return ArchiveBacklog(tasks, oldest_s, max(failed, overdue), max(failed_s, due_s))
 
 
 def session_of_entry(entry: bytes) -> str | None:

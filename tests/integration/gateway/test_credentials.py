@@ -146,7 +146,7 @@ def test_a_file_is_read_though_all_files_of_the_process_are_open(
     os.close(highest)
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 20, before[1]))
     try:
-        # Whoever reads it may open it one time more, as soon as one is closed.
+        # A reader may open it one time more, as soon as one is closed.
         with suppress(OSError):
             while True:
                 opened.append(os.open(os.devnull, os.O_RDONLY))
