@@ -211,6 +211,7 @@ class Hostile:
     async def remove(self, planted: Planted) -> None:
         """Remove what would be on the lists of others for ever."""
         await self.served.client.schedules.delete(evil(planted.number, "schedule"))
+        await self.served.client.forget(planted.session)
         await planted.worker.withdraw()
         await planted.person.http.aclose()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,6 +29,7 @@ from tests.support.browser.hostile import (
 from tests.support.sizes import sizes
 
 _AT_ONCE = 12
+_SIGNS = re.compile("#+")
 _FIELDS = {"", "id", "data", "event", "retry"}
 
 
@@ -69,8 +71,10 @@ def _check_there(number: int, listed: dict[str, str], visited: str) -> None:
     for path, places in _LISTED.items():
         for where in places:
             assert _words(evil(number, where)) in listed[path], (path, where)
+    # The journal's places double this sign in names of steps, compensations and children.
+    undoubled = _SIGNS.sub("#", visited)
     for where in _VISITED:
-        assert _words(evil(number, where)) in visited, where
+        assert _SIGNS.sub("#", _words(evil(number, where))) in undoubled, where
     for where in _AS_JSON:
         written = json.dumps(evil(number, where), ensure_ascii=False)[1:-1]
         assert _words(written) in visited, where
