@@ -206,6 +206,11 @@ class Settings(BaseSettings):
             raise ValueError("a truth value is no setting")
         return value
 
+    @property
+    def has_archive(self) -> bool:
+        """Whether what has ended is archived."""
+        return self.archive_url is not None or self.archive_store is not None
+
     payload_keys: SecretStr | None = None
     """Fernet keys that encrypt the payloads of tasks, separated by commas.
 
@@ -234,6 +239,8 @@ class Settings(BaseSettings):
 
     All processes of a namespace need it. None: nothing is archived. See the guide to the archive.
     """
+    archive_store: Annotated[Any, Field(repr=False)] = None
+    """An archive of your own in its place: an `Archive`, or `package.module:name` of one."""
     archive_classes: frozenset[ArchiveClass] = frozenset()
     """What is archived besides tasks and updates: `["trajectories", "agent_sessions", "events",
     "artifacts"]`, of artifacts the references.

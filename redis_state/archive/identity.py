@@ -19,25 +19,28 @@ reads neither compares nor makes one.
     an archive comes back from a backup         it has its id, unless the backup had none
     another archive is accepted                 archivers of the earlier one refuse within a minute:
                                                 what they mark until then is listed by nobody, so
-                                                who accepts while one works accepts once more
+                                                who accepts while one works lists all once more
 """
 
 from __future__ import annotations
 
+import asyncio
 from time import monotonic
 
-from redis_state.archive.protocol import Archive
+from redis_state.archive.protocol import Archive, complete
 from redis_state.errors import ArchiveUnavailable, OtherArchive
 from redis_state.store import RedisStateStore
 
 _COMPARE_EVERY_S = 60.0
+# What a round that had compared just before may take.
+_ROUND_S = 30.0
 
 
 class KnownArchive:
     """The archive of a store, and whether it is the one that Redis knows."""
 
     def __init__(self, store: RedisStateStore, archive: Archive) -> None:
-        self._archive = archive
+        self._archive = complete(archive)
         self._scripts = store.base.scripts
         self._commands = store.transport.commands
         self._key = store.base.keys.archive_known()
@@ -93,3 +96,8 @@ class KnownArchive:
     async def _know(self, found: str, *, instead: bool = False) -> str:
         reply = await self._scripts.know_archive(self._key, id=found, instead=instead)
         return reply.text(0)
+
+
+async def all_compared() -> None:
+    """Wait until every archiver that works now has compared again."""
+    await asyncio.sleep(_COMPARE_EVERY_S + _ROUND_S)

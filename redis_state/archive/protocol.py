@@ -14,8 +14,9 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from datetime import datetime
+from inspect import isclass
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from redis_state.archive.model import (
     ArchiveBatch,
@@ -30,6 +31,9 @@ from redis_state.archive.model import (
 )
 from redis_state.archive.queries import ArchivedPage, ArchiveListing, ArchiveQuery
 from redis_state.archive.retention import RetentionReport
+from redis_state.errors import ConfigError
+
+ArchiveT = TypeVar("ArchiveT", bound="Archive")
 
 # So many calls of one archive are made at a time, each over a connection or in a thread of its own.
 AT_ONCE: Final = 4
@@ -253,3 +257,24 @@ class Archive(Protocol):
     async def aclose(self) -> None:
         """Disconnect."""
         ...
+
+
+_METHODS: Final = tuple(
+    name for name, each in vars(Archive).items() if callable(each) and not name.startswith("_")
+)
+
+
+def complete(archive: ArchiveT) -> ArchiveT:
+    """Return an archive that can do all that an `Archive` must.
+
+    Errors: ConfigError names what an archive of the host's own lacks, such as a method of a later
+    version.
+    """
+    lacks = [name for name in _METHODS if not callable(getattr(archive, name, None))]
+    lacks += [] if hasattr(archive, "classes") else ["classes"]
+    if lacks or isclass(archive):
+        kind = f"the class {archive.__name__}" if isclass(archive) else type(archive).__name__
+        raise ConfigError(
+            f"{kind} is no Archive: {', '.join(lacks) or 'an object of it is needed'}"
+        )
+    return archive

@@ -46,7 +46,7 @@ def outliving(settings: Settings) -> list[str]:
     Of these an erasure of a user finds nothing once the tasks have gone.
     """
     keep = settings.archive_retention
-    if settings.archive_url is None or "tasks" not in keep:
+    if not settings.has_archive or "tasks" not in keep:
         return []
     tasks = keep["tasks"]
     chosen = ["updates", *sorted(settings.archive_classes)]

@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from redis_state.archive.identity import KnownArchive
 from redis_state.archive.opening import open_archive
-from redis_state.archive.protocol import Archive, overlooked
+from redis_state.archive.protocol import Archive, complete, overlooked
 from redis_state.archive.queries import ArchiveQuery
 from redis_state.archive.retention import outliving
 from redis_state.erasure.families import ALWAYS_KEPT, check_session, long_keys
@@ -99,9 +99,9 @@ class Eraser:
     ) -> None:
         self._store = store
         self._own = archive is None
-        if archive is None and store.settings.archive_url is not None:
+        if archive is None and store.settings.has_archive:
             archive = open_archive(store.settings)
-        self._archive = archive
+        self._archive = None if archive is None else complete(archive)
         self._sessions = SessionErasure(store, progress=progress)
         self._reach = Reach(store, has_archive=archive is not None)
         self._prepared = False

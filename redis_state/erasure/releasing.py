@@ -145,8 +145,9 @@ class _Release:
     async def _check(self) -> None:
         """Learn what is in use. Errors: ArchiveInUse."""
         reasons = [f"{name} archives" for name in await self._archivers.names()]
-        if self._store.settings.archive_url is not None:
-            reasons.insert(0, "archive_url is set here")
+        if self._store.settings.has_archive:
+            name = "archive_store" if self._store.settings.archive_url is None else "archive_url"
+            reasons.insert(0, f"{name} is set here")
         self.report.in_use = reasons
         if reasons and not (self._force or self.report.dry_run):
             raise ArchiveInUse(reasons)

@@ -62,7 +62,7 @@ async def updates_of_task(
             return await live(None)
         return await updates_through(store, session_id, after=place, limit=limit, task_id=task_id)
 
-    if store.settings.archive_url is None:
+    if not store.settings.has_archive:
         return await updates_over_gap(live, after)
     try:
         return await updates_over_gap(through, after)
@@ -109,7 +109,7 @@ async def updates_through(
     It may be empty before the end. Errors: CursorGap, ArchiveUnavailable.
     """
     live = partial(store.read_updates, session_id, after=after, task_id=task_id, limit=limit)
-    if store.settings.archive_url is None:
+    if not store.settings.has_archive:
         return await live()
     # Of a place before the first row Redis does not know in which of several logs it is.
     if after is not None and not after.lstrip("0").startswith("-"):

@@ -33,19 +33,23 @@ def make_payloads(settings: Settings) -> Payloads:
 
 
 def _named(settings: Settings, setting: str, *methods: str) -> Any:
-    """Return the object of a setting, which may be imported by its name."""
-    given = getattr(settings, setting)
-    if given is None:
+    found = named_object(settings, setting)
+    if found is None:
         return None
-    found = given
-    if isinstance(given, str):
-        module, _, name = given.partition(":")
-        try:
-            found = getattr(import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(f"{setting}={given!r} cannot be imported: {error}") from None
     if isclass(found):
         found = found()
     if not all(callable(getattr(found, method, None)) for method in methods):
         raise ConfigError(f"{setting}: needs the methods {', '.join(methods)}")
     return found
+
+
+def named_object(settings: Settings, setting: str) -> Any:
+    """Return what a setting has, imported if that is a name. Errors: ConfigError."""
+    given = getattr(settings, setting)
+    if not isinstance(given, str):
+        return given
+    module, _, name = given.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{setting}={given!r} cannot be imported: {error}") from None

@@ -126,8 +126,8 @@ def record_list(base: Base, what: ArchiveClass) -> RecordList | None:
     settings = base.settings
     if not settings.archive_classes:
         return None
-    if settings.archive_url is None:
-        raise ConfigError("archive_classes: needs archive_url")
+    if not settings.has_archive:
+        raise ConfigError("archive_classes: needs archive_url or archive_store")
     return RecordList(base) if what in settings.archive_classes else None
 
 

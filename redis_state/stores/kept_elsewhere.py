@@ -1,6 +1,8 @@
 """That a namespace has more than Redis keeps: in an archive, or in PostgreSQL with durable events.
 
 Who writes there gives a sign. Who erases reads it, and learns of what it has no address of.
+The archive's id in Redis (`archive/identity.py`) is no such sign: it is written when something is
+archived, and a sign every minute, also while nothing ends or the archive is away.
 """
 
 from __future__ import annotations

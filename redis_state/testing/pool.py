@@ -120,7 +120,7 @@ class Pool:
                 lease_ms=round(worker.lease_s * 1000),
                 max_crashes=worker.max_crashes,
                 queues=worker.queue_names,
-                archiving=self.settings.archive_url is not None,
+                archiving=self.settings.has_archive,
             )
             self._schedules = ScheduleRunner(self.store, queue)
             self._agenda = Agenda(self.store, queue, worker.queue_names)

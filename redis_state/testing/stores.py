@@ -15,8 +15,10 @@ from redis_state.testing import leaked_keys
 
 # Of servers and places beside the store's own.
 ALONE: Final[dict[str, Any]] = {
-    **dict.fromkeys(("queue_url", "credentials", "password_file", "archive_url", "durable_events")),
-    **dict.fromkeys(("claim_check_bytes", "claim_check_url", "claim_check_store")),
+    **dict.fromkeys(("queue_url", "credentials", "password_file", "archive_url", "archive_store")),
+    **dict.fromkeys(
+        ("durable_events", "claim_check_bytes", "claim_check_url", "claim_check_store")
+    ),
     "guarantee": "fast",
     "guarantee_replicas": None,
     "durable_trusted": False,

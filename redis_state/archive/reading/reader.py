@@ -22,7 +22,7 @@ from redis_state.archive.model import (
     TaskEnd,
 )
 from redis_state.archive.opening import open_archive
-from redis_state.archive.protocol import Archive, patience
+from redis_state.archive.protocol import Archive, complete, patience
 from redis_state.archive.queries import ArchiveListing, ArchiveQuery
 from redis_state.archive.reading.artifacts import KeptArtifact, kept_artifacts
 from redis_state.archive.reading.breaker import CallBreaker
@@ -87,7 +87,9 @@ class ArchiveReader:
     def __init__(self, store: RedisStateStore, archive: Archive | None = None) -> None:
         self._store = store
         self._own = archive is None
-        self.archive: Archive = open_archive(store.settings) if archive is None else archive
+        self.archive: Archive = complete(
+            open_archive(store.settings) if archive is None else archive
+        )
         self._updates = UpdateReader(store, self.archive)
         self._breaker = CallBreaker()
 

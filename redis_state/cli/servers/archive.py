@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Annotated, Any, NamedTuple
@@ -28,7 +28,11 @@ from redis_state.cli.output import (
     print_line,
     print_table,
 )
-from redis_state.cli.servers.archiving import archive_due, follow_until_ended
+from redis_state.cli.servers.archiving import (
+    archive_due,
+    archive_once_more,
+    follow_until_ended,
+)
 from redis_state.cli.tasks.filters import read_moment
 from redis_state.documents import task_document, update_document
 from redis_state.erasure import ReleaseReport, release_held
@@ -373,27 +377,54 @@ def archive_now(
     know it from then on. First give all processes its URL: what Redis does not have any more is
     in the earlier archive alone.
 
+    Other archivers that worked meanwhile may have archived into the earlier one. It says so. With
+    --follow it then copies all again after a minute and a half.
+
     With --follow it is the archiver of a pool whose workers have REDIS_STATE_ARCHIVE_SHARE=0. There
-    may be several. It prints nothing and keeps the retention too. It rests for half of its time,
-    unless what waits is late. Metrics need the extra ``prometheus``. Their port is not served if it
-    is in use: a line of the log says so.
+    may be several. It prints nothing more and keeps the retention too. It rests for half of its
+    time, unless what waits is late. Metrics need the extra ``prometheus``. Their port is not served
+    if it is in use: a line of the log says so.
     """
     if follow:
-        if backfill or again or accept:
-            raise typer.BadParameter("--follow takes neither --backfill, --again nor --accept")
+        if backfill or again:
+            raise typer.BadParameter("--follow takes neither --backfill nor --again")
+        if accept:
+            _accept_and_stay(url, as_json=as_json)
         metrics = None if metrics_port is None else (metrics_host, metrics_port)
         run(follow_until_ended(url, share=share, nice=nice, metrics=metrics))
         return
     if metrics_port is not None:
         raise typer.BadParameter("--metrics-port needs --follow")
     found = run(archive_due(url, backfill=backfill, again=again, accept=accept))
+    _print_archived(found, as_json=as_json)
+    if found.get("archivers") and not as_json:
+        print_line("If one of them had the earlier archive, run this in a minute and a half:")
+        print_line("redis-state archive run --again")
+
+
+def _accept_and_stay(url: str | None, *, as_json: bool) -> None:
+    """Accept another archive; then copy all again if others have archived meanwhile."""
+    found = run(archive_due(url, backfill=False, again=True, accept=True))
+    _print_archived(found, as_json=as_json)
+    if not found["archivers"]:
+        return
+    if not as_json:
+        print_line("One of them may have had the earlier archive: all is copied again in 90 s")
+    _print_archived(run(archive_once_more(url)), as_json=as_json)
+
+
+def _print_archived(found: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what was archived and, of an archive that was accepted, how many others worked."""
     if as_json:
         print_json(found)
         return
-    left = found.pop("left")
-    print_line(harmless(", ".join(f"{name} {count}" for name, count in found.items())))
-    for name in left:
+    counts = {name: n for name, n in found.items() if name not in ("left", "archivers")}
+    print_line(harmless(", ".join(f"{name} {count}" for name, count in counts.items())))
+    for name in found["left"]:
         print_line(harmless(f"{name} of before are not looked for"))
+    if "archivers" in found:
+        others = found["archivers"] or "no"
+        print_line(f"Redis knows this archive now; {others} other archivers worked meanwhile")
 
 
 @archive.command()

@@ -17,7 +17,7 @@ from redis_state.archive import ArchiveReader, open_archive
 from redis_state.archive.copying.archiver import Archiver, ArchiveReport
 from redis_state.archive.copying.backfill import backfill as backfill_tasks
 from redis_state.archive.copying.records import RecordArchiver
-from redis_state.archive.identity import KnownArchive
+from redis_state.archive.identity import KnownArchive, all_compared
 from redis_state.archive.retaining import Retainer
 from redis_state.archive.working import WorkingArchivers
 from redis_state.errors import ArchiveUnavailable, CommandRefused
@@ -37,7 +37,8 @@ async def archive_due(
     """Archive what is due until nothing is; return what was done, by name.
 
     With ``accept`` into another archive than Redis knows. Redis knows it once all is listed again:
-    so who was killed before that has changed nothing for good.
+    so who was killed before that has changed nothing for good. ``archivers`` are the others that
+    worked until then: what they marked may be in the earlier archive.
     """
     again |= accept
     async with (
@@ -46,6 +47,7 @@ async def archive_due(
         WorkingArchivers(store) as signs,
     ):
         known = KnownArchive(store, reader.archive)
+        others = set(await signs.names()) if accept else set[str]()
         await (reader.archive.prepare() if accept else known.ready())
         enlisted, sessions, found, left = 0, 0, Counter[str](), list[str]()
         if backfill or again:
@@ -66,6 +68,7 @@ async def archive_due(
             found, left = records_found.counts, [*left, *sorted(records_found.left)]
         if accept:
             await known.accept()
+            others |= set(await signs.names())
         due_at = monotonic()
         if found.total():
             due_at += RecordList(store.base).rest_s + 1
@@ -86,8 +89,14 @@ async def archive_due(
                 await Retainer(store, reader.archive).clean()
                 counts = asdict(total) | copied | {"enlisted": enlisted}
                 counts |= {"enlisted_records": found.total(), "enlisted_sessions": sessions}
-                return counts | {"left": left}
+                return counts | ({"archivers": len(others)} if accept else {}) | {"left": left}
             await asyncio.sleep(_CHECK_S)
+
+
+async def archive_once_more(url: str | None) -> dict[str, Any]:
+    """Archive all again once archivers of an earlier archive refuse; return what was done."""
+    await all_compared()
+    return await archive_due(url, backfill=False, again=True)
 
 
 async def follow_until_ended(

@@ -175,7 +175,7 @@ def tree(
 
     async def look() -> list[TaskState]:
         async with client_of(url) as client:
-            if client.store.settings.archive_url is not None:
+            if client.store.settings.has_archive:
                 reader = client.store.archive
                 try:
                     return await reader.soon(lambda: reader.tasks(session, fetch=False))

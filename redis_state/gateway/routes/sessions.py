@@ -119,7 +119,7 @@ async def forget_user(call: ApiCall) -> Response:
 
 async def _is_gone(call: ApiCall, session_id: str) -> bool:
     """Return whether Redis has no task of a session, and an archive may have some."""
-    if call.store.settings.archive_url is None:
+    if not call.store.settings.has_archive:
         return False
     base = call.store.base
     newest = await base.records.members(base.keys.tasks(session_id), newest=1)
@@ -135,7 +135,7 @@ async def _has_updates_alone(call: ApiCall, session_id: str) -> bool:
     head = await call.store.updates.page(session_id, after=None, limit=1, task_id=None)
     if head.entries or not head.at_end:
         return False
-    if call.store.settings.archive_url is not None:
+    if call.store.settings.has_archive:
         reader = call.store.archive
         found = await reader.soon(partial(reader.session, session_id))
         if found is not None and found.updates:

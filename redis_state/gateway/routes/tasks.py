@@ -244,7 +244,7 @@ def new_id_of(call: ApiCall, given: str | None, field: str) -> str | None:
 
 
 def _archived(call: ApiCall, wanted: Archived) -> Archived:
-    if wanted is not Archived.NO and call.store.settings.archive_url is None:
+    if wanted is not Archived.NO and not call.store.settings.has_archive:
         raise InvalidField("archived", "this gateway has no archive")
     return wanted
 

@@ -76,7 +76,7 @@ class TaskStore:
         self._remembered = lru_cache(maxsize=1024)(self._name)
         self._active_ttl_ms = ms(base.settings.active_task_ttl)
         self._finished_ttl_ms = ms(base.settings.finished_task_ttl)
-        self._hold_ms = 0 if base.settings.archive_url is None else ARCHIVE_HOLD_MS
+        self._hold_ms = ARCHIVE_HOLD_MS if base.settings.has_archive else 0
         self._archiving = SavedTasks(base) if self._hold_ms else None
         self._state_type = state_type
         self._snapshot_type = snapshot_type

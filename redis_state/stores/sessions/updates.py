@@ -64,7 +64,7 @@ class UpdateStore(SessionLog[StateUpdate]):
         settings = base.settings
         super().__init__(base, Bounds(settings.max_updates_per_session, ms(settings.updates_ttl)))
         self._type = update_type
-        self._listing = None if settings.archive_url is None else ListedSessions(base)
+        self._listing = ListedSessions(base) if settings.has_archive else None
 
     def keys(self, session_id: str) -> LogKeys:
         """Return the log's keys."""

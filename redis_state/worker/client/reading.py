@@ -90,7 +90,7 @@ class ClientReading(ABC):
 
     async def _has_left(self, session_id: str, task_id: str) -> bool:
         """Return whether there is an archive, and Redis has no such task."""
-        if self.store.settings.archive_url is None:
+        if not self.store.settings.has_archive:
             return False
         key = self.store.base.keys.task(session_id, task_id)
         return not await self.store.transport.commands.exists(key)

@@ -152,7 +152,7 @@ class WorkerProcess:
     def _loops(self) -> dict[str, Loop]:
         """Return the background loops of a worker process. Each runs until it is cancelled."""
         loops: dict[str, Loop] = {"sweeper": self._sweep} if self._config.sweeps else {}
-        if self._config.settings.archive_url is not None:
+        if self._config.settings.has_archive:
             loops["archive"] = self._archive
         if self.store.events.is_durable:
             loops["events"] = partial(count_events_regularly, self.store, self.stats)
@@ -194,7 +194,7 @@ class WorkerProcess:
             # arq's own runner does not list its claims.
             often=self.stats.polls is None,
             claiming=self.queue,
-            archiving=config.settings.archive_url is not None,
+            archiving=config.settings.has_archive,
         )
 
     async def _archive(self) -> None:

@@ -247,7 +247,7 @@ class AgentWorker:
         if self.metrics_port is not None or self.metrics_registry is not None:
             need_prometheus()
         settings = self.settings or make_settings()
-        if settings.archive_url is not None:
+        if settings.has_archive:
             # It raises for wrong settings, before anything runs.
             open_archive(settings)
         return WorkerConfig(

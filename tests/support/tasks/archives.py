@@ -69,40 +69,40 @@ async def archive_all(
     raise AssertionError(f"tasks still wait after {_ROUNDS} rounds: {total}")
 
 
-async def expected(store: RedisStateStore, *tasks: str) -> dict[str, str]:
+async def expected(store: RedisStateStore, *tasks: str, session: str = SESSION) -> dict[str, str]:
     """Return the digests of tasks as Redis has them."""
     found: dict[str, str] = {}
     for task in tasks:
-        keys = store.tasks.keys(SESSION, task)
+        keys = store.tasks.keys(session, task)
         record = await send(store, "HGETALL", keys.task)
         journal = await send(store, "HGETALL", keys.journal)
-        found[task] = ArchivedTask.of(SESSION, task, record, journal).digest()
+        found[task] = ArchivedTask.of(session, task, record, journal).digest()
     return found
 
 
-async def archived(archive: Archive) -> dict[str, str]:
+async def archived(archive: Archive, session: str = SESSION) -> dict[str, str]:
     """Return the digests of a session's tasks as the archive has them; none is there twice."""
-    found = await archive.tasks(ArchiveQuery(session_id=SESSION, limit=1000))
+    found = await archive.tasks(ArchiveQuery(session_id=session, limit=1000))
     digests = {task.task_id: task.digest() for task in found}
     assert len(digests) == len(found)
     return digests
 
 
-def log_of(store: RedisStateStore) -> Log:
+def log_of(store: RedisStateStore, session: str = SESSION) -> Log:
     """Return the log of a session's updates."""
     updates = store.updates
-    return Log(store.base.scripts, updates.keys(SESSION), updates.bounds, named=True)
+    return Log(store.base.scripts, updates.keys(session), updates.bounds, named=True)
 
 
-async def live_rows(store: RedisStateStore) -> str:
+async def live_rows(store: RedisStateStore, session: str = SESSION) -> str:
     """Return the digest of a session's updates as Redis has them."""
-    rows = await log_of(store).read_all()
+    rows = await log_of(store, session).read_all()
     return rows_digest(ArchivedRow(*row) for row in rows)
 
 
-async def archived_rows(archive: Archive) -> str:
+async def archived_rows(archive: Archive, session: str = SESSION) -> str:
     """Return the digest of a session's updates as the archive has them."""
-    rows = await archive.rows(SESSION, after=None, count=10_000)
+    rows = await archive.rows(session, after=None, count=10_000)
     assert rows is not None
     return rows_digest(rows)
 

@@ -147,7 +147,7 @@ async def _change(call: PageCall, page: str, read_all: _ReadAll) -> Response:
 
 async def _has_archive(call: PageCall) -> bool:
     services = await call.backstage.services()
-    return services.store.settings.archive_url is not None
+    return services.store.settings.has_archive
 
 
 def _allowed(call: PageCall) -> list[str]:

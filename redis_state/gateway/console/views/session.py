@@ -58,7 +58,7 @@ async def show_session(call: PageCall) -> Response:
         call.perform(READ_SESSION, path=path), call.perform(READ_TREES, path=path)
     )
     store: RedisStateStore = (await call.backstage.services()).store
-    reads_archive = store.settings.archive_url is not None
+    reads_archive = store.settings.has_archive
     oldest_first = reads_archive and (counts["archived"] or bool(call.param("after")))
     shown, left_out = shortened(trees["trees"][-_TREES:])
     return call.page(

@@ -25,7 +25,7 @@ async def load_archived(
 
     None if there is no archive, or none of its tasks has the id. Errors: ArchiveUnavailable.
     """
-    if store.settings.archive_url is None:
+    if not store.settings.has_archive:
         return None
     reader = store.archive
     return await reader.soon(lambda: reader.archived(session_id, task_id))

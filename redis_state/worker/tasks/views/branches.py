@@ -27,7 +27,7 @@ async def tasks_of_branch(
     session_id = top.session_id
     if not archived:
         live = await store.list_tasks(session_id)
-        if store.settings.archive_url is None or not await _misses(store, top, live):
+        if not store.settings.has_archive or not await _misses(store, top, live):
             return live, False
     return await _with_archived(store, session_id, needed=archived)
 
@@ -38,7 +38,7 @@ async def tasks_of_session(store: RedisStateStore, session_id: str) -> tuple[lis
 
     Errors: ArchiveUnavailable for a session of which Redis has no task.
     """
-    if store.settings.archive_url is None:
+    if not store.settings.has_archive:
         return await store.list_tasks(session_id), False
     return await _with_archived(store, session_id)
 
