@@ -8,6 +8,7 @@ import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,6 +30,7 @@ from redis_state.archive.postgres.schema import MIGRATIONS
 from redis_state.archive.protocol import Archive
 from redis_state.archive.retaining import Retainer
 from redis_state.archive.waiting import ArchiveList
+from redis_state.archive.working import WorkingArchivers
 from redis_state.doctor.archive import archive_findings
 from redis_state.doctor.finding import Verdict
 from redis_state.erasure import Eraser, release_held
@@ -213,7 +215,7 @@ async def test_another_archive_is_accepted_by_hand_and_gets_what_redis_still_has
         ran = await run(*options)
         assert (ran.status, str(await archive.identify()) in ran.err) == (5, True), ran
         assert await known_id(live) == await archive.identify()
-    assert (await run("--accept", "--follow")).status == 2
+    assert (await run("--again", "--follow")).status == 2
     ran = await run("--accept", "--json")
     assert (ran.status, ran.document["tasks"]) == (0, 2), ran
     assert await archived(other) == await expected(live, marked, task)
@@ -221,6 +223,88 @@ async def test_another_archive_is_accepted_by_hand_and_gets_what_redis_still_has
     assert (await run("--accept")).status == 0
     with pytest.raises(OtherArchive):
         await KnownArchive(live, archive).ready()
+
+
+async def test_an_acceptance_beside_other_archivers_says_what_to_run(
+    live: RedisStateStore, archive: Archive, settings: Settings, other_url: str
+) -> None:
+    environment = {"REDIS_STATE_ARCHIVE_URL": other_url}
+    accept = ("archive", "run", "--accept")
+    await KnownArchive(live, archive).ready()
+    ran = await cli(settings, *accept, **environment)
+    assert ("no other archivers worked" in ran.out, "run --again" in ran.out) == (True, False)
+    async with WorkingArchivers(live) as signs:
+        await signs.sign()
+        ran = await cli(settings, *accept, **environment)
+        assert "1 other archivers worked meanwhile" in ran.out
+        assert ran.out.endswith("in a minute and a half:\nredis-state archive run --again\n")
+        ran = await cli(settings, *accept, "--json", **environment)
+        assert ran.document["archivers"] == 1
+    assert (await cli(settings, "archive", "run", "--again", **environment)).status == 0
+
+
+async def test_an_archiver_that_accepts_and_stays_gets_what_earlier_ones_marked_meanwhile(
+    live: RedisStateStore,
+    archive: Archive,
+    settings: Settings,
+    other: Archive,
+    other_url: str,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, late = asyncio.get_running_loop(), list[str]()
+    archiver = Archiver(live, archive)
+    (first,) = await waiting(live)
+    await archive_all(live, archive, archiver)
+
+    async def ends_late() -> None:
+        # Its archiver has compared less than a minute ago.
+        late.extend(await waiting(live))
+        await archive_all(live, archive, archiver)
+
+    async def meanwhile() -> None:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ends_late(), loop))
+
+    stays: list[str] = []
+
+    async def follow(url: str | None, **_: object) -> None:
+        stays.append("until SIGTERM")
+
+    commands = "redis_state.cli.servers"
+    monkeypatch.setattr(f"{commands}.archiving.all_compared", meanwhile)
+    monkeypatch.setattr(f"{commands}.archive.follow_until_ended", follow)
+    accept = ("archive", "run", "--accept", "--follow")
+    async with WorkingArchivers(live) as signs:
+        await signs.sign()
+        ran = await cli(settings, *accept, REDIS_STATE_ARCHIVE_URL=other_url)
+    assert (ran.status, ran.out.count("refused "), stays) == (0, 2, ["until SIGTERM"]), ran
+    assert "all is copied again in 90 s" in ran.out
+    assert await is_marked(live, late[0])
+    assert await archived(other) == await expected(live, first, *late)
+    # Nobody else archives: once is enough.
+    ran = await cli(settings, *accept, REDIS_STATE_ARCHIVE_URL=other_url)
+    assert (ran.status, ran.out.count("refused "), len(late), len(stays)) == (0, 1, 1, 2), ran
+
+
+async def test_archivers_have_compared_again_once_that_was_waited_for(
+    live: RedisStateStore, archive: Archive, other: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(identity, "asyncio", SimpleNamespace(sleep=sleep))
+        await identity.all_compared()
+    known, now_s = KnownArchive(live, archive), 1_000.0
+    monkeypatch.setattr(identity, "monotonic", lambda: now_s)
+    await known.ready()
+    await KnownArchive(live, other).accept()
+    await known.ready()
+    now_s += sum(slept)
+    with pytest.raises(OtherArchive):
+        await known.ready()
 
 
 async def test_who_dies_before_it_has_listed_all_again_has_accepted_nothing(
