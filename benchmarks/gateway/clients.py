@@ -74,7 +74,11 @@ class Clients:
             await self._until_opened(first + some.stop)
 
     def connect_silent(self, count: int, session: str) -> None:
-        """Open streams that are never read, with a small window."""
+        """Open streams that are never read, with a small window. With none, close all of them."""
+        if not count:
+            for sock in self._silent:
+                sock.close()
+            self._silent = []
         for _ in range(count):
             sock = socket.socket()
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -257,9 +257,16 @@ async def _kept(server: BenchServer, url: str) -> tuple[int, int]:
         archive: Archive = reader.archive
         if isinstance(archive, ParquetArchive):
             await archive.compact()
-        callers = [await archive.session(f"caller-{caller}") for caller in range(_CALLERS)]
-        status = await archive.status()
-        return status.tasks - sum(found.tasks for found in callers if found), status.bytes
+
+        async def of_callers() -> int:
+            found = [await archive.session(f"caller-{caller}") for caller in range(_CALLERS)]
+            return sum(each.tasks for each in found if each)
+
+        # Theirs are archived meanwhile, too.
+        while True:
+            theirs, status = await of_callers(), await archive.status()
+            if await of_callers() == theirs:
+                return status.tasks - theirs, status.bytes
 
 
 async def _expire(server: BenchServer) -> None:
