@@ -36,7 +36,8 @@ class Role(StrEnum):
     """What a user is for.
 
     An ``app`` has stores and clients, a ``worker`` handlers: both have all rights but one. An
-    ``admin`` may also delete a whole namespace. A ``watcher`` reads and watches.
+    ``admin`` may also list all keys: to erase, to move or to delete a namespace, and what is in it.
+    A ``watcher`` reads and watches.
     """
 
     APP = "app"

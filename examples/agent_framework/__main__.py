@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 
@@ -36,4 +37,5 @@ async def _start(url: str, what: str) -> asyncio.subprocess.Process:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser("python -m examples.agent_framework", description=__doc__).parse_args()
     asyncio.run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 
@@ -55,4 +56,5 @@ async def _start(url: str, session_id: str, item: str) -> asyncio.subprocess.Pro
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser("python -m examples.google_adk", description=__doc__).parse_args()
     asyncio.run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 import tempfile
@@ -70,4 +71,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser("python -m examples.langgraph", description=__doc__).parse_args()
     asyncio.run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import socket
@@ -118,4 +119,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser("python -m examples.mcp", description=__doc__).parse_args()
     asyncio.run(main())

@@ -53,7 +53,8 @@ class Examination:
         self._sample = sample
         self._progress = progress
         self._settings = settings
-        self._is_cluster = Address.parse(settings.url.get_secret_value()).is_cluster
+        given = Address.parse(settings.url.get_secret_value())
+        self._is_cluster, self._is_embedded = given.is_cluster, given.scheme == "embedded"
         self._address = address
         self._server = str(address)
         self._ask = ask
@@ -112,6 +113,14 @@ class Examination:
             raise NotReported(f"the server has no setting {name}")
         return pair[1].decode()
 
+    async def _hides(self, name: str) -> bool:
+        """Return whether the server keeps a setting from this user, as services do."""
+        try:
+            await self._setting(name)
+        except (CommandRefused, NotReported):
+            return True
+        return False
+
     async def _version(self) -> Found:
         name = "Valkey" if "valkey_version" in self._info else "Redis"
         version = self._info.get("valkey_version") or self._field("redis_version")
@@ -145,9 +154,23 @@ class Examination:
                 "once it is full, writes are refused as StoreFull",
                 "raise maxmemory, or shorten the lifetimes in the settings",
             )
+        elif not most and not self._is_embedded:
+            yield await self._without_limit(used)
         elif policy == "noeviction":
             limit = f"{used / most:.0%} of maxmemory" if most else f"{used:,} bytes, no limit"
             yield self._sound("memory", f"noeviction, {limit}")
+
+    async def _without_limit(self, used: int) -> Finding:
+        says = f"maxmemory is 0, and {used:,} bytes are used"
+        if await self._hides("maxmemory"):
+            return self._unknown("memory", f"{says}: a service has limits of its own")
+        return self._finding(
+            "memory",
+            says,
+            "a server that fills its machine or container is killed, and refuses no write before",
+            "CONFIG SET maxmemory below the memory that it has, and write it to the configuration "
+            "file",
+        )
 
     async def _clients(self) -> Found:
         now, most = int(self._field("connected_clients")), int(self._field("maxclients"))
@@ -186,12 +209,7 @@ class Examination:
                     "make room on its disk, and read its log",
                 )
         if self._field("aof_enabled") != "1":
-            yield self._finding(
-                "persistence",
-                "appendonly is no",
-                "a restart loses all writes since the last snapshot",
-                "CONFIG SET appendonly yes, and write it to the configuration file",
-            )
+            yield await self._without_file()
             return
         sync = await self._setting("appendfsync")
         if sync == "no":
@@ -205,6 +223,20 @@ class Examination:
             yield self._sound("persistence", f"appendonly with appendfsync {sync}")
         async for found in self._replay():
             yield found
+
+    async def _without_file(self) -> Finding:
+        cure = "CONFIG SET appendonly yes, and write it to the configuration file"
+        if await self._hides("appendonly"):
+            if self._settings.durable_trusted:
+                says = "appendonly is no, and durable_trusted says that the service keeps writes"
+                return self._unknown("persistence", says)
+            cure = "switch persistence on, or set durable_trusted for a service that keeps writes"
+        return self._finding(
+            "persistence",
+            "appendonly is no",
+            "a restart loses all writes since the last snapshot",
+            cure,
+        )
 
     async def _replay(self) -> Found:
         # What a script has written stands in the file as a transaction. Servers before Valkey 9.1.2

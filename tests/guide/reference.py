@@ -298,6 +298,8 @@ def _parameter(parameter: Any) -> str | None:
     elif default is None or default == [] or callable(default) or isinstance(default, bool):
         default = ""
     text = _flat(getattr(parameter, "help", None) or "").replace("|", "\\|")
+    if parameter.envvar:
+        text += f" In the environment: `{parameter.envvar}`."
     return (
         f"| `{names}` | {f'`{default}`' if default not in ('', 'required') else default} | {text} |"
     )

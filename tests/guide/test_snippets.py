@@ -7,12 +7,18 @@ import configparser
 import re
 import shlex
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import Any
 
 import pytest
 
 from redis_state.cli.main import MODULES
+from redis_state.rights import Role, user_rule
+from redis_state.settings import make_settings
+from redis_state.transport.keys import Keys
+from redis_state.worker.queue.job import Job
+from redis_state.worker.queue.job_format import payload_key
 from tests.guide.test_documents import DOCUMENTS
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -58,6 +64,26 @@ def test_every_alert_is_about_a_metric_that_exists() -> None:
     fixtures = {f"redis_state_{name}" for name in ("store", "server", "pool")}
     fixtures.add("pytest_redis_state")
     assert {name for name in metrics if name not in known | fixtures} == set()
+
+
+def test_the_rights_that_are_shown_are_those_that_are_printed() -> None:
+    settings = make_settings("redis://localhost:6379/0", namespace="acme")
+    keys = {f"~{pattern}" for pattern in user_rule(settings, Role.WORKER).keys}
+    shown = list(_shown_rights())
+    assert {name for name, _ in shown} == {"servers.md", "workers.md"}
+    assert [(name, patterns) for name, patterns in shown if patterns != keys] == []
+    job = payload_key(Job("session-1", "task-1", 0, 0).id_under(Keys("acme").jobs_tag))
+    assert any(fnmatchcase(f"~{job}", pattern) for pattern in keys)
+
+
+def _shown_rights() -> Iterator[tuple[str, set[str]]]:
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8").replace("<namespace>", "acme")
+        for rule in re.findall(r"ACL SETUSER acme-worker on ([^`\n]+)", text):
+            yield path.name, {word for word in rule.split() if word[0] == "~"}
+        # A pattern alone, as the page about workers has it.
+        for pattern in re.findall(r"`(arq:\*:[^`]*/\*)`", text):
+            yield path.name, {f"~{pattern}", "~acme:*"}
 
 
 def _calls() -> Iterator[tuple[str, str]]:

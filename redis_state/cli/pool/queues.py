@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 queues: typer.Typer = typer.Typer(
     name="queues",
-    help="Show queues; pause, resume and limit them. Every change holds for all workers at once.",
     invoke_without_command=True,
     no_args_is_help=False,
 )
@@ -39,10 +38,11 @@ def show(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List queues: what waits, since when, what runs, how many workers there are, and the limits.
+    """List queues; its commands pause, resume and limit them, for all workers at once.
 
-    They are those that live workers serve, the default one, and all that have tasks. Also what
-    waits for workers with a version of its handler, and who has it.
+    Without a command: what waits, since when, what runs, how many workers there are, and the
+    limits. They are those that live workers serve, the default one, and all that have tasks. Also
+    what waits for workers with a version of its handler, and who has it.
     """
     if context.invoked_subcommand is not None:
         return

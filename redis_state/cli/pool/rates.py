@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 rates: typer.Typer = typer.Typer(
     name="rates",
-    help="Show and set the rates that handlers take from with `ctx.take`. One that was set holds "
-    "at once, in every process, in place of what the code gives.",
     invoke_without_command=True,
     no_args_is_help=False,
 )
@@ -28,7 +26,10 @@ rates: typer.Typer = typer.Typer(
 
 @rates.callback()
 def show(context: typer.Context, url: Url = None, as_json: AsJson = False) -> None:
-    """List the rates that were set."""
+    """List the rates that were set, of those that handlers take from with `ctx.take`.
+
+    `set` sets one. It holds at once, in every process, in place of what the code gives.
+    """
     if context.invoked_subcommand is not None:
         return
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 gateway: typer.Typer = typer.Typer(
     name="gateway",
-    help="Serve tasks, streams and approvals over HTTP.",
     invoke_without_command=True,
     no_args_is_help=False,
 )
@@ -131,7 +130,10 @@ def serve(
         list[str] | None, typer.Option(help="An origin whose pages may call; may be repeated.")
     ] = None,
     allowed_host: Annotated[
-        list[str] | None, typer.Option(help="A host name to serve; may be repeated. Default: any.")
+        list[str] | None,
+        typer.Option(
+            help="A host name to serve; may be repeated. Default: any. Probes of health need none."
+        ),
     ] = None,
     queue: Annotated[str | None, typer.Option(help="The queue of submitted tasks.")] = None,
     max_body_bytes: Annotated[
@@ -168,7 +170,7 @@ def serve(
     ] = "",
     url: Url = None,
 ) -> None:
-    """Serve the gateway until SIGTERM.
+    """Serve tasks, streams and approvals over HTTP, until SIGTERM.
 
     Each client is an open file: it raises the limit of these to the hard one, and logs it.
 

@@ -32,7 +32,7 @@ def acl(
         Role,
         typer.Option(
             help="app: stores and clients. worker: handlers. watcher: reads and watches. admin: "
-            "may also delete the whole namespace."
+            "also what reads all keys, such as to erase, to migrate, to delete the namespace."
         ),
     ] = Role.APP,
     user: Annotated[
@@ -46,9 +46,14 @@ def acl(
 ) -> None:
     """Print the user that a namespace's processes need, for ACL SETUSER. Contacts no server.
 
-    Add a password (>secret) and send the line to every server, and to every node of a cluster. With
-    such users, tenants of one server cannot reach each other's data. Without them a namespace
+    Run it with the variables of the processes: REDIS_STATE_URL and REDIS_STATE_GUARANTEE decide
+    some commands. Send the line to every server, and to every node of a cluster. redis-cli takes it
+    at its prompt and from a pipe, a shell only with quotes. Then give the user a password.
+
+    With such users, tenants of one server cannot reach each other's data. Without them a namespace
     separates names only. Redis 7.0 or later.
+
+    Try: `redis-state acl --role worker | redis-cli`
     """
 
     def make() -> UserRule:

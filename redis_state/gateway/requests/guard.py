@@ -2,6 +2,8 @@
 
 A browser says from which page a request comes. One that changes something, and comes from a page of
 another origin that is not allowed, is refused: whatever cookies it has.
+
+Probes of health are answered under any host: a kubelet names a pod by its address.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redis_state.errors import ConfigError
 from redis_state.gateway.answers import HttpProblem, refuse
+from redis_state.gateway.requests.paths import read_parts
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_PAGES = frozenset({"same-origin", "none"})
+# They answer everybody, and have nothing of the store.
+_PROBES = (["healthz"], ["readyz"])
 
 
 class RequestGuard:
@@ -42,7 +47,8 @@ class RequestGuard:
 
     def _refuses(self, connection: HTTPConnection, method: str) -> HttpProblem | None:
         host = connection.headers.get("host", "")
-        if self._hosts and name_of_host(host) not in self._hosts:
+        served = not self._hosts or name_of_host(host) in self._hosts
+        if not served and not (method in _SAFE and read_parts(connection.scope) in _PROBES):
             return HttpProblem(421, "wrong_host", "this host is not served here")
         if method in _SAFE:
             return None

@@ -89,10 +89,10 @@ async def test_acl_prints_a_rule_and_contacts_nobody(unused_tcp_port: int) -> No
 async def test_doctor_names_what_is_wrong_and_ends_with_1(settings: Settings) -> None:
     url = settings.url.get_secret_value()
     ran = await cli("doctor", "--json", "--url", url)
-    states = {each["question"]: each for each in json.loads(ran.out)}
-    assert states["memory"]["state"] == "sound"
+    states = [each["state"] for each in json.loads(ran.out)]
     # The suite's server keeps nothing.
-    assert ran.status == int(states["persistence"]["state"] == "finding")
+    assert ran.status == int("finding" in states)
+    assert "sound" in states
     ran = await cli("doctor", environment={"REDIS_STATE_URL": url})
     assert "It means: a restart loses" in ran.out
 

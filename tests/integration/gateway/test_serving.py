@@ -20,6 +20,7 @@ from pydantic import SecretStr
 from redis_state import RedisStateStore, Settings
 from redis_state.errors import ConfigError, InvalidField
 from redis_state.gateway import AnyOf, GatewayLimits, Loopback, create_gateway
+from redis_state.gateway.requests.root_path import AtRootPath
 from redis_state.gateway.runtime import PerLoop
 from tests.support.http.gateway import Served, at, caller, links, paused, stranger, tokens
 
@@ -214,6 +215,23 @@ async def test_a_host_may_be_named_with_its_port(store: RedisStateStore) -> None
     for name, status in (("agents.example.com:8443", 200), ("agents.example.org", 421)):
         async with caller(app, "ann", "read:*", base=f"https://{name}") as http:
             assert (await http.get("/v1/queues")).status_code == status
+    await app.aclose()
+
+
+async def test_a_probe_is_answered_under_any_host_and_nothing_else_is(
+    store: RedisStateStore,
+) -> None:
+    app = create_gateway(store, auth=tokens, hosts=["agents.example.com"])
+    probes = ("/healthz", "/readyz")
+    below = AtRootPath(app, "/agents")
+    for served, root in ((app, ""), (below, ""), (below, "/agents")):
+        # As a kubelet names a pod.
+        async with caller(served, "ann", "admin:*", base="http://10.1.2.3:8787") as http:
+            for path in probes:
+                assert (await http.get(root + path)).json() == {"status": "ok"}
+                assert (await http.post(root + path)).status_code == 421
+            for path in ("/", "/metrics", "/v1/openapi.json", "/v1/healthz", "/healthz/x"):
+                assert (await http.get(root + path)).status_code == 421, path
     await app.aclose()
 
 

@@ -38,6 +38,7 @@ from tests.support.servers.faults import (
 pytestmark = pytest.mark.server
 
 _BUFFERS = "client-output-buffer-limit"
+_ROOM = ("--maxmemory", "1gb")
 
 
 @pytest.fixture
@@ -45,6 +46,7 @@ async def admin(own_url: str) -> AsyncIterator[Sender]:
     async with sender_to(own_url) as opened:
         # As `docs/guides/servers.md` has it.
         await opened.send("CONFIG", "SET", "appendonly", "yes", repeatable=True)
+        await opened.send("CONFIG", "SET", "maxmemory", "1gb", repeatable=True)
         yield opened
 
 
@@ -91,6 +93,7 @@ async def test_a_server_that_cannot_promise_the_class_of_the_settings_is_found(
     [
         ("memory", "CONFIG SET maxmemory-policy allkeys-lru", "allkeys-lru"),
         ("memory", "CONFIG SET maxmemory {used}", "of maxmemory is used"),
+        ("memory", "CONFIG SET maxmemory 0", "maxmemory is 0"),
         ("persistence", "CONFIG SET appendonly no", "appendonly is no"),
         ("persistence", "CONFIG SET appendfsync no", "appendfsync is no"),
         ("replies", f"CONFIG SET {_BUFFERS} 'normal 524288 262144 60'", "262,144 bytes"),
@@ -224,6 +227,32 @@ async def test_what_a_user_may_not_ask_is_unknown_and_what_it_lacks_is_named(
         assert said.says == f"the user may {named}"
 
 
+async def test_a_service_whose_settings_are_closed_may_be_trusted_to_keep_what_it_has(
+    own_url: str, admin: Sender
+) -> None:
+    for setting, value in (("appendonly", "no"), ("maxmemory", "0")):
+        await admin.send("CONFIG", "SET", setting, value, repeatable=True)
+    closed = ("ACL", "SETUSER", "agent", "on", ">pw", "~*", "&*", "+@all", "-config")
+    await admin.send(*closed, repeatable=True)
+    url = own_url.replace("unix://", "unix://agent:pw@")
+    found = await findings(url)
+    assert list(found) == ["persistence"]
+    assert "durable_trusted" in found["persistence"].do
+    trusting = make_settings(url, namespace="t", guarantee="durable", durable_trusted=True)
+    answers = {each.question: each for each in await examine(trusting)}
+    assert Verdict.FINDING not in {each.state for each in answers.values()}
+    assert "maxmemory is 0" in answers["memory"].says
+    assert "durable_trusted" in answers["persistence"].says
+    assert answers["guarantee"].state is Verdict.SOUND
+    # One that says how it is set is not believed.
+    assert "CONFIG SET" in (await findings(own_url, durable_trusted=True))["persistence"].do
+
+
+async def test_an_embedded_server_needs_no_limit() -> None:
+    with short_directory() as directory:
+        assert await findings(f"embedded://{directory}") == {}
+
+
 @pytest.mark.parametrize("role", list(Role))
 async def test_the_user_of_each_role_has_its_rights(
     own_url: str, admin: Sender, role: Role
@@ -238,7 +267,7 @@ async def test_the_user_of_each_role_has_its_rights(
 async def test_the_queues_own_server_is_asked_too(
     own_url: str, admin: Sender, unused_tcp_port: int
 ) -> None:
-    with short_directory() as directory, run_server(directory) as url:
+    with short_directory() as directory, run_server(directory, *_ROOM) as url:
         # What it loses is written again.
         own = SecretStr(own_url)
         assert await findings(url, queue_url=own) == {"persistence": ANY}
@@ -299,7 +328,7 @@ async def test_a_certificate_of_an_authority_in_the_url_is_read(
 
 
 async def test_each_node_of_a_cluster_is_asked_and_a_slot_that_is_being_moved_is_found() -> None:
-    async with running_cluster("--appendonly", "yes") as cluster:
+    async with running_cluster("--appendonly", "yes", *_ROOM) as cluster:
         assert await findings(cluster.url) == {}
         found = await examine(settings_of(cluster.url))
         servers = {each.server for each in found if each.question == "cluster"}

@@ -30,6 +30,8 @@ def test_server_keeps_every_write_and_evicts_nothing(services: dict[str, dict[st
     options = dict(zip(command[::2], command[1::2], strict=True))
     assert options["--appendonly"] == "yes"
     assert options["--maxmemory-policy"] == "noeviction"
+    # Without it nothing is refused: the kernel kills the server.
+    assert options["--maxmemory"] == "1gb"
     assert options["--lazyfree-lazy-expire"] == "yes"
     assert any(volume.endswith(":/data") for volume in services["redis"]["volumes"])
 
