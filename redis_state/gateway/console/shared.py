@@ -11,7 +11,7 @@ _SHARED_S = 2.0
 _MOST = 100
 
 
-class _Read(NamedTuple):
+class _SharedRead(NamedTuple):
     """What was read, and since when it may be older than what is now."""
 
     begun_at: float
@@ -26,7 +26,7 @@ class SharedReads:
     """
 
     def __init__(self) -> None:
-        self._read: dict[Hashable, _Read] = {}
+        self._read: dict[Hashable, _SharedRead] = {}
         # A loop has reads of its own: a future is awaited in its own loop.
         self._reading: dict[
             tuple[asyncio.AbstractEventLoop, Hashable], asyncio.Future[Exception | None]
@@ -64,7 +64,7 @@ class SharedReads:
         try:
             begun_at = monotonic()
             found = await read()
-            self._keep(who, _Read(begun_at, found))
+            self._keep(who, _SharedRead(begun_at, found))
         except Exception as error:
             done.set_result(error)
             raise
@@ -74,7 +74,7 @@ class SharedReads:
                 done.set_result(None)
         return found
 
-    def _keep(self, who: Hashable, what: _Read) -> None:
+    def _keep(self, who: Hashable, what: _SharedRead) -> None:
         self._read.pop(who, None)
         while len(self._read) >= _MOST:
             # The one that was read first.
