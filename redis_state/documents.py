@@ -6,7 +6,7 @@ ISO 8601. Nothing here holds what decides a pause.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         QueueInfo,
         QueueKeyInfo,
         Rate,
+        RateUse,
         ScheduleView,
         TaskLink,
         TaskSummary,
@@ -280,6 +281,16 @@ def queue_key_document(each: QueueKeyInfo) -> dict[str, Any]:
 def rates_document(rates: Mapping[str, Rate]) -> list[dict[str, Any]]:
     """Write rates that were set, by their names."""
     return [{"name": name} | rate_document(rate) for name, rate in rates.items()]
+
+
+def rate_uses_document(uses: Iterable[RateUse]) -> list[dict[str, Any]]:
+    """Write rates that are used now."""
+    return [
+        {"name": use.name}
+        | rate_document(use.rate)
+        | {"taken": use.taken, "wait_s": round(use.wait_s, 3)}
+        for use in uses
+    ]
 
 
 def rate_document(rate: Rate) -> dict[str, Any]:

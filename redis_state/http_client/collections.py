@@ -13,6 +13,7 @@ from redis_state.http_client.documents import (
     read_occurrence,
     read_queue,
     read_rate,
+    read_rate_use,
     read_schedule,
 )
 from redis_state.http_client.requests import Ask, GatewayCaller, key_of, no_route
@@ -21,6 +22,7 @@ from redis_state.worker import (
     QueueInfo,
     QueueKeyInfo,
     Rate,
+    RateUse,
     Schedule,
     ScheduleView,
 )
@@ -110,6 +112,11 @@ class HttpRates:
         """List the rates that were set, by their names."""
         found = await self._caller.call(Ask("GET", ("rates",), missing=no_route))
         return {each["name"]: read_rate(each) for each in found["rates"]}
+
+    async def in_use(self) -> Sequence[RateUse]:
+        """List the rates that are used now. See `Rates.in_use`. An older gateway lists none."""
+        found = await self._caller.call(Ask("GET", ("rates",), missing=no_route))
+        return [read_rate_use(each) for each in found.get("in_use", ())]
 
 
 class HttpSchedules:

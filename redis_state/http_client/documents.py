@@ -25,6 +25,7 @@ from redis_state.worker import (
     PublishedValue,
     QueueInfo,
     Rate,
+    RateUse,
     RunningStep,
     Schedule,
     ScheduleView,
@@ -324,6 +325,11 @@ def _ms(written: str) -> int:
 def read_rate(said: Mapping[str, Any]) -> Rate:
     """Read a rate."""
     return Rate(said["limit"], timedelta(seconds=said["per_s"]))
+
+
+def read_rate_use(said: Mapping[str, Any]) -> RateUse:
+    """Read a rate that is used now."""
+    return RateUse(said["name"], read_rate(said), said["taken"], said["wait_s"])
 
 
 def _rate(said: Mapping[str, Any] | None) -> Rate | None:

@@ -5,7 +5,7 @@ Record and list are in one slot and change in one step. All schedules of a names
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -133,6 +133,22 @@ class ScheduleStore:
         return await self._base.list_ordered(
             "schedules", "schedule", keys.schedules(), key_of=keys.schedule, read=self._read
         )
+
+    async def page(
+        self, *, limit: int | None, after: str | None
+    ) -> tuple[Sequence[StoredSchedule], str | None]:
+        """Return schedules in the order of their ids; and the last one's id if others follow.
+
+        The records of the page alone are read: those of the ids behind ``after``.
+        """
+        base, keys = self._base, self._base.keys
+        listed = sorted(await base.records.members(keys.schedules()))
+        rest = [name for name in listed if after is None or name > after]
+        names = rest[:limit]
+        pending = [("schedules", name, base.fetch(keys.schedule(name))) for name in names]
+        found = await base.read_ordered("schedule", pending, self._read)
+        by_id = sorted(found, key=lambda one: one.schedule_id)
+        return by_id, names[-1] if len(names) < len(rest) else None
 
     async def delete(self, schedule_id: str) -> bool:
         """Delete a schedule; return whether there was one. A look finds nothing, and is the last.

@@ -14,7 +14,7 @@ from redis_state.worker.pool.worker import AgentWorker
 from redis_state.worker.queue.backlog import QueueKeyInfo
 from redis_state.worker.queue.control import Queues
 from redis_state.worker.queue.limits import KeyLimits, QueueInfo, Rate
-from redis_state.worker.queue.rates import Rates
+from redis_state.worker.queue.rates import Rates, RateUse
 from redis_state.worker.runs.config import Handler
 from redis_state.worker.schedules.client import Occurrence, Schedules, ScheduleView
 from redis_state.worker.schedules.model import Schedule, occurrence_of
@@ -73,6 +73,7 @@ __all__ = [
     "QueueKeyInfo",
     "Queues",
     "Rate",
+    "RateUse",
     "Rates",
     "Request",
     "RetryPolicy",

@@ -7,13 +7,10 @@ import os
 import signal
 import socket
 import sys
-import threading
-import webbrowser
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
@@ -25,6 +22,7 @@ from redis_state.cli.commands import app, check_url
 from redis_state.cli.exit_codes import or_exit
 from redis_state.cli.loading import split_target
 from redis_state.cli.output import print_line
+from redis_state.cli.servers.dev_browser import opening
 from redis_state.cli.servers.dev_watch import CodeWatch, python_changes, watchfiles
 from redis_state.cli.servers.gateway import make_server
 from redis_state.cli.servers.open_files import raise_open_files
@@ -55,7 +53,8 @@ class DevOptions:
     data: Path
     url: str | None
     reload: bool
-    open_browser: bool
+    # None for where a person has a screen.
+    open_browser: bool | None
 
 
 @app.command()
@@ -80,7 +79,14 @@ def dev(
     reload: Annotated[
         bool, typer.Option("--reload/--no-reload", help="Replace workers when code changes.")
     ] = True,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open the console.")] = False,
+    open_browser: Annotated[
+        bool | None,
+        typer.Option(
+            "--open/--no-open",
+            help="Open the console in a browser. Default: in a terminal of a machine with a "
+            "screen, and neither in CI nor over SSH.",
+        ),
+    ] = None,
 ) -> None:
     """Run a server, workers, the gateway and its console on this machine, for development.
 
@@ -90,9 +96,9 @@ def dev(
     shows the error. Reloading needs the extra `reload`.
 
     The console is at loopback only, and needs the token that is made at each start. The address
-    that is printed has it.
+    that is printed has it. A browser opens it by itself where there is one: see --open.
 
-    Try: `redis-state dev`, `redis-state dev my_pool:worker --open`.
+    Try: `redis-state dev`, `redis-state dev my_pool:worker --no-open`.
     """
     options = DevOptions(target, workers, port, data, url, reload, open_browser)
     or_exit(lambda: asyncio.run(run_dev(options)))
@@ -180,7 +186,8 @@ async def _run(options: DevOptions, stopper: _Stopper) -> None:
                         application, log_level="warning", access_log=False, lifespan="off"
                     )
                     stopper.serves(server)
-                    with _opened(options, address) as show:
+                    wanted = options.open_browser
+                    with opening(address, options.data, _say, wanted=wanted) as show:
                         await _serve(server, listening, lines, show)
                 finally:
                     watching.cancel()
@@ -286,37 +293,6 @@ def _reloading(*, reload: bool) -> str:
     if watchfiles() is None:
         return 'not reloading: pip install "redis_state[reload]"'
     return "reloading on *.py"
-
-
-@contextmanager
-def page_to(address: str, folder: Path | None = None) -> Generator[str]:
-    """Write a page that leads to an address, for the length of the block; return its own address.
-
-    All users of a machine see the arguments of a browser, and this user alone sees the page.
-    """
-    with TemporaryDirectory(prefix="console-", dir=folder) as private:
-        page = Path(private).resolve() / "open.html"
-        leads = f'<meta http-equiv="refresh" content="0; url={address}">'
-        page.write_text(f"<!doctype html><title>redis_state</title>{leads}\n", encoding="utf-8")
-        yield page.as_uri()
-
-
-@contextmanager
-def _opened(options: DevOptions, address: str) -> Generator[Callable[[], None]]:
-    """Return what opens the console in a browser, or does nothing without ``--open``."""
-    if not options.open_browser:
-        yield lambda: None
-        return
-    # Some browsers see no temporary files, but those of a user's own folders.
-    folder = options.data if options.data.is_dir() else None
-    with page_to(address, folder) as page:
-        # A browser of the terminal lasts as long as a person reads: nothing waits for it.
-        yield threading.Thread(target=_open, args=(page,), daemon=True).start
-
-
-def _open(address: str) -> None:
-    if not webbrowser.open(address):
-        _say("no browser could be opened: open the address of the console yourself")
 
 
 async def _listed(pool: DevWorkers) -> str:

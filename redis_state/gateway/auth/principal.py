@@ -130,8 +130,11 @@ class Principal:
         return sorted(over.removeprefix(prefix) for over in found)
 
     def has_any(self, *rights: Right) -> bool:
-        """Return whether the caller has one of the rights over anything at all."""
-        return any(self._of[right] for right in rights)
+        """Return whether the caller has one of the rights over any tasks or pauses.
+
+        A right over a durable stream is over none of them.
+        """
+        return any(not over.startswith(_STREAM) for right in rights for over in self._of[right])
 
     def expired(self) -> bool:
         """Return whether the caller's token has expired."""

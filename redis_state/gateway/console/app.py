@@ -13,7 +13,7 @@ from redis_state.gateway.auth.principal import Authenticator
 from redis_state.gateway.console.assets import NAMES, asset_response
 from redis_state.gateway.console.logins import Logins
 from redis_state.gateway.console.options import ConsoleOptions
-from redis_state.gateway.console.pages import ConsolePage, PageCall, PageRoute
+from redis_state.gateway.console.pages import ConsolePage, NoPage, PageCall, PageRoute
 from redis_state.gateway.console.shared import SharedReads
 from redis_state.gateway.console.views import find, inbox, login, overview, pool, session, task
 from redis_state.gateway.requests.limits import CallerUsage
@@ -59,7 +59,7 @@ class ConsolePages:
         for page in (*PAGES, *map(_asset, NAMES)):
             paths.setdefault(page.path, []).append(page)
         found: list[BaseRoute] = [PageRoute(self, path, its) for path, its in paths.items()]
-        return [*found, Route("/", _begin, methods=["GET", "HEAD"])]
+        return [*found, Route("/", _begin, methods=["GET", "HEAD"]), NoPage(self)]
 
 
 def _asset(name: str) -> ConsolePage:

@@ -11,6 +11,7 @@ from redis_state.gateway.routes import (
     events,
     pauses,
     queues,
+    rates,
     schedules,
     sessions,
     tasks,
@@ -22,7 +23,7 @@ def _by_name() -> dict[str, Operation]:
     listed = (
         *(*bulk.OPERATIONS, *changes.OPERATIONS, *events.OPERATIONS, *pauses.OPERATIONS),
         *(*queues.OPERATIONS, *schedules.OPERATIONS, *sessions.OPERATIONS, *tasks.OPERATIONS),
-        *workers.OPERATIONS,
+        *(*rates.OPERATIONS, *workers.OPERATIONS),
     )
     return {each.name: each for each in listed}
 
@@ -42,6 +43,7 @@ READ_PAUSE: Final = _NAMED["read_pause"]
 LIST_QUEUES: Final = _NAMED["list_queues"]
 PAUSE_QUEUE: Final = _NAMED["pause_queue"]
 RESUME_QUEUE: Final = _NAMED["resume_queue"]
+LIST_RATES: Final = _NAMED["list_rates"]
 LIST_SCHEDULES: Final = _NAMED["list_schedules"]
 PAUSE_SCHEDULE: Final = _NAMED["pause_schedule"]
 RESUME_SCHEDULE: Final = _NAMED["resume_schedule"]

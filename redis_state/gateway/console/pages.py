@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Match
@@ -177,6 +178,30 @@ class PageRoute(BaseRoute):
         request = Request(scope, receive)
         response = await _serve(self._backstage, self._pages[scope["method"]], request)
         await response(scope, receive, send)
+
+
+class NoPage(BaseRoute):
+    """Every other path below the console's: a browser is shown a page there too.
+
+    It is for everybody, and shows nothing of the path.
+    """
+
+    def __init__(self, backstage: Backstage) -> None:
+        self._backstage = backstage
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Look at the begin of a request's path, and whether a browser asks for a page."""
+        parts = read_parts(scope) if scope["type"] == "http" else None
+        if not parts or parts[0] != "console":
+            return Match.NONE, {}
+        accepted = Headers(scope=scope).get("accept", "")
+        return Match.FULL if "text/html" in accepted else Match.NONE, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        call = PageCall(Request(scope, receive), self._backstage, _NOBODY, {}, {})
+        problem = HttpProblem(404, "not_found", "there is no such page")
+        await problem_page(call, problem)(scope, receive, send)
 
 
 async def _serve(backstage: Backstage, page: ConsolePage, request: Request) -> Response:

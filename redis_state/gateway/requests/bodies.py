@@ -18,6 +18,7 @@ from pydantic import (
 from redis_state.errors import InvalidField
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.worker import Archived
+from redis_state.worker.tasks.views.cursors import read_cursor, write_cursor
 
 Missed = Literal["skip", "latest", "all"]
 Overlap = Literal["allow", "skip"]
@@ -84,6 +85,29 @@ class PageQuery(_Given):
 
     limit: Limit = 100
     after: str | None = Field(default=None, description="The cursor of the page before.")
+
+
+class PartQuery(_Given):
+    """Which page of a list; without parameters it is one page."""
+
+    limit: Limit | None = Field(default=None, description="How many at most; else all.")
+    after: str | None = Field(default=None, description="The cursor of the page before.")
+
+    def place(self, listing: str) -> str | None:
+        """Return the name behind which the page begins. Errors: InvalidField."""
+        if self.after is None:
+            return None
+        try:
+            return read_cursor(listing, self.after).decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            raise InvalidField("after", "is no cursor of this listing") from None
+
+    @staticmethod
+    def cursor(listing: str, last: str | None) -> str | None:
+        """Return the cursor of the page behind a name; None if it was the last page."""
+        if last is None:
+            return None
+        return write_cursor(listing, last.encode("utf-8", "surrogatepass"))
 
 
 class ForgetQuery(_Given):

@@ -43,6 +43,7 @@ from redis_state.gateway.results.queues import (
     QueuesResult,
     RateResult,
     RatesResult,
+    RateUseResult,
 )
 from redis_state.gateway.results.schedules import (
     OccurrenceResult,
@@ -105,6 +106,7 @@ __all__ = [
     "QueueResult",
     "QueuesResult",
     "RateResult",
+    "RateUseResult",
     "RatesResult",
     "RepliedResult",
     "ResultShape",

@@ -60,10 +60,21 @@ class NamedRateResult(RateResult):
     name: str
 
 
+class RateUseResult(NamedRateResult):
+    """A rate that is used now, and what it was last taken by.
+
+    ``taken`` is more than the limit if some wait; ``wait_s`` is how long the next one would.
+    """
+
+    taken: int
+    wait_s: float
+
+
 class RatesResult(ResultShape):
-    """The rates that were set in place of those that handlers give."""
+    """The rates that were set in place of those that handlers give, and those that are used now."""
 
     rates: list[NamedRateResult]
+    in_use: list[RateUseResult]
 
 
 class QueuesResult(ResultShape):

@@ -58,6 +58,7 @@ class OccurrencesResult(ResultShape):
 
 
 class SchedulesResult(ResultShape):
-    """All schedules."""
+    """Schedules. ``cursor`` continues behind them; it is null at the end."""
 
     schedules: list[ScheduleResult]
+    cursor: str | None

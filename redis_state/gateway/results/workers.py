@@ -33,6 +33,7 @@ class WorkerResult(ResultShape):
 
 
 class WorkersResult(ResultShape):
-    """The live worker processes."""
+    """The live worker processes. ``cursor`` continues behind them; it is null at the end."""
 
     workers: list[WorkerResult]
+    cursor: str | None

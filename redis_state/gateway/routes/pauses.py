@@ -26,11 +26,16 @@ _OWN_RIGHTS = (Right.READ, Right.RESOLVE)
 
 async def list_pauses(call: ApiCall) -> Response:
     """List the open pauses that the caller sees, the oldest first. A page may be short, or empty,
-    and still have a cursor.
+    and still have a cursor. 403: the caller may see no pause at all, or none of the session.
     """
     query, caller = call.query_as(PausesQuery), call.principal
     if not caller.has_any(*_OWN_RIGHTS):
         raise forbidden("the caller may see no pause")
+    # Who has a tag may see pauses of any session.
+    if query.session_id is not None and not (
+        caller.named("tag", *_OWN_RIGHTS) or caller.sees_pause(query.session_id, ())
+    ):
+        raise forbidden("the caller may see no pause of this session")
     page = await list_pause_page(
         call.store,
         _sessions(caller, query),

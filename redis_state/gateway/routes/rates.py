@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 from starlette.responses import Response
 
-from redis_state.documents import rates_document
+from redis_state.documents import rate_uses_document, rates_document
 from redis_state.gateway.answers import answer
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
@@ -17,8 +18,10 @@ from redis_state.worker import Rate
 
 
 async def list_rates(call: ApiCall) -> Response:
-    """List the rates that were set, by name."""
-    return answer({"rates": rates_document(await call.client.rates.list())})
+    """List the rates that were set, by name, and those that are used now: 100 at most."""
+    rates = call.client.rates
+    listed, used = await asyncio.gather(rates.list(), rates.in_use())
+    return answer({"rates": rates_document(listed), "in_use": rate_uses_document(used)})
 
 
 async def set_rate(call: ApiCall) -> Response:

@@ -16,6 +16,7 @@ from redis_state.gateway.requests.bodies import (
     CANCELS,
     BackfillBody,
     NoBody,
+    PartQuery,
     ScheduleBody,
     seconds,
     utc,
@@ -28,14 +29,24 @@ from redis_state.gateway.results import (
     SchedulesResult,
 )
 from redis_state.worker import Schedule
+from redis_state.worker.schedules.client import list_schedule_page
 
+_LISTING = "schedules"
 _SCHEDULE = "/v1/schedules/{schedule}"
 
 
 async def list_schedules(call: ApiCall) -> Response:
-    """List all schedules in the order of their creation."""
-    listed = await call.client.schedules.list()
-    return answer({"schedules": [schedule_document(each) for each in listed]})
+    """List all schedules in the order of their creation, or a page of them in that of their ids."""
+    query = call.query_as(PartQuery)
+    last: str | None = None
+    if query.limit is None and query.after is None:
+        listed = await call.client.schedules.list()
+    else:
+        listed, last = await list_schedule_page(
+            call.store, limit=query.limit, after=query.place(_LISTING)
+        )
+    schedules = [schedule_document(each) for each in listed]
+    return answer({"schedules": schedules, "cursor": query.cursor(_LISTING, last)})
 
 
 async def save_schedule(call: ApiCall) -> Response:
@@ -147,8 +158,9 @@ OPERATIONS = (
         list_schedules,
         "List schedules",
         over=Over.EVERYTHING,
+        query=PartQuery,
         result=SchedulesResult,
-        answers=(403,),
+        answers=(400, 403),
     ),
     Operation(
         "POST",

@@ -7,12 +7,21 @@ from starlette.responses import Response
 from redis_state.documents import worker_document
 from redis_state.gateway.answers import answer
 from redis_state.gateway.calls import ApiCall, Operation, Over
+from redis_state.gateway.requests.bodies import PartQuery
 from redis_state.gateway.results import WorkersResult
+from redis_state.worker import WorkerRegistry
+
+_LISTING = "workers"
 
 
 async def list_workers(call: ApiCall) -> Response:
-    """List the live worker processes."""
-    return answer({"workers": [worker_document(each) for each in await call.client.workers()]})
+    """List the live worker processes, by name: all, or a page of them."""
+    query = call.query_as(PartQuery)
+    found, last = await WorkerRegistry(call.store).page(
+        limit=query.limit, after=query.place(_LISTING)
+    )
+    workers = [worker_document(each) for each in found]
+    return answer({"workers": workers, "cursor": query.cursor(_LISTING, last)})
 
 
 OPERATIONS = (
@@ -22,7 +31,8 @@ OPERATIONS = (
         list_workers,
         "List workers",
         over=Over.EVERYTHING,
+        query=PartQuery,
         result=WorkersResult,
-        answers=(403,),
+        answers=(400, 403),
     ),
 )

@@ -166,10 +166,12 @@ class WorkerRegistry:
     def __init__(self, store: RedisStateStore) -> None:
         self._store = store
 
-    async def list(self) -> list[WorkerInfo]:
-        """Return the live workers, by name. Errors: BackendUnavailable.
+    async def page(
+        self, *, limit: int | None = None, after: str | None = None
+    ) -> tuple[list[WorkerInfo], str | None]:
+        """Return live workers, by name; and the place of the last one if others follow.
 
-        A killed worker is listed until three of its intervals have passed: see ``silent_s``.
+        The records of the page alone are read. ``after`` is such a place.
         """
         base = self._store.base
         commands = base.scripts.transport.commands
@@ -177,9 +179,12 @@ class WorkerRegistry:
         clock = commands.time()
         flat: Sequence[bytes] = await commands.zrange_scored(index, 0, -1)
         now_ms = ms_of(await clock)
-        members = [(topic_text(name) or "", float(until)) for name, until in _pairs(flat)]
+        listed = sorted((topic_text(name) or "", float(until)) for name, until in _pairs(flat))
+        rest = [each for each in listed if after is None or each[0] > after]
+        members = rest[:limit]
+        last = members[-1][0] if len(members) < len(rest) else None
         records = [(name, until, base.fetch(base.keys.worker(name))) for name, until in members]
-        found: dict[str, WorkerInfo] = {}
+        found: list[WorkerInfo] = []
         for name, until_us, record in records:
 
             def read(stored: Stored, until_us: float = until_us) -> WorkerInfo:
@@ -187,8 +192,15 @@ class WorkerRegistry:
 
             info = await base.read_record("workers", f"worker {name}", record, read)
             if info is not None:
-                found[name] = info
-        return [found[name] for name in sorted(found)]
+                found.append(info)
+        return found, last
+
+    async def list(self) -> list[WorkerInfo]:
+        """Return the live workers, by name. Errors: BackendUnavailable.
+
+        A killed worker is listed until three of its intervals have passed: see ``silent_s``.
+        """
+        return (await self.page())[0]
 
 
 def count_serving(workers: Sequence[WorkerInfo]) -> Counter[str]:

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 
 from redis_state import limits
 from redis_state.errors import InvalidField
+from redis_state.transport.clock import ms_of
 from redis_state.transport.key_text import unescape
 from redis_state.worker.queue.limits import OTHER_KEY, Rate, named_key
 from redis_state.worker.queue.queue import Queue
+
+_MOST_USED = 100
+# Places are kept to the thousandth of a ms.
+_ROUNDING = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class RateUse:
+    """A rate that is used now: what was taken of it is not all there again.
+
+    ``rate`` is what it was last taken by. ``taken`` is more than its limit if some wait for their
+    places. ``wait_s`` is how long the next one would wait.
+    """
+
+    name: str
+    rate: Rate
+    taken: int
+    wait_s: float
 
 
 class Rates:
@@ -44,12 +66,43 @@ class Rates:
             for name, rate in sorted(named)
         }
 
+    async def in_use(self) -> Sequence[RateUse]:
+        """List the rates that are used now, by their names: also those that handlers give.
+
+        It reads no more than the 100 that are used up for longest. The digest stands for a long
+        name.
+        """
+        commands, key = self._queue.transport.commands, self._queue.rates_key
+        now_ms = ms_of(await commands.time())
+        # Beside each name stands what it was last taken by, at the same place.
+        flat: list[bytes] = await commands.zrevrange_from(key, now_ms, count=2 * _MOST_USED)
+        uses = [
+            _use(member.decode(), float(full_at), now_ms)
+            for member, full_at in zip(flat[::2], flat[1::2], strict=True)
+            if b"\0" in member
+        ]
+        return sorted((use for use in uses if use.taken), key=lambda use: use.name)
+
 
 def checked_rate(rate: Rate | None) -> Rate | None:
     """Return what a rate is set to. Errors: InvalidField."""
     if rate is not None and not isinstance(rate, Rate):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidField("rate", "needs a Rate, or None")
     return rate
+
+
+def _use(member: str, full_at_ms: float, now_ms: int) -> RateUse:
+    """Read a rate's name, with what it was last taken by, and when all of it is there again."""
+    name, written, _ = member.split("\0")
+    rate = Rate.read(written)
+    one_ms = rate.per / timedelta(milliseconds=1) / rate.limit
+    left_ms = max(0.0, full_at_ms - now_ms)
+    return RateUse(
+        unescape(name.removeprefix(OTHER_KEY)),
+        rate,
+        math.ceil(left_ms / one_ms - _ROUNDING),
+        max(0, math.ceil(left_ms - (rate.limit - 1) * one_ms)) / 1000,
+    )
 
 
 async def take(queue: Queue, name: str, rate: Rate, cost: int, under: str = "") -> tuple[int, str]:

@@ -157,14 +157,7 @@ class Schedules:
 
         A schedule that cannot be read is left out, and set aside as unreadable.
         """
-        read = self._store.base.attempt
-        views = [
-            read(
-                "schedules", f"schedule {found.schedule_id}", b"", partial(self._view, None, found)
-            )
-            for found in await self._stored.list()
-        ]
-        return [view for view in views if view is not None]
+        return _views(self._store, await self._stored.list())
 
     async def pause(self, schedule_id: str) -> ScheduleView:
         """Pause a schedule: no occurrence is due until it is resumed. Errors: ScheduleUnknown."""
@@ -398,6 +391,32 @@ class _Triggered:
     task: PlannedTask
     job: Mapping[str, Any] = field(repr=False)
     held_from_ms: int | None
+
+
+async def list_schedule_page(
+    store: RedisStateStore, *, limit: int | None, after: str | None
+) -> tuple[list[ScheduleView], str | None]:
+    """Return schedules in the order of their ids, as `Schedules.list` does; and the last one's id
+    if others follow.
+
+    The records of the page alone are read: those of the ids behind ``after``.
+    """
+    found, last = await ScheduleStore(store.base).page(limit=limit, after=after)
+    return _views(store, found), last
+
+
+def _views(store: RedisStateStore, listed: Sequence[StoredSchedule]) -> list[ScheduleView]:
+    """Read what was listed, without what cannot be read."""
+    payloads, attempt = store.base.payloads, store.base.attempt
+
+    def view(found: StoredSchedule) -> ScheduleView:
+        return _view(Schedule.read(found.definition, decode=payloads.as_object), found, None)
+
+    views = [
+        attempt("schedules", f"schedule {found.schedule_id}", b"", partial(view, found))
+        for found in listed
+    ]
+    return [each for each in views if each is not None]
 
 
 def _view(schedule: Schedule, found: StoredSchedule, status: TaskStatus | None) -> ScheduleView:

@@ -109,6 +109,8 @@ QUERIES: dict[str, list[dict[str, Any]]] = {
     "find_tasks": [{}, {"session_id": KEPT, "status": ["FAILED", "PAUSED"]}],
     "list_pauses": [{}, {"session_id": KEPT, "mine": "true"}],
     "list_sessions": [{}, {"limit": "1"}],
+    "list_schedules": [{}, {"limit": "1"}],
+    "list_workers": [{}, {"limit": "1"}],
     "read_timeline": [{}, {"limit": "1"}],
     "forget_session": [{"dry_run": "true"}, {}],
 }

@@ -123,8 +123,15 @@ async def test_pauses_are_listed_to_those_who_see_them(served: Served) -> None:
         assert rest.json()["cursor"] is None
         bad = await http.get("/v1/pauses", params={"after": "AAAA"})
         assert bad.status_code == 400
-    async with served.caller("ann", "steer:*") as http:
-        assert (await http.get("/v1/pauses")).status_code == 403
+    assert await listed("resolve:tag:finance", session_id="s1") == []
+    # As other lists: who may see none of what is listed is refused.
+    for scope in ("steer:*", "read:stream:s0", "write:stream:s/*"):
+        async with served.caller("ann", scope) as http:
+            for path in ("/v1/pauses", "/v1/sessions", "/v1/tasks", "/v1/queues"):
+                assert (await http.get(path)).status_code == 403, (scope, path)
+    async with served.caller("ann", "read:session:s1") as http:
+        for path in ("/v1/pauses", "/v1/tasks"):
+            assert (await http.get(path, params={"session_id": "s2"})).status_code == 403, path
 
 
 async def test_no_answer_holds_a_token_and_a_token_decides_nothing(served: Served) -> None:

@@ -16,6 +16,8 @@ from redis_state import RedisStateStore, errors
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Rate, Schedule, TaskContext
+from redis_state.worker.queue.queue import Queue
+from redis_state.worker.queue.rates import take
 from tests.support.http import gateway
 from tests.support.http.http_gateway import over_http
 from tests.support.processes.pools import queue_of
@@ -157,6 +159,10 @@ async def test_rates_and_the_keys_of_a_queue(store: RedisStateStore) -> None:
         assert (await over.http.rates.list())[odd] == Rate(60, timedelta(minutes=1))
         await over.http.rates.set(odd, None)
         assert list(await over.direct.rates.list()) == ["other"]
+        await take(Queue(store), odd, Rate(5, timedelta(hours=1)), 2)
+        (used,) = await over.http.rates.in_use()
+        assert (used.name, used.rate, used.taken) == (odd, Rate(5, timedelta(hours=1)), 2)
+        assert await over.direct.rates.in_use() == [used]
         odd_ones: list[tuple[Any, Any]] = [("", Rate(1, timedelta(1))), ("a", 5)]
         for odd_one in odd_ones:
             for client in (over.direct, over.http):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -27,13 +28,22 @@ _OLDER = "a day and more"
 async def show_overview(call: PageCall) -> Response:
     """Show the overview."""
     shared, read = call.backstage.overviews, partial(read_overview, call)
-    return call.page("overview.html", **await shared.renew(call.principal, read))
+    return call.page("overview.html", **await shared.renew(await _who_sees_it(call), read))
 
 
 async def show_overview_part(call: PageCall) -> Response:
     """Show the part of the overview that changes, for a page that has the rest."""
     shared, read = call.backstage.overviews, partial(read_overview, call)
-    return call.page("overview_part.html", **await shared.get(call.principal, read))
+    return call.page("overview_part.html", **await shared.get(await _who_sees_it(call), read))
+
+
+async def _who_sees_it(call: PageCall) -> Hashable:
+    """Return what those have in common who see the same overview: their scopes.
+
+    A host's filter may show each of them something else.
+    """
+    services = await call.backstage.services()
+    return call.principal.scopes if services.visible is None else call.principal
 
 
 async def read_overview(call: PageCall) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from starlette.responses import Response
@@ -9,6 +10,7 @@ from starlette.responses import Response
 from redis_state.gateway.auth.principal import Right
 from redis_state.gateway.console.operations import (
     LIST_QUEUES,
+    LIST_RATES,
     LIST_SCHEDULES,
     LIST_WORKERS,
     PAUSE_QUEUE,
@@ -19,16 +21,33 @@ from redis_state.gateway.console.operations import (
 )
 from redis_state.gateway.console.pages import ConsolePage, PageCall
 
+_PAGE = 100
+
 
 async def show_workers(call: PageCall) -> Response:
     """Show the live worker processes."""
-    return call.page("workers.html", **await call.perform(LIST_WORKERS))
+    return call.page("workers.html", **await call.perform(LIST_WORKERS, query=_page_of(call)))
 
 
 async def show_queues(call: PageCall) -> Response:
-    """Show the queues and their limits."""
-    found = await call.perform(LIST_QUEUES)
-    return call.page("queues.html", **found, may=call.principal.everywhere(Right.ADMIN))
+    """Show the queues and their limits, and the rates."""
+    queues, rates = await asyncio.gather(call.perform(LIST_QUEUES), call.perform(LIST_RATES))
+    return call.page(
+        "queues.html",
+        **queues,
+        rates=_rates(rates),
+        may=call.principal.everywhere(Right.ADMIN),
+    )
+
+
+def _rates(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return each rate with what was set, and how it is used now; None for what is not so."""
+    listed = {each["name"]: each for each in found["rates"]}
+    used = {each["name"]: each for each in found["in_use"]}
+    return [
+        {"name": name, "set": listed.get(name), "use": used.get(name)}
+        for name in sorted({*listed, *used})
+    ]
 
 
 async def pause_queue(call: PageCall) -> Response:
@@ -44,8 +63,8 @@ async def resume_queue(call: PageCall) -> Response:
 
 
 async def show_schedules(call: PageCall) -> Response:
-    """Show all schedules."""
-    found: dict[str, Any] = await call.perform(LIST_SCHEDULES)
+    """Show the schedules."""
+    found: dict[str, Any] = await call.perform(LIST_SCHEDULES, query=_page_of(call))
     caller = call.principal
     return call.page(
         "schedules.html",
@@ -53,6 +72,11 @@ async def show_schedules(call: PageCall) -> Response:
         may=caller.everywhere(Right.ADMIN),
         may_submit=caller.everywhere(Right.SUBMIT),
     )
+
+
+def _page_of(call: PageCall) -> dict[str, Any]:
+    after = call.param("after")
+    return {"limit": _PAGE, **({"after": after} if after else {})}
 
 
 async def pause_schedule(call: PageCall) -> Response:

@@ -17,6 +17,7 @@ SUBJECTS = {
     "ann": "admin:*",
     "bob": "resolve:* read:*",
     "rita": "read:*",
+    "rosa": "read:*",
     "fin": "resolve:tag:finance",
     "sam": "read:session:s submit:session:s steer:session:s",
 }

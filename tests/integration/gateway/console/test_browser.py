@@ -19,7 +19,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 pytest.importorskip("playwright", reason="no playwright: pip install playwright")
 
 from redis_state import RedisStateStore
-from redis_state.cli.servers.dev import page_to
+from redis_state.cli.servers.dev_browser import page_to
 from redis_state.gateway import ConsoleOptions, create_gateway
 from redis_state.worker import Schedule, TaskClient, TaskContext
 from tests.integration.gateway.console.conftest import AUTH, KEYS

@@ -7,16 +7,22 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from redis_state import RedisStateStore
 from redis_state.gateway.answers import HttpProblem
+from redis_state.gateway.auth.principal import Principal
 from redis_state.gateway.console import shared
 from redis_state.gateway.console.pages import PageCall
 from redis_state.gateway.console.rendering import write_query
-from redis_state.gateway.console.views import find, history, overview, task
+from redis_state.gateway.console.views import find, history, overview, pool, task
 from redis_state.gateway.console.views.history import ShownRows
 from redis_state.gateway.console.views.live import write_message
 from redis_state.gateway.streaming.reading import read_events
@@ -30,17 +36,21 @@ from redis_state.models import (
 )
 from redis_state.models.attributes import AttributeValue
 from redis_state.scripts import TaskKeys
+from redis_state.stores.base import Base
 from redis_state.stores.sessions.tasks import TaskStore
 from redis_state.testing import eventually
-from redis_state.worker import Schedule
+from redis_state.worker import Rate, Schedule
+from redis_state.worker.observe.registry import WorkerIdentity, WorkerRecord
+from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.job import Job
 from redis_state.worker.queue.queue import Queue
+from redis_state.worker.queue.rates import take
 from redis_state.worker.tasks.new_tasks import NewTasks
 from redis_state.worker.tasks.recorded.journal import Journals
-from tests.integration.gateway.console.conftest import LogIn
-from tests.support.browser.console import Browser, Form
+from tests.integration.gateway.console.conftest import AUTH, KEYS, LogIn
+from tests.support.browser.console import HERE, Browser, Form, Page
 from tests.support.http.event_streams import EventParser
-from tests.support.http.gateway import Served, ends, paused
+from tests.support.http.gateway import Served, ends, gateway_of, paused
 from tests.support.processes.pools import queue_of
 from tests.support.tasks.crash_states import given_up
 
@@ -184,21 +194,14 @@ async def test_a_task_of_any_age_that_fails_is_in_the_last_hour(
     assert [each.rpartition("=")[2] for each in overview.links("/task?")] == ["old", "new"]
 
 
-async def test_tabs_of_one_person_share_what_the_overview_reads(
+async def test_who_has_the_same_scopes_shares_what_the_overview_reads(
     console: Served, log_in: LogIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ann, rita = await log_in("ann"), await log_in("rita")
-    read: list[str] = []
-    every = overview.read_overview
-
-    async def counted(call: PageCall) -> dict[str, Any]:
-        read.append(call.principal.subject)
-        return await every(call)
-
-    monkeypatch.setattr(overview, "read_overview", counted)
+    ann, rita, rosa = [await log_in(each) for each in ("ann", "rita", "rosa")]
+    read = _readers(monkeypatch)
     monkeypatch.setattr(shared, "_SHARED_S", 3600.0)
     # Who has logged in has opened the overview.
-    for browser in (ann, ann, rita):
+    for browser in (ann, ann, rita, rosa):
         assert (await browser.get("/overview-part")).status == 200
     assert read == []
     # A page that is opened shows what is now.
@@ -207,6 +210,72 @@ async def test_tabs_of_one_person_share_what_the_overview_reads(
     monkeypatch.setattr(shared, "_SHARED_S", 0.0)
     await rita.get("/overview-part")
     assert read == ["ann", "rita"]
+    # However many open it at once: one read that had begun, and one behind it for the others.
+    await asyncio.gather(*(each.get() for each in (rita, rosa) for _ in range(10)))
+    assert len(read) <= 4
+
+
+async def test_a_hosts_filter_may_show_each_another_overview(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def visible(principal: Principal, update: StateUpdate) -> StateUpdate | None:
+        hidden = update.update_type is UpdateType.STATUS_CHANGE and principal.subject == "rosa"
+        return None if hidden else update
+
+    monkeypatch.setattr(shared, "_SHARED_S", 3600.0)
+    async with gateway_of(store, auth=AUTH, console=True, visible=visible) as served:
+        await served.client.submit("fail", session_id="s", task_id="f")
+        await ends(served, "s", "f")
+        people = {subject: Browser(served.app) for subject in ("rita", "rosa")}
+        for subject, browser in people.items():
+            await browser.log_in(KEYS[subject])
+        parts = {name: (await each.get("/overview-part")).text for name, each in people.items()}
+        for browser in people.values():
+            await browser.http.aclose()
+    assert "the handler's own reason" in parts["rita"]
+    assert "1 in the last 24 hours" in parts["rosa"]
+    assert "the handler's own reason" not in parts["rosa"]
+
+
+def _readers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return who reads the overview from now on."""
+    read, every = list[str](), overview.read_overview
+
+    async def counted(call: PageCall) -> dict[str, Any]:
+        read.append(call.principal.subject)
+        return await every(call)
+
+    monkeypatch.setattr(overview, "read_overview", counted)
+    return read
+
+
+async def test_an_overview_costs_the_same_however_many_tasks_and_pauses_there_are(
+    console: Served, log_in: LogIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "_MOST", 4)
+    ann, store = await log_in("ann"), console.store
+    sender, sent, costs = store.transport.sender, list[Any](), list[int]()
+    put = type(sender)._put
+
+    def counted(self: Any, *arguments: Any) -> Any:
+        if self is sender:
+            sent.append(arguments)
+        return put(self, *arguments)
+
+    monkeypatch.setattr(type(sender), "_put", counted)
+    for first, behind in ((0, 8), (8, 40)):
+        for number in range(first, behind):
+            await console.client.submit("fail", session_id="s", task_id=f"f{number}")
+            await console.client.submit("ask", session_id="s", task_id=f"a{number}")
+        for number in range(first, behind):
+            await ends(console, "s", f"f{number}")
+            await paused(console, "s", f"a{number}")
+        sent.clear()
+        assert "4+ in the last 24 hours" in (await ann.get()).text
+        costs.append(len(sent))
+    few, many = costs
+    # Not even one command for each of the 64 that came. A page of tasks may take a second round.
+    assert many <= few + 16
 
 
 async def test_pages_of_a_list_go_on_by_cursor(console: Served, log_in: LogIn) -> None:
@@ -219,6 +288,94 @@ async def test_pages_of_a_list_go_on_by_cursor(console: Served, log_in: LogIn) -
     seen = {each for page in (first, second) for each in page.links("/task?")}
     assert len(seen) == 55
     assert not second.links("after=")
+
+
+async def test_lists_of_the_pool_go_on_by_cursor_and_read_their_page(
+    console: Served, log_in: LogIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "_PAGE", 2)
+    ann, sam, store = await log_in("ann"), await log_in("sam"), console.store
+    for name in ("\ud800", "beta", "alpha", "c%", "é-last"):
+        schedule = Schedule(schedule_id=name, handler="echo", session_id="s", cron="0 3 * * *")
+        await console.client.schedules.save(schedule)
+        about = WorkerIdentity(f"worker {name}", ["q"], ["echo"], 1, "")
+        await WorkerRecord(store, about, WorkerStats()).say()
+    read, fetch = list[str](), Base.fetch
+
+    def counted(self: Base, key: str, names: tuple[str, ...] = ()) -> Any:
+        if self is store.base:
+            read.append(key)
+        return fetch(self, key, names)
+
+    monkeypatch.setattr(Base, "fetch", counted)
+    # The pool is a worker too.
+    for path, count in (("/schedules", 5), ("/workers", 6)):
+        link, rows, text = f"/console{path}", list[int](), ""
+        while link:
+            read.clear()
+            page = await ann.follow(link)
+            rows.append(sum(1 for _, named in page.elements if "data-item" in named))
+            assert len(read) == rows[-1]
+            text += page.text
+            link = next(iter(page.links("after=")), "")
+        assert rows == [2, 2, count - 4]
+        at = [text.index(each) for each in ("alpha", "beta", "c%", "é-last")]
+        assert at == sorted(at)
+        assert (await ann.get(path, after="nonsense")).status == 400
+        assert (await sam.get(path)).status == 403
+        # A program that asks for no page has all of them.
+        listed = (await _api(console, path)).json()
+        assert (len(listed[path.strip("/")]), listed["cursor"]) == (count, None)
+
+
+async def _api(console: Served, path: str) -> httpx.Response:
+    headers = {"authorization": f"Bearer {KEYS['ann']}"}
+    transport = httpx.ASGITransport(console.app)
+    async with httpx.AsyncClient(transport=transport, base_url=HERE, headers=headers) as http:
+        return await http.get(f"/v1{path}")
+
+
+async def test_rates_are_shown_with_what_is_used_of_them(console: Served, log_in: LogIn) -> None:
+    ann, sam = await log_in("ann"), await log_in("sam")
+    assert "No rate was set, and none is used now." in (await ann.get("/queues")).text
+    hour, queue = timedelta(hours=1), Queue(console.store)
+    await console.client.rates.set("<b>model</b>", Rate(30, hour))
+    await console.client.rates.set("unused", Rate(2, hour))
+    await take(queue, "<b>model</b>", Rate(60, hour), 4)
+    await take(queue, "search", Rate(10, hour), 10)
+    await take(queue, "search", Rate(10, hour), 5)
+    page = await ann.get("/queues")
+    assert "<b>model</b> 30 in 1 h 4 of 30 in 1 h 0 s" in page.text
+    assert "search what the code gives 15 of 10 in 1 h 36 min" in page.text
+    assert "unused 2 in 1 h - -" in page.text
+    assert (await sam.get("/queues")).status == 403
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/task/more", "/decide", "/static/none.js", "/<b>x"])
+async def test_a_wrong_path_below_the_console_is_a_page_for_a_browser(
+    console: Served, path: str
+) -> None:
+    mounted = Starlette(routes=[Mount("/agents", console.app)])
+    for app, mount in ((console.app, ""), (mounted, "/agents")):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url=HERE) as http:
+            shown = await http.get(
+                f"{mount}/console{path}", headers={"accept": "text/html,*/*;q=0.8"}
+            )
+            assert (shown.status_code, shown.headers["content-type"]) == (
+                404,
+                "text/html; charset=utf-8",
+            )
+            page = Page(shown)
+            assert "there is no such page" in page.text
+            assert path.strip("/") not in page.source
+            assert page.links() == ["#main", f"{mount}/console"]
+            assert "default-src 'none'" in shown.headers["content-security-policy"]
+            # Programs get JSON, and other paths are no pages.
+            for asked, accept in ((f"/console{path}", "*/*"), ("/v1/none", "text/html")):
+                other = await http.get(f"{mount}{asked}", headers={"accept": accept})
+                assert other.status_code == 404
+                assert other.json()["error"]["code"] == "not_found"
 
 
 async def test_the_pool_is_shown_and_paused(console: Served, log_in: LogIn) -> None:

@@ -17,6 +17,7 @@ from redis_state.errors import InvalidField
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Rate, TaskClient, TaskContext
+from redis_state.worker.queue import rates
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.queue.rates import take
 from tests.processes.callers.take_rates import note
@@ -54,6 +55,28 @@ async def test_a_rate_that_was_set_holds_for_handlers_until_it_is_taken_away(
         third = await client.submit("call", session_id=SESSION)
         assert await client.result(SESSION, third, timeout_s=60) == "taken"
         await client.cancel(SESSION, second)
+
+
+async def test_rates_that_are_used_say_how_much_is_taken_and_how_long_the_next_one_waits(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, hourly = Queue(store), Rate(10, timedelta(hours=1))
+    async with TaskClient(store) as client:
+        assert await client.rates.in_use() == []
+        await client.rates.set("set", Rate(4, timedelta(hours=1)))
+        assert await client.rates.in_use() == []
+        for name, cost in (("code", 3), ("code", 4), ("set", 10), ("full", 10), ("full", 5)):
+            await take(queue, name, hourly, cost)
+        code, full, by_set = await client.rates.in_use()
+        assert (code.name, code.rate, code.taken, code.wait_s) == ("code", hourly, 7, 0)
+        # It was taken by the rate that was set, all of it.
+        assert (by_set.name, by_set.rate.limit, by_set.taken) == ("set", 4, 4)
+        # Who waits has a place of its own: one comes in each 6 minutes.
+        assert (full.name, full.taken) == ("full", 15)
+        assert 30 * 60 < full.wait_s <= 36 * 60
+        # Those that are used up for longest.
+        monkeypatch.setattr(rates, "_MOST_USED", 2)
+        assert [each.name for each in await client.rates.in_use()] == ["full", "set"]
 
 
 async def test_a_place_that_comes_later_than_a_task_is_kept_for_is_waited_for_in_parts(
