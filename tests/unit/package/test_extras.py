@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import csv
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distributions, requires
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
 import pytest
@@ -82,24 +81,8 @@ def _distributions(extras: str) -> set[str]:
     return found
 
 
-# These read files of packages, or evaluate what they say: once for all tests.
-@cache
-def _owners() -> dict[str, set[str]]:
-    """Map each top-level name to the packages that have it, as `packages_distributions` does.
-
-    That makes a path of each of their files, which takes a hundred times as long.
-    """
-    owners: dict[str, set[str]] = {}
-    for package in distributions():
-        named = (package.read_text("top_level.txt") or "").split()
-        for name in named or _top_level(package.read_text("RECORD") or ""):
-            owners.setdefault(name, set()).add(_canonical(package.metadata["Name"]))
-    return owners
-
-
-def _top_level(record: str) -> set[str]:
-    paths = (row[0] for row in csv.reader(record.splitlines()) if row)
-    return {path.partition("/")[0].removesuffix(".py") for path in paths if path.endswith(".py")}
+# These read files of packages, and evaluate what each says of its extras: once for all tests.
+_owners = cache(packages_distributions)
 
 
 @cache
@@ -185,7 +168,7 @@ def _missing(extras: str, entries: Iterable[str]) -> dict[str, str]:
             continue
         if module.startswith(OURS):
             continue  # what a module of ours has, not a module
-        names = owners.get(module.split(".")[0])
+        names = {_canonical(owner) for owner in owners.get(module.split(".")[0], ())}
         if names and not names & have:
             missing[module] = importer
     return missing
