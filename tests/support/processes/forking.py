@@ -1,7 +1,7 @@
 """The fork server: it imports the packages when it starts, and forks a process for each request.
 
 ``python -m tests.support.processes.forking <number>`` serves the listening socket of that number
-until its standard input ends. Arguments of pytest may follow: then it imports the tests that they
+until its standard input ends. Arguments of pytest may follow: then it collects the tests that they
 name, for processes that run tests (`tests/support/processes/nursery.py`).
 
 Each request is a connection: it brings the three standard streams and a JSON document, and gets two
