@@ -69,6 +69,13 @@ BETWEEN = 6
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+class _Silent:
+    """What pytest asks for how wide and how colourful a failure is shown."""
+
+    def __init__(self, reporter: Any) -> None:
+        self._tw = reporter._tw
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Give pytest-randomly and xdist our defaults, where they are there and got no others."""
@@ -84,6 +91,20 @@ def pytest_configure(config: pytest.Config) -> None:
         # One for all processes of xdist, which do not have this option themselves. A run of tests
         # inside a test has that of the run around it.
         config.add_cleanup(forkserver.launch())
+
+
+@pytest.hookimpl(specname="pytest_configure", trylast=True)
+def pytest_let_one_process_print(config: pytest.Config) -> None:
+    """Take pytest's reporter from a process of xdist: nobody reads what it would print."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if hasattr(config, "workerinput") and reporter is not None:
+        config.pluginmanager.unregister(reporter)
+        config.pluginmanager.register(_Silent(reporter), "terminalreporter")
+
+
+def pytest_collection(session: pytest.Session) -> bool | None:
+    """Collect nothing again that the process has collected from which this one was forked."""
+    return nursery.take_over(session) or None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -139,7 +160,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
-    """Import the tests once for all processes, unless what is imported is measured."""
+    """Collect the tests once for all processes, unless what is imported is measured."""
     if config.getoption("numprocesses", None) and not config.getoption("cov_source", None):
         nursery.raise_processes(config, specs)
 

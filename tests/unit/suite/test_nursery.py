@@ -1,4 +1,4 @@
-"""The processes of xdist are forked from one that has imported the tests."""
+"""The processes of xdist are forked from one that has collected the tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,12 @@ def note(name, *line):
 note("imported", os.getpid())
 
 
-@pytest.mark.parametrize("number", range(8))
+def named(number):
+    note("collected", os.getpid())
+    return f"number {number}"
+
+
+@pytest.mark.parametrize("number", range(8), ids=named)
 def test_each_waits_for_the_other_process(number):
     note("ran", os.getpid(), os.environ["PYTEST_XDIST_WORKER"])
     deadline = time.monotonic() + 60
@@ -46,6 +51,29 @@ def test_that_fails():
 
 def test_that_dies():
     os._exit(3)
+"""
+# In a folder, whose hooks and fixtures a process knows that did not collect it.
+BELOW = """
+def test_below(own, pytestconfig, request):
+    assert own == request.node.name
+    assert pytestconfig is request.config and pytestconfig.workerinput
+"""
+CONFTEST = """
+import pytest
+
+
+def pytest_runtest_setup(item):
+    item.own = item.name
+
+
+@pytest.fixture
+def own(request):
+    return request.node.own
+"""
+SKIPPED = """
+import pytest
+
+pytest.skip("there is no such host", allow_module_level=True)
 """
 
 
@@ -63,18 +91,37 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_tests_are_imported_once_and_run_by_processes_of_their_own(tmp_path: Path) -> None:
-    (tmp_path / "test_forked.py").write_text(TESTS)
+def test_tests_are_collected_once_and_run_by_processes_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    for name, text in (
+        ("test_forked.py", TESTS),
+        ("test_skipped.py", SKIPPED),
+        ("below/conftest.py", CONFTEST),
+        ("below/test_below.py", BELOW),
+    ):
+        (tmp_path / name).write_text(text)
     ran = children.run(command(tmp_path), capture_output=True, text=True, env=importing())
     imported = (tmp_path / "imported").read_text().split()
+    collected = (tmp_path / "collected").read_text().split()
     rows = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
     assert len(imported) == 1, ran.stdout
+    assert set(collected) == set(imported)
     assert "assert (1 + 1) == 3" in ran.stdout
     assert "crashed while running" in ran.stdout
-    assert "2 failed, 8 passed" in ran.stdout
+    assert "2 failed, 9 passed, 1 skipped" in ran.stdout
     # One more if the process that died had not run all of its tests.
     assert len({worker for _, worker in rows}) == len({pid for pid, _ in rows}) >= 2
     assert not {pid for pid, _ in rows} & set(imported)
+
+
+@pytest.mark.timeout(300)
+def test_a_file_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
+    (tmp_path / "test_forked.py").write_text(TESTS)
+    (tmp_path / "test_broken.py").write_text("import nothing_of_this_name")
+    ran = children.run(command(tmp_path), capture_output=True, text=True, env=importing())
+    assert "No module named 'nothing_of_this_name'" in ran.stdout
+    assert "1 error" in ran.stdout
+    assert ran.returncode != 0
 
 
 @pytest.mark.timeout(300)
