@@ -195,6 +195,8 @@ def every_process_ends_with_its_test(request: pytest.FixtureRequest) -> Iterator
     """Kill what a test leaves that has failed or timed out; one that passes may leave nothing."""
     yield
     left = children.end_all()
+    request.node.user_properties += children.counted.items()
+    children.counted.clear()
     assert not left or request.node.stash[HAS_FAILED], f"left running: {left}"
 
 

@@ -3,8 +3,8 @@
     .venv/bin/python tools/hosts.py [--write] [REPORT.xml...]
 
 prints for each host the lines of its adapter and the number of its test functions. With reports of
-pytest (`--junitxml`) it prints how many of its tests passed, and what the kit of conformance found,
-which `make test-full` runs.
+pytest (`--junitxml`) it prints how many of its tests passed, how many processes these started and
+killed, and what the kit of conformance found, which `make test-full` runs.
 `--write` writes lines and tests into the table. `tests/guide/test_hosts.py` checks the table.
 """
 
@@ -25,6 +25,8 @@ HOME = ROOT / "redis_state" / "integrations"
 PAGE = ROOT / "docs" / "guides" / "which-store.md"
 # What a test of the kit records is named so, with its row behind.
 RECORDED = "host "
+# What each test has of its processes, see `tests/support/processes/children.py`.
+PROCESSES = ("processes", "killed")
 # Cells of a row, the first behind its first line.
 _LINES, _TESTS = 5, 6
 _CELLS = 7
@@ -123,7 +125,7 @@ def written(page: str) -> str:
 
 
 def outcomes(reports: Iterable[Path]) -> tuple[dict[str, Counter[str]], dict[str, str]]:
-    """Read reports: of each host how many tests passed, failed and were skipped; the kit's rows."""
+    """Read reports: outcomes and processes of each host's tests, by name; the kit's rows."""
     found = {host.row: Counter[str]() for host in HOSTS}
     recorded: dict[str, str] = {}
     for report in reports:
@@ -132,14 +134,21 @@ def outcomes(reports: Iterable[Path]) -> tuple[dict[str, Counter[str]], dict[str
             outcome = next(
                 (_OUTCOMES[part.tag] for part in case if part.tag in _OUTCOMES), "passed"
             )
-            for host in HOSTS:
-                if any(place.startswith(f"tests/{tests}") for tests in host.tests):
-                    found[host.row][outcome] += 1
+            of = [found[host.row] for host in HOSTS if _is_test_of(host, place)]
+            for counts in of:
+                counts[outcome] += 1
             for each in case.iter("property"):
                 name = each.get("name", "")
+                if name in PROCESSES:
+                    for counts in of:
+                        counts[name] += int(each.get("value", "0"))
                 if name.startswith(RECORDED) and outcome == "passed":
                     recorded[name.removeprefix(RECORDED)] = each.get("value", "")
     return found, recorded
+
+
+def _is_test_of(host: Host, place: str) -> bool:
+    return any(place.startswith(f"tests/{tests}") for tests in host.tests)
 
 
 def _test_files(host: Host) -> Iterator[Path]:

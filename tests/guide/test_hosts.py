@@ -69,8 +69,11 @@ def test_a_report_is_read_by_host(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     report.write_text(
         "<testsuites><testsuite>"
-        '<testcase classname="tests.hosts.test_crewai" name="a" />'
-        '<testcase classname="tests.hosts.test_crewai" name="b"><failure /></testcase>'
+        '<testcase classname="tests.hosts.test_crewai" name="a"><properties>'
+        '<property name="processes" value="2" /><property name="killed" value="1" />'
+        "</properties></testcase>"
+        '<testcase classname="tests.hosts.test_crewai" name="b"><properties>'
+        '<property name="processes" value="3" /></properties><failure /></testcase>'
         '<testcase classname="tests.hosts.test_crewai_example" name="c"><skipped /></testcase>'
         '<testcase classname="tests.integration.conformance.test_conformance" name="d"><properties>'
         '<property name="host [LangGraph]" value="12 of 12, 17 processes, 5 killed" />'
@@ -78,6 +81,6 @@ def test_a_report_is_read_by_host(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     found, recorded = outcomes([report])
-    assert found["[CrewAI]"] == Counter(passed=1, failed=1, skipped=1)
+    assert found["[CrewAI]"] == Counter(passed=1, failed=1, skipped=1, processes=5, killed=1)
     assert not found["[ASAP]"]
     assert recorded == {"[LangGraph]": "12 of 12, 17 processes, 5 killed"}

@@ -16,6 +16,7 @@ from redis_state.testing import eventually
 from tests.hosts import real
 from tests.hosts.links import CALLERS, dying_links
 from tests.support.processes import children
+from tests.support.samples import HOST_IDS
 from tests.support.servers.faults import Proxy, start_process
 from tests.support.servers.rollback import rolling_back
 
@@ -26,8 +27,6 @@ from redis_state.integrations.agent_framework import (  # noqa: E402
     RedisStateCheckpointStorage,
     RedisStateHistoryProvider,
 )
-
-ODD = ["a b", "}{", "ü/\n:*", "x" * 400, "{s}", "%"]
 
 
 class Unknown:
@@ -46,7 +45,7 @@ async def left(store: RedisStateStore) -> list[bytes]:
     return [key async for some in scan for key in some if b":call:" not in key]
 
 
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("odd", HOST_IDS)
 async def test_a_checkpoint_comes_back_whole_and_leaves_nothing(
     store: RedisStateStore, odd: str
 ) -> None:
@@ -290,7 +289,7 @@ async def test_what_could_not_be_loaded_is_not_saved(store: RedisStateStore) -> 
     assert isinstance((await allowing.load("c")).state["k"], Unknown)
 
 
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("odd", HOST_IDS)
 async def test_messages_come_back_in_order_and_leave_nothing(
     store: RedisStateStore, odd: str
 ) -> None:

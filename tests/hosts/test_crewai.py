@@ -16,6 +16,7 @@ from redis_state.errors import InvalidField, PayloadUnreadable
 from tests.hosts import real
 from tests.hosts.links import CALLERS, dying_links
 from tests.support.processes import children
+from tests.support.samples import HOST_IDS
 from tests.support.servers.faults import run_python, start_process
 from tests.support.servers.rollback import rolling_back
 
@@ -23,8 +24,6 @@ crewai: Any = real.load("crewai.flow.flow")
 feedback: Any = real.load("crewai.flow.async_feedback.types")
 
 from redis_state.integrations.crewai import RedisStateFlowPersistence  # noqa: E402
-
-ODD = ["a b", "}{", "ü/\n:*", "x" * 400, "{s}", "%"]
 
 
 def persistence_of(settings: Settings, **options: Any) -> Any:
@@ -71,7 +70,7 @@ async def test_a_state_that_contains_itself_is_refused(settings: Settings) -> No
         persistence_of(settings).save_state("f", "begin", state)
 
 
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("odd", HOST_IDS)
 async def test_a_state_and_what_it_waits_for_come_back(
     settings: Settings, store: RedisStateStore, odd: str
 ) -> None:

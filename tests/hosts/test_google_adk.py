@@ -22,7 +22,7 @@ from redis_state.errors import (
 from tests.hosts import real
 from tests.hosts.links import CALLERS, dying_links
 from tests.support.processes import children
-from tests.support.samples import changed
+from tests.support.samples import HOST_IDS, changed
 from tests.support.servers.command_proxy import CommandProxy
 from tests.support.servers.faults import Proxy, start_process
 from tests.support.servers.leaving import Leaving
@@ -38,8 +38,6 @@ genai: Any = real.load("google.genai.types")
 
 from redis_state.integrations.google_adk import RedisStateSessionService  # noqa: E402
 
-ODD = ["a b", "}{", "ü/\n:*", "x" * 400, "{s}", "%", "a:b"]
-
 
 def event_of(delta: dict[str, Any] | None = None, **more: Any) -> Any:
     """Make an event."""
@@ -51,7 +49,7 @@ def service(store: RedisStateStore) -> Any:
     return RedisStateSessionService(store)
 
 
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("odd", HOST_IDS)
 async def test_a_session_comes_back_whole_under_any_ids(service: Any, odd: str) -> None:
     place = {"app_name": odd, "user_id": odd}
     state = {"n": 1, "app:a": [1.5, None], "user:u": {"é": "\U0001f600"}, "temp:t": 1}

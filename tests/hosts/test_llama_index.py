@@ -18,6 +18,7 @@ from redis_state.testing import eventually
 from tests.hosts import real
 from tests.hosts.links import CALLERS, dying_links
 from tests.support.processes import children
+from tests.support.samples import HOST_IDS
 from tests.support.servers.faults import start_process
 from tests.support.servers.rollback import rolling_back
 
@@ -26,8 +27,6 @@ protocol: Any = real.load("llama_agents.client.protocol.serializable_events")
 workflow_events: Any = real.load("workflows.events")
 
 from redis_state.integrations.llama_index import RedisStateWorkflowStore  # noqa: E402
-
-ODD = ["a b", "}{", "ü/\n:*", "x" * 400, "{s}", "%"]
 
 
 def handler_of(handler_id: str, **more: Any) -> Any:
@@ -51,7 +50,7 @@ async def ids(workflows: Any, **query: Any) -> list[str]:
     return [each.handler_id for each in await workflows.query(theirs.HandlerQuery(**query))]
 
 
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("odd", HOST_IDS)
 async def test_all_of_a_handler_comes_back_and_leaves_with_it(
     workflows: Any, store: RedisStateStore, odd: str
 ) -> None:

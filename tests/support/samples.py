@@ -53,6 +53,12 @@ ODD_IDS = (
     LONG_ID + "y",
 )
 
+# Ids of sessions, flows, handlers and checkpoints that a host's user may choose.
+HOST_IDS = (
+    *("a b", "}{", "{s}", "{", "%", "a:b", "ü/\n:*", "\0", "a\0b", "\U0001f642", "e\u0301"),
+    *("x" * 500, "\U0001f642" * 500),
+)
+
 
 class Opaque:
     """Something that JSON cannot hold and that cannot even say what it is."""

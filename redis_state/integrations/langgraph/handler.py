@@ -26,11 +26,11 @@ rejection fails the task.
 **Events.** An event's key is made of its mode, its content, and the checkpoint that its step began
 with. It also has how often the content came in that step. A step that is repeated after a crash
 publishes what is not published yet. LangGraph yields the results of finished nodes again when it
-resumes, so none of `updates` is lost. Values have the key of the checkpoint that they are of. It
-yields those of a checkpoint again too, but not the last. So those are published at the end, from
-the thread. The values of an input are left out: only a resume yields them. Interrupts are not
-yielded again. They are published where their pauses are opened, of the whole graph, from the
-thread.
+resumes, so none of `updates` is lost. Texts of `messages` are joined: see `messages.py`. Values
+have the key of the checkpoint that they are of. LangGraph yields those of a checkpoint again too,
+but not the last. So those are published at the end, from the thread. The values of an input are
+left out: only a resume yields them. Interrupts are not yielded again. They are published where
+their pauses are opened, of the whole graph, from the thread.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ from redis_state.integrations.langgraph.breakpoints import (
     questions,
 )
 from redis_state.integrations.langgraph.built import Build, BuiltGraph
+from redis_state.integrations.langgraph.messages import MessageTexts
 from redis_state.integrations.langgraph.nodes import graph_scope
 from redis_state.integrations.langgraph.saver import RedisSaver
 from redis_state.integrations.langgraph.waiting import BusyThreads, task_name
@@ -122,8 +123,8 @@ def graph_handler(
     `Interrupt` that returns them. A breakpoint is one whose value is the pause's payload.
 
     All these functions may be async. ``stream_mode`` names the events that are published, as
-    PROGRESS updates ``{"graph": mode, "namespace": [...], "data": ...}``. The task's result is the
-    values of the graph's state.
+    PROGRESS updates ``{"graph": mode, "namespace": [...], "data": ...}``. Tokens of `messages` are
+    joined. The task's result is the values of the graph's state.
 
     Tasks of one thread run one at a time. ``submit(in_turn=True, on_busy=...)`` says what a second
     one does: see `docs/guides/limits.md`. Errors: InvalidField.
@@ -196,6 +197,7 @@ class GraphRun:
         }
         self._options = options
         self._context = options.context
+        self._messages = MessageTexts(ctx)
         self._has_breakpoints = has_breakpoints(graph)
         # Keys of the pauses that earlier runs have opened, and the breakpoints of this one.
         self._opened: set[str] = set()
@@ -327,7 +329,6 @@ class GraphRun:
 
     async def _stream(self, given: Any, **options: Any) -> None:
         """Run the graph, and publish its events."""
-        events = _Events(self._ctx)
         stream = self._graph.astream(
             given,
             self._config,
@@ -338,7 +339,8 @@ class GraphRun:
             **options,
         )
         # A run that ends at an event stops its nodes before it gives the thread up.
-        async with aclosing(stream):
+        async with self._messages, aclosing(stream):
+            events = _Events(self._ctx, self._messages)
             async for namespace, mode, chunk in stream:
                 await events.publish(namespace, mode, chunk)
 
@@ -346,14 +348,14 @@ class GraphRun:
         return (await self._newest_and_own())[0]
 
     async def _newest_and_own(self) -> tuple[str | None, bool]:
-        config = RunnableConfig(configurable={"thread_id": self._thread_id})
-        found = await self._saver.aget_tuple(config)
-        newest = found.checkpoint["id"] if found else None
+        # Without the values: a long conversation is read where LangGraph needs it.
+        about = self._saver._checkpoints.about  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this package
+        found = await about(RunnableConfig(configurable={"thread_id": self._thread_id}))
+        newest = found.id if found else None
         while found is not None:
-            metadata = cast("Mapping[str, Any]", found.metadata)
-            if metadata.get("source") != "update" or found.parent_config is None:
-                return newest, metadata.get("run_id") == self._name
-            found = await self._saver.aget_tuple(found.parent_config)
+            if found.metadata.get("source") != "update" or found.parent is None:
+                return newest, found.metadata.get("run_id") == self._name
+            found = await about(found.parent)
         return newest, False
 
     async def _state(self) -> StateSnapshot:
@@ -366,8 +368,9 @@ class GraphRun:
 class _Events:
     """The events of a stretch of a graph, each under a key that a repetition has too."""
 
-    def __init__(self, ctx: TaskContext) -> None:
+    def __init__(self, ctx: TaskContext, messages: MessageTexts) -> None:
         self._ctx = ctx
+        self._messages = messages
         self._step: dict[tuple[str, ...], str] = {}
         self._seen: Counter[bytes] = Counter()
         # Values are those of the checkpoint that comes next. None comes where the graph stops.
@@ -375,7 +378,13 @@ class _Events:
 
     async def publish(self, namespace: tuple[str, ...], mode: str, chunk: Any) -> None:
         """Publish an event of a mode that is wanted. Errors: TaskCancelled."""
+        if mode == "messages":
+            step = self._step.get(namespace, "")
+            if await self._messages.add(step, namespace, chunk):
+                return
+        await self._messages.flush()
         if mode == "checkpoints":
+            await self._messages.end(namespace)
             # A graph without other events is cancelled between two steps.
             await self._ctx.checkpoint()
             if not namespace:

@@ -256,7 +256,7 @@ async def test_a_graph_without_events_is_cancelled_between_two_steps(
 
 async def test_an_id_of_a_session_may_be_any_text(store: RedisStateStore) -> None:
     async with pool(store, {"g": graph_handler(counting)}) as client:
-        for session in ("\ud800", "a\nb:{}", "e\u0301" * 200):
+        for session in ("\ud800", "a\nb:{}", "e\u0301" * 200, "a\0b", "\U0001f642" * 500):
             task = await client.submit("g", {"log": ["x"]}, session_id=session)
             result = await client.result(session, task, timeout_s=20)
             assert len(result["log"]) == 4

@@ -490,3 +490,32 @@ async def test_two_processes_a_kill_and_eight_deciders_give_one_effect(
     values = [len(each["data"]["log"]) for each in events if each["graph"] == "values"]
     # The question is an event of its own, with the values that it was asked at.
     assert values == [*range(1, 10), 9, 10]
+
+
+class ReadingSaver(RedisSaver):
+    """A saver that counts how often a checkpoint is read whole."""
+
+    reads: Counter[str]
+
+    async def aget_tuple(self, config: Any) -> Any:
+        """Read a checkpoint."""
+        self.reads[config["configurable"]["thread_id"]] += 1
+        return await super().aget_tuple(config)
+
+
+async def test_a_task_reads_the_values_of_its_thread_where_langgraph_needs_them(
+    store: RedisStateStore,
+) -> None:
+    reads: Counter[str] = Counter()
+
+    def build(saver: Any) -> Any:
+        saver.__class__ = ReadingSaver
+        saver.reads = reads
+        return counting(saver, steps=1)
+
+    async with pool(store, {"g": graph_handler(build)}) as client:
+        for _ in range(3):
+            task = await client.submit("g", {"log": ["x"]}, session_id=SESSION)
+            await client.result(SESSION, task)
+    # Where the graph begins, and its state at the end: a long conversation is unpacked twice.
+    assert reads == {SESSION: 2 * 3}

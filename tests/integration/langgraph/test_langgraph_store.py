@@ -24,7 +24,7 @@ from tests.support.processes.forkserver import ForkedProcess
 from tests.support.scripts.replies import ask
 from tests.support.servers.faults import start_process
 
-ODD = ["", "a:b", "%", "{a}", "\0", "\0\0", "ä\ud800", "*?[x]", "x" * 500]
+ODD = ["", "a:b", "%", "{a}", "\0", "\0\0", "ä\ud800", "*?[x]", "\U0001f642", "x" * 500]
 
 
 def _plain(items: Any) -> list[Any]:

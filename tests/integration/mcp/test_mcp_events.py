@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 pytest.importorskip("arq", reason="needs the worker extra")
@@ -144,6 +144,7 @@ async def test_what_is_stored_is_sealed_and_has_a_lifetime(settings: Settings) -
 TEXTS = st.text(max_size=30)
 
 
+@example(stream="{s}" + "\0" * 500, session="\U0001f642}{" * 300, value=None)
 @given(
     stream=TEXTS.filter(bool),
     session=TEXTS.filter(bool),

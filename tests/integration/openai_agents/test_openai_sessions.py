@@ -38,12 +38,10 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskContext, TaskHandedBack
 from tests.support.agents.openai_agents import QUIET, agent_of, call, scripted
 from tests.support.processes.pools import SESSION, becomes, pool
-from tests.support.samples import changed
+from tests.support.samples import HOST_IDS, changed
 from tests.support.servers.command_proxy import CommandProxy
 
 pytestmark = pytest.mark.worker
-
-ODD = ["a b", "}{", "ü/\n:*", "x" * 400, "{s}"]
 
 
 def said(text: str) -> Any:
@@ -77,7 +75,7 @@ def wrapped(session: Session) -> Session:
 async def test_items_come_back_in_order_and_are_taken_from_the_end(
     store: RedisStateStore,
 ) -> None:
-    await asyncio.gather(*(used(store, session_id) for session_id in ODD))
+    await asyncio.gather(*(used(store, session_id) for session_id in HOST_IDS))
 
 
 async def used(store: RedisStateStore, session_id: str) -> None:

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import Any, Protocol
 
 # The group of each process that was started and not ended here; its leader's id is its own.
 _groups: set[int] = set()
+# Forked in this test, and killed by it on purpose: `tools/hosts.py` adds them up.
+counted: Counter[str] = Counter()
 # Killed processes are gone at once: this only ends a wait for what the kernel cannot end.
 _GONE_S = 30.0
 
@@ -85,6 +88,7 @@ async def start(*command: Word, **options: Any) -> asyncio.subprocess.Process:
 
 def adopt(pid: int) -> None:
     """Have a process that leads a group end with the test."""
+    counted["processes"] += 1
     _groups.add(pid)
 
 

@@ -136,6 +136,7 @@ class ForkedProcess:
     def send_signal(self, number: int) -> None:
         """Send a signal, if it has not ended."""
         if self.returncode is None:
+            children.counted["killed"] += number == signal.SIGKILL
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -24,6 +24,7 @@ from redis_state.integrations.langgraph.threads.reading import config_of, reader
 from redis_state.integrations.langgraph.threads.stored.places import (
     checked_id,
     is_whole,
+    split_place,
     target_of,
     value_name,
 )
@@ -31,6 +32,14 @@ from redis_state.integrations.langgraph.threads.stored.rows import Head, Rows, l
 from redis_state.integrations.langgraph.threads.stored.tails import StoredValue
 from redis_state.integrations.langgraph.threads.threads import Threads
 from redis_state.transport.key_text import escape
+
+
+class About(NamedTuple):
+    """What a checkpoint is: its id, its metadata, and the config of its parent."""
+
+    id: str
+    metadata: Mapping[str, Any]
+    parent: RunnableConfig | None
 
 
 class Checkpoints:
@@ -127,6 +136,17 @@ class Checkpoints:
         if target.checkpoint_id is None:
             self._threads.newest.forget_thread(target.thread_id)
         return None
+
+    async def about(self, config: RunnableConfig) -> About | None:
+        """Return what a checkpoint is, or the newest of its namespace, without its values."""
+        target = target_of(config)
+        found = await self._threads.row(target.thread_id, target.place)
+        if found is None:
+            return None
+        head, _, metadata = self._rows.read_row(found[1], of=f"thread {target.thread_id!r}")
+        namespace, id_ = target.namespace or "", split_place(found[0])[1]
+        parent = config_of(target.thread_id, namespace, head.parent) if head.parent else None
+        return About(id_, metadata, parent)
 
     async def delta_history(
         self, config: RunnableConfig, channels: Sequence[str]

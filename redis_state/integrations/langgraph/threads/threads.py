@@ -198,6 +198,14 @@ class Threads:
         high = f"({scope}{before}" if before else f"({scope[:-1]};"
         return await self._page(thread_id, high, f"[{scope}", size)
 
+    async def row(self, thread_id: str, place: bytes) -> tuple[bytes, bytes] | None:
+        """Read a place and its row, without the values of its channels; None if it is not there."""
+        at = place.decode()
+        newest = at.endswith(":")
+        high, low = (f"({at[:-1]};", f"[{at}") if newest else (f"[{at}", f"[{at}")
+        page = await self._page(thread_id, high, low, 1)
+        return page[0] if page and page[0][1] else None
+
     async def all_of(self, thread_id: str, scope: str) -> list[tuple[bytes, bytes]]:
         """List all places and rows of a namespace, the lowest id first; a row may be gone."""
         found: list[tuple[bytes, bytes]] = []

@@ -89,22 +89,29 @@ class Texts:
         self, entry: str, kind: UpdateType, content: dict[str, Any], *, ended: bool
     ) -> None:
         """Publish a row, and note in the journal how far its text is. Errors: LeaseLost."""
+        note = (content["generation"], content["part"], ended)
+        await self.append(entry, kind, content, note)
+
+    async def append(
+        self, entry: str, kind: UpdateType, content: dict[str, Any], note: tuple[str, int, bool]
+    ) -> None:
+        """Append a row under the id that its note gives it, and keep that. Errors: LeaseLost."""
         started, state = self.started, self.started.state
-        generation, part = content["generation"], content["part"]
+        named, number, _ = note
         update = StateUpdate(
             session_id=state.session_id,
             task_id=state.task_id,
             trace_id=state.trace_id,
-            update_id=codec.fingerprint("text", started.secret, entry, generation, part),
+            update_id=codec.fingerprint("text", started.secret, entry, named, number),
             update_type=kind,
             content=content,
         )
-        self._known[entry] = (generation, part, ended)
+        self._known[entry] = note
         reply = await self.store.base.scripts.emit_update(
             self.keys,
             announcement(self.store, update, run=started.held.epoch),
             mark=started.replay.mark,
-            lane=LaneState(entry, codec.encode([generation, part, ended])),
+            lane=LaneState(entry, codec.encode(list(note))),
         )
         what = f"task {state.task_id!r}"
         started.replay.learn(reply, 0, f"update:{update.update_id}", what=what)
