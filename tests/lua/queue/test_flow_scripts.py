@@ -379,13 +379,14 @@ async def test_a_claim_that_others_end_gives_back_what_it_took_unless_its_task_h
         if how == "waits":
             payload = job_payload(keys, "a", runs=runs)
             await scripts.queue_job(keys.queue("q"), payload=payload, job=job)
-        done = {"patience_ms": 0, "retired": int(claimed)}
-        found = await ensure_job(scripts, keys, "a", key="k", runs=runs, **done)
+        found = await ensure_job(
+            scripts, keys, "a", key="k", runs=runs, patience_ms=0, retired=int(claimed)
+        )
         assert found == ("WAITS" if how == "waits" else "RELEASED")
     else:
         name = queued_job(keys, "a").id.rpartition(":")[0]
         # Of a task that is gone nobody knows.
-        record = (None, None) if how == "gone" else (1, int(begun))
+        record: tuple[int | None, int | None] = (None, None) if how == "gone" else (1, int(begun))
         for ended in (1, 0):
             reply = await scripts.drop_claims(
                 keys.queue("q"), before_ms=await clock_ms(scripts), tasks=[(name, *record)]
