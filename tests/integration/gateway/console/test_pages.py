@@ -447,7 +447,7 @@ async def test_dead_letters_are_shown_and_changed_page_by_page(
     assert "1 would" in would.text
     assert "1 done" in (await ann.send(would.form("/dead/change"))).text
     assert [each.task_id for each in await console.client.dead()] == [dead[2], dead[1]]
-    assert (await ann.get("/dead?after=nonsense")).status == 422
+    assert (await ann.get("/dead", after="nonsense")).status == 400
 
 
 async def test_dead_letters_are_listed_and_changed_after_a_dry_run(
