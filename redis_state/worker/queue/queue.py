@@ -170,7 +170,7 @@ class Queue:
     ) -> None:
         """End what is left of the claims of tasks that had ended at that time, or waited for more.
 
-        With each task comes what its record said then, None for one that is gone: what was parked
+        With each task comes its record as it was read then, None for one that is gone: what was parked
         before that goes too.
         """
         tag = self._keys.jobs_tag
