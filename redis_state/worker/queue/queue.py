@@ -170,8 +170,8 @@ class Queue:
     ) -> None:
         """End what is left of the claims of tasks that had ended at that time, or waited for more.
 
-        With each task comes its record as it was read then, None for one that is gone: what was parked
-        before that goes too.
+        With each task comes its record as it was read then, None for one that is gone: what was
+        parked before that goes too.
         """
         tag = self._keys.jobs_tag
         names = [
