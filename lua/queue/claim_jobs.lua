@@ -5,7 +5,8 @@
 -- KEYS keys.claims   zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow     hash: paused, limit, parked, per_key, limit:<key>, key_rate, rate:<key>, turn,
 --   keyed: 1 if a job with a key is next
--- KEYS keys.owners   hash: id -> its key and place, held:<task> -> key, later:<id> -> key
+-- KEYS keys.owners   hash: id -> its key and place, held:<task> -> key, later:<id> -> key,
+--   took:<task> -> after how many runs it took of its key's rate
 -- KEYS keys.keyed    zset: key, place and id of each job that has a key, in order
 -- KEYS keys.turns    zset: key -> when it had its turn
 -- KEYS keys.holders  zset: key and task of each claim that has a key
@@ -20,6 +21,7 @@
 -- @include claim_end
 -- @include flow_is_set
 -- @include flow_next
+-- @include flow_took
 -- @include flow_due
 -- @include job_claim
 -- @once
@@ -40,11 +42,12 @@ if set[1] == '1' or limit <= 0 then return reply end
 local due = flow_due(keys, limit, now, life_ms)
 local at, plain = 1, set[4] ~= '1'
 for _ = 1, limit do
-  local member, key
-  if not plain or not due[at] then member, key = flow_next(keys, now) end
+  local member, key, took
+  if not plain or not due[at] then member, key, took = flow_next(keys, now) end
   if member then
     local place, id = string.match(member, '%z([^%z]+)%z([^%z]+)$')
     job_claim(keys, reply, now, life_ms, id, place, key)
+    if took then flow_took(keys, id) end
   elseif due[at] then
     job_claim(keys, reply, now, life_ms, due[at], due[at + 1])
     at = at + 2

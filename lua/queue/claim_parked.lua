@@ -3,7 +3,8 @@
 -- KEYS keys.queue    zset: job id -> when it is due, in ms
 -- KEYS keys.claims   zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow     hash: paused, limit, parked, passed: where the last call was, limits of keys, turn
--- KEYS keys.owners   hash: id -> lane, key and place, held:<task> -> key, parked:<task> -> id and version
+-- KEYS keys.owners   hash: id -> lane, key and place, held:<task> -> key, parked:<task> -> id and version,
+--   took:<task> -> after how many runs it took of its key's rate
 -- KEYS keys.keyed    zset: lane, key, place and id of each job that waits so, in order
 -- KEYS keys.turns    zset: key -> when it had its turn
 -- KEYS keys.holders  zset: key and task of each claim that has a key
@@ -16,6 +17,7 @@
 --     claimed so; 1 if more of these lanes are or may be there; each job, its place, when it was claimed
 -- @include now_ms
 -- @include flow_may
+-- @include flow_took
 -- @include job_claim
 -- @include parked_place
 -- @once
@@ -36,6 +38,7 @@ local function take(lane, member)
   redis.call('ZREM', keys.keyed, member)
   redis.call('HDEL', keys.owners, id, 'parked:' .. (string.match(id, '^(.*):%d+$') or id))
   job_claim(keys, reply, now, life_ms, id, string.match(member, '%z([^%z]+)%z'), key ~= '' and key or nil)
+  if full_at then flow_took(keys, id) end
   return true
 end
 for _, lane in ipairs(lanes) do

@@ -3,7 +3,8 @@
 -- KEYS keys.keyed   zset: key, place and id of each job that has a key, in order
 -- KEYS keys.turns   zset: key -> when it had its turn
 -- KEYS keys.waits   zset: key -> when its rate lets it start again, in ms
--- KEYS keys.owners  hash: id -> its key and place, held:<task> -> key, later:<id> -> key
+-- KEYS keys.owners  hash: id -> its key and place, held:<task> -> key, later:<id> -> key,
+--   took:<task> -> after how many runs it took of its key's rate
 -- KEYS history      hash: id of the queues' history: sweepers find another one, and queue what still waits
 -- Returns
 --   {'OK', deleted}  how many of the lists there were
@@ -11,7 +12,7 @@
 -- @idempotent
 
 for _, name in ipairs(redis.call('HKEYS', keys.owners)) do
-  if string.sub(name, 1, 5) ~= 'held:' then redis.call('HDEL', keys.owners, name) end
+  if not string.find(name, '^held:') and not string.find(name, '^took:') then redis.call('HDEL', keys.owners, name) end
 end
 redis.call('DEL', history)
 return keep_reply({ 'OK', redis.call('DEL', keys.queue, keys.keyed, keys.turns, keys.waits) })

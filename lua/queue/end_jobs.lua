@@ -6,7 +6,8 @@
 -- KEYS keys.queue    zset: job id -> when it is due, in ms
 -- KEYS keys.claims   zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow     hash: limits of the queue, turn
--- KEYS keys.owners   hash: id -> its key and place, held:<task> -> key, later:<id> -> key
+-- KEYS keys.owners   hash: id -> its key and place, held:<task> -> key, later:<id> -> key,
+--   took:<task> -> after how many runs it took of its key's rate
 -- KEYS keys.keyed    zset: key, place and id of each job that has a key, in order
 -- KEYS keys.turns    zset: key -> when it had its turn
 -- KEYS keys.holders  zset: key and task of each claim that has a key
@@ -34,10 +35,9 @@ for i, payload in ipairs(payloads) do
   local place = tonumber(where)
   claimed, again_ms = tonumber(claimed), tonumber(again_ms)
   local task = string.match(id, '^(.*):%d+$') or id
-  local key = redis.call('HGET', keys.owners, 'held:' .. task)
-  local mine = claim_end(keys, task, claimed)
+  local mine, key, took = claim_end(keys, task, claimed)
   ended = ended + mine
-  if mine == 1 and key and begun ~= '1' then flow_back(keys, key) end
+  if took and begun ~= '1' then flow_back(keys, key) end
   local came = place and place > 0 and place < now
   if not again_ms then
     local waits = redis.call('ZSCORE', keys.queue, id) or redis.call('HEXISTS', keys.owners, id) == 1

@@ -1,16 +1,18 @@
 -- Ensure that the queue has the job of a task that waits. A job that was claimed is left alone at first:
 -- its worker may be about to begin. One that arq's own worker has picked is recorded, with the record's
 -- version, in arq's mark, whose value arq never reads: it is given to others if the same is found again.
+-- What a claim took of its key's rate is there again, if its task has not begun since.
 -- A repetition finds what was done.
 -- KEYS keys.queue       zset: job id -> when it is due, in ms
 -- KEYS keys.claims      zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow        hash: limits of the queue, turn
 -- KEYS keys.owners      hash: id -> its key and place, held:<task> -> key, later:<id> -> key,
---   parked:<task> -> id and version
+--   parked:<task> -> id and version, took:<task> -> after how many runs it took of its key's rate
 -- KEYS keys.keyed       zset: key, place and id of each job that has a key, in order
 -- KEYS keys.turns       zset: key -> when it had its turn
 -- KEYS keys.holders     zset: key and task of each claim that has a key
 -- KEYS keys.waits       zset: key -> when it takes its turn again, in ms
+-- KEYS keys.rates       zset: key -> when all of its rate is there again, in ms
 -- KEYS payload          string: the job in arq's format
 -- KEYS picked           string: arq's own mark of a job that is picked
 -- KEYS earlier_payload  string: the job of the run before, which a task that was handed off may have kept
@@ -33,14 +35,15 @@
 -- Emits nothing but a sign of life on the channel
 -- @include now_ms
 -- @include is_ahead
--- @include claim_end
+-- @include claim_void
 -- @include flow_is_set
 -- @include job_late
 -- @include job_put
 -- @each
 
 local now = now_ms()
-local task = string.match(job.id, '^(.*):%d+$') or job.id
+local task, runs = string.match(job.id, '^(.*):(%d+)$')
+task = task or job.id
 local function has(id, its_payload)
   local placed = redis.call('ZSCORE', keys.queue, id) or redis.call('HGET', keys.owners, id)
   -- It was kept for workers with a version: of a task that has changed since nobody knows which.
@@ -76,11 +79,11 @@ if not ahead and is_ahead(retired, now) then retired = 0 end
 if claimed > retired and flow_is_set(keys.flow) then return { 'OK', 'HELD', claimed } end
 if waits then
   -- Of a run that is over, whose worker died before it ended its claim. The job could not be claimed beside it.
-  claim_end(keys, task)
+  claim_void(keys, task, runs)
   return { 'OK', 'WAITS' }
 end
 redis.call('DEL', picked)
-claim_end(keys, task)
+claim_void(keys, task, runs)
 -- It would only stand in arq's way.
 if earlier ~= job.id and redis.call('ZREM', keys.queue, earlier) == 1 then
   redis.call('DEL', earlier_payload)

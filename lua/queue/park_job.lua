@@ -3,7 +3,8 @@
 -- Nothing happens if the claim has ended: so a repetition does nothing.
 -- KEYS keys.claims   zset: task -> when its job was claimed, in ms
 -- KEYS keys.flow     hash: limits of the queue, turn, parked: when a job was last kept for others
--- KEYS keys.owners   hash: id -> lane, key and place, held:<task> -> key, parked:<task> -> id and version
+-- KEYS keys.owners   hash: id -> lane, key and place, held:<task> -> key, parked:<task> -> id and version,
+--   took:<task> -> after how many runs it took of its key's rate
 -- KEYS keys.keyed    zset: lane, key, place and id of each job that is kept for others, in order
 -- KEYS keys.turns    zset: key -> when it had its turn
 -- KEYS keys.holders  zset: key and task of each claim that has a key
@@ -27,9 +28,10 @@
 -- @include parked_place
 
 local task = string.match(id, '^(.*):%d+$') or id
-local key = redis.call('HGET', keys.owners, 'held:' .. task) or ''
-if claim_end(keys, task, tonumber(claimed)) == 0 then return { 'OK', 0 } end
-if key ~= '' then flow_back(keys, key) end
+local ended, held, took = claim_end(keys, task, tonumber(claimed))
+if ended == 0 then return { 'OK', 0 } end
+local key = held or ''
+if took then flow_back(keys, key) end
 -- What an earlier task of the name left.
 job_unpark(keys, task)
 local owner = lane .. key .. '\0' .. string.format('%018.4f', tonumber(place))

@@ -46,6 +46,7 @@ from redis_state.worker import (
     BulkAction,
     BulkReport,
     Compensation,
+    DeadPage,
     FoundPage,
     FullSnapshot,
     SessionTaskPage,
@@ -199,6 +200,16 @@ class HttpTasks:
         ask = Ask("GET", ("tasks", "dead"), [("limit", str(limit))], missing=no_route)
         found = await self._caller.call(ask)
         return [read_state(each) for each in found["tasks"]]
+
+    async def list_dead(self, *, limit: int = 100, after: str | None = None) -> DeadPage:
+        """Return a page of dead letters, the newest first. It needs ``read`` over everything.
+
+        See `TaskClient.list_dead`.
+        """
+        query = [("limit", str(limits.count("limit", limit)))]
+        query += [] if after is None else [("after", after)]
+        found = await self._caller.call(Ask("GET", ("tasks", "dead"), query, missing=no_route))
+        return DeadPage([read_state(each) for each in found["tasks"]], found["cursor"])
 
     async def workers(self) -> list[WorkerInfo]:
         """List the live worker processes."""

@@ -124,6 +124,12 @@ class Commands:
             *("ZREVRANGEBYSCORE", key, "+inf", lowest), "WITHSCORES", *("LIMIT", 0, count)
         )
 
+    def zrevrange_up_to(self, key: str, highest: Argument, *, count: int) -> asyncio.Future[Any]:
+        """List members of a sorted set up to a score, the highest first, with their scores."""
+        return self._send(
+            *("ZREVRANGEBYSCORE", key, highest, "-inf"), "WITHSCORES", *("LIMIT", 0, count)
+        )
+
     def zrange_from(self, key: str, lowest: Argument, *, count: int) -> asyncio.Future[Any]:
         """List members of a sorted set from a score on, the lowest first, with their scores."""
         return self._send(

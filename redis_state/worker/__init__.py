@@ -31,6 +31,7 @@ from redis_state.worker.tasks.operate.bulk import BulkAction, BulkItem, BulkOutc
 from redis_state.worker.tasks.recorded.compensations import Compensation
 from redis_state.worker.tasks.recorded.snapshots import FullSnapshot, StepSnapshot
 from redis_state.worker.tasks.submitting.turns import OnBusy
+from redis_state.worker.tasks.views.dead_list import DeadPage
 from redis_state.worker.tasks.views.finding import FoundPage
 from redis_state.worker.tasks.views.finding_archived import Archived
 from redis_state.worker.tasks.views.links import TaskLink
@@ -53,6 +54,7 @@ __all__ = [
     "BulkReport",
     "ChildTask",
     "Compensation",
+    "DeadPage",
     "Decider",
     "Decision",
     "Escalate",

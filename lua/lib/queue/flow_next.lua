@@ -1,6 +1,6 @@
 -- Choose the next job that has a key: of the keys that may run one more, the one that had its turn the
 -- longest ago. A key at its limit has no turn until one of its jobs ends, one beyond its rate until it may
--- start again. Returns the member and its key.
+-- start again. Returns the member, its key, and whether it takes of a rate.
 -- @include flow_key
 -- @include flow_may
 local function flow_next(keys, now)
@@ -11,7 +11,7 @@ local function flow_next(keys, now)
     if first then wait_ms, full_at = flow_may(keys, key, now) end
     if wait_ms == 0 then
       if full_at then flow_take(keys.rates, key, full_at, now) end
-      return first, key
+      return first, key, full_at
     end
     redis.call('ZREM', keys.turns, key)
     if wait_ms then flow_later(keys.waits, key, now + wait_ms) end

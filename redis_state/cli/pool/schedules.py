@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -39,19 +37,6 @@ schedules: typer.Typer = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(schedules)
-
-
-class Clearable(StrEnum):
-    """What `edit` can take away again."""
-
-    ANCHOR = "anchor"
-    START = "start"
-    END = "end"
-    INPUT = "input"
-    DESCRIPTION = "description"
-    ATTRIBUTES = "attributes"
-    LIMIT_KEY = "limit-key"
-    ON_BUSY = "on-busy"
 
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The schedule's id.")]
@@ -113,7 +98,7 @@ def list_(url: Url = None, as_json: AsJson = False) -> None:
 
     Due in the past means that no worker looks at schedules.
     """
-    found = _with(url, lambda known: known.list())
+    found = with_schedules(url, lambda known: known.list())
     if as_json:
         print_json([_document(view) for view in found])
         return
@@ -127,7 +112,9 @@ def show(schedule_id: Id, url: Url = None, as_json: AsJson = False) -> None:
 
     Status 3 if there is no such schedule.
     """
-    _print(_with(url, lambda known: known.get(schedule_id)), as_json=as_json, whole=True)
+    print_schedule(
+        with_schedules(url, lambda known: known.get(schedule_id)), as_json=as_json, whole=True
+    )
 
 
 @schedules.command()
@@ -187,9 +174,9 @@ def create(
             cron=cron,
             timezone=timezone,
             every=None if every is None else length_of("--every", every),
-            anchor=_moment_or_none("--anchor", anchor),
-            start=_moment_or_none("--start", start),
-            end=_moment_or_none("--end", end),
+            anchor=moment_or_none("--anchor", anchor),
+            start=moment_or_none("--start", start),
+            end=moment_or_none("--end", end),
             input=None if task_input is None else json_of("--input", task_input),
             queue=queue,
             priority=priority,
@@ -203,114 +190,19 @@ def create(
         )
         return known.save(schedule, paused=paused, expected=expected)
 
-    _print(_with(url, save), as_json=as_json)
-
-
-@schedules.command()
-def edit(
-    schedule_id: Id,
-    handler: Annotated[str | None, typer.Option(help="Who runs its tasks.")] = None,
-    session: Annotated[
-        str | None, typer.Option("--session", "-s", help="The session of its tasks, as for create.")
-    ] = None,
-    cron: Cron = None,
-    timezone: Annotated[
-        str | None, typer.Option(help="IANA time zone of --cron and of {date}.")
-    ] = None,
-    every: Every = None,
-    anchor: Anchor = None,
-    start: Start = None,
-    end: End = None,
-    task_input: Input = None,
-    queue: Queue = None,
-    priority: Annotated[int | None, typer.Option(help="The priority of its tasks.")] = None,
-    description: Description = None,
-    missed: Annotated[str | None, typer.Option(help="skip, latest or all, as for create.")] = None,
-    max_missed: Annotated[
-        int | None, typer.Option(help="The most that --missed all makes up for.")
-    ] = None,
-    grace: Annotated[
-        str | None, typer.Option(metavar="LENGTH", help="How late is still in time.")
-    ] = None,
-    overlap: Annotated[str | None, typer.Option(help="allow or skip, as for create.")] = None,
-    attribute: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Set this attribute; may be repeated."),
-    ] = None,
-    limit_key: LimitKey = None,
-    in_turn: Annotated[
-        bool | None,
-        typer.Option("--in-turn/--no-in-turn", help="The tasks of a session run one at a time."),
-    ] = None,
-    on_busy: OnBusy = None,
-    clear: Annotated[
-        list[Clearable] | None, typer.Option(help="Take this away; may be repeated.")
-    ] = None,
-    paused: Paused = None,
-    expected: Expected = None,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> None:
-    """Change a schedule: only what is given. All else stays as it is.
-
-    --cron takes --every and its anchor away, and the other way round. Other times count from now
-    on. Times without an offset are UTC. Status 3 if there is no such schedule. 4 if another caller
-    changed it meanwhile, or it is at another revision than --expected: then nothing was changed.
-
-    Try: `redis-state schedules edit nightly --cron '0 3 * * *'`.
-    """
-
-    async def change(known: Schedules) -> ScheduleView:
-        view = await known.get(schedule_id)
-        changes: dict[str, Any] = {
-            **{name.value.replace("-", "_"): None for name in clear or ()},
-            **({} if cron is None else {"every": None, "anchor": None}),
-            **({} if every is None else {"cron": None}),
-        }
-        if "attributes" in changes:
-            changes["attributes"] = {}
-        given: dict[str, Any] = {
-            "handler": handler,
-            "session_id": session,
-            "cron": cron,
-            "timezone": timezone,
-            "every": None if every is None else length_of("--every", every),
-            "anchor": _moment_or_none("--anchor", anchor),
-            "start": _moment_or_none("--start", start),
-            "end": _moment_or_none("--end", end),
-            "queue": queue,
-            "priority": priority,
-            "description": description,
-            "missed": missed,
-            "max_missed": max_missed,
-            "grace": None if grace is None else length_of("--grace", grace),
-            "overlap": overlap,
-            "limit_key": limit_key,
-            "in_turn": in_turn,
-            "on_busy": on_busy,
-        }
-        changes |= {name: value for name, value in given.items() if value is not None}
-        if task_input is not None:
-            changes["input"] = json_of("--input", task_input)
-        if attribute:
-            kept = changes.get("attributes", view.schedule.attributes)
-            changes["attributes"] = {**kept, **read_attributes(attribute)}
-        wanted = replace(view.schedule, **changes)
-        return await known.save(wanted, paused=paused, expected=expected or view.revision)
-
-    _print(_with(url, change), as_json=as_json)
+    print_schedule(with_schedules(url, save), as_json=as_json)
 
 
 @schedules.command()
 def pause(schedule_id: Id, url: Url = None, as_json: AsJson = False) -> None:
     """Pause a schedule: nothing is due until it is resumed. Status 3 if there is none."""
-    _print(_with(url, lambda known: known.pause(schedule_id)), as_json=as_json)
+    print_schedule(with_schedules(url, lambda known: known.pause(schedule_id)), as_json=as_json)
 
 
 @schedules.command()
 def resume(schedule_id: Id, url: Url = None, as_json: AsJson = False) -> None:
     """Resume a schedule. `backfill` makes up for the pause. Status 3 if there is none."""
-    _print(_with(url, lambda known: known.resume(schedule_id)), as_json=as_json)
+    print_schedule(with_schedules(url, lambda known: known.resume(schedule_id)), as_json=as_json)
 
 
 @schedules.command()
@@ -328,7 +220,9 @@ def trigger(
     Try: `redis-state schedules trigger nightly --idempotency-key ticket-7`, then
     `redis-state tail SESSION TASK`.
     """
-    task = _with(url, lambda known: known.trigger(schedule_id, idempotency_key=idempotency_key))
+    task = with_schedules(
+        url, lambda known: known.trigger(schedule_id, idempotency_key=idempotency_key)
+    )
     if as_json:
         print_json(occurrence_document(task))
     else:
@@ -368,7 +262,7 @@ def backfill(
         options: Any = {"limit": limit, "limit_key": limit_key, "overlap": overlap}
         return known.backfill(schedule_id, first, behind, dry_run=dry_run, **options)
 
-    done = _with(url, fill)
+    done = with_schedules(url, fill)
     if as_json:
         print_json([occurrence_document(each) for each in done])
         return
@@ -384,14 +278,16 @@ def delete(schedule_id: Id, url: Url = None, as_json: AsJson = False) -> None:
         if not await known.delete(schedule_id):
             raise ScheduleUnknown(schedule_id)
 
-    _with(url, remove)
+    with_schedules(url, remove)
     if as_json:
         print_json({"schedule_id": schedule_id, "deleted": True})
     else:
         print_line("deleted")
 
 
-def _with(url: str | None, work: Callable[[Schedules], Awaitable[T]]) -> T:
+def with_schedules(url: str | None, work: Callable[[Schedules], Awaitable[T]]) -> T:
+    """Do some work with the schedules of the server that a command names."""
+
     async def do() -> T:
         async with client_of(url) as client:
             return await work(client.schedules)
@@ -399,7 +295,8 @@ def _with(url: str | None, work: Callable[[Schedules], Awaitable[T]]) -> T:
     return run(do())
 
 
-def _print(view: ScheduleView, *, as_json: bool, whole: bool = False) -> None:
+def print_schedule(view: ScheduleView, *, as_json: bool, whole: bool = False) -> None:
+    """Print a schedule; its input too, if ``whole``."""
     document = _document(view, whole=whole)
     if as_json:
         print_json(document)
@@ -438,5 +335,6 @@ def _due(moment: datetime) -> str:
     return "now" if late < _SOON else f"overdue for {age(moment)}"
 
 
-def _moment_or_none(option: str, text: str | None) -> datetime | None:
+def moment_or_none(option: str, text: str | None) -> datetime | None:
+    """Read a moment that may not be given."""
     return None if text is None else moment_of(option, text)

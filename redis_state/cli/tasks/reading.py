@@ -319,10 +319,23 @@ async def _listed(
         return session in (None, one.session_id) and (not status or one.status in status)
 
     if dead:
-        return await _first(lambda most: client.dead(limit=most), wanted, limit)
+        return await _dead(client, wanted, limit)
     if session is not None:
         return [*filter(wanted, await client.store.list_tasks(session))][:limit]
     return await _unfinished(client, status, limit)
+
+
+async def _dead(
+    client: TaskClient, wanted: Callable[[TaskState], bool], limit: int
+) -> list[TaskState]:
+    found: list[TaskState] = []
+    cursor: str | None = None
+    while True:
+        page = await client.list_dead(limit=_PAGE, after=cursor)
+        found += filter(wanted, page.tasks)
+        cursor = page.cursor
+        if cursor is None or len(found) >= limit:
+            return found[:limit]
 
 
 async def _unfinished(

@@ -151,10 +151,8 @@ class FindQuery(PageQuery):
     )
 
 
-class DeadQuery(_Given):
-    """How many dead letters."""
-
-    limit: Limit = 100
+class DeadQuery(PageQuery):
+    """Which page of the dead letters."""
 
 
 class TimelineQuery(PageQuery):

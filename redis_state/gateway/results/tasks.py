@@ -95,9 +95,13 @@ class TasksResult(ResultShape):
 
 
 class DeadResult(ResultShape):
-    """Tasks whose workers kept dying, the last given up first. ``more``: beyond the limit."""
+    """Tasks whose workers kept dying, the last given up first. ``more``: beyond this page.
+
+    ``cursor`` is null at the end; a short page may have one.
+    """
 
     tasks: list[TaskResult]
+    cursor: str | None
     more: bool
 
 

@@ -90,11 +90,11 @@ async def find_tasks(call: ApiCall) -> Response:
 
 async def list_dead(call: ApiCall) -> Response:
     """List dead letters, the last first: tasks that are FAILED because workers kept dying."""
-    limit = call.query_as(DeadQuery).limit
-    states = await call.client.dead(limit=limit + 1)
-    views = await asyncio.gather(*(_dead_letter(call, each) for each in states[:limit]))
+    query = call.query_as(DeadQuery)
+    page = await call.client.list_dead(limit=query.limit, after=query.after)
+    views = await asyncio.gather(*(_dead_letter(call, each) for each in page.tasks))
     dead = [shown_task(call, view_document(view)) for view in views if view is not None]
-    return answer({"tasks": dead, "more": len(states) > limit})
+    return answer({"tasks": dead, "cursor": page.cursor, "more": page.cursor is not None})
 
 
 async def _dead_letter(call: ApiCall, state: TaskState) -> TaskView | None:

@@ -61,10 +61,10 @@ class EndedJobs:
         return written
 
 
-def _versioned(tasks: Sequence[tuple[str, int | None]]) -> list[Argument]:
+def _inspected(tasks: Sequence[tuple[str, int | None, int | None]]) -> list[Argument]:
     tail: list[Argument] = []
-    for task, version in tasks:
-        tail += (task, "" if version is None else version)
+    for task, *facts in tasks:
+        tail += (task, *("" if fact is None else fact for fact in facts))
     return tail
 
 
@@ -185,7 +185,7 @@ class QueueScripts(ScriptRunner):
         keys: QueueKeys,
         *,
         before_ms: int,
-        tasks: Annotated[Sequence[tuple[str, int | None]], _versioned],
+        tasks: Annotated[Sequence[tuple[str, int | None, int | None]], _inspected],
     ) -> PendingReply:
         """OK ended."""
 

@@ -18,10 +18,10 @@ from redis_state.worker.client.unserved import (
 from redis_state.worker.observe.registry import WorkerInfo, WorkerRegistry
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.children.children import ChildTasks
-from redis_state.worker.tasks.dead_letters import list_dead
 from redis_state.worker.tasks.recorded.compensations import Compensation, read_compensations
 from redis_state.worker.tasks.recorded.snapshots import FullSnapshot, Snapshots, StepSnapshot
 from redis_state.worker.tasks.views.archived import read_archived_step, view_archived
+from redis_state.worker.tasks.views.dead_list import DeadPage, list_dead, list_first_dead
 from redis_state.worker.tasks.views.stream import list_unfinished
 
 
@@ -119,4 +119,13 @@ class ClientReading(ABC):
         """List dead letters of all sessions, the newest first: tasks that are FAILED because more
         workers than allowed died in a row while they ran them.
         """
-        return await list_dead(self.store, limits.count("limit", limit, least=0))
+        return await list_first_dead(self.store, limits.count("limit", limit, least=0))
+
+    async def list_dead(self, *, limit: int = 100, after: str | None = None) -> DeadPage:
+        """Return a page of the dead letters of all sessions, the newest first. See `dead`.
+
+        ``after`` is the cursor of the page before. A dead letter that stays one is neither skipped
+        nor repeated, whatever is retried or given up meanwhile. A page has at most 1,000. Errors:
+        InvalidField, also for a cursor that is none.
+        """
+        return await list_dead(self.store, limit=limit, after=after)

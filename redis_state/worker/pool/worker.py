@@ -200,15 +200,16 @@ class AgentWorker:
         await serving.run(handle_signals=handle_signals)
 
     def _queue_loop(self, process: WorkerProcess) -> QueueLoop:
-        async def run(job: ClaimedJob, payload: JobPayload) -> str | None:
+        async def run(job: ClaimedJob, payload: JobPayload, begin: Callable[[], None]) -> None:
             if tracing.is_active():
                 payload = await _with_trace(process.queue, job, payload)
-            return await run_task(
+            await run_task(
                 process.store,
                 process.run_config,
                 payload,
                 queue=job.queue,
                 permit=job.claimed if job.is_limited else None,
+                on_begun=begin,
             )
 
         limits = self.queue_limits

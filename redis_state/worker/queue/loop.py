@@ -34,11 +34,15 @@ _HELD_S = 1.0
 _PAGE = 128
 
 
+Run = Callable[[ClaimedJob, JobPayload, Callable[[], None]], Awaitable[object]]
+
+
 class QueueLoop:
     """Serve queues with one number of slots. ``served`` names each, with its most at a time.
 
-    ``run`` returns why a task was not started, None if it was. ``lanes`` are the handlers and
-    versions whose parked jobs it claims too.
+    ``run`` is given what to call right before a handler begins. What a claim without that took of
+    a rate is there again, however it ends. ``lanes`` are the handlers and versions whose parked
+    jobs it claims too.
     """
 
     def __init__(
@@ -48,7 +52,7 @@ class QueueLoop:
         *,
         slots: int,
         poll_s: float,
-        run: Callable[[ClaimedJob, JobPayload], Awaitable[str | None]],
+        run: Run,
         polls: Polls,
         lanes: Sequence[str] = (),
     ) -> None:
@@ -169,13 +173,18 @@ class QueueLoop:
 
     async def _run_job(self, job: ClaimedJob, task: JobPayload) -> None:
         again_ms: int | ParkedFor | None = None
-        begun = True
+        begun = False
+
+        def begin() -> None:
+            nonlocal begun
+            begun = True
+
         running = asyncio.current_task()
         if running is not None:
             self._unbegun.pop(running, None)
         log.info("task %r: a run is begun", task.task_id)
         try:
-            begun = await self._run(job, task) is None
+            await self._run(job, task, begin)
         except ParkedFor as parked:
             again_ms = parked
         except RunAgain as again:

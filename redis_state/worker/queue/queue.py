@@ -20,6 +20,7 @@ from redis_state.primitives.record import new_write_id
 from redis_state.scripts import EndedJob, EndedJobs, QueuedJob, Scripts, raw
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
+from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.transport.cluster.slots import slot_of
 from redis_state.transport.key_groups import QueueKeys
 from redis_state.transport.keys import Keys
@@ -163,17 +164,24 @@ class Queue:
     async def drop_claims(
         self,
         queue: str | None,
-        tasks: Sequence[tuple[tuple[str, str], int | None]],
+        tasks: Sequence[tuple[tuple[str, str], TaskStatusView | None]],
         *,
         before_ms: int,
     ) -> None:
         """End what is left of the claims of tasks that had ended at that time, or waited for more.
 
-        With each task comes the version that its record had then, None for one that is gone: what
-        was parked before that goes too.
+        With each task comes its record as it was read then, None for one that is gone: what was
+        parked before that goes too.
         """
         tag = self._keys.jobs_tag
-        names = [(Job(*task, 0, 0).claim_under(tag), version) for task, version in tasks]
+        names = [
+            (
+                Job(*task, 0, 0).claim_under(tag),
+                None if found is None else found.version,
+                None if found is None else found.attempts,
+            )
+            for task, found in tasks
+        ]
         await self._scripts.drop_claims(self.keys(queue), before_ms=before_ms, tasks=names)
 
     async def clear(self) -> None:

@@ -91,13 +91,14 @@ class OldClaims:
 
     async def _end(self, found: Sequence[tuple[OldClaim, TaskStatusView | None]]) -> None:
         """End claims of tasks that were inspected after they had been listed: later ones stay."""
-        by_queue: defaultdict[str, list[tuple[OldClaim, int | None]]] = defaultdict(list)
+        by_queue: defaultdict[str, list[tuple[OldClaim, TaskStatusView | None]]]
+        by_queue = defaultdict(list)
         for claim, task in found:
-            by_queue[claim.queue].append((claim, None if task is None else task.version))
+            by_queue[claim.queue].append((claim, task))
         for queue, old in by_queue.items():
             await self._queue.drop_claims(
                 queue,
-                [(claim.task, version) for claim, version in old],
+                [(claim.task, task) for claim, task in old],
                 before_ms=max(claim.claimed_ms for claim, _ in old),
             )
 

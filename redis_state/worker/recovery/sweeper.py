@@ -199,10 +199,10 @@ class Sweeper:
 
         And what is parked of them. A task that was resumed since is queued again by its next look.
         """
-        by_queue: defaultdict[str | None, list[tuple[tuple[str, str], int | None]]]
+        by_queue: defaultdict[str | None, list[tuple[tuple[str, str], TaskStatusView | None]]]
         by_queue = defaultdict(list)
         for _, task, found in idle:
-            by_queue[found.queue].append((task, found.version))
+            by_queue[found.queue].append((task, found))
         if by_queue:
             before_ms = min(_claimed_ms(claim) for claim, *_ in idle) - margin_ms
             for queue, tasks in by_queue.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from inspect import isawaitable
 from time import monotonic
@@ -67,6 +68,8 @@ class TaskRun:
         config: RunConfig,
         started: StartedRun,
         transitions: TaskTransitions,
+        *,
+        on_begun: Callable[[], None] | None = None,
     ) -> None:
         self._store = store
         self._config = config
@@ -74,6 +77,7 @@ class TaskRun:
         self._task_id = started.state.task_id
         self._payloads = store.base.payloads
         self._transitions = transitions
+        self._on_begun = on_begun
         self._children = ChildTasks(store, config.queue)
         self._inbox = Inbox(
             store,
@@ -272,6 +276,8 @@ class TaskRun:
             await context.record_version(self._chosen.version)
         try:
             context.begin(cast("asyncio.Task[Any]", asyncio.current_task()))
+            if self._on_begun is not None:
+                self._on_begun()
             outcome: Any = handler(context)
             outcome = returned(await outcome if isawaitable(outcome) else outcome)
             await context.check_changed()

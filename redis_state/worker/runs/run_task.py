@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -40,6 +41,7 @@ async def run_task(
     *,
     queue: str,
     permit: bytes | None = None,
+    on_begun: Callable[[], None] | None = None,
 ) -> str | None:
     """Run a task if it is there to be run; else return why it was not started.
 
@@ -47,7 +49,7 @@ async def run_task(
 
     With ``permit`` the job's claim, which has that mark, is what lets the task run at all. A run
     whose lease had run out lost its own, and may have renewed its lease since: the claim is kept
-    for it.
+    for it. ``on_begun`` is called right before the handler.
     """
     transitions = TaskTransitions(store)
     start = partial(_start, store, transitions, config, job, permit)
@@ -57,7 +59,7 @@ async def run_task(
             await asyncio.sleep(min(started.left_ms / 1000, AGAIN_S))
             started = await start()
         if isinstance(started, StartedRun):
-            run = TaskRun(store, config, started, transitions)
+            run = TaskRun(store, config, started, transitions, on_begun=on_begun)
             if not (run.lacks_code and await run.left_to_others(queue)):
                 await _counted(run, config, started, job, queue=queue)
         else:

@@ -24,6 +24,7 @@ from redis_state.worker.tasks.transitions import TaskTransitions
 from tests.support.commands import Ran, begin, cli, end
 from tests.support.processes.pools import SESSION, becomes, client_of, open_token, updates_of
 from tests.support.processes.worker_processes import worker_process
+from tests.support.tasks.crash_states import given_up
 from tests.support.tasks.runs import make, take
 
 
@@ -90,6 +91,17 @@ async def test_dead_tasks_are_listed(client: TaskClient, settings: Settings) -> 
     (dead,) = (await cli(settings, "tasks", "--dead", "--json", "-s", SESSION)).document
     assert "4 workers in a row died" in dead["error"]
     stated(await cli(settings, "tasks", "--dead", "-s", "another"), 0, "No tasks.")
+
+
+async def test_dead_tasks_are_all_listed_page_by_page(
+    client: TaskClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redis_state.cli.tasks.reading._PAGE", 2)
+    dead = [await given_up(client.store) for _ in range(5)]
+    listed = (await cli(settings, "tasks", "--dead", "--json", "-s", SESSION)).document
+    assert [each["task_id"] for each in listed] == dead[::-1]
+    (first,) = (await cli(settings, "tasks", "--dead", "--json", "--limit", "1")).document
+    assert first["task_id"] == dead[-1]
 
 
 async def test_filters_choose_among_all_tasks_and_not_among_the_first(

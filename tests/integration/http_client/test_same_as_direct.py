@@ -99,6 +99,13 @@ async def _dead(client: Any, **options: Any) -> list[TaskState]:
     return list(dead)
 
 
+async def _dead_page(client: Any, **options: Any) -> tuple[list[TaskState], str | None]:
+    page = await client.list_dead(**options)
+    for state in page.tasks:
+        state.context_snapshot = NO_CONTEXT
+    return list(page.tasks), page.cursor
+
+
 async def test_dead_letters_are_the_same(over: OverHttp) -> None:
     await over.direct.queues.pause(queue_of(over.served.store.settings))
     dead = [await given_up(over.served.store, handler="echo") for _ in range(2)]
@@ -107,6 +114,11 @@ async def test_dead_letters_are_the_same(over: OverHttp) -> None:
     assert [state.task_id for state in await _both(over, partial(_dead, limit=1))] == dead[1:]
     assert await _both(over, partial(_dead, limit=0)) == []
     await _refused(over, partial(_dead, limit=-1), errors.InvalidField)
+    first, cursor = await _both(over, partial(_dead_page, limit=1))
+    assert [state.task_id for state in first] == dead[1:]
+    rest, end = await _both(over, partial(_dead_page, limit=1, after=cursor))
+    assert ([state.task_id for state in rest], end) == (dead[:1], None)
+    await _refused(over, partial(_dead_page, after="nonsense"), errors.InvalidField)
     # A record that is damaged takes no other from the list.
     keys = over.served.store.tasks.keys(found[0].session_id, dead[1])
     await send(over.served.store, "HSET", keys.task, "job", "x")

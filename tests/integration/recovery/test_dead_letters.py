@@ -7,13 +7,15 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
-from redis_state.errors import LeaseLost
+from redis_state.errors import InvalidField, LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.scripts import Announcement
-from redis_state.worker import TaskContext
+from redis_state.worker import DeadPage, TaskContext
 from redis_state.worker.recovery.report import SweepReport
+from redis_state.worker.tasks.dead_letters import record_dead
 from redis_state.worker.tasks.started import NotStarted
 from redis_state.worker.tasks.transitions import TaskTransitions
+from redis_state.worker.tasks.views.cursors import write_cursor
 from tests.support.processes.pools import (
     SESSION,
     becomes,
@@ -24,6 +26,7 @@ from tests.support.processes.pools import (
 from tests.support.scripts.replies import clock_ms, clock_passes
 from tests.support.tasks.crash_states import (
     decide,
+    given_up,
     handed_over,
     pause,
     seen,
@@ -147,6 +150,84 @@ async def test_a_crash_between_the_list_and_the_move_is_made_good(store: RedisSt
 
 def _silence(store: RedisStateStore) -> Announcement:
     return Announcement(store.updates.keys(SESSION), 100, 60_000, [(b"u", b"[]")])
+
+
+async def test_dead_letters_are_paged_by_place_while_some_leave_and_others_come(
+    store: RedisStateStore,
+) -> None:
+    dead = [await given_up(store) for _ in range(6)]
+    index = store.base.keys.dead_tasks()
+
+    def names(page: DeadPage) -> list[str]:
+        return [task.task_id for task in page.tasks]
+
+    async with client_of(store) as client:
+        first = await client.list_dead(limit=2)
+        assert names(first) == [dead[5], dead[4]]
+        # Those of the first page leave: what follows does not move up past the cursor.
+        await client.retry(SESSION, dead[5])
+        for task in dead[4:]:
+            await send(store, "ZREM", index, f'["{SESSION}","{task}"]')
+        second = await client.list_dead(limit=2, after=first.cursor)
+        assert names(second) == [dead[3], dead[2]]
+        # Nor is it pushed back by what is given up meanwhile.
+        latest = [await given_up(store) for _ in range(2)]
+        third = await client.list_dead(limit=2, after=second.cursor)
+        assert (names(third), third.cursor) == ([dead[1], dead[0]], None)
+        every = await client.list_dead(limit=6)
+        assert (names(every), every.cursor) == ([*latest[::-1], *dead[3::-1]], None)
+        assert [task.task_id for task in await client.dead(limit=3)] == names(every)[:3]
+
+
+async def test_dead_letters_of_one_microsecond_are_each_on_one_page(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redis_state.worker.tasks.views.dead_list._READ", 1)
+    dead = [await given_up(store) for _ in range(3)]
+    index = store.base.keys.dead_tasks()
+    for task in dead:
+        await send(store, "ZADD", index, "XX", "4000000000000000", f'["{SESSION}","{task}"]')
+    async with client_of(store) as client:
+        page = await client.list_dead(limit=1)
+        listed = [*page.tasks]
+        while page.cursor is not None:
+            page = await client.list_dead(limit=1, after=page.cursor)
+            listed += page.tasks
+    assert [task.task_id for task in listed] == sorted(dead, reverse=True)
+
+
+async def test_a_page_looks_at_so_many_entries_and_goes_on_behind_them(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redis_state.worker.tasks.views.dead_list._MOST_READ", 2)
+    monkeypatch.setattr("redis_state.worker.tasks.views.dead_list._READ", 2)
+    task = await given_up(store)
+    for _ in range(3):
+        await record_dead(store, SESSION, f"gone-{_}")
+    async with client_of(store) as client:
+        page = await client.list_dead()
+        assert page.tasks == []
+        page = await client.list_dead(after=page.cursor)
+        assert [each.task_id for each in page.tasks] == [task]
+        assert [each.task_id for each in await client.dead()] == [task]
+
+
+async def test_what_is_no_cursor_or_size_of_a_page_of_dead_letters_is_refused(
+    store: RedisStateStore,
+) -> None:
+    for _ in range(2):
+        await given_up(store)
+    async with client_of(store) as client:
+        other = (await client.find(limit=1)).cursor
+        own = (await client.list_dead(limit=1)).cursor
+        assert None not in (other, own)
+        assert own is not None
+        for after in ("", "nonsense", "é", other, own[:12], own[1:], write_cursor("dead", b"x")):
+            with pytest.raises(InvalidField, match="after"):
+                await client.list_dead(after=after)
+        for limit in (0, 1001):
+            with pytest.raises(InvalidField, match="limit"):
+                await client.list_dead(limit=limit)
 
 
 async def test_a_poisoned_task_ends_in_a_pool_that_lives_on(store: RedisStateStore) -> None:

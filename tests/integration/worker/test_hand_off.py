@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -232,7 +233,8 @@ async def test_a_run_that_is_cancelled_before_its_first_turn_gives_its_job_back(
 ) -> None:
     ran: list[str] = []
 
-    async def run(_: object, payload: JobPayload) -> None:
+    async def run(_: object, payload: JobPayload, begin: Callable[[], None]) -> None:
+        begin()
         ran.append(payload.task_id)
 
     queue, name = Queue(store, name=queue_of(store.settings)), queue_of(store.settings)

@@ -362,6 +362,57 @@ async def test_what_has_not_begun_gives_back_what_it_took_of_a_rate(
     assert list(await claim(scripts, keys)) == ([] if begun else back)
 
 
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("how", ["ensured", "waits", "dropped", "gone"])
+async def test_a_claim_that_others_end_gives_back_what_it_took_unless_its_task_has_begun(
+    scripts: Scripts, keys: Keys, *, begun: bool, how: str
+) -> None:
+    await limit(scripts, keys, key_rate=f"1 {HOUR}")
+    for task in ("a", "b"):
+        await put(scripts, keys, task, "k")
+    ((task, claimed),) = (await claim(scripts, keys)).items()
+    assert task == "a"
+    await clock_passes(scripts, await clock_ms(scripts))
+    if how in ("ensured", "waits"):
+        runs = int(begun)
+        job = queued_job(keys, "a", runs=runs, key="k")
+        if how == "waits":
+            payload = job_payload(keys, "a", runs=runs)
+            await scripts.queue_job(keys.queue("q"), payload=payload, job=job)
+        found = await ensure_job(
+            scripts, keys, "a", key="k", runs=runs, patience_ms=0, retired=int(claimed)
+        )
+        assert found == ("WAITS" if how == "waits" else "RELEASED")
+    else:
+        name = queued_job(keys, "a").id.rpartition(":")[0]
+        # Of a task that is gone nobody knows.
+        record: tuple[int | None, int | None] = (None, None) if how == "gone" else (1, int(begun))
+        for ended in (1, 0):
+            reply = await scripts.drop_claims(
+                keys.queue("q"), before_ms=await clock_ms(scripts), tasks=[(name, *record)]
+            )
+            assert reply == ok(ended)
+    back = await claim(scripts, keys)
+    assert len(back) == (0 if begun or how == "gone" else 1)
+    # What its own worker says later changes nothing.
+    name = queued_job(keys, "a").id.encode()
+    job = EndedJob(job_payload(keys, "a"), name, claimed, None, begun=False)
+    await scripts.end_jobs(keys.queue("q"), EndedJobs([job]), life_ms=HOUR)
+    assert await claim(scripts, keys) == {}
+
+
+async def test_a_claim_of_before_a_rate_gives_nothing_back(scripts: Scripts, keys: Keys) -> None:
+    for task in ("a", "b", "c"):
+        await put(scripts, keys, task, "k")
+    ((_, place, claimed),) = await claim_places(scripts, keys, 1)
+    await limit(scripts, keys, key_rate=f"1 {HOUR}")
+    assert list(await claim(scripts, keys)) == ["b"]
+    name = queued_job(keys, "a").id.encode()
+    job = EndedJob(job_payload(keys, "a"), name, claimed, None, place, begun=False)
+    await scripts.end_jobs(keys.queue("q"), EndedJobs([job]), life_ms=HOUR)
+    assert await claim(scripts, keys) == {}
+
+
 async def test_a_key_whose_rate_gets_a_shorter_period_starts_within_it(
     scripts: Scripts, keys: Keys
 ) -> None:
@@ -482,9 +533,10 @@ async def test_the_permit_of_a_dead_worker_is_free_once_its_task_is_queued_again
     now = await clock_ms(scripts)
     name = queued_job(keys, "b").id.rpartition(":")[0]
     # A claim that was made after the inspection stays.
-    assert await scripts.drop_claims(queue, before_ms=now - HOUR, tasks=[(name, None)]) == ok(0)
-    assert await scripts.drop_claims(queue, before_ms=now, tasks=[(name, None)]) == ok(1)
-    assert await scripts.drop_claims(queue, before_ms=now, tasks=[(name, None)]) == ok(0)
+    gone = [(name, None, None)]
+    assert await scripts.drop_claims(queue, before_ms=now - HOUR, tasks=gone) == ok(0)
+    assert await scripts.drop_claims(queue, before_ms=now, tasks=gone) == ok(1)
+    assert await scripts.drop_claims(queue, before_ms=now, tasks=gone) == ok(0)
     assert list(await claim(scripts, keys)) == ["a"]
 
 

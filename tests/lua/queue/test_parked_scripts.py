@@ -175,7 +175,7 @@ async def test_what_is_parked_of_a_task_that_has_ended_goes(scripts: Scripts, ke
     for task in ("a", "b"):
         await parked(scripts, keys, task)
     name = queued_job(keys, "a").id.rpartition(":")[0]
-    await scripts.drop_claims(keys.queue("q"), before_ms=0, tasks=[(name, None)])
+    await scripts.drop_claims(keys.queue("q"), before_ms=0, tasks=[(name, None, None)])
     assert list((await served(scripts, keys))[0]) == ["b"]
 
 

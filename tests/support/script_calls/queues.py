@@ -139,7 +139,7 @@ CALLS: dict[str, Call] = {
         entries=[b"e"],
     ),
     "drop_claims": lambda scripts, keys: scripts.drop_claims(
-        keys.queue("q"), before_ms=1, tasks=[("t", 1)]
+        keys.queue("q"), before_ms=1, tasks=[("t", 1, 1)]
     ),
     "set_flow": lambda scripts, keys: scripts.set_flow(keys.queue("q"), {"limit": b"1"}),
     "take_rate": lambda scripts, keys: scripts.take_rate(

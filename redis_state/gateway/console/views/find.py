@@ -93,15 +93,15 @@ async def show_found(call: PageCall) -> Response:
 
 async def show_dead(call: PageCall) -> Response:
     """Show the dead letters, the last given up first."""
-    tasks, more = await _dead(call)
+    found = await _dead(call)
     actions = [name for name in _allowed(call) if name != "cancel"]
     return call.page(
         "dead.html",
         page="/dead",
-        tasks=tasks,
-        more=more,
+        tasks=found["tasks"],
+        next=found["cursor"] and write_query({"after": found["cursor"]}),
         actions=actions,
-        here="",
+        here=_dead_page(call),
         write_query=write_query,
         may_all=True,
         archived={},
@@ -139,7 +139,7 @@ async def _change(call: PageCall, page: str, read_all: _ReadAll) -> Response:
         action=action,
         confirmed=confirmed,
         chosen=chosen,
-        here=write_query(_filters(call)),
+        here=_dead_page(call) if page == "/dead" else write_query(_filters(call)),
         key=call.given("form_key"),
         reason=call.given("reason"),
     )
@@ -169,15 +169,24 @@ async def _all(call: PageCall, action: str) -> dict[str, Any]:
 
 async def _all_dead(call: PageCall, action: str) -> dict[str, Any]:
     """Return what a change of the dead letters would do. Errors: HttpProblem."""
-    tasks, more = await _dead(call)
-    report = await _chosen(call, action, [_choice(each) for each in tasks], confirmed=False)
-    return report | {"more": more}
+    found = await _dead(call)
+    chosen = [_choice(each) for each in found["tasks"]]
+    report = await _chosen(call, action, chosen, confirmed=False)
+    return report | {"more": found["more"]}
 
 
-async def _dead(call: PageCall) -> tuple[list[dict[str, Any]], bool]:
-    """Return as many dead letters as one call changes, and whether there are more."""
-    found = await call.perform(LIST_DEAD, query={"limit": MOST_IN_BULK})
-    return found["tasks"], found["more"]
+async def _dead(call: PageCall) -> dict[str, Any]:
+    """Return the page of the URL: as many dead letters as one call changes."""
+    query: dict[str, Any] = {"limit": MOST_IN_BULK}
+    if call.param("after"):
+        query["after"] = call.param("after")
+    found: dict[str, Any] = await call.perform(LIST_DEAD, query=query)
+    return found
+
+
+def _dead_page(call: PageCall) -> str:
+    """Write the query of the page of dead letters that is shown."""
+    return write_query({"after": call.param("after")}) if call.param("after") else ""
 
 
 async def _chosen(

@@ -587,6 +587,26 @@ async def test_no_read_of_a_page_outlives_it() -> None:
     assert not reading
 
 
+async def test_dead_letters_are_shown_and_changed_page_by_page(
+    console: Served, log_in: LogIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redis_state.gateway.console.views.find.MOST_IN_BULK", 2)
+    ann = await log_in("ann")
+    await console.client.queues.pause(queue_of(console.store.settings))
+    dead = [await given_up(console.store, handler="echo") for _ in range(3)]
+    page = await ann.get("/dead")
+    assert [task in page.text for task in dead] == [False, True, True]
+    (following,) = [link for link in page.links("/dead") if "after=" in link]
+    last = await ann.follow(following)
+    assert [task in last.text for task in dead] == [True, False, False]
+    # What is done to all of these is done to those of this page.
+    would = await ann.send(last.form("/dead/change"), action="retry", all="1")
+    assert "1 would" in would.text
+    assert "1 done" in (await ann.send(would.form("/dead/change"))).text
+    assert [each.task_id for each in await console.client.dead()] == [dead[2], dead[1]]
+    assert (await ann.get("/dead", after="nonsense")).status == 400
+
+
 async def test_dead_letters_are_listed_and_changed_after_a_dry_run(
     console: Served, log_in: LogIn
 ) -> None:
