@@ -272,8 +272,9 @@ def complete(archive: ArchiveT) -> ArchiveT:
     """
     lacks = [name for name in _METHODS if not callable(getattr(archive, name, None))]
     lacks += [] if hasattr(archive, "classes") else ["classes"]
-    if lacks or isclass(archive):
-        kind = f"the class {archive.__name__}" if isclass(archive) else type(archive).__name__
+    given: Any = archive
+    if lacks or isclass(given):
+        kind = f"the class {given.__name__}" if isclass(given) else type(given).__name__
         raise ConfigError(
             f"{kind} is no Archive: {', '.join(lacks) or 'an object of it is needed'}"
         )

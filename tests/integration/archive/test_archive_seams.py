@@ -119,7 +119,7 @@ async def test_what_40_callers_leave_is_archived_once_though_links_die(
         proxy = Proxy(settings.url.get_secret_value(), tls=tls_server_context(cert, key))
         link = await stack.enter_async_context(proxy)
         url = link.url.replace("redis://", "rediss://") + f"?ssl_ca_certs={cert}"
-        changed = {"url": SecretStr(url), "archive_url": SecretStr(place.url)}
+        changed: dict[str, Any] = {"url": SecretStr(url), "archive_url": SecretStr(place.url)}
         changed |= {"archive_share": 0.0, "call_timeout_s": 20.0}
         given = settings.model_copy(update=changed)
         live = await stack.enter_async_context(RedisStateStore(given))

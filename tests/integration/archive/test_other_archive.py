@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -228,7 +229,7 @@ async def test_another_archive_is_accepted_by_hand_and_gets_what_redis_still_has
 async def test_an_acceptance_beside_other_archivers_says_what_to_run(
     live: RedisStateStore, archive: Archive, settings: Settings, other_url: str
 ) -> None:
-    environment = {"REDIS_STATE_ARCHIVE_URL": other_url}
+    environment: dict[str, Any] = {"REDIS_STATE_ARCHIVE_URL": other_url}
     accept = ("archive", "run", "--accept")
     await KnownArchive(live, archive).ready()
     ran = await cli(settings, *accept, **environment)

@@ -86,7 +86,7 @@ async def test_a_command_finds_the_archive_of_its_host_by_name(
 ) -> None:
     own = HostArchive(open_archive(archiving))
     monkeypatch.setattr(f"{__name__}.OWN", own, raising=False)
-    named = {"REDIS_STATE_ARCHIVE_STORE": f"{__name__}:OWN"}
+    named: dict[str, Any] = {"REDIS_STATE_ARCHIVE_STORE": f"{__name__}:OWN"}
     assert (await cli(settings, "archive", "run", **named)).status == 0
     ran = await cli(settings, "archive", "status", "--json", **named)
     assert (ran.status, ran.document["id"]) == (0, await own.identify()), ran

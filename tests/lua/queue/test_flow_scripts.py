@@ -395,9 +395,9 @@ async def test_a_claim_that_others_end_gives_back_what_it_took_unless_its_task_h
     back = await claim(scripts, keys)
     assert len(back) == (0 if begun or how == "gone" else 1)
     # What its own worker says later changes nothing.
-    name = queued_job(keys, "a").id.encode()
-    job = EndedJob(job_payload(keys, "a"), name, claimed, None, begun=False)
-    await scripts.end_jobs(keys.queue("q"), EndedJobs([job]), life_ms=HOUR)
+    job_name = queued_job(keys, "a").id.encode()
+    late = EndedJob(job_payload(keys, "a"), job_name, claimed, None, begun=False)
+    await scripts.end_jobs(keys.queue("q"), EndedJobs([late]), life_ms=HOUR)
     assert await claim(scripts, keys) == {}
 
 
@@ -407,7 +407,7 @@ async def test_a_claim_of_before_a_rate_gives_nothing_back(scripts: Scripts, key
     ((_, place, claimed),) = await claim_places(scripts, keys, 1)
     await limit(scripts, keys, key_rate=f"1 {HOUR}")
     assert list(await claim(scripts, keys)) == ["b"]
-    name = queued_job(keys, "a").id.encode()
+    job_name = queued_job(keys, "a").id.encode()
     job = EndedJob(job_payload(keys, "a"), name, claimed, None, place, begun=False)
     await scripts.end_jobs(keys.queue("q"), EndedJobs([job]), life_ms=HOUR)
     assert await claim(scripts, keys) == {}

@@ -31,6 +31,7 @@ from redis_state.gateway.console.rendering import write_query
 from redis_state.gateway.requests.bodies import MOST_IN_BULK, read_attributes
 from redis_state.models import TaskStatus
 from redis_state.serialization import codec
+from redis_state.store import RedisStateStore
 from redis_state.worker import Archived
 from redis_state.worker.tasks.operate.bulk import APPLIES, BulkAction
 
@@ -146,8 +147,8 @@ async def _change(call: PageCall, page: str, read_all: _ReadAll) -> Response:
 
 
 async def _has_archive(call: PageCall) -> bool:
-    services = await call.backstage.services()
-    return services.store.settings.has_archive
+    store: RedisStateStore = (await call.backstage.services()).store
+    return store.settings.has_archive
 
 
 def _allowed(call: PageCall) -> list[str]:
