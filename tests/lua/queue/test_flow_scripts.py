@@ -407,7 +407,7 @@ async def test_a_claim_of_before_a_rate_gives_nothing_back(scripts: Scripts, key
     ((_, place, claimed),) = await claim_places(scripts, keys, 1)
     await limit(scripts, keys, key_rate=f"1 {HOUR}")
     assert list(await claim(scripts, keys)) == ["b"]
-    job_name = queued_job(keys, "a").id.encode()
+    name = queued_job(keys, "a").id.encode()
     job = EndedJob(job_payload(keys, "a"), name, claimed, None, place, begun=False)
     await scripts.end_jobs(keys.queue("q"), EndedJobs([job]), life_ms=HOUR)
     assert await claim(scripts, keys) == {}
