@@ -57,6 +57,7 @@ async def _drop_jobs(queue: Queue, store: RedisStateStore, session_id: str) -> N
         for first in range(0, len(jobs), _SLICE):
             some = jobs[first : first + _SLICE]
             await queue.scripts.withdraw_jobs(queue_keys(key, channel=""), jobs=some)
-    unlink, payloads = queue.transport.commands.unlink, sorted(names)
+    commands, payloads = queue.transport.commands, sorted(names)
     for first in range(0, len(payloads), _SLICE):
-        await asyncio.gather(*(unlink(name) for name in payloads[first : first + _SLICE]))
+        some = payloads[first : first + _SLICE]
+        await asyncio.gather(*(commands.unlink(name) for name in some))
