@@ -137,7 +137,7 @@ class Settings(BaseSettings):
     updates_ttl: _Lifetime = 7 * _DAY
     """The lifetime of an update. A cursor is valid as long as the updates behind it are kept."""
     steering_ttl: _Lifetime = 7 * _DAY
-    """The lifetime of a steering event."""
+    """The lifetime of a steering event. While a worker's task is not terminal, as its record's."""
     planner_events_ttl: _Lifetime = 7 * _DAY
     """The lifetime of a planner event."""
     bindings_ttl: _Lifetime = 30 * _DAY

@@ -1,29 +1,30 @@
 -- Read a task's journal without the chunks of large results, the ends of children, the published
--- values and the mail, and have it live as long as the task.
--- KEYS journal  hash: entry -> JSON, part:<number>:<entry> -> bytes,
+-- values and the mail, and have it live as long as the task. A long journal is read by several calls.
+-- KEYS journal     hash: entry -> JSON, part:<number>:<entry> -> bytes,
 --   end:<child> -> JSON, lane:<name> -> JSON, value:<key> -> JSON, versions, entries, values; what
 --   send_message and take_message write
--- KEYS task     hash
--- ARGV portion  int: how many entries are fetched at a time
+-- KEYS task        hash
+-- ARGV portion     int: how many entries are fetched at a time
+-- ARGV most_bytes  int: no entry more once the notes have so many
+-- ARGV names..     long: the entries to read; none to read all
 -- Returns
---   {'OK', notes, count}  entries and their notes, in turn; how many entries runs have written
+--   {'OK', notes, count, left}  entries that are there and their notes, in turn; how many entries runs have
+--     written; the entries that are left for the next call
+-- @include journal_portion
 
-local entries, notes = {}, {}
-local not_read = {
-  versions = true, entries = true, part = true, ['end'] = true, value = true, values = true,
-  mail = true, box = true, mailed = true, due = true, asks = true,
-}
-for _, name in ipairs(redis.call('HKEYS', journal)) do
-  local kind = string.match(name, '^[^:]*')
-  if not not_read[kind] then entries[#entries + 1] = name end
-end
-for first = 1, #entries, portion do
-  local last = math.min(first + portion - 1, #entries)
-  for i, note in ipairs(redis.call('HMGET', journal, unpack(entries, first, last))) do
-    notes[#notes + 1] = entries[first + i - 1]
-    notes[#notes + 1] = note
+local entries, at = names, names_from
+if not entries[at] then
+  entries, at = {}, 1
+  local not_read = {
+    versions = true, entries = true, part = true, ['end'] = true, value = true, values = true,
+    mail = true, box = true, mailed = true, due = true, asks = true,
+  }
+  for _, name in ipairs(redis.call('HKEYS', journal)) do
+    local kind = string.match(name, '^[^:]*')
+    if not not_read[kind] then entries[#entries + 1] = name end
   end
 end
+local notes, left = journal_portion(journal, entries, at, portion, most_bytes)
 local ends = redis.call('PEXPIRETIME', task)
 if ends > 0 then redis.call('PEXPIREAT', journal, ends) end
-return { 'OK', notes, tonumber(redis.call('HGET', journal, 'entries') or 0) }
+return { 'OK', notes, tonumber(redis.call('HGET', journal, 'entries') or 0), left }

@@ -3,7 +3,7 @@
 -- of the newest names are known.
 -- KEYS rows        stream: id, topic, row; entry <n>-<ms>
 -- KEYS ids         hash: entry id -> n; '' -> head
--- KEYS changes     zset: name -> time
+-- KEYS changes     zset: name -> time, later than that of the name before
 -- KEYS lease       hash: epoch, claim; another key without one
 -- ARGV mark        of the writer's lease, '' for none
 -- ARGV name        of the change
@@ -34,7 +34,9 @@ for i = rows_in_from, #rows_in, 2 do
   log_append(log, rows_in[i], rows_in[i + 1], now)
 end
 -- Last: what refuses a row before it leaves the name unknown.
-redis.call('ZADD', changes, now, name)
+-- Behind all others, also if the clock was set back: the lowest names are forgotten.
+local newest = redis.call('ZRANGE', changes, -1, -1, 'WITHSCORES')[2]
+redis.call('ZADD', changes, string.format('%.0f', math.max(now, (newest or 0) + 1)), name)
 redis.call('ZREMRANGEBYRANK', changes, 0, -1 - most)
 redis.call('PEXPIRE', changes, ttl_ms)
 return { 'OK', 1 }

@@ -59,7 +59,7 @@ if seq ~= '' and not stream_above(seq, stream.seq) then return { 'STALE', stream
 local first, last, bytes = stream.first, stream.last, stream.bytes
 if data ~= '' then
   last = stream_put(rows, last, now_text(), data)
-  first, bytes = stream_trim(rows, first, bytes + #data, max_rows, max_bytes)
+  first, bytes = stream_trim(rows, first, bytes + #data, #data, max_rows, max_bytes)
 end
 if producer ~= '' and redis.call('HSET', info, field, mark) == 1 then redis.call('HINCRBY', info, 'producers', 1) end
 redis.call('HSET', info, 'first', first, 'last', last, 'bytes', bytes, 'seq', seq ~= '' and seq or stream.seq)

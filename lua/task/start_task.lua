@@ -7,7 +7,8 @@
 -- KEYS announcement.rows        stream of the session's updates
 -- KEYS announcement.ids         hash: its ids
 -- KEYS journal                  hash: entry -> JSON; there if an earlier run has recorded something
--- KEYS steering.ids             hash: ids of the session's steering; the task's index is there if it was steered
+-- KEYS steering.ids             hash: ids of the session's steering, '' -> head; the task's index is there if it was
+--   steered
 -- ARGV announcement.channel     channel
 -- ARGV owner                    id of this claim
 -- ARGV lease_ms                 int: until it expires unless renewed
@@ -21,8 +22,9 @@
 -- ARGV announcement.row         the update that tells of the start; a 0 at its end becomes the epoch
 -- ARGV fields..                 names and values, in turn
 -- Returns
---   {'OK', epoch, fields, recorded, steered}  it is running under this epoch; the task's fields and values in
---     turn; whether there is a journal, and steering
+--   {'OK', epoch, fields, recorded, steered, dropped}  it is running under this epoch; the task's fields and values
+--     in turn; whether there is a journal, and steering; whether steering of the session was dropped since the task
+--     was made
 --   {'HELD', left_ms}      another worker runs it
 --   {'DENIED', status}     it is in another state
 --   {'MISSING'}            no such task
@@ -32,9 +34,10 @@
 -- @include lease_take
 -- @include record_write
 -- @include announce
+-- @include log_head
 -- @include topic_index
 
-local was = redis.call('HMGET', task, 'status', 'write', 'retired', 'epoch')
+local was = redis.call('HMGET', task, 'status', 'write', 'retired', 'epoch', 'order')
 local holder = redis.call('HGET', lease, 'owner') or ''
 local again = was[2] == write or (was[1] == 'RUNNING' and holder == owner)
 if not was[1] then return { 'MISSING' } end
@@ -54,5 +57,7 @@ if not again then
   if was[1] == 'RUNNING' and holder ~= '' then redis.call('HINCRBY', task, 'crashes', 1) end
   record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
 end
-return { 'OK', epoch, redis.call('HGETALL', task), redis.call('EXISTS', journal),
-  redis.call('HEXISTS', steering.ids, topic_field(task_id)) }
+local sent = redis.call('HMGET', steering.ids, '', topic_field(task_id))
+local head = log_head(sent[1] or nil)
+local dropped = head.first > 1 and head.before_ms * 1000 >= tonumber(was[5] or 0)
+return { 'OK', epoch, redis.call('HGETALL', task), redis.call('EXISTS', journal), sent[2] and 1 or 0, dropped and 1 or 0 }

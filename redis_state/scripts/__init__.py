@@ -38,6 +38,9 @@ from redis_state.scripts.stores.tasks.pauses import PauseListKeys, PauseListScri
 from redis_state.scripts.stores.tasks.tasks import TaskScripts
 from redis_state.scripts.stores.tasks.turns import KnownTask, KnownTasks, TurnScripts
 from redis_state.scripts.values import (
+    JOURNAL_BYTES,
+    JOURNAL_NAMES,
+    JOURNAL_PORTION,
     NO_LANE,
     Announcement,
     Fence,
@@ -84,6 +87,9 @@ class Scripts(
 
 
 __all__ = [
+    "JOURNAL_BYTES",
+    "JOURNAL_NAMES",
+    "JOURNAL_PORTION",
     "NO_LANE",
     "SCRIPTS",
     "TASK_FIELDS",

@@ -11,6 +11,15 @@ from redis_state.models.version import Version
 from redis_state.transport.key_groups import LogKeys
 from redis_state.transport.wire.resp import Argument
 
+JOURNAL_BYTES = 4 << 20
+"""A call returns no more entries of a journal once they have so many bytes: the server builds its
+reply twice, and all other callers wait meanwhile."""
+JOURNAL_PORTION = 16
+"""So many entries are fetched at a time. Each may have 256 KB, and a reply may exceed its limit by
+one such portion."""
+JOURNAL_NAMES = 3_000
+"""So many entries are named by a call at most: a serverless server takes no more arguments."""
+
 # The topic of a row whose topic is the empty text: no UTF-8 text encodes to this byte.
 _EMPTY_TOPIC = b"\xff"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, cast
@@ -26,6 +25,7 @@ from redis_state.models import UpdateType
 from redis_state.models.steering import SteeringEvent
 from redis_state.scripts import Fence
 from redis_state.store import RedisStateStore
+from redis_state.transport.clock import ms_of
 from redis_state.worker.handler.context import TaskContext
 from redis_state.worker.runs.config import Handler
 from redis_state.worker.tasks.execution.exits import TaskHandedBack
@@ -183,10 +183,14 @@ class _AgentRun:
         if await self._has_ended(execution_id):
             return False
         # Recorded with the task: each of its runs steps back for the rest of the time only.
-        since: float = await self._ctx.keyed_step("found interrupted", execution_id, time.time)
-        if time.time() - since >= self._busy_timeout_s:
+        since: float = await self._ctx.keyed_step("found interrupted", execution_id, self._now_s)
+        if await self._now_s() - since >= self._busy_timeout_s:
             return False
         raise _Yielding
+
+    async def _now_s(self) -> float:
+        """Return the server's time: the next run may be another worker's, with another clock."""
+        return ms_of(await self._ctx.store.transport.commands.time()) / 1000
 
     async def _has_ended(self, execution_id: str) -> bool:
         """Return whether a task of this session is terminal; tasks of other sessions cannot be

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from redis_state.archive.copying.pace import Pace
 from redis_state.archive.copying.rounds import (
@@ -43,7 +44,7 @@ from redis_state.errors import (
 )
 from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import WatchClaim
-from redis_state.scripts import Reply, ReplyCode
+from redis_state.scripts import JOURNAL_BYTES, JOURNAL_NAMES, Reply, ReplyCode
 from redis_state.store import RedisStateStore
 from redis_state.stores.archive_list import many_updates, session_check_ms
 from redis_state.stores.base import ARCHIVE_HOLD_MS
@@ -192,12 +193,7 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
             if task is None:
                 return None
             try:
-                reply = await self._store.base.scripts.read_ended(
-                    self._store.tasks.keys(*task),
-                    least_ms=least_ms,
-                    hold_ms=ARCHIVE_HOLD_MS,
-                    whole=whole,
-                )
+                reply = await self._read_ended(task, least_ms=least_ms, whole=whole)
             except (NoConnection, StoreFull):
                 raise
             except RedisStateError as error:
@@ -208,6 +204,37 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
             return reply
 
         return list(await asyncio.gather(*map(one, claims)))
+
+    async def _read_ended(self, task: tuple[str, str], *, least_ms: int, whole: bool) -> Reply:
+        """Read a task, and its journal call by call, if that is long: of one stamp, and whole.
+
+        A task that was opened again meanwhile, or removed, is read again.
+        """
+        keys, scripts = self._store.tasks.keys(*task), self._store.base.scripts
+        read = partial(
+            *(scripts.read_ended, keys),
+            least_ms=least_ms,
+            hold_ms=ARCHIVE_HOLD_MS,
+            whole=whole,
+            most_bytes=JOURNAL_BYTES,
+        )
+        while True:
+            reply = await read()
+            if reply.word is not ReplyCode.OK:
+                return reply
+            stamp, _, journal, left = reply.facts
+            while left:
+                some = left[:JOURNAL_NAMES]
+                more = await read(names=some)
+                if more.word is not ReplyCode.OK or more.facts[0] != stamp:
+                    break
+                _, _, found, over = more.facts
+                if len(found) // 2 + len(over) < len(some):
+                    break
+                journal += found
+                left = [*over, *left[JOURNAL_NAMES:]]
+            if not left:
+                return reply
 
     def _batch(self, copies: Sequence[ArchivedTask]) -> ArchiveBatch:
         return ArchiveBatch(tasks=copies)

@@ -57,6 +57,14 @@ class LogScripts(ScriptRunner):
         """OK new n... | LOST epoch. ``rows_in``: ids and rows, in turn."""
 
     @script
+    def hold_steering(self, log: LogKeys, *, task: str, spare_ms: int) -> PendingReply:
+        """OK changed."""
+
+    @script
+    def settle_steering(self, log: LogKeys, *, tasks: str) -> PendingReply:
+        """OK changed."""
+
+    @script
     def change_log(
         self,
         log: LogKeys,

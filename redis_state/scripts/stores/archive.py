@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
-from redis_state.scripts.values import TaskKeys, Topic
+from redis_state.scripts.values import JOURNAL_BYTES, JOURNAL_PORTION, TaskKeys, Topic
 from redis_state.transport.key_groups import LogKeys
 
 
@@ -13,9 +15,17 @@ class ArchiveScripts(ScriptRunner):
 
     @script
     def read_ended(
-        self, keys: TaskKeys, *, least_ms: int, hold_ms: int, whole: bool
+        self,
+        keys: TaskKeys,
+        *,
+        least_ms: int,
+        hold_ms: int,
+        whole: bool,
+        names: Sequence[bytes] = (),
+        most_bytes: int = JOURNAL_BYTES,
+        portion: int = JOURNAL_PORTION,
     ) -> PendingReply:
-        """OK stamp record journal | COUNTED stamp status | DENIED status | MISSING."""
+        """OK stamp record journal left | COUNTED stamp status | DENIED status | MISSING."""
 
     @script
     def mark_archived(self, keys: TaskKeys, *, stamp: str) -> PendingReply:

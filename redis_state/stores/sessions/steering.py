@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from redis_state.models import SteeringEvent, SteeringEventType, sanitize_steering_event
+from redis_state.primitives.listed import behind_a_write
 from redis_state.primitives.log import Bounds
 from redis_state.primitives.sent import SentContent
 from redis_state.primitives.signal import Row
@@ -51,8 +52,29 @@ class SteeringStore(SessionLog[SteeringEvent]):
     async def save(self, model: SteeringEvent, *, fence: Fence | None = None) -> bool:
         """Append an event once per id and task, in call order; return whether it is new.
 
-        Errors: LeaseLost under a stale fence.
+        The log then lives as long as the record of a worker's task that is not terminal. Errors:
+        LeaseLost under a stale fence; OutcomeUnknown if it is appended, and that cannot be written.
         """
+        is_new = await self._append(model, fence)
+        with behind_a_write(self._base.scripts.transport.address):
+            await self.hold(model.session_id, model.task_id)
+        return is_new
+
+    async def hold(self, session_id: str, task_id: str) -> None:
+        """Keep the log as long as the record of a worker's task, unless that is terminal."""
+        await self._base.scripts.hold_steering(
+            self.keys(session_id),
+            task=self._base.keys.task(session_id, task_id),
+            spare_ms=self.bounds.ttl_ms,
+        )
+
+    async def settle(self, session_id: str) -> None:
+        """Release the log once a task has ended, unless another task of the session lives on."""
+        await self._base.scripts.settle_steering(
+            self.keys(session_id), tasks=self._base.keys.tasks(session_id)
+        )
+
+    async def _append(self, model: SteeringEvent, fence: Fence | None) -> bool:
         if await super().save(model, fence=fence):
             return True
         log = self._log(model.session_id)

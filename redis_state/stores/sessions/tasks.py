@@ -126,9 +126,11 @@ class TaskStore:
     async def save(self, state: TaskState, *, fence: Fence | None = None) -> bool:
         """Save a task whole; return whether it was accepted.
 
-        The last save wins; clocks of callers do not matter. An older view of a terminal task does
-        not reopen it. Under a ``fence`` the owner's save wins. With an archive, a task that has
-        ended waits for it. Errors: LeaseLost after a takeover.
+        The last save wins. An older view of a terminal task does not reopen it: only for that
+        are callers' clocks compared, by ``updated_at``. So a host whose clock is ahead may reopen
+        a task that another has ended, and one whose clock is behind may fail to. Hosts that share
+        tasks save under a ``fence``: then the owner's save wins, whatever the clocks say. With an
+        archive, a task that has ended waits for it. Errors: LeaseLost after a takeover.
         """
         values = _values(self._base.payloads, state)
         finished = values[0] in _ENDED_BYTES

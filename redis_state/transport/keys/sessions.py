@@ -29,7 +29,8 @@ class SessionLayout(KeyLayout):
 
     def steering(self, session_id: str) -> LogKeys:
         """stream: steering of a session; ``:ids`` hash: event_id -> n, and the numbers of each
-        task's; ``:live`` channel. `steering_ttl`, trimmed by append.
+        task's; ``:live`` channel. `steering_ttl`, or like a worker's task that is not terminal;
+        trimmed by append.
         """
         return self._log("session_id", session_id, "steering")
 

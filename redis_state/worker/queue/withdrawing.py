@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
 from redis_state.transport.keys.names import queue_keys
@@ -10,6 +12,9 @@ from redis_state.worker.queue.queue import Queue
 
 # In the name of a queue: behind the namespace, the version, the slot and the kind.
 _QUEUE_COLONS = 4
+# How many jobs one call names. Lua's stack has room for some thousand, a serverless server takes
+# fewer arguments still, and the other callers of the queue wait meanwhile.
+_SLICE = 1_000
 
 
 async def withdraw(queue: Queue, store: RedisStateStore, session_id: str) -> None:
@@ -49,6 +54,10 @@ async def _drop_jobs(queue: Queue, store: RedisStateStore, session_id: str) -> N
     if not jobs:
         return
     for key in sorted(queues):
-        await queue.scripts.withdraw_jobs(queue_keys(key, channel=""), jobs=jobs)
-    for name in sorted(names):
-        await queue.transport.commands.unlink(name)
+        for first in range(0, len(jobs), _SLICE):
+            some = jobs[first : first + _SLICE]
+            await queue.scripts.withdraw_jobs(queue_keys(key, channel=""), jobs=some)
+    commands, payloads = queue.transport.commands, sorted(names)
+    for first in range(0, len(payloads), _SLICE):
+        some = payloads[first : first + _SLICE]
+        await asyncio.gather(*(commands.unlink(name) for name in some))

@@ -197,6 +197,9 @@ class TaskRun:
         """
         try:
             if self._started.steered:
+                # The record of a task that has begun again lives longer than it did.
+                session_id = self._started.state.session_id
+                await self._store.steering.hold(session_id, self._task_id)
                 await self._inbox.catch_up()
             if self._started.parent is not None:
                 await self._follow_parent()
@@ -355,7 +358,9 @@ class TaskRun:
             if parent is not None:
                 # If this process dies, a sweeper inspects the parent soon.
                 await TaskBookkeeping(self._store).inspect_soon(session_id, parent)
-            await self._transitions.finish_run(self._started, status, result=result, error=error)
+            await self._transitions.finish_run(
+                self._started, status, result=result, error=error, steered=self._inbox.steered
+            )
 
         await until_written(finish, status, retry_s=self._config.lease_s)
         if parent is not None:

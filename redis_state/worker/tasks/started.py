@@ -23,6 +23,9 @@ from redis_state.worker.tasks.recorded.journal import steps_of
 from redis_state.worker.tasks.recorded.replay import Replay
 from redis_state.worker.tasks.usage import UsageMeter
 
+# The cursor of an empty log.
+_BEGINNING = "0-0"
+
 
 @dataclass(frozen=True, slots=True)
 class StartedRun:
@@ -81,8 +84,13 @@ def read_started(
     *,
     written: tuple[dict[str, Any], int],
     steered: bool,
+    was_dropped: bool = False,
 ) -> StartedRun:
-    """Read what a run begins with. Errors: PayloadUnreadable; ValueError, TypeError, KeyError."""
+    """Read what a run begins with. Errors: PayloadUnreadable; ValueError, TypeError, KeyError.
+
+    Where steering of its time ``was_dropped``, its inbox begins at the log's beginning, which a
+    reader is not given without a gap.
+    """
     record = stored(flat)
     if record is None:
         raise KeyError(task_id)
@@ -98,7 +106,7 @@ def read_started(
         handler=job["handler"],
         input=payloads.need(read_input(payloads, record.fields, job, of=of), of=of, field="input"),
         attempts=found.attempts,
-        inbox=record.fields.get("inbox", b"").decode() or None,
+        inbox=record.fields.get("inbox", b"").decode() or (_BEGINNING if was_dropped else None),
         journal=journal,
         secret=job["secret"],
         replay=Replay(held, journal, known=known, write=payloads.lane),

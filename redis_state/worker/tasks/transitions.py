@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from redis_state.errors import (
+    BackendError,
     InvalidTransition,
     LeaseLost,
     PayloadLost,
@@ -106,7 +107,7 @@ class TaskTransitions:
             return NotStarted("held", left_ms=int(reply.facts[0]))
         if reply.word is not ReplyCode.OK:
             return NotStarted(reply.text(0) if reply.facts else "missing")
-        epoch, flat, recorded, steered = reply.facts
+        epoch, flat, recorded, steered, dropped = reply.facts
         held = HeldLease(keys.lease, owner, int(epoch))
         crashes = crashes_of(flat)
         if crashes > max_crashes:
@@ -118,7 +119,10 @@ class TaskTransitions:
             if recorded:
                 journal = await Journals(self._store.base).read(keys, whole=True)
             started = read_started(
-                self._store, session_id, task_id, held, flat, written=journal, steered=bool(steered)
+                *(self._store, session_id, task_id, held, flat),
+                written=journal,
+                steered=bool(steered or dropped),
+                was_dropped=bool(dropped),
             )
             if type(started.input) is Sealed:
                 payloads, of = self._store.base.payloads, f"task {task_id!r}"
@@ -145,10 +149,12 @@ class TaskTransitions:
         *,
         result: Any = None,
         error: str | None = None,
+        steered: bool = False,
     ) -> None:
         """End a run: finish the task, or hand it off by making it PENDING.
 
         One step: status, result, lease, the update, and a child's end in its parent's journal.
+        What it was sent is let go of next, if it was ``steered``.
         Errors: LeaseLost if the task was taken over: the result is then dropped; JournalRewound for
         a result that depends on entries which the server has lost.
         """
@@ -167,6 +173,7 @@ class TaskTransitions:
             release=True,
             parent=started.parent,
             ended=_end(status, result, error),
+            steered=steered or started.steered,
         )
 
     async def give_back(self, started: StartedRun, version: str | None) -> None:
@@ -209,6 +216,7 @@ class TaskTransitions:
                 from_states=(TaskStatus.PENDING, TaskStatus.PAUSED),
                 parent=parent,
                 ended=_end(TaskStatus.CANCELLED, None, reason),
+                steered=True,
             )
         except InvalidTransition as denied:
             if denied.current == TaskStatus.RUNNING.value:
@@ -294,6 +302,7 @@ class TaskTransitions:
                 release=True,
                 parent=parent,
                 ended=_end(TaskStatus.FAILED, None, reason),
+                steered=True,
             )
 
     async def _give_back(self, session_id: str, task_id: str, held: HeldLease) -> None:
@@ -323,6 +332,7 @@ class TaskTransitions:
         from_states: Iterable[TaskStatus] = (TaskStatus.RUNNING,),
         parent: str | None = None,
         ended: Mapping[str, Any] | None = None,
+        steered: bool = False,
     ) -> None:
         of_child = parent is not None and status.is_terminal
         update = status_update(state, status)
@@ -345,6 +355,10 @@ class TaskTransitions:
         self._books.record_move(
             state, status, version=reply.facts[0], write=write, ended=status.is_terminal
         )
+        if steered and status.is_terminal:
+            # Otherwise it is kept for longer, and no harm is done.
+            with suppress(BackendError):
+                await self._store.steering.settle(state.session_id)
 
     def _ended(self, ended: Mapping[str, Any]) -> bytes:
         return self._store.base.payloads.document(ended, "result", "error")

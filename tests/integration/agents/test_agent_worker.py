@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, Literal
 
 import pytest
@@ -300,6 +301,40 @@ async def test_patience_is_for_all_runs_of_a_task_together(store: RedisStateStor
         assert ended.status is TaskStatus.COMPLETE
         # It was handed back, and each run took up the patience that the others had left.
         assert (await statuses(store, task)).count("RUNNING") >= 3
+
+
+async def test_patience_is_counted_by_the_servers_clock(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await interrupt(store, "interrupted")
+    quick = agent_handler(AgentLoop(ScriptedDriver("quick")), busy_timeout_s=60.0)
+    slow = agent_handler(AgentLoop(twenty_steps(), tools=[LOOK]))
+    async with pool(store, {"slow": slow, "quick": quick}) as client:
+        other = await client.submit("quick", "second", session_id=SESSION)
+
+        async def runs() -> int:
+            return (await statuses(store, other)).count("RUNNING")
+
+        async def stepped_back() -> bool:
+            journal = store.base.keys.journal(SESSION, other)
+            names = await store.transport.sender.send("HKEYS", journal, repeatable=True)
+            since_when_is_known = any(b"found interrupted" in name for name in names)
+            return since_when_is_known and (await statuses(store, other))[-1] == "PENDING"
+
+        await eventually(stepped_back, "the other task has stepped back")
+        before, real = await runs(), time.time
+        # As if the next runs were those of a worker whose clock is ahead.
+        monkeypatch.setattr(time, "time", lambda: real() + 3600)
+
+        async def stepped_back_again() -> bool:
+            # The first of them may have looked at the clock before.
+            return await runs() >= before + 2 and await stepped_back()
+
+        await eventually(stepped_back_again, "it has stepped back again")
+        first = await client.submit("slow", "first", session_id=SESSION, task_id="interrupted")
+        result: Any = (await client.wait(SESSION, first, timeout_s=60)).result
+        assert (result["status"], result["steps"]) == ("completed", STEPS)
+        assert (await client.wait(SESSION, other, timeout_s=60)).status is TaskStatus.COMPLETE
 
 
 async def test_a_task_of_another_session_is_stepped_back_for(store: RedisStateStore) -> None:

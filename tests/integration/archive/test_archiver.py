@@ -18,6 +18,7 @@ from pydantic import SecretStr
 
 from redis_state import RedisStateStore, Settings
 from redis_state.archive import ArchiveQuery, open_archive
+from redis_state.archive.copying import archiver as module
 from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.copying.backfill import backfill
 from redis_state.archive.model import ArchiveBatch
@@ -27,6 +28,8 @@ from redis_state.archive.protocol import Archive
 from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import ArchiveUnavailable, ConfigError
 from redis_state.models import TaskStatus
+from redis_state.scripts import JOURNAL_PORTION, ReplyCode
+from redis_state.scripts.stores.archive import ArchiveScripts
 from redis_state.testing import eventually
 from redis_state.worker.archiving.loop import archive_regularly
 from redis_state.worker.observe.stats import WorkerStats
@@ -57,6 +60,32 @@ async def swept(store: RedisStateStore, task: str, sweeper: Sweeper) -> None:
     for _ in range(2):
         await make_due(store, watch_entry(SESSION, task))
         await sweeper.run_once()
+
+
+async def test_a_journal_that_no_reply_holds_is_archived_whole(
+    live: RedisStateStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = await ended(live)
+    journal = live.tasks.keys(SESSION, task).journal
+    for number in range(100):
+        await send(live, "HSET", journal, f"part:{number}:step:a#1", "x" * 300)
+    await send(live, "PEXPIRE", journal, DAY_MS)
+    assert await backfill(live) == 1
+    monkeypatch.setattr(module, "JOURNAL_BYTES", 10_000)
+    monkeypatch.setattr(module, "JOURNAL_NAMES", 60)
+    sizes: list[int] = []
+    real: Any = ArchiveScripts.read_ended
+
+    async def counted(scripts: Any, *keys: Any, **given: Any) -> Any:
+        reply = await real(scripts, *keys, **given)
+        sizes.append(sum(map(len, reply.facts[2])) if reply.word is ReplyCode.OK else 0)
+        return reply
+
+    monkeypatch.setattr(ArchiveScripts, "read_ended", counted)
+    await archive_all(live, archive)
+    assert await archived(archive) == await expected(live, task)
+    assert sum(sizes) > 30_000
+    assert max(sizes) < 10_000 + JOURNAL_PORTION * 400
 
 
 async def test_a_sweeper_hands_what_has_ended_on_only_if_something_is_archived(

@@ -25,6 +25,7 @@ from redis_state.stores.sessions.tasks import TaskStore
 from redis_state.testing import eventually
 from redis_state.transport.keys import graph_shard, graph_task
 from redis_state.worker import Schedule, TaskClient, TaskContext
+from redis_state.worker.queue.job_format import payload_key
 from tests.support.agents.sessions import fresh
 from tests.support.erasure import fill, left_over, nothing_is_left, remains
 from tests.support.processes import children
@@ -195,6 +196,32 @@ async def test_the_queues_lose_the_jobs_of_a_user(
         assert state is not None
         assert state.status is TaskStatus.PENDING
         assert any("arq:job:" in key for key in await left_over(store, "of-bob"))
+
+
+async def test_a_session_with_more_jobs_than_one_call_may_name_is_forgotten(
+    store: RedisStateStore,
+) -> None:
+    many = 8_500
+    async with TaskClient(store) as client:
+        queue = client._queue
+        line = queue.keys(None).queue
+        for session_id in ("many", "other"):
+            await client.submit(
+                "work", "x", session_id=session_id, task_id="t", delay=timedelta(days=30)
+            )
+        # As of a backlog whose tasks' records are gone.
+        jobs = [f"{queue.claim_of('many', f'gone-{number}')}:0" for number in range(many)]
+        for first in range(0, many, 1_000):
+            some = jobs[first : first + 1_000]
+            await admin(store, "ZADD", line, *(part for job in some for part in (1, job)))
+            await asyncio.gather(
+                *(admin(store, "SET", payload_key(job), "{}", "PX", 3_600_000) for job in some)
+            )
+        assert await admin(store, "ZCARD", line) == many + 2
+        await client.forget("many")
+        await nothing_is_left(store, "many")
+        assert await admin(store, "ZCARD", line) == 1
+        assert any("arq:job:" in key for key in await left_over(store, "other"))
 
 
 async def test_a_user_without_sessions_is_told_of_memories_with_long_keys(

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings
-from redis_state.models import TaskStatus
+from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.worker import TaskContext
 from tests.support.processes.pools import SESSION, becomes, open_token, pool
 from tests.support.servers.nodes import keys_like
@@ -40,6 +40,7 @@ async def test_nothing_of_an_ended_task_lives_longer_than_the_task(
             task = await client.submit("work", session_id=SESSION, in_turn=True)
             await becomes(client, task, TaskStatus.PAUSED)
             token = await open_token(store, task)
+            await client.steer(SESSION, task, SteeringEventType.USER_MESSAGE, {"text": "well?"})
             match end:
                 case "completed":
                     await client.approve(token, actor="ann")

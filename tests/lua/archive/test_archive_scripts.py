@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from redis_state.scripts import Reply, ReplyCode, Scripts, TaskKeys
+from redis_state.scripts import JOURNAL_PORTION, Reply, ReplyCode, Scripts, TaskKeys
 from redis_state.transport.keys import Keys
 from tests.support.scripts.keys import saying, task_keys
 from tests.support.scripts.logs import append, rows_of
@@ -57,15 +57,39 @@ async def test_a_task_is_read_whole_and_kept_only_if_little_of_its_life_is_left(
     await put(scripts, task)
     reply = await read(scripts, task, least_ms=HOUR // 2)
     assert reply.word is ReplyCode.OK
-    stamp, record, journal = reply.facts
+    stamp, record, journal, left = reply.facts
     assert stamp == b"3 w"
     assert dict(zip(record[::2], record[1::2], strict=True))[b"status"] == b"COMPLETE"
-    assert journal == [b"step:a#1", b"1"]
+    assert (journal, left) == ([b"step:a#1", b"1"], [])
     assert (await lives(scripts, task.task))[0] <= HOUR
     for _ in range(2):
-        assert await read(scripts, task, least_ms=DAY, whole=False) == ok(b"3 w", [], [])
+        assert await read(scripts, task, least_ms=DAY, whole=False) == ok(b"3 w", [], [], [])
         left = await lives(scripts, task.task, task.journal, task.tasks)
         assert all(9 * DAY < each <= 10 * DAY for each in left)
+
+
+async def test_a_long_journal_is_read_in_calls_that_each_end_by_their_bytes(
+    scripts: Scripts, task: TaskKeys
+) -> None:
+    await put(scripts, task)
+    notes = {b"part:%d:step:b#1" % n: b"%03d" % n * 100 for n in range(3 * JOURNAL_PORTION)}
+    await ask(scripts, "HSET", task.journal, *(part for both in notes.items() for part in both))
+    found: list[bytes] = []
+    names: list[bytes] = []
+    records: list[int] = []
+    while names or not found:
+        reply = await scripts.read_ended(
+            task, least_ms=0, hold_ms=DAY, whole=True, names=names, most_bytes=10_000
+        )
+        stamp, record, journal, names = reply.facts
+        assert stamp == b"3 w"
+        records.append(len(record))
+        assert sum(map(len, journal)) <= 10_000 + JOURNAL_PORTION * 350
+        found += journal
+    assert len(records) > 1
+    assert (records[0] > 0, any(records[1:])) == (True, False)
+    journal_of = dict(zip(found[::2], found[1::2], strict=True))
+    assert journal_of == notes | {b"step:a#1": b"1"}
 
 
 async def test_a_task_that_is_marked_expires_when_it_would_have(

@@ -3,7 +3,7 @@ from __future__ import annotations
 from redis_state.scripts import Fence, LogLimits, Reply, ReplyCode, Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.logs import append, rows_of
-from tests.support.scripts.replies import HOUR, ask, lives, no, ok
+from tests.support.scripts.replies import HOUR, ask, clock_ms, lives, no, ok
 
 
 async def _change(
@@ -62,6 +62,21 @@ async def test_the_newest_names_and_rows_are_kept(scripts: Scripts, keys: Keys) 
     assert names == [b"c2", b"c3"]
     assert (await rows_of(scripts, keys.conversation("s")))[-1] == (12, "3-2")
     assert len(await rows_of(scripts, keys.conversation("s"))) <= 5
+
+
+async def test_the_newest_name_is_kept_when_the_clock_was_set_back(
+    scripts: Scripts, keys: Keys
+) -> None:
+    changes, ahead = keys.conversation_changes("s"), await clock_ms(scripts) + HOUR
+    # Changes of before the clock was set back.
+    await ask(scripts, "ZADD", changes, ahead, "c0", ahead + 1, "c1")
+    for number in (2, 3):
+        assert await _change(scripts, keys, f"c{number}", b"%d" % number, most=2) == ok(1)
+        await append(scripts, keys.conversation("s"), f"behind {number}")
+        repeated = await _change(scripts, keys, f"c{number}", b"x", most=2, clears=True)
+        assert repeated == ok(0)
+    assert await ask(scripts, "ZRANGE", changes, 0, -1) == [b"c2", b"c3"]
+    assert len(await rows_of(scripts, keys.conversation("s"))) == 4
 
 
 async def test_a_lost_claim_changes_nothing(scripts: Scripts, keys: Keys) -> None:

@@ -171,6 +171,49 @@ async def test_the_oldest_rows_go_and_a_reader_behind_them_learns_of_it(
     assert large.text(0) in await places(scripts, keys)
 
 
+async def _plant_rows(scripts: Scripts, keys: Keys, count: int, data: bytes) -> None:
+    """Append rows as they stand, without limits."""
+    await make_stream(scripts, keys)
+    for start in range(0, count, 500):
+        some = range(start, min(start + 500, count))
+        await asyncio.gather(*(add_row(scripts, keys, data) for _ in some))
+
+
+async def test_an_append_removes_a_slice_of_what_is_beyond_a_lowered_limit(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await _plant_rows(scripts, keys, 600, b"p")
+    lowered = StreamLimits(10, 0, 9)
+    counts: list[int] = []
+    for _ in range(4):
+        assert (await add_row(scripts, keys, limits=lowered)).word is ReplyCode.OK
+        counts.append(len(await places(scripts, keys)))
+    # One more by each append, and 256 less while there is more than may be.
+    assert counts == [345, 90, 10, 10]
+    kept = await places(scripts, keys)
+    stored = await fields(scripts, keys.stream("s").info)
+    assert int(kept[0].partition("-")[0]) == int(stored["first"].partition(b"-")[0]) + 1
+    assert (stored["bytes"], kept[-1]) == (b"10", stored["last"].decode())
+
+
+async def test_a_large_append_removes_more_rows_than_a_small_one(
+    scripts: Scripts, keys: Keys
+) -> None:
+    await _plant_rows(scripts, keys, 600, b"p")
+    lowered = StreamLimits(0, 100_000, 9)
+    await add_row(scripts, keys, b"x" * 90_000, limits=lowered)
+    assert len(await places(scripts, keys)) == 601
+    # 100,000 bytes may be there: both large rows may not, and the small ones are before them.
+    await add_row(scripts, keys, b"x" * 90_000, limits=lowered)
+    slice_of_it = 256 + 90_000 // 1024
+    assert len(await places(scripts, keys)) == 602 - slice_of_it
+    await add_row(scripts, keys, limits=lowered)
+    await add_row(scripts, keys, limits=lowered)
+    stored = await fields(scripts, keys.stream("s").info)
+    assert stored["bytes"] == b"90002"
+    assert len(await places(scripts, keys)) == 3
+
+
 async def test_a_place_of_a_lost_history_is_none_of_this(scripts: Scripts, keys: Keys) -> None:
     await make_stream(scripts, keys)
     first = (await add_row(scripts, keys)).text(0)

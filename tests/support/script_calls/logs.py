@@ -26,6 +26,12 @@ CALLS: dict[str, Call] = {
         announce=True,
         fence=Fence(keys.lease(SESSION, "t"), 1, "o"),
     ),
+    "hold_steering": lambda scripts, keys: scripts.hold_steering(
+        keys.steering(SESSION), task=keys.task(SESSION, "t"), spare_ms=HOUR
+    ),
+    "settle_steering": lambda scripts, keys: scripts.settle_steering(
+        keys.steering(SESSION), tasks=keys.tasks(SESSION)
+    ),
     "change_log": lambda scripts, keys: scripts.change_log(
         keys.conversation(SESSION),
         LogLimits(9, HOUR, announce=False),

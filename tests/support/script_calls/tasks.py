@@ -315,7 +315,9 @@ CALLS: dict[str, Call] = {
         about=b"[1]",
         result=b"1",
     ),
-    "read_journal": lambda scripts, keys: scripts.read_journal(task_keys(keys, SESSION)),
+    "read_journal": lambda scripts, keys: scripts.read_journal(
+        task_keys(keys, SESSION), names=[], most_bytes=1 << 20
+    ),
     "create_task": lambda scripts, keys: scripts.create_task(
         task_keys(keys, SESSION),
         {"status": b"PENDING"},

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from redis_state.scripts.binding import script
 from redis_state.scripts.runner import PendingReply, ScriptRunner
-from redis_state.scripts.values import NO_LANE, LaneState, TaskKeys
-
-# How many entries of a journal one command of a script names: Lua's stack has its limits.
-_SLICE = 1000
+from redis_state.scripts.values import JOURNAL_PORTION, NO_LANE, LaneState, TaskKeys
 
 
 class JournalScripts(ScriptRunner):
@@ -41,5 +40,12 @@ class JournalScripts(ScriptRunner):
         """OK entries | LOST epoch | REWOUND entries | MISSING."""
 
     @script
-    def read_journal(self, keys: TaskKeys, *, portion: int = _SLICE) -> PendingReply:
-        """OK notes entries."""
+    def read_journal(
+        self,
+        keys: TaskKeys,
+        *,
+        names: Sequence[bytes],
+        most_bytes: int,
+        portion: int = JOURNAL_PORTION,
+    ) -> PendingReply:
+        """OK notes entries left."""

@@ -61,7 +61,7 @@ class TaskScripts(ScriptRunner):
         steering: LogKeys,
         claimed: int | None = None,
     ) -> PendingReply:
-        """OK epoch fields recorded steered | HELD left_ms | DENIED status | MISSING."""
+        """OK epoch fields recorded steered dropped | HELD left_ms | DENIED status | MISSING."""
 
     @script
     def retire_claim(self, keys: TaskKeys, *, version: int, claimed: int) -> PendingReply:

@@ -118,6 +118,11 @@ class Inbox:
         return self._cancelled is not None
 
     @property
+    def steered(self) -> bool:
+        """Whether an event was received."""
+        return bool(self._received)
+
+    @property
     def cancel_reason(self) -> str | None:
         """The reason of the cancel, if one was given."""
         return None if self._cancelled is None else self._cancelled.reason

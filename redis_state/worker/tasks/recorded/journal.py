@@ -13,11 +13,20 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from redis_state.errors import CorruptState
 from redis_state.primitives.blob import CHUNK_BYTES, read_chunks
-from redis_state.scripts import NO_LANE, LaneState, ReplyCode, TaskKeys, raw
+from redis_state.scripts import (
+    JOURNAL_BYTES,
+    JOURNAL_NAMES,
+    NO_LANE,
+    LaneState,
+    ReplyCode,
+    TaskKeys,
+    raw,
+)
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Payloads, Sealed
 from redis_state.stores.base import Base
@@ -77,9 +86,30 @@ class Journals:
         `Sealed`. Errors: ValueError if an entry is not what was written; PayloadUnreadable for such
         a part if the ``whole`` is wanted.
         """
-        flat, count = (await self._scripts.read_journal(keys)).facts
+        flat, count = await self._notes(keys)
         named = _texts(zip(flat[::2], flat[1::2], strict=True))
-        return read_entries(self._payloads, keys.task_id, named, whole=whole), int(count)
+        return read_entries(self._payloads, keys.task_id, named, whole=whole), count
+
+    async def _notes(self, keys: TaskKeys) -> tuple[list[bytes], int]:
+        """Return entries and notes, in turn, and how many entries runs had written before.
+
+        A short journal is one reply, a longer one several. For the run that has the lease they are
+        one moment's: no other may write, and it does not yet. Another reader may miss what is
+        recorded meanwhile, and get the newest of what is written again. It never gets a part of a
+        journal that was removed: then it reads again.
+        """
+        read = partial(self._scripts.read_journal, keys, most_bytes=JOURNAL_BYTES)
+        while True:
+            flat, count, left = (await read(names=())).facts
+            while left:
+                some = left[:JOURNAL_NAMES]
+                more, _, over = (await read(names=some)).facts
+                if len(more) // 2 + len(over) < len(some):
+                    break
+                flat += more
+                left = [*over, *left[JOURNAL_NAMES:]]
+            if not left:
+                return flat, int(count)
 
     async def record(
         self, keys: TaskKeys, entry: str, value: bytes, *, run: Replay, lane: Lane | None = None

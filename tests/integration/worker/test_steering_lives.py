@@ -1,0 +1,93 @@
+"""Steering of a task that waits for longer than steering lives."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("arq", reason="needs the worker extra")
+
+from redis_state import RedisStateStore, Settings
+from redis_state.models import SteeringEvent, SteeringEventType, TaskStatus
+from redis_state.worker import TaskContext
+from tests.support.processes.pools import SESSION, becomes, open_token, pool
+from tests.support.scripts.replies import clock_passes
+
+MESSAGE = SteeringEventType.USER_MESSAGE
+DROPPED = "was dropped"
+
+
+async def ask(ctx: TaskContext) -> list[Any]:
+    """Wait for an approval, then return what was said meanwhile."""
+    await ctx.approval("go on?")
+    return [event.payload["text"] for event in ctx.inbox.take()]
+
+
+def said(text: str) -> SteeringEvent:
+    return SteeringEvent(
+        session_id=SESSION, task_id="another", event_type=MESSAGE, payload={"text": text}
+    )
+
+
+async def _decide(store: RedisStateStore, client: Any, task: str) -> list[Any]:
+    await client.approve(await open_token(store, task), actor="ann")
+    ended = await client.wait(SESSION, task, timeout_s=60)
+    assert ended.status is TaskStatus.COMPLETE
+    result: list[Any] = ended.result
+    return result
+
+
+async def test_what_a_waiting_task_was_sent_lives_as_long_as_the_task(
+    store: RedisStateStore, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    commands, log = store.transport.commands, store.base.keys.steering(SESSION)
+    async with pool(store, {"ask": ask}) as client:
+        task = await client.submit("ask", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        await client.steer(SESSION, task, MESSAGE, {"text": "on day 1"})
+        record = store.base.keys.task(SESSION, task)
+        for key in (log.rows, log.ids):
+            assert await commands.pttl(key) >= await commands.pttl(record)
+        # Its time is over: the next append drops what is too old.
+        sent = await store.steering_cursor(SESSION)
+        assert sent is not None
+        await clock_passes(store.base.scripts, int(sent.split("-")[1]) + 1)
+        short = settings.model_copy(update={"steering_ttl": timedelta(milliseconds=1)})
+        async with RedisStateStore(short) as later:
+            await later.save_steering(said("on day 20"))
+        assert await _decide(store, client, task) == ["on day 1"]
+    # The task is over, and what it was sent need not live longer.
+    assert await commands.pttl(log.rows) <= 1.5 * store.steering.bounds.ttl_ms
+    assert DROPPED not in caplog.text
+
+
+@pytest.mark.parametrize("others", [3, 20])
+async def test_a_run_warns_of_steering_that_was_dropped(
+    settings: Settings, caplog: pytest.LogCaptureFixture, others: int
+) -> None:
+    few = settings.model_copy(update={"max_steering_events_per_session": 4})
+    async with RedisStateStore(few) as store, pool(store, {"ask": ask}) as client:
+        task = await client.submit("ask", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        await client.steer(SESSION, task, MESSAGE, {"text": "one of many"})
+        for number in range(others):
+            await store.save_steering(said(f"{number}"))
+        kept = others < 4
+        assert await _decide(store, client, task) == (["one of many"] if kept else [])
+    assert (DROPPED in caplog.text) == (not kept)
+
+
+async def test_a_new_task_of_a_session_that_has_lost_steering_is_not_warned(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    few = settings.model_copy(update={"max_steering_events_per_session": 4})
+    async with RedisStateStore(few) as store, pool(store, {"ask": ask}) as client:
+        for number in range(20):
+            await store.save_steering(said(f"{number}"))
+        task = await client.submit("ask", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        await client.steer(SESSION, task, MESSAGE, {"text": "hello"})
+        assert await _decide(store, client, task) == ["hello"]
+    assert DROPPED not in caplog.text
