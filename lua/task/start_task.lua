@@ -1,7 +1,7 @@
 -- Take a task's lease and set it running, or say why not. A running task whose lease has run out
 -- is taken over, and its holder counted as dead.
--- KEYS task                     hash: version, write, order, status, attempts, crashes, retired, epoch and the
---   fields given
+-- KEYS task                     hash: version, write, order, status, attempts, crashes, retired, epoch, format and
+--   the fields given
 -- KEYS tasks                    zset: task_id -> expiry in us
 -- KEYS lease                    hash: owner, claim, epoch, expires
 -- KEYS announcement.rows        stream of the session's updates
@@ -14,6 +14,7 @@
 -- ARGV write                    id of this call
 -- ARGV ttl_ms                   int: of the task, and of the lease's epoch
 -- ARGV task_id                  the task's id
+-- ARGV reads                    int: the latest format of records that the worker reads
 -- ARGV claimed                  int: when its job was claimed, in ms; '' if that is no permit
 -- ARGV announcement.max_rows    int: of the updates
 -- ARGV announcement.ttl_ms      int: of the updates
@@ -25,6 +26,7 @@
 --     turn; whether there is a journal, and steering
 --   {'HELD', left_ms}      another worker runs it
 --   {'DENIED', status}     it is in another state
+--   {'DENIED', 'newer'}    a later version of the library has written it; nothing was written
 --   {'MISSING'}            no such task
 -- Emits the update on channel
 -- @include now_ms
@@ -34,11 +36,12 @@
 -- @include announce
 -- @include topic_index
 
-local was = redis.call('HMGET', task, 'status', 'write', 'retired', 'epoch')
+local was = redis.call('HMGET', task, 'status', 'write', 'retired', 'epoch', 'format')
 local holder = redis.call('HGET', lease, 'owner') or ''
 local again = was[2] == write or (was[1] == 'RUNNING' and holder == owner)
 if not was[1] then return { 'MISSING' } end
 if was[1] ~= 'PENDING' and was[1] ~= 'RUNNING' then return { 'DENIED', was[1] } end
+if was[5] and tonumber(was[5]) > reads then return { 'DENIED', 'newer' } end
 local now, retired = now_ms(), tonumber(was[3] or 0)
 -- Its permit may be another's. A mark from before the clock was set back says nothing of a claim made since.
 local known = is_ahead(claimed or 0, now) == is_ahead(retired, now)

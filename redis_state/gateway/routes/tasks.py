@@ -89,7 +89,7 @@ async def find_tasks(call: ApiCall) -> Response:
 
 
 async def list_dead(call: ApiCall) -> Response:
-    """List dead letters, the last first: tasks that are FAILED because workers kept dying."""
+    """List dead letters, the last first: FAILED tasks that were given up."""
     limit = call.query_as(DeadQuery).limit
     states = await call.client.dead(limit=limit + 1)
     views = await asyncio.gather(*(_dead_letter(call, each) for each in states[:limit]))

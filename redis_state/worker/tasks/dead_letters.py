@@ -1,4 +1,7 @@
-"""The list of dead tasks: those that were given up because their workers kept dying."""
+"""The list of dead tasks: those that were given up, with all that they have recorded.
+
+Their workers kept dying, the server kept refusing what they wrote, or no worker could read them.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,10 @@ async def list_dead(store: RedisStateStore, limit: int) -> list[TaskState]:
 
 async def _load(store: RedisStateStore, session_id: str, task_id: str) -> TaskState | None:
     found = await store.tasks.look(session_id, task_id)
-    if found is None or found.status is not TaskStatus.FAILED or not found.crashes:
+    if found is None or found.status is not TaskStatus.FAILED:
         return None
+    if not found.crashes:
+        key = store.base.keys.task(session_id, task_id)
+        if await store.transport.commands.hget(key, "dead") != b"1":
+            return None
     return await store.tasks.load(session_id, task_id)
