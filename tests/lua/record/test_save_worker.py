@@ -35,7 +35,7 @@ async def test_a_worker_is_saved_with_what_it_serves(scripts: Scripts, keys: Key
     for _ in range(2):
         assert await save(scripts, keys, "a", "q x", "q y") == ok(1)
     assert await save(scripts, keys, "a", "q x", write="next") == ok(2)
-    assert (await fields(scripts, keys.worker("a")))[b"document"] == b"{}"
+    assert (await fields(scripts, keys.worker("a")))["document"] == b"{}"
     assert await ask(scripts, "ZRANGE", keys.workers(), 0, -1) == [b"a"]
     assert sorted(await served(scripts, keys)) == [b"q x", b"q y"]
     now = await clock_ms(scripts)
