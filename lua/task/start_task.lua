@@ -1,7 +1,7 @@
 -- Take a task's lease and set it running, or say why not. A running task whose lease has run out
 -- is taken over, and its holder counted as dead.
--- KEYS task                     hash: version, write, order, status, attempts, crashes, retired, epoch and the
---   fields given
+-- KEYS task                     hash: version, write, order, status, attempts, crashes, retired, epoch, format and
+--   the fields given
 -- KEYS tasks                    zset: task_id -> expiry in us
 -- KEYS lease                    hash: owner, claim, epoch, expires
 -- KEYS announcement.rows        stream of the session's updates
@@ -15,6 +15,7 @@
 -- ARGV write                    id of this call
 -- ARGV ttl_ms                   int: of the task, and of the lease's epoch
 -- ARGV task_id                  the task's id
+-- ARGV reads                    int: the latest format of records that the worker reads
 -- ARGV claimed                  int: when its job was claimed, in ms; '' if that is no permit
 -- ARGV announcement.max_rows    int: of the updates
 -- ARGV announcement.ttl_ms      int: of the updates
@@ -27,6 +28,7 @@
 --     was made
 --   {'HELD', left_ms}      another worker runs it
 --   {'DENIED', status}     it is in another state
+--   {'DENIED', 'newer'}    a later version of the library has written it; nothing was written
 --   {'MISSING'}            no such task
 -- Emits the update on channel
 -- @include now_ms
@@ -37,11 +39,12 @@
 -- @include log_head
 -- @include topic_index
 
-local was = redis.call('HMGET', task, 'status', 'write', 'retired', 'epoch', 'order')
+local was = redis.call('HMGET', task, 'status', 'write', 'retired', 'epoch', 'format', 'order')
 local holder = redis.call('HGET', lease, 'owner') or ''
 local again = was[2] == write or (was[1] == 'RUNNING' and holder == owner)
 if not was[1] then return { 'MISSING' } end
 if was[1] ~= 'PENDING' and was[1] ~= 'RUNNING' then return { 'DENIED', was[1] } end
+if was[5] and tonumber(was[5]) > reads then return { 'DENIED', 'newer' } end
 local now, retired = now_ms(), tonumber(was[3] or 0)
 -- Its permit may be another's. A mark from before the clock was set back says nothing of a claim made since.
 local known = is_ahead(claimed or 0, now) == is_ahead(retired, now)
@@ -59,5 +62,5 @@ if not again then
 end
 local sent = redis.call('HMGET', steering.ids, '', topic_field(task_id))
 local head = log_head(sent[1] or nil)
-local dropped = head.first > 1 and head.before_ms * 1000 >= tonumber(was[5] or 0)
+local dropped = head.first > 1 and head.before_ms * 1000 >= tonumber(was[6] or 0)
 return { 'OK', epoch, redis.call('HGETALL', task), redis.call('EXISTS', journal), sent[2] and 1 or 0, dropped and 1 or 0 }

@@ -129,6 +129,7 @@ OTHERS: Final[dict[str, str]] = {
     "kept_elsewhere": "names no session: which other stores the namespace has",
     "worker": "of a process: three of its intervals",
     "workers": "of processes",
+    "served": "names of queues and handlers, for ten minutes",
     "test_clock": "of tests",
     "queue_history": "an id of the queues",
     "queue_names": "names of queues, as long as their jobs may wait",

@@ -206,3 +206,10 @@ def test_a_queues_limit_is_refused_by_its_name() -> None:
     for value in values:
         with pytest.raises(ConfigError, match=r"queue_limits\['q'\]"):
             AgentWorker({}, Settings(), queues=("q",), queue_limits={"q": value})
+
+
+def test_a_run_is_not_longer_than_its_task_is_kept() -> None:
+    kept = Settings(active_task_ttl=timedelta(minutes=5))
+    with pytest.raises(ConfigError, match="are 320 s, and active_task_ttl is 300 s"):
+        AgentWorker({}, kept)
+    AgentWorker({}, kept, task_timeout_s=280)

@@ -89,7 +89,7 @@ async def find_tasks(call: ApiCall) -> Response:
 
 
 async def list_dead(call: ApiCall) -> Response:
-    """List dead letters, the last first: tasks that are FAILED because workers kept dying."""
+    """List dead letters, the last first: FAILED tasks that were given up."""
     query = call.query_as(DeadQuery)
     page = await call.client.list_dead(limit=query.limit, after=query.after)
     views = await asyncio.gather(*(_dead_letter(call, each) for each in page.tasks))

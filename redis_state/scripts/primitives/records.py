@@ -54,6 +54,23 @@ class RecordScripts(ScriptRunner):
     ) -> PendingReply:
         """OK version | MISSING | LOST epoch."""
 
+    @script
+    def save_worker(
+        self,
+        record: str,
+        *,
+        index: str,
+        served: str,
+        write: str,
+        ttl_ms: int,
+        member: Member,
+        document: bytes,
+        remember_ms: int,
+        most: int,
+        names: Sequence[str],
+    ) -> PendingReply:
+        """OK version."""
+
     # Tasks at work are saved again and again.
     @remembering(behind="write", most=4096)
     def save_task(

@@ -21,6 +21,12 @@ class PoolLayout(KeyLayout):
         """zset: worker -> expiry in us: the worker processes. As long as the last one's record."""
         return f"{self.namespace}:v1:{{/workers}}:workers"
 
+    def served(self) -> str:
+        """zset: queue and handler -> when a worker last had it, in ms: 10,000 at most. Ten minutes
+        after a worker had one.
+        """
+        return f"{self.namespace}:v1:{{/workers}}:served"
+
     def copied(self, original: str) -> str:
         """hash: key -> digest of what a migration has copied to it. Seven days after a copy; until
         the migration is finished.

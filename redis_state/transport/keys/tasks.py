@@ -15,7 +15,8 @@ class TaskLayout(KeyLayout):
 
     def task(self, session_id: str, task_id: str) -> str:
         """hash: version, write, order, status, document, priority, result, error, progress,
-        updated_at; saves, job, job:<n>, queue, attempts, crashes, parent, parent_order, isolate,
+        updated_at; saves, job, job:<n>, queue, attempts, crashes, handed_back, dead, format,
+        parent, parent_order, isolate,
         spent_ms, spent_updates, attributes, due, flow_key, sent; interrupts, gathers, items,
         item_bytes, latest, item:<n>; pause_entry, pause_token, pause_write, waits_for, waits_box,
         waits_until, epoch: one task.
@@ -97,8 +98,8 @@ class TaskLayout(KeyLayout):
         return self._key("token", token_digest(token), "pause")
 
     def dead_tasks(self) -> str:
-        """zset: session and task -> expiry in us: tasks given up because their workers kept dying.
-        As long as the last one.
+        """zset: session and task -> expiry in us: tasks given up: their workers kept dying, the
+        server kept refusing them, or no worker could read them. As long as the last one.
         """
         return f"{self.namespace}:v1:{{/dead}}:dead-tasks"
 

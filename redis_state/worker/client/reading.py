@@ -116,8 +116,9 @@ class ClientReading(ABC):
         return await count_versions(self.store, handler=handler)
 
     async def dead(self, *, limit: int = 100) -> Sequence[TaskState]:
-        """List dead letters of all sessions, the newest first: tasks that are FAILED because more
-        workers than allowed died in a row while they ran them.
+        """List dead letters of all sessions, the newest first: FAILED tasks that were given up.
+
+        Their workers kept dying, the server kept refusing them, or no worker could read them.
         """
         return await list_first_dead(self.store, limits.count("limit", limit, least=0))
 

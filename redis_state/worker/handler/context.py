@@ -275,7 +275,7 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         A later run finds it by its ``name`` (the function's own by default) and its order among
         those of that name. Call it in the handler itself or in a branch, not in a step's work.
         Register before the step if the effect may have happened without its record. It does not run
-        at a pause, a hand-off or a lost lease, nor for a dead letter, whose workers died.
+        at a pause, a hand-off or a lost lease, nor for a dead letter.
 
         Errors: InvalidField, also for a name that two asyncio tasks use.
         """

@@ -130,8 +130,15 @@ def lanes_of(handlers: Mapping[str, Any]) -> list[str]:
 
 
 async def is_served_elsewhere(store: RedisStateStore, handler: str, queue: str) -> bool:
-    """Return whether a live worker of a queue has a handler. Errors: BackendError."""
+    """Return whether a worker of a queue has a handler, or had it within ten minutes.
+
+    Errors: BackendError.
+    """
+    registry = WorkerRegistry(store)
+    if await registry.was_served(queue, handler):
+        return True
+    # Workers of an earlier version write their record alone.
     return any(
         handler in info.handlers and queue in info.queues and not info.draining
-        for info in await WorkerRegistry(store).list()
+        for info in await registry.list()
     )

@@ -4,6 +4,9 @@ does.
 The record expires three intervals after its last renewal, so a killed worker soon disappears. A
 worker that stops removes its record. Leases decide who runs a task, never these records. They are
 for people, and say whether a handler that one worker lacks is a wrong name.
+
+With its record a worker writes which handlers it has. That is remembered for longer than the record
+lives: a pool that was cut off from its server, or is restarting, has them again soon.
 """
 
 from __future__ import annotations
@@ -17,16 +20,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 from redis_state import __version__
 from redis_state.errors import BackendError
-from redis_state.primitives.record import Place, Stored
+from redis_state.primitives.record import Place, Stored, new_write_id
 from redis_state.scripts import topic_text
 from redis_state.serialization import codec
 from redis_state.serialization.rows import as_object
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
+from redis_state.transport.key_text import escape
 from redis_state.worker.observe.stats import WorkerStats, stale_writes_refused
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -37,6 +42,10 @@ INTERVAL_S = 5.0
 _STALLED_S = 10.0
 _LIVES = 3
 _MOST_IDS = 100
+# How long a handler is remembered that no live worker has any more: longer than a failover, a
+# restart of the server, or a rollout takes.
+REMEMBERED_MS = 600_000
+_MOST_SERVED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +118,28 @@ class WorkerRecord:
         keys = store.base.keys
         self._key = keys.worker(self._member)
         self._place = Place(keys.workers(), self._member)
+        self._served = keys.served()
+        self._names = [_served(queue, name) for queue in about.queues for name in about.handlers]
+        # When it was last written; and since when again, if there was a gap.
+        self._written_s: float | None = None
+        self._since_s: float | None = None
+        self._failed = False
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether this worker's record has stood for long enough to judge that others have none.
+
+        After an outage the others may not have written theirs again. They have as long for that as
+        a record lives.
+        """
+        life_s = self._ttl_ms / 1000
+        began_again = self._since_s is not None and monotonic() - self._since_s <= life_s
+        return not (self._has_gap() or began_again)
+
+    def _has_gap(self) -> bool:
+        """Return whether the record could not be written, or was not for longer than it lives."""
+        last_s = self._written_s
+        return self._failed or (last_s is not None and monotonic() - last_s > self._ttl_ms / 1000)
 
     async def keep(self) -> None:
         """Publish the record at each interval until cancelled. An outage is waited out."""
@@ -119,11 +150,27 @@ class WorkerRecord:
     async def say(self) -> None:
         """Publish the record once. Does nothing if the server is unreachable."""
         try:
-            await self._store.base.records.save(
-                self._key, {"document": self._document()}, ttl_ms=self._ttl_ms, place=self._place
+            await self._store.base.scripts.save_worker(
+                self._key,
+                index=self._place.index,
+                served=self._served,
+                write=new_write_id(),
+                ttl_ms=self._ttl_ms,
+                member=self._member,
+                document=self._document(),
+                remember_ms=REMEMBERED_MS,
+                most=_MOST_SERVED,
+                # What it has is remembered for when it is back, or another takes its place.
+                names=[] if self._stats.draining else self._names,
             )
         except BackendError as error:
+            self._failed = True
             log.debug("this worker's record could not be written: %s", error)
+        else:
+            gap = self._has_gap()
+            self._failed, self._written_s = False, monotonic()
+            if gap:
+                self._since_s = self._written_s
 
     async def withdraw(self) -> None:
         """Take the record away, because the worker stops."""
@@ -165,6 +212,19 @@ class WorkerRegistry:
 
     def __init__(self, store: RedisStateStore) -> None:
         self._store = store
+
+    async def was_served(self, queue: str, handler: str) -> bool:
+        """Return whether a worker of a queue had a handler within ten minutes.
+
+        Errors: BackendUnavailable.
+        """
+        base = self._store.base
+        commands = base.scripts.transport.commands
+        clock = commands.time()
+        at_ms = await commands.zscore(base.keys.served(), _served(queue, handler))
+        now_ms = ms_of(await clock)
+        # One of before the server's clock was set back is of any age.
+        return at_ms is not None and float(at_ms) >= now_ms - REMEMBERED_MS
 
     async def page(
         self, *, limit: int | None = None, after: str | None = None
@@ -209,6 +269,10 @@ def count_serving(workers: Sequence[WorkerInfo]) -> Counter[str]:
     for info in workers:
         serving.update(dict.fromkeys(info.queues, int(not info.draining)))
     return serving
+
+
+def _served(queue: str, handler: str) -> str:
+    return f"{escape('queue', queue)} {escape('handler', handler)}"
 
 
 def _pairs(flat: Sequence[bytes]) -> zip[tuple[bytes, bytes]]:

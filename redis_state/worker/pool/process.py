@@ -117,6 +117,7 @@ class WorkerProcess:
             max_crashes=config.max_crashes,
             queue=self.queue,
             guards=config.guards,
+            presence=self.worker_record,
         )
         self.served: Served | None = None
         # What counts for the metrics; None before they are served.

@@ -48,7 +48,8 @@ class AgentWorker:
 
     - ``queue``, else ``tasks``, is served; or ``queues``, the preferred first, which
       share ``max_tasks`` slots. ``queue_limits`` is the most of one queue's tasks at a time.
-    - ``task_timeout_s`` ends a run as FAILED. The time of a PAUSE event counts. Six days at most.
+    - ``task_timeout_s`` ends a run as FAILED. The time of a PAUSE event counts. Six days at most,
+      and less than `active_task_ttl`.
     - ``lease_s`` is how long a task stays with a silent worker. The lease is renewed each third of
       it, by ``heartbeat``: the event loop, or a thread that a busy loop does not stop.
     - ``grace_s`` is how long tasks may continue after a SIGTERM before they are handed off.
@@ -101,6 +102,8 @@ class AgentWorker:
             limits.seconds("grace_s", self.grace_s, least=0)
         if self.heartbeat not in ("loop", "thread"):
             raise ConfigError(f"heartbeat is loop or thread, not {self.heartbeat!r}")
+        if self.settings is not None:
+            self._check_lifetime(self.settings)
 
     @property
     def queue_names(self) -> tuple[str, ...]:
@@ -239,6 +242,20 @@ class AgentWorker:
         if strangers:
             raise ConfigError(f"queue_limits names no queue of this worker: {strangers[0]!r}")
 
+    def _check_lifetime(self, settings: Settings) -> None:
+        """Refuse runs that may be longer than their tasks are kept. Errors: ConfigError.
+
+        The record and the journal live from the start of a run on: nothing that it does renews
+        them.
+        """
+        longest_s = self.task_timeout_s + self.grace_s + self.lease_s
+        kept_s = settings.active_task_ttl.total_seconds()
+        if longest_s > kept_s:
+            raise ConfigError(
+                f"task_timeout_s, grace_s and lease_s are {longest_s:g} s, and active_task_ttl is "
+                f"{kept_s:g} s: a run could lose its task's record and journal"
+            )
+
     def _named(self) -> tuple[str, ...]:
         if self.queues:
             return tuple(self.queues)
@@ -248,6 +265,7 @@ class AgentWorker:
         if self.metrics_port is not None or self.metrics_registry is not None:
             need_prometheus()
         settings = self.settings or make_settings()
+        self._check_lifetime(settings)
         if settings.has_archive:
             # It raises for wrong settings, before anything runs.
             open_archive(settings)

@@ -10,6 +10,7 @@ from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases
 from redis_state.worker.handler.context import TaskContext
 from redis_state.worker.handler.guards import Guard
+from redis_state.worker.observe.registry import WorkerRecord
 from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.execution.steps import StepPolicy
@@ -28,7 +29,7 @@ class RunConfig:
 
     ``keep_s`` is how long a run's lease is renewed at most, whatever the run does. More than
     ``max_crashes`` workers that die with one task in a row end it. ``queue`` is where children and
-    woken parents are put. ``guards`` watch every task.
+    woken parents are put. ``guards`` watch every task. ``presence`` is this worker's own record.
     """
 
     handlers: Mapping[str, Handler]
@@ -42,6 +43,7 @@ class RunConfig:
     max_crashes: int = MAX_CRASHES
     queue: Queue | None = None
     guards: Sequence[Guard] = ()
+    presence: WorkerRecord | None = None
 
     @property
     def lease_ms(self) -> int:

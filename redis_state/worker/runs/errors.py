@@ -6,10 +6,13 @@ import logging
 from itertools import islice
 
 from redis_state.errors import (
+    BackendError,
+    CorruptState,
     JournalRewound,
     NoConnection,
     PayloadStoreUnavailable,
     PayloadUnreadable,
+    StoreFull,
 )
 from redis_state.errors.groups import found_in, leaves
 from redis_state.models import TaskStatus
@@ -18,6 +21,7 @@ from redis_state.serialization.payloads import Payloads
 from redis_state.worker.runs.config import RunOutcome
 from redis_state.worker.tasks.execution.exits import Exited, TaskHandedBack, TaskPaused
 from redis_state.worker.tasks.execution.inbox import TaskCancelled
+from redis_state.worker.tasks.handed_back import REFUSALS
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -30,7 +34,7 @@ _NAMED = 10
 
 _ENDS_OF_RUNS: tuple[type[BaseException], ...] = (
     *(TaskPaused, TaskCancelled, NoConnection, JournalRewound, TaskHandedBack),
-    *(PayloadUnreadable, PayloadStoreUnavailable),
+    *(PayloadUnreadable, PayloadStoreUnavailable, StoreFull, *REFUSALS),
 )
 
 
@@ -45,8 +49,9 @@ def failure_outcome(error: BaseException, task_id: str, payloads: Payloads) -> R
     match error:
         case TaskCancelled():
             return TaskStatus.CANCELLED, None, error.reason
-        case NoConnection() | JournalRewound() | PayloadUnreadable() | PayloadStoreUnavailable():
-            # A server was unreachable, or lost something: it is not the handler's failure.
+        case BackendError() if not isinstance(error, CorruptState):
+            # A server was unreachable, full, or refused: it is not the handler's failure. What is
+            # damaged stays damaged.
             log.warning("task %r is handed back: %s", task_id, error)
             return TaskStatus.PENDING, None, None
         case TaskHandedBack():
@@ -63,6 +68,11 @@ def failure_outcome(error: BaseException, task_id: str, payloads: Payloads) -> R
                 exc_info=payloads.loggable(error),
             )
             return TaskStatus.FAILED, None, _cut(f"{kind}: {codec.text_of(error)}{_in(error)}")
+
+
+def given_up(error: BaseException, times: int) -> str:
+    """Return why a task is a dead letter that the server refused so often."""
+    return _cut(f"given up: refused {times} times in a row: {_named(error)}")
 
 
 def _in(error: BaseException) -> str:

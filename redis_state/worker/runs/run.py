@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from inspect import isawaitable
@@ -20,6 +21,7 @@ from redis_state.errors import (
     JournalRewound,
     LeaseLost,
     RedisStateError,
+    StoreFull,
 )
 from redis_state.models import TaskStatus
 from redis_state.store import RedisStateStore
@@ -30,7 +32,7 @@ from redis_state.worker.observe.stats import RunOutcome as Ended
 from redis_state.worker.queue.job import RunAgain
 from redis_state.worker.queue.parked import ParkedFor, lane_of
 from redis_state.worker.runs.config import AGAIN_S, RunConfig, RunOutcome
-from redis_state.worker.runs.errors import cause_of, failure_outcome
+from redis_state.worker.runs.errors import cause_of, failure_outcome, given_up
 from redis_state.worker.runs.waiting import done_within, shielded, until_written
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.changes import TaskChanges
@@ -43,6 +45,7 @@ from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import AGAIN, Compensations
 from redis_state.worker.tasks.execution.exits import Exited, TaskPaused, returned
 from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
+from redis_state.worker.tasks.handed_back import HandedBack, handed_back_for
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 
@@ -55,6 +58,8 @@ _ENDED = {
     TaskStatus.PENDING: Ended.HANDED_OVER,
 }
 
+# When a task is looked at again of which it is not known whether a worker has its handler.
+_UNSURE_S = (5.0, 15.0)
 # How long a handler that was cancelled may take to clean up.
 _CLEAN_UP_S = 5.0
 
@@ -142,14 +147,19 @@ class TaskRun:
     async def left_to_others(self, queue: str) -> bool:
         """Leave a task whose code this worker lacks to the workers that have it.
 
-        Return False if no live worker of the queue has the handler at all: then its name is wrong,
-        and the task fails. Errors: ParkedFor if it waits now; RunAgain for trouble with the server.
+        Return False if no worker of the queue has the handler at all, or had it of late: then its
+        name is wrong, and the task fails. Errors: ParkedFor if it waits now; RunAgain for trouble
+        with the server, and after it.
         """
-        chosen = self._chosen
+        chosen, presence = self._chosen, self._config.presence
         if chosen.version is None:
             try:
                 if not await is_served_elsewhere(self._store, self._started.handler, queue):
-                    return False
+                    if presence is None or presence.is_steady:
+                        return False
+                    # Right after an outage those that have it may not have written so again.
+                    await shielded(self._take_back())
+                    raise RunAgain(defer_s=random.uniform(*_UNSURE_S))
             except BackendError as error:
                 log.warning("task %r is handed back: %s", self._task_id, error)
                 await shielded(self._hand_off())
@@ -324,9 +334,8 @@ class TaskRun:
             self.ended = Ended.PAUSED
             await self._after_pause()
             return
-        status, result, error = outcome
         try:
-            await self._write_end(status, result, error)
+            again_s = await self._end(*outcome)
         except JournalRewound as rewound:
             log.warning("task %r begins again: %s", self._task_id, rewound)
             await self._transitions.finish_run(self._started, TaskStatus.PENDING)
@@ -341,15 +350,46 @@ class TaskRun:
             if denied.current == TaskStatus.PAUSED.value:
                 await self._after_pause()
         else:
-            self.ended = _ENDED[status]
-            if status is TaskStatus.PENDING:
-                raise RunAgain(defer_s=AGAIN_S)
-            if status is TaskStatus.CANCELLED:
+            if again_s is not None:
+                raise RunAgain(defer_s=again_s)
+            if outcome[0] is TaskStatus.CANCELLED:
                 await self._cancel_children()
         finally:
             self._inbox.close(TaskCancelled("the run is over"))
 
-    async def _write_end(self, status: TaskStatus, result: Any, error: str | None) -> None:
+    async def _end(self, status: TaskStatus, result: Any, error: str | None) -> float | None:
+        """Write an outcome; return after how long the task is to run again, if it is."""
+        started, handed_back = self._started, None
+        trouble = self._trouble() if status is TaskStatus.PENDING else None
+        if trouble is not None:
+            handed_back = handed_back_for(trouble, started.handed_back, known=started.replay.known)
+        if trouble is not None and handed_back is not None and handed_back.is_hopeless:
+            # What the server refuses every time is no end, and it is not to be tried for ever.
+            await self._transitions.give_up(started, given_up(trouble, handed_back.refusals))
+            self.ended = Ended.FAILED
+            return None
+        try:
+            await self._write_end(status, result, error, handed_back)
+        except StoreFull:
+            # A full server takes the lease back all the same. Else this worker counted as dead.
+            await self._config.leases.give_back(started.held)
+            raise
+        self.ended = _ENDED[status]
+        if status is not TaskStatus.PENDING:
+            return None
+        return AGAIN_S if handed_back is None else handed_back.wait_s
+
+    def _trouble(self) -> BaseException | None:
+        """Return what ended the run, or stopped it while it undid what was done."""
+        return self._compensations.trouble or (self._failed and self._failed[0])
+
+    async def _write_end(
+        self,
+        status: TaskStatus,
+        result: Any,
+        error: str | None,
+        handed_back: HandedBack | None,
+    ) -> None:
         """End the run, and resume a parent that waits for this task if the task ends here."""
         parent = self._started.parent if status.is_terminal else None
         session_id = self._started.state.session_id
@@ -359,7 +399,12 @@ class TaskRun:
                 # If this process dies, a sweeper inspects the parent soon.
                 await TaskBookkeeping(self._store).inspect_soon(session_id, parent)
             await self._transitions.finish_run(
-                self._started, status, result=result, error=error, steered=self._inbox.steered
+                self._started,
+                status,
+                result=result,
+                error=error,
+                handed_back=handed_back,
+                steered=self._inbox.steered,
             )
 
         await until_written(finish, status, retry_s=self._config.lease_s)

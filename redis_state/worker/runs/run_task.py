@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -25,13 +26,15 @@ from redis_state.worker.runs.config import AGAIN_S, RunConfig
 from redis_state.worker.runs.run import TaskRun
 from redis_state.worker.runs.waiting import shielded
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
-from redis_state.worker.tasks.started import NotStarted, StartedRun
+from redis_state.worker.tasks.started import LEFT_TO_OTHERS, NotStarted, StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 
 log: logging.Logger = logging.getLogger(__name__)
 
 # A task that this process cannot read is another worker's, if one has the key.
 _UNREADABLE_S = 5.0
+# So is one that another version of the library has written. Not all at the same moment.
+_LEFT_S = (5.0, 15.0)
 
 
 async def run_task(
@@ -63,6 +66,7 @@ async def run_task(
             if not (run.lacks_code and await run.left_to_others(queue)):
                 await _counted(run, config, started, job, queue=queue)
         else:
+            _leave_to_others(job, started)
             # Its job is dropped. If the owner of the task dies, the sweeper queues the task.
             log.info("task %r is not started: %s", job.task_id, started.reason)
             unstarted = TaskBookkeeping(store).inspect_unstarted
@@ -80,6 +84,13 @@ async def run_task(
         log.exception("task %r is tried again", job.task_id)
         raise RunAgain(defer_s=config.lease_s) from None
     return None
+
+
+def _leave_to_others(job: JobPayload, started: NotStarted) -> None:
+    """Errors: RunAgain for a task that only other workers may be able to run."""
+    if started.reason in LEFT_TO_OTHERS:
+        log.info("task %r is left to other workers: %s", job.task_id, started.reason)
+        raise RunAgain(defer_s=random.uniform(*_LEFT_S))
 
 
 async def _start(

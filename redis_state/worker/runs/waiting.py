@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from redis_state.errors import InvalidTransition, NoConnection, StoreFull
+from redis_state.errors import CommandRefused, InvalidTransition, NoConnection, StoreFull
 from redis_state.models import TaskStatus
 from redis_state.worker.runs.config import AGAIN_S
 
@@ -44,17 +44,17 @@ async def shielded(work: Coroutine[Any, Any, None]) -> None:
 async def until_written(
     write: Callable[[], Awaitable[None]], status: TaskStatus, *, retry_s: float
 ) -> None:
-    """Write a run's end. While the server is unreachable or full this is tried again.
+    """Write a run's end. While the server is unreachable, full or refuses it, try it again.
 
     For ``retry_s``: else all that was done would be done again, and this worker be taken for dead.
-    Errors: NoConnection and StoreFull after that time, and those of the write.
+    Errors: NoConnection, StoreFull, CommandRefused after that time; those of the write.
     """
     clock, again = asyncio.get_running_loop().time, False
     end = clock() + retry_s
     while True:
         try:
             await write()
-        except (NoConnection, StoreFull):
+        except (NoConnection, StoreFull, CommandRefused):
             if clock() + AGAIN_S > end:
                 raise
             again = True

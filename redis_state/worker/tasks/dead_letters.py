@@ -1,4 +1,7 @@
-"""The list of dead tasks: those that were given up because their workers kept dying."""
+"""The list of dead tasks: those that were given up, with all that they have recorded.
+
+Their workers kept dying, the server kept refusing what they wrote, or no worker could read them.
+"""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from redis_state.stores.sessions.task_status import watch_entry as watch_entry  
 from redis_state.stores.sessions.tasks import new_task_fields
 from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.worker.tasks.recorded.replay import Replay
+from redis_state.worker.tasks.task_format import format_fields
 
 # A task that is written is inspected by then, if its writer died before it was queued.
 CHECK_SOON_MS = 2_000
@@ -52,7 +53,7 @@ def new_fields(payloads: Payloads, state: TaskState, **new: Unpack[NewJob]) -> d
     if trace := new.get("trace"):
         job["trace"] = trace
     fields = new_task_fields(payloads, state)
-    fields |= job_fields(payloads.document(job, "input"))
+    fields |= job_fields(payloads.document(job, "input")) | format_fields()
     fields["finished"] = b"0"
     if queue := new.get("queue"):
         fields["queue"] = raw(queue)

@@ -17,6 +17,7 @@ from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.task_status import TaskStatusView
 from redis_state.stores.task_index import attributes_of
 from redis_state.worker.observe.tracing import carried
+from redis_state.worker.tasks.handed_back import HandedBack
 from redis_state.worker.tasks.recorded.call_order import CallOrder
 from redis_state.worker.tasks.recorded.inputs import read_input
 from redis_state.worker.tasks.recorded.journal import steps_of
@@ -25,6 +26,10 @@ from redis_state.worker.tasks.usage import UsageMeter
 
 # The cursor of an empty log.
 _BEGINNING = "0-0"
+# Why a task was not started that others may be able to run: this worker could not read it, or a
+# later version of the library has written it.
+UNREAD = "unread"
+LEFT_TO_OTHERS = frozenset({UNREAD, "newer"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class StartedRun:
     forked: bool = False
     in_turn: bool = False
     crashes: int = 0
+    handed_back: HandedBack = field(default_factory=HandedBack)
     void: Sequence[str] = ()
     attributes: dict[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
     # Held by the call that sets attributes: each writes all of them.
@@ -116,6 +122,7 @@ def read_started(
         # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
         taken_over=found.crashes > 0,
         crashes=found.crashes,
+        handed_back=HandedBack.read(record.fields.get("handed_back")),
         trace=carried(job.get("trace")),
         queue=found.queue,
         parent=found.parent,
@@ -139,3 +146,12 @@ def crashes_of(flat: list[Any]) -> int:
     """Return how many workers in a row died with a task."""
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     return int(fields.get(b"crashes", 0))
+
+
+def handed_back_of(flat: list[Any]) -> HandedBack:
+    """Return how often a task was handed back, whatever else of it cannot be read."""
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    try:
+        return HandedBack.read(fields.get(b"handed_back"))
+    except (ValueError, TypeError):
+        return HandedBack()

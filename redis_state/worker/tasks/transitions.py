@@ -45,10 +45,19 @@ from redis_state.stores.sessions.tasks import move_fields
 from redis_state.stores.sessions.updates import NewUpdate
 from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.dead_letters import record_dead
+from redis_state.worker.tasks.handed_back import MOST_UNREAD, HandedBack
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
 from redis_state.worker.tasks.recorded.journal import Journals
 from redis_state.worker.tasks.recorded.replay import Replay
-from redis_state.worker.tasks.started import NotStarted, StartedRun, crashes_of, read_started
+from redis_state.worker.tasks.started import (
+    UNREAD,
+    NotStarted,
+    StartedRun,
+    crashes_of,
+    handed_back_of,
+    read_started,
+)
+from redis_state.worker.tasks.task_format import format_fields, latest_read
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -93,7 +102,7 @@ class TaskTransitions:
         )
         reply = await self._scripts.start_task(
             keys,
-            move_fields(TaskStatus.RUNNING) | {"worker": worker.encode()},
+            move_fields(TaskStatus.RUNNING) | {"worker": worker.encode()} | format_fields(),
             owner=owner,
             lease_ms=lease_ms,
             write=new_write_id(),
@@ -101,6 +110,7 @@ class TaskTransitions:
             # The script writes the epoch that it gives.
             announcement=announcement(self._store, update, run=0),
             steering=self._store.steering.keys(session_id),
+            reads=latest_read(),
             claimed=None if claimed is None else int(claimed),
         )
         if reply.word is ReplyCode.HELD:
@@ -111,7 +121,8 @@ class TaskTransitions:
         held = HeldLease(keys.lease, owner, int(epoch))
         crashes = crashes_of(flat)
         if crashes > max_crashes:
-            reason = await self._dead_letter(session_id, task_id, held, crashes)
+            reason = _died(crashes)
+            await self._dead_letter(session_id, task_id, held, reason, crashes=crashes)
             return NotStarted(reason)
         self._books.record_start(session_id, task_id, flat, lease_ms=lease_ms)
         journal: tuple[dict[str, Any], int] = ({}, 0)
@@ -136,11 +147,24 @@ class TaskTransitions:
             await self._give_up(session_id, task_id, held, f"PayloadLost: {lost}")
             return NotStarted(str(lost))
         except (ValueError, TypeError, KeyError) as error:
-            # Nobody could run it: saying so is better than trying for ever.
             reason = f"the task cannot be read: {type(error).__name__}"
-            await self._give_up(session_id, task_id, held, reason)
-            return NotStarted(reason)
+            return await self._leave_unread(session_id, task_id, held, flat, reason)
         return started
+
+    async def _leave_unread(
+        self, session_id: str, task_id: str, held: HeldLease, flat: list[Any], reason: str
+    ) -> NotStarted:
+        """Leave a task that this worker cannot read to others: they may have a later version.
+
+        One that is damaged cannot be read by any. After some tries it is a dead letter.
+        """
+        handed_back = handed_back_of(flat).again(refused=True)
+        if handed_back.refusals >= MOST_UNREAD:
+            await self._dead_letter(session_id, task_id, held, reason)
+            return NotStarted(reason)
+        log.warning("task %r is left to another worker: %s", task_id, reason)
+        await self._give_back(session_id, task_id, held, reason, handed_back)
+        return NotStarted(UNREAD)
 
     async def finish_run(
         self,
@@ -150,6 +174,7 @@ class TaskTransitions:
         result: Any = None,
         error: str | None = None,
         steered: bool = False,
+        handed_back: HandedBack | None = None,
     ) -> None:
         """End a run: finish the task, or hand it off by making it PENDING.
 
@@ -162,6 +187,9 @@ class TaskTransitions:
         error = payloads.bounded(error)
         content = {"status": status.value} | ({"error": error} if error else {})
         fields = move_fields(status, payloads, result=result, error=error) | started.meter.fields()
+        if handed_back is not None:
+            fields["handed_back"] = handed_back.field
+            content["reason"] = "trouble with a server"
         await self._move(
             started.state,
             status,
@@ -263,23 +291,38 @@ class TaskTransitions:
         found = await self._store.tasks.look(session_id, task_id)
         running = found is not None and found.status is TaskStatus.RUNNING
         if running:
-            await self._dead_letter(session_id, task_id, held, died)
+            await self._dead_letter(session_id, task_id, held, _died(died), crashes=died)
         await leases.release(held)
         return running
 
-    async def _dead_letter(self, session_id: str, task_id: str, held: HeldLease, died: int) -> str:
+    async def give_up(self, started: StartedRun, reason: str) -> None:
+        """Fail a task that this run cannot end, as a dead letter. Nothing is undone.
+
+        Its record and its journal stay as they are: `retry` continues it. Errors: BackendError.
+        """
+        state = started.state
+        await self._dead_letter(state.session_id, state.task_id, started.held, reason)
+
+    async def _dead_letter(
+        self, session_id: str, task_id: str, held: HeldLease, reason: str, *, crashes: int = 0
+    ) -> None:
         """List a task as a dead letter, then fail it.
 
         A crash in between leaves it on the list and RUNNING under a lease that expires. The list
-        shows failed tasks only, and the next sweeper repeats both.
+        shows failed tasks only, and who finds it next repeats both.
         """
-        reason = f"given up: {died} workers in a row died, or stalled, while they ran it"
         await record_dead(self._store, session_id, task_id)
-        await self._give_up(session_id, task_id, held, reason, crashes=died)
-        return reason
+        await self._give_up(session_id, task_id, held, reason, crashes=crashes, dead=True)
 
     async def _give_up(
-        self, session_id: str, task_id: str, held: HeldLease, reason: str, *, crashes: int = 0
+        self,
+        session_id: str,
+        task_id: str,
+        held: HeldLease,
+        reason: str,
+        *,
+        crashes: int = 0,
+        dead: bool = False,
     ) -> None:
         log.error("task %r is failed: %s", task_id, reason)
         state = _named(session_id, task_id)
@@ -290,7 +333,7 @@ class TaskTransitions:
             await self._books.inspect_soon(session_id, parent)
         content = {"status": TaskStatus.FAILED.value, "error": reason}
         fields = move_fields(TaskStatus.FAILED, self._store.base.payloads, error=reason)
-        fields |= {"crashes": b"%d" % crashes}
+        fields |= {"crashes": b"%d" % crashes} | ({"dead": b"1"} if dead else {})
         with suppress(LeaseLost, InvalidTransition):
             await self._move(
                 state,
@@ -305,14 +348,22 @@ class TaskTransitions:
                 steered=True,
             )
 
-    async def _give_back(self, session_id: str, task_id: str, held: HeldLease) -> None:
+    async def _give_back(
+        self,
+        session_id: str,
+        task_id: str,
+        held: HeldLease,
+        reason: str = "its payloads cannot be read",
+        handed_back: HandedBack | None = None,
+    ) -> None:
         """Make a task PENDING that this process has started and cannot run."""
-        content = {"status": TaskStatus.PENDING.value, "reason": "its payloads cannot be read"}
+        content = {"status": TaskStatus.PENDING.value, "reason": reason}
+        counted = {} if handed_back is None else {"handed_back": handed_back.field}
         with suppress(LeaseLost, InvalidTransition):
             await self._move(
                 _named(session_id, task_id),
                 TaskStatus.PENDING,
-                move_fields(TaskStatus.PENDING),
+                move_fields(TaskStatus.PENDING) | counted,
                 content,
                 mark=held.fence.mark,
                 run=Replay(held),
@@ -365,6 +416,10 @@ class TaskTransitions:
 
     def _keys(self, state: TaskState) -> TaskKeys:
         return self._store.tasks.keys(state.session_id, state.task_id)
+
+
+def _died(workers: int) -> str:
+    return f"given up: {workers} workers in a row died, or stalled, while they ran it"
 
 
 def _end(status: TaskStatus, result: Any, error: str | None) -> dict[str, Any]:

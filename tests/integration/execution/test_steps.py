@@ -15,7 +15,8 @@ from redis_state import RedisStateStore
 from redis_state.errors import InvalidField, InvalidTransition, LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.primitives.blob import CHUNK_BYTES
-from redis_state.worker import StepPolicy, TaskContext
+from redis_state.worker import StepPolicy, TaskClient, TaskContext
+from redis_state.worker.tasks.dead_letters import list_dead
 from redis_state.worker.tasks.recorded.journal import Journals, StepRecord, part_name, read_step
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.runs import (
@@ -360,19 +361,35 @@ async def test_a_crash_between_chunks_and_note_leaves_nothing_for_long(
     assert len(await parts_left(store)) == 3
 
 
-async def test_a_note_that_cannot_be_read_fails_the_task_instead_of_doing_it_again(
-    store: RedisStateStore,
+@pytest.mark.parametrize("is_read", ["by another worker", "by none"])
+async def test_a_note_that_cannot_be_read_is_left_to_others_instead_of_doing_it_again(
+    is_read: str, store: RedisStateStore
 ) -> None:
     await make(store)
     journal = store.base.keys.journal(SESSION, TASK)
-    await store.transport.sender.send("HSET", journal, "step:x#1", "[2,1]", repeatable=True)
+    send = store.transport.sender.send
+    done: list[str] = []
+    note = b'[1,1,1,1,false,[4,0,"",null,0,0,1],1234]'
+    await send("HSET", journal, "step:x#1", b"[2" + note[2:], repeatable=True)
 
-    async def handler(ctx: TaskContext) -> None:
-        await ctx.step("x", int)
+    async def handler(ctx: TaskContext) -> Any:
+        return await ctx.step("x", done.append, "x")
 
+    for _ in range(1 if is_read == "by another worker" else 9):
+        state = await run_once(store, handler)
+        assert state.status is TaskStatus.PENDING
+    if is_read == "by none":
+        ended = await run_once(store, handler)
+        assert ended.status is TaskStatus.FAILED
+        assert ended.error == "the task cannot be read: DecodeError"
+        assert [dead.task_id for dead in await list_dead(store, 10)] == [TASK]
+    # It is as it was written: a version that reads it continues.
+    await send("HSET", journal, "step:x#1", note, repeatable=True)
+    if is_read == "by none":
+        async with TaskClient(store) as client:
+            await client.retry(SESSION, TASK)
     ended = await run_once(store, handler)
-    assert ended.status is TaskStatus.FAILED
-    assert ended.error == "the task cannot be read: DecodeError"
+    assert (ended.status, ended.result, done) == (TaskStatus.COMPLETE, 1234, [])
 
 
 async def test_a_task_that_has_gone_takes_no_more_notes(store: RedisStateStore) -> None:

@@ -83,6 +83,17 @@ async def test_a_holder_that_gave_its_lease_back_is_not_counted(
     assert flat(reply).get(b"crashes") is None
 
 
+async def test_a_task_of_a_later_format_is_not_started(scripts: Scripts, keys: Keys) -> None:
+    task = task_keys(keys)
+    await make_task(scripts, task, "PENDING")
+    await ask(scripts, "HSET", task.task, "format", 2)
+    before = await fields(scripts, task.task)
+    assert await start(scripts, keys, task) == no(ReplyCode.DENIED, b"newer")
+    assert await fields(scripts, task.task) == before
+    assert await ask(scripts, "EXISTS", task.lease, keys.updates("s").ids) == 0
+    assert (await start(scripts, keys, task, reads=2)).word is ReplyCode.OK
+
+
 async def test_a_task_in_another_state_is_left_alone(scripts: Scripts, keys: Keys) -> None:
     task = task_keys(keys)
     await make_task(scripts, task, "PAUSED")

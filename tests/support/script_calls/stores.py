@@ -221,6 +221,18 @@ CALLS: dict[str, Call] = {
     ),
     "save_record": _save_record,
     "put_record": _put_record,
+    "save_worker": lambda scripts, keys: scripts.save_worker(
+        keys.worker(SESSION),
+        index=keys.workers(),
+        served=keys.served(),
+        write="w",
+        ttl_ms=HOUR,
+        member="\ud800",
+        document=b"{}",
+        remember_ms=HOUR,
+        most=2,
+        names=["q h"],
+    ),
     "save_snapshot": lambda scripts, keys: scripts.save_snapshot(
         snapshot_keys(keys, SESSION),
         version="0011",

@@ -113,6 +113,7 @@ async def start(
     owner: str = "one",
     lease_ms: int = HOUR,
     claimed: int | None = None,
+    reads: int = 1,
 ) -> Reply:
     """Start a task."""
     return await scripts.start_task(
@@ -125,6 +126,7 @@ async def start(
         announcement=saying(keys, f"started-{owner}"),
         steering=keys.steering("s"),
         claimed=claimed,
+        reads=reads,
     )
 
 

@@ -59,6 +59,7 @@ class TaskScripts(ScriptRunner):
         ttl_ms: int,
         announcement: Announcement,
         steering: LogKeys,
+        reads: int = 1,
         claimed: int | None = None,
     ) -> PendingReply:
         """OK epoch fields recorded steered dropped | HELD left_ms | DENIED status | MISSING."""

@@ -142,6 +142,8 @@ class Compensations:
         }
         self._failed_steps: dict[str, tuple[str, str]] = {}
         self._watching: asyncio.Task[None] | None = None
+        # Why another run has to continue, if it is a server's fault.
+        self.trouble: BackendError | None = None
 
     def register(
         self,
@@ -241,6 +243,7 @@ class Compensations:
             return outcome  # the task is gone, which its end will find
         except BackendError as error:
             log.warning("task %r is handed back: %s", self._keys.task_id, error)
+            self.trouble = error
             return AGAIN
         return failing.status, None, self._report(failing)
 

@@ -45,6 +45,7 @@ from redis_state.worker.tasks.recorded.compensations import is_being_undone
 from redis_state.worker.tasks.recorded.inputs import read_input
 from redis_state.worker.tasks.recorded.journal import Journals, StepRecord
 from redis_state.worker.tasks.submitting.turns import InTurn
+from redis_state.worker.tasks.task_format import format_of_copy
 from redis_state.worker.tasks.views.links import TaskLink, write_link
 
 
@@ -221,6 +222,7 @@ class Copies:
             sent=sent,
         )
         fields |= {"forked_from": write_link(session_id, task_id, kept.before)}
+        fields |= format_of_copy(source.record.fields)
         order: int | None = source.record.order
         if source.archived is not None:
             kept, order = await self._brought(source.archived, kept, journal), None

@@ -332,6 +332,8 @@ def _reopened_fields(plan: _RetryPlan) -> dict[str, bytes]:
     retry = {} if plan.parent_retry is None else {"parent_retry": b"%d" % plan.parent_retry}
     return retry | {
         "crashes": b"0",
+        "handed_back": b"",
+        "dead": b"",
         "waits_for": b"",
         "pause_entry": b"",
         "pause_token": b"",

@@ -119,6 +119,10 @@ async def _load(store: RedisStateStore, member: bytes) -> TaskState | None:
     """Return a task that is dead; None for what was not failed after it was listed, or is gone."""
     session_id, task_id = codec.decode(member)
     found = await store.tasks.look(session_id, task_id)
-    if found is None or found.status is not TaskStatus.FAILED or not found.crashes:
+    if found is None or found.status is not TaskStatus.FAILED:
         return None
+    if not found.crashes:
+        key = store.base.keys.task(session_id, task_id)
+        if await store.transport.commands.hget(key, "dead") != b"1":
+            return None
     return await store.tasks.load(session_id, task_id)

@@ -139,6 +139,46 @@ async def test_a_presence_lives_through_an_outage_and_says_nothing_of_it(
     assert caplog.records == []
 
 
+async def test_a_worker_that_was_cut_off_is_steady_a_records_life_later(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed_s = 0.0
+    monkeypatch.setattr(f"{WorkerRecord.__module__}.monotonic", lambda: passed_s)
+    async with Proxy(store.settings.url.get_secret_value()) as proxy:
+        short = {"url": SecretStr(proxy.url), "call_timeout_s": 1.0, "connect_timeout_s": 1.0}
+        async with RedisStateStore(store.settings.model_copy(update=short)) as through:
+            about = WorkerIdentity("w", ["q"], ["h"], 1, "loop")
+            record = WorkerRecord(through, about, WorkerStats(), interval_s=10)
+            assert record.is_steady
+            await record.say()
+            assert record.is_steady
+            proxy.refuse()
+            proxy.cut()
+            await record.say()
+            assert not record.is_steady
+            proxy.refuse(refusing=False)
+            await record.say()
+            assert not record.is_steady
+            passed_s = 25.0
+            await record.say()
+            assert not record.is_steady
+            passed_s = 31.0
+            assert record.is_steady
+            # A process that was stopped for long knows no more than one that was cut off.
+            passed_s = 56.0
+            assert not record.is_steady
+            await record.say()
+            assert not record.is_steady
+            await record.withdraw()
+    registry = WorkerRegistry(store)
+    assert await registry.was_served("q", "h")
+    assert not await registry.was_served("h", "q")
+    await store.transport.sender.send(
+        "ZINCRBY", store.base.keys.served(), -600_001, "q h", repeatable=True
+    )
+    assert not await registry.was_served("q", "h")
+
+
 async def _is_empty(registry: WorkerRegistry) -> bool:
     return not await registry.list()
 

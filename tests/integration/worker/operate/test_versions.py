@@ -17,6 +17,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, UnservedTasks
+from redis_state.worker.observe.registry import WorkerRecord
 from tests.processes.workers.killed.versioned_worker import worker_of
 from tests.support.processes import children
 from tests.support.processes.pools import (
@@ -263,6 +264,48 @@ async def test_a_handler_that_only_new_workers_have_is_left_to_them(
         ended = await client.wait(SESSION, wrong, timeout_s=60)
         assert ended.status is TaskStatus.FAILED
         assert "no handler named 'frehs'" in str(ended.error)
+
+
+async def test_what_only_a_killed_worker_had_waits_for_the_next_one(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    async with process(store.settings, "has", fresh=True, **OLD) as killed:
+        await listed(client, "has")
+        assert await stop(killed, signal.SIGKILL) == -signal.SIGKILL
+    # As if it had been cut off for longer than its record lives.
+    for gone in await client.workers():
+        record = store.base.keys.worker(f"{gone.name}#{gone.instance}")
+        await store.transport.sender.send("DEL", record, repeatable=True)
+    async with worker(store, "lacks", **NEW):
+        await listed(client, "lacks")
+        task = await client.submit("fresh", session_id=SESSION)
+        (found,) = await parked(client, 1)
+        assert (found.handler, found.version, found.workers) == ("fresh", None, ())
+        # No worker had this one.
+        wrong = await client.submit("frehs", session_id=SESSION)
+        assert (await client.wait(SESSION, wrong, timeout_s=60)).status is TaskStatus.FAILED
+        async with worker(store, "has again", fresh=True, **OLD):
+            assert await results(client, [task]) == ["has again"]
+
+
+async def test_a_worker_judges_no_name_while_others_may_still_be_cut_off(
+    store: RedisStateStore, client: TaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steady: list[bool] = []
+    monkeypatch.setattr(WorkerRecord, "is_steady", property(lambda _: bool(steady)))
+    monkeypatch.setattr("redis_state.worker.runs.run._UNSURE_S", (0.01, 0.01))
+    async with worker(store, "lacks", **OLD):
+        task = await client.submit("fresh", session_id=SESSION)
+
+        async def given_back() -> bool:
+            return (await statuses(store, task)).count("PENDING") > 2
+
+        await eventually(given_back, "it was given back twice")
+        view = await client.inspect(SESSION, task)
+        assert view is not None
+        assert (view.attempts - (view.state.status is TaskStatus.RUNNING), view.crashes) == (0, 0)
+        steady.append(True)
+        assert (await client.wait(SESSION, task, timeout_s=60)).status is TaskStatus.FAILED
 
 
 async def test_a_burst_is_worked_off_beside_what_is_parked(

@@ -1,0 +1,69 @@
+"""How often in a row a task was handed back for trouble that is no verdict on it.
+
+A server that is full, or refuses a command, says nothing of the task: another run continues. Each
+such run is put off for longer than the one before. Room is waited for. A refusal may never pass,
+so a task that meets too many of them is a dead letter.
+
+What its runs have recorded since is progress: then the row begins again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from redis_state.backoff import Backoff
+from redis_state.errors import ArchiveUnavailable, CommandRefused, StoreFull
+
+# Ten minutes, by these delays: rights that a person is changing are changed by then.
+MOST_REFUSALS = 20
+# Another worker may be able to read a task that this one cannot. A minute or two, by its delays.
+MOST_UNREAD = 10
+_BACKOFF_S = Backoff(1.0, 60.0)
+# By the server; or by a gateway or an archive that the handler has called.
+REFUSALS = (CommandRefused, ArchiveUnavailable)
+
+
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """How often a task was handed back, and how often of that for a refusal.
+
+    ``known`` is how many entries its journal had at the last time.
+    """
+
+    times: int = 0
+    refusals: int = 0
+    known: int = 0
+
+    @classmethod
+    def read(cls, written: bytes | None) -> Self:
+        """Read the field of a record. Errors: ValueError, TypeError."""
+        return cls(*map(int, written.split())) if written else cls()
+
+    def again(self, *, refused: bool, known: int | None = None) -> HandedBack:
+        """Count once more, at so many entries of the journal: without a number, at as many."""
+        known = self.known if known is None else known
+        before = self if known <= self.known else HandedBack()
+        return HandedBack(before.times + 1, before.refusals + refused, known)
+
+    @property
+    def field(self) -> bytes:
+        """What the record keeps of it."""
+        return b"%d %d %d" % (self.times, self.refusals, self.known)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the task was refused too often."""
+        return self.refusals >= MOST_REFUSALS
+
+    @property
+    def wait_s(self) -> float:
+        """How long the task is put off."""
+        return _BACKOFF_S.after(self.times)
+
+
+def handed_back_for(trouble: BaseException, before: HandedBack, *, known: int) -> HandedBack | None:
+    """Count a run that ended in trouble; None for trouble that is tried again without a count."""
+    if not isinstance(trouble, (StoreFull, *REFUSALS)):
+        return None
+    return before.again(refused=isinstance(trouble, REFUSALS), known=known)
