@@ -212,7 +212,8 @@ class Archiver(ArchiverRounds[ArchivedTask, ArchiveReport]):
         """
         keys, scripts = self._store.tasks.keys(*task), self._store.base.scripts
         read = partial(
-            *(scripts.read_ended, keys),
+            scripts.read_ended,
+            keys,
             least_ms=least_ms,
             hold_ms=ARCHIVE_HOLD_MS,
             whole=whole,

@@ -16,8 +16,8 @@ from redis_state.errors import InvalidField, InvalidTransition, LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.primitives.blob import CHUNK_BYTES
 from redis_state.worker import StepPolicy, TaskClient, TaskContext
-from redis_state.worker.tasks.dead_letters import list_dead
 from redis_state.worker.tasks.recorded.journal import Journals, StepRecord, part_name, read_step
+from redis_state.worker.tasks.views.dead_list import list_first_dead
 from tests.support.processes.pools import SESSION
 from tests.support.tasks.runs import (
     TASK,
@@ -382,7 +382,7 @@ async def test_a_note_that_cannot_be_read_is_left_to_others_instead_of_doing_it_
         ended = await run_once(store, handler)
         assert ended.status is TaskStatus.FAILED
         assert ended.error == "the task cannot be read: DecodeError"
-        assert [dead.task_id for dead in await list_dead(store, 10)] == [TASK]
+        assert [dead.task_id for dead in await list_first_dead(store, 10)] == [TASK]
     # It is as it was written: a version that reads it continues.
     await send("HSET", journal, "step:x#1", note, repeatable=True)
     if is_read == "by none":

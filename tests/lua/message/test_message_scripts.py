@@ -322,8 +322,8 @@ async def test_the_last_value_of_a_key_stands_and_keys_are_few(
     # A run reads neither values nor mail at its start.
     await send(scripts, keys)
     await take(scripts, keys, box="request:none")
-    found = await scripts.read_journal(task, names=[], most_bytes=1 << 20)
-    assert found.facts == [[b"lane:", b"[]"], 3, []]
+    read = await scripts.read_journal(task, names=[], most_bytes=1 << 20)
+    assert read.facts == [[b"lane:", b"[]"], 3, []]
     await ask(scripts, "DEL", task.task)
     assert await publish(scripts, keys, "5") == no(ReplyCode.MISSING)
 

@@ -87,7 +87,8 @@ async def test_a_server_that_is_full_for_longer_than_the_lease_counts_as_no_cras
         keys = own.tasks.keys(SESSION, task)
 
         async def given_back() -> bool:
-            return await own.transport.commands.hget(keys.lease, "owner") == b""
+            owner: bytes | None = await own.transport.commands.hget(keys.lease, "owner")
+            return owner == b""
 
         await eventually(given_back, "the lease is given back")
         assert await statuses(own, task) == ["PENDING", "RUNNING"]
