@@ -40,7 +40,6 @@ from tests.support.processes import pools
 from tests.support.processes.pools import queue_of
 from tests.support.processes.worker_processes import begin, stop, worker_process
 from tests.support.servers.faults import Proxy
-from tests.support.sizes import sizes
 from tests.support.tasks.crash_states import given_up
 
 pytestmark = [
@@ -50,6 +49,7 @@ pytestmark = [
 # Functions: the policy of the pages lets nobody evaluate a text.
 _LIVE = "() => document.querySelector('[data-connection]').textContent == 'live'"
 _AT_ONCE = 6
+_IN_A_TEST = 60
 # Shows pages, each in a frame, and returns what they are once they are loaded.
 _FRAMES = 40
 _FRAMED = """async sources => {
@@ -269,13 +269,20 @@ async def test_a_worker_is_killed_while_its_waterfall_is_shown(
     await app.aclose()
 
 
-@pytest.mark.timeout(1_800)
-@pytest.mark.parametrize("count", sizes(_AT_ONCE, MOST))
+def _numbers() -> list[Any]:
+    """List the first payloads; then all of them for `make test-full`, in parts that end soon."""
+    parts = [range(n, min(n + _IN_A_TEST, MOST)) for n in range(0, MOST, _IN_A_TEST)]
+    marks = [pytest.mark.full, pytest.mark.timeout(1_800)]
+    full = [pytest.param(each, id=f"from-{each.start}", marks=marks) for each in parts]
+    return [pytest.param(range(_AT_ONCE), id="first"), *full]
+
+
+@pytest.mark.parametrize("of", _numbers())
 async def test_a_browser_runs_no_payload_and_asks_nobody_else(
-    store: RedisStateStore, chromium: Chromium, monkeypatch: pytest.MonkeyPatch, count: int
+    store: RedisStateStore, chromium: Chromium, monkeypatch: pytest.MonkeyPatch, of: range
 ) -> None:
     async with (
-        hostile_gateway(store, [PLAIN, *range(count)], monkeypatch) as hostile,
+        hostile_gateway(store, [PLAIN, *of], monkeypatch) as hostile,
         serving_asgi(hostile.served.app, stop=hostile.served.app.end_streams) as port,
         chromium.people(hostile.served.app, f"http://127.0.0.1:{port}") as people,
     ):
@@ -288,8 +295,8 @@ async def test_a_browser_runs_no_payload_and_asks_nobody_else(
             await people.run(judge.route(part, _blank))
         usual = await _judged(people, judge, hostile, [await hostile.plant(PLAIN)]) | {("a", "rel")}
         assert ("svg", "viewbox") in usual
-        for first in range(0, count, _AT_ONCE):
-            numbers = [*range(first, min(first + _AT_ONCE, count))]
+        for first in range(0, len(of), _AT_ONCE):
+            numbers = [*of[first : first + _AT_ONCE]]
             planted = await asyncio.gather(*map(hostile.plant, numbers))
             # Under the policy of the pages, as people see them.
             for path in hostile.paths:
