@@ -18,7 +18,7 @@ from redis_state.archive.retaining import Retainer
 from redis_state.archive.retention import RetentionReport
 from redis_state.archive.waiting import ArchiveList
 from redis_state.cli.commands import AsJson, Url, app
-from redis_state.cli.exit_codes import ExitCode, run
+from redis_state.cli.exit_codes import ExitCode, complain, run
 from redis_state.cli.output import (
     age,
     brief,
@@ -377,8 +377,8 @@ def archive_now(
     know it from then on. First give all processes its URL: what Redis does not have any more is
     in the earlier archive alone.
 
-    Other archivers that worked meanwhile may have archived into the earlier one. It says so. With
-    --follow it then copies all again after a minute and a half.
+    Other archivers that worked meanwhile may have archived into the earlier one. It says so if it
+    has seen any. With --follow it copies all again after a minute and a half.
 
     With --follow it is the archiver of a pool whose workers have REDIS_STATE_ARCHIVE_SHARE=0. There
     may be several. It prints nothing more and keeps the retention too. It rests for half of its
@@ -403,14 +403,20 @@ def archive_now(
 
 
 def _accept_and_stay(url: str | None, *, as_json: bool) -> None:
-    """Accept another archive; then copy all again if others have archived meanwhile."""
+    """Accept another archive; then copy all again: others may have archived meanwhile.
+
+    Those that began and ended in between are not seen.
+    """
     found = run(archive_due(url, backfill=False, again=True, accept=True))
     _print_archived(found, as_json=as_json)
-    if not found["archivers"]:
-        return
     if not as_json:
-        print_line("One of them may have had the earlier archive: all is copied again in 90 s")
-    _print_archived(run(archive_once_more(url)), as_json=as_json)
+        print_line("One may have had the earlier archive: all is copied again in 90 s")
+    try:
+        _print_archived(run(archive_once_more(url)), as_json=as_json)
+    except typer.Exit as ended:
+        if ended.exit_code == ExitCode.INTERRUPTED:
+            raise
+        complain("not all was copied again: run `redis-state archive run --again`")
 
 
 def _print_archived(found: Mapping[str, Any], *, as_json: bool) -> None:
@@ -424,7 +430,7 @@ def _print_archived(found: Mapping[str, Any], *, as_json: bool) -> None:
         print_line(harmless(f"{name} of before are not looked for"))
     if "archivers" in found:
         others = found["archivers"] or "no"
-        print_line(f"Redis knows this archive now; {others} other archivers worked meanwhile")
+        print_line(f"Redis knows this archive now; {others} other archivers were seen meanwhile")
 
 
 @archive.command()

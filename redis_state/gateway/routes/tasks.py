@@ -282,7 +282,7 @@ OPERATIONS = (
         over=Over.EVERYTHING,
         query=DeadQuery,
         result=DeadResult,
-        answers=(403,),
+        answers=(400, 403),
     ),
     Operation(
         "POST",

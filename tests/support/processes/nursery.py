@@ -37,7 +37,7 @@ def raise_processes(config: pytest.Config, specs: list[Any]) -> None:
 def collect(arguments: Sequence[str]) -> None:
     """Collect the tests that pytest's arguments name, for the processes forked from this one."""
     options = ["-n0", "--collect-only", "-qq", "--junitxml="]
-    pytest.main([*arguments, *options], plugins=[_collected])
+    _collected.status = pytest.main([*arguments, *options], plugins=[_collected])
 
 
 def take_over(session: pytest.Session) -> bool:
@@ -48,7 +48,10 @@ def take_over(session: pytest.Session) -> bool:
     config, root = session.config, _collected.session
     if root is None or not hasattr(config, "workerinput"):
         return False
-    if not root.items and not _collected.reports:  # it has failed: this process says why
+    if _collected.status == pytest.ExitCode.INTERNAL_ERROR:
+        # What is half imported would be taken for imported here.
+        raise RuntimeError("the tests could not be collected: try -n 0")
+    if not _collected.is_whole:  # it has failed: this process says why
         return False
     _collected.session = None
     for item in root.items:
@@ -85,6 +88,17 @@ class _Collected:
     def __init__(self) -> None:
         self.session: pytest.Session | None = None
         self.reports: list[pytest.CollectReport] = []
+        self.status: int = pytest.ExitCode.INTERNAL_ERROR
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing but files of which a report says why.
+
+        pytest hands over what it has collected, whatever has stopped it.
+        """
+        if any(report.failed for report in self.reports):
+            return self.status in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
+        return self.status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Keep a report that a process of xdist would send."""

@@ -125,6 +125,25 @@ def test_a_file_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [("import sys\n\nsys.exit()\n", []), ("", ["-k", "good and ("])],
+    ids=["an exit", "a wrong choice"],
+)
+def test_what_ends_the_collection_ends_the_run(
+    tmp_path: Path, text: str, chosen: list[str]
+) -> None:
+    (tmp_path / "test_a.py").write_text("def test_good():\n    pass\n")
+    (tmp_path / "test_b.py").write_text(text)
+    (tmp_path / "test_c.py").write_text("def test_good_too():\n    assert False\n")
+    ran = children.run(
+        [*command(tmp_path), *chosen], capture_output=True, text=True, env=importing()
+    )
+    assert ran.returncode not in (0, 1), ran.stdout
+    assert " passed" not in ran.stdout
+
+
+@pytest.mark.timeout(300)
 def test_a_run_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "test_forked.py").write_text(TESTS.replace("< 2", "< 3"))
     run = children.launch(command(tmp_path), stdout=subprocess.DEVNULL, env=importing())
