@@ -83,8 +83,8 @@ class _Message:
             ends = f":{shown.get('id')}"
             return not shown.get("error") and any(task.endswith(ends) for task in self.tasks)
         about = self.first.metadata
-        is_alone = tuple(about.get("langgraph_path", ()))[:1] == (_PULL,)
-        return self.namespace == namespace and is_alone and about["langgraph_node"] in shown
+        is_alone = tuple(about.get("langgraph_path") or ())[:1] == (_PULL,)
+        return self.namespace == namespace and is_alone and about.get("langgraph_node") in shown
 
     def hold(self, text: str, *, ended: bool = False) -> str:
         """Add to the text; return what of it is to be published, if that is known."""

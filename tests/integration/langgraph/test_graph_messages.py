@@ -51,6 +51,15 @@ def text_of(chunks: list[Any]) -> str:
     return "".join(each["content"] for each in chunks)
 
 
+async def is_shown(store: RedisStateStore, ending: str) -> None:
+    """Wait until the text of the message in the log has an ending."""
+
+    async def published() -> bool:
+        return text_of(await chunks_of(store)).endswith(ending)
+
+    await eventually(published, "what was written is in the log")
+
+
 def summed(chunks: list[AIMessageChunk]) -> AIMessageChunk:
     return reduce(add, chunks)
 
@@ -167,11 +176,7 @@ async def test_a_message_that_is_written_again_is_not_published_twice(
         if number == 0:
             runs.append(1)
         if number == 8 and len(runs) == 1:
-
-            async def published() -> bool:
-                return text_of(await chunks_of(store)).endswith("t7 ")
-
-            await eventually(published, "what was written is in the log")
+            await is_shown(store, "t7 ")
             chunks[:] = second
             raise TaskHandedBack("the worker dies")
 
@@ -249,6 +254,47 @@ async def test_a_node_that_asks_again_and_again_leaves_what_its_model_has_writte
             if number + 1 < len(answers):
                 await client.resolve(token, approved=True, actor="ann")
         await client.cancel(SESSION, task, reason="enough")
+
+
+async def test_a_node_that_ends_leaves_what_is_written_again_beside_it(
+    store: RedisStateStore,
+) -> None:
+    chunks, going_on, runs = tokens(6), asyncio.Event(), list[int]()
+
+    async def before(number: int) -> None:
+        if number == 0:
+            runs.append(1)
+        if number == 4 and len(runs) == 1:
+            await is_shown(store, "t3 ")
+            raise TaskHandedBack("the worker dies")
+        if number == 2 and len(runs) == 2:
+            going_on.set()
+
+            async def ended() -> bool:
+                return "updates" in [each["graph"] for each in await events_of(store)]
+
+            await eventually(ended, "the node beside it has ended")
+
+    async def call(_: MessagesState) -> Any:
+        return {"messages": [await ScriptedChat(chunks=chunks, before=before).ainvoke("go")]}
+
+    async def beside(_: MessagesState) -> Any:
+        await going_on.wait()
+        return {"messages": []}
+
+    def made(saver: Any) -> Any:
+        graph: Any = StateGraph(MessagesState)
+        for node in (call, beside):
+            graph.add_node(node.__name__, node)
+            graph.add_edge(START, node.__name__)
+        return graph.compile(checkpointer=saver)
+
+    async with pool(store, {"g": graph_handler(made, stream_mode=MESSAGES)}) as client:
+        task = await client.submit("g", INPUT, session_id=SESSION)
+        await client.result(SESSION, task)
+    events = await events_of(store)
+    assert not [each for each in events if each.get("reset")]
+    assert text_of(await chunks_of(store)) == "".join(chunk.text for chunk in chunks)
 
 
 async def test_a_token_of_a_pause_stands_in_one_row_whatever_comes_between(
