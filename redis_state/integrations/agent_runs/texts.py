@@ -46,6 +46,11 @@ class OpenTexts(Generic[Place]):
             writer.write(text)
             await writer.drain()
 
+    async def flush(self, place: Place) -> None:
+        """Publish the text at a place as far as it is, if one is open there."""
+        if place in self._open:
+            await self._open[place][1].flush()
+
     async def end(self, place: Place) -> None:
         """End the text at a place, if one is open there."""
         if place in self._open:

@@ -382,7 +382,7 @@ class _Events:
             step = self._step.get(namespace, "")
             if await self._messages.add(step, namespace, chunk):
                 return
-        await self._messages.flush()
+        await self._messages.publish_before(namespace, mode, chunk)
         if mode == "checkpoints":
             await self._messages.end(namespace)
             # A graph without other events is cancelled between two steps.

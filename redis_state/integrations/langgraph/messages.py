@@ -3,12 +3,13 @@
 LangGraph yields a chunk for each token. Chunks of one message that have nothing but text become one
 chunk, whose row leaves as those of `TaskContext.text` do. Its metadata is that of the first. All
 other chunks are rows of their own. They and all other events wait until the text before them is
-published, so the order stays.
+published, so the order stays. Only the begin of a pause's token waits for the rest of it.
 
 The journal has one entry for each message: how long the text is that was published, and a digest of
 it. A step that runs again may write a message again under its id. What is published of that waits
 to be compared, and is not published again. If it is another text, all of it is published, and its
-first row has ``"reset": true``: it replaces what was published of the message before.
+first row has ``"reset": true``: it replaces what was published of the message before. A text that
+is shorter is known as another one when the message, its node or the stretch of the graph ends.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from redis_state.worker import TaskContext, TextWriter
 from redis_state.worker.tasks.messaging.text import JOIN_BYTES, JOIN_MS, Texts
 
 _BLOCK = frozenset({"type", "text", "index", "id"})
+# What LangGraph's path of a node begins with that runs once in a step.
+_PULL = "__pregel_pull"
 
 
 @dataclass(slots=True)
@@ -53,6 +56,8 @@ class _Message:
     """The text of one message, as far as this stretch of its graph has written it."""
 
     namespace: tuple[str, ...]
+    # The tasks of LangGraph that it is written in, from the outermost: "node:id".
+    tasks: list[str]
     # The chunk that begins the row that is being written.
     first: _Chunk
     # What was published of it before: the digest of a text, and how long that is.
@@ -64,6 +69,22 @@ class _Message:
     published: int = 0
     hashed: Any = field(default_factory=hashlib.sha256, repr=False)
     resets: bool = False
+
+    def has_ended(self, namespace: tuple[str, ...], mode: str, event: Any) -> bool:
+        """Return whether an event shows that the task that writes this has its result.
+
+        `updates` has the name of a node alone. Nodes that `Send` calls may share it, and so may
+        calls of an `@task`: they end with their step.
+        """
+        if mode not in {"tasks", "updates"} or not isinstance(event, dict):
+            return False
+        shown = cast("dict[str, Any]", event)
+        if mode == "tasks":
+            ends = f":{shown.get('id')}"
+            return not shown.get("error") and any(task.endswith(ends) for task in self.tasks)
+        about = self.first.metadata
+        is_alone = tuple(about.get("langgraph_path") or ())[:1] == (_PULL,)
+        return self.namespace == namespace and is_alone and about.get("langgraph_node") in shown
 
     def hold(self, text: str, *, ended: bool = False) -> str:
         """Add to the text; return what of it is to be published, if that is known."""
@@ -102,7 +123,13 @@ class MessageTexts(Texts):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._open.__aexit__(kind, error, traceback)
+        if kind is not None:
+            await self._open.__aexit__(kind, error, traceback)
+            return
+        # A node that interrupts has written what it writes, and no checkpoint comes behind it.
+        async with self._open:
+            for entry in self._messages:
+                await self._end(entry)
 
     async def add(self, step: str, namespace: tuple[str, ...], event: Any) -> bool:
         """Add an event of `messages` to its message's text; return whether that is all of it.
@@ -114,35 +141,39 @@ class MessageTexts(Texts):
         if not isinstance(chunk, AIMessageChunk) or not chunk.id:
             return False
         about = cast("dict[str, Any]", metadata)
-        place = [step, *namespace, str(about.get("langgraph_checkpoint_ns", "")), chunk.id]
+        within = str(about.get("langgraph_checkpoint_ns", ""))
+        place = [step, *namespace, within, chunk.id]
         entry = f"text:graph/{_digest(_hashed(codec.encode(place)))}"
         found = _only_text(chunk, metadata)
         message = self._messages.get(entry)
         if found is None:
             if message is not None and chunk.chunk_position == "last":
-                await self._write(entry, message.hold("", ended=True))
+                await self._end(entry)
             return False
         if message is None:
             digest, length, _ = self._known.get(entry, ("", 0, False))
-            message = self._messages[entry] = _Message(namespace, found, digest, length)
+            tasks = within.split("|")
+            message = self._messages[entry] = _Message(namespace, tasks, found, digest, length)
         elif message.first.around != found.around:
             await self._open.end(entry)
             message.first = found
         await self._write(entry, message.hold(found.text))
         return True
 
-    async def flush(self) -> None:
-        """Publish what was added so far. Errors: those of `TaskContext.emit`."""
-        for entry in self._messages:
-            await self._open.end(entry)
+    async def publish_before(self, namespace: tuple[str, ...], mode: str, event: Any) -> None:
+        """Publish what was added before an event. Errors: those of `TaskContext.emit`."""
+        for entry, message in self._messages.items():
+            if message.has_ended(namespace, mode, event):
+                await self._end(entry)
+            else:
+                await self._open.flush(entry)
 
     async def end(self, namespace: tuple[str, ...]) -> None:
         """End the messages of a graph at the end of its step, and those within that step."""
         depth = len(namespace)
         for entry, message in list(self._messages.items()):
             if message.namespace[:depth] == namespace:
-                await self._write(entry, message.hold("", ended=True))
-                await self._open.end(entry)
+                await self._end(entry)
                 del self._messages[entry]
 
     async def publish(
@@ -157,7 +188,15 @@ class MessageTexts(Texts):
         message.hashed.update(_bytes(text))
         message.published += len(text)
         message.resets = False
-        await self.append(entry, kind, row, (_digest(message.hashed), message.published, ended))
+        note = (_digest(message.hashed), message.published, ended)
+        # Not by its note: a text that is published again has rows of its own.
+        row_id = (content["generation"], content["part"])
+        await self.append(entry, kind, row, note, row_id=row_id)
+
+    async def _end(self, entry: str) -> None:
+        """Publish all of a message: what was held of it is its whole text."""
+        await self._write(entry, self._messages[entry].hold("", ended=True))
+        await self._open.end(entry)
 
     async def _write(self, entry: str, text: str) -> None:
         if not text:

@@ -18,16 +18,18 @@ from langchain_core.messages import AIMessageChunk
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
 
 from redis_state import RedisStateStore, Settings
 from redis_state.integrations.langgraph import graph_handler
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskHandedBack
+from redis_state.worker.tasks.waitpoints.pause_model import token_of
 from tests.support.agents.chat_models import ScriptedChat, called, tokens
 from tests.support.agents.graphs import config_of
 from tests.support.processes import children
-from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of
+from tests.support.processes.pools import SESSION, becomes, client_of, open_token, pool, queue_of
 from tests.support.servers.faults import start_process
 
 MESSAGES: Any = ["messages", "updates"]
@@ -47,6 +49,15 @@ async def chunks_of(store: RedisStateStore, message_id: str | None = "m") -> lis
 
 def text_of(chunks: list[Any]) -> str:
     return "".join(each["content"] for each in chunks)
+
+
+async def is_shown(store: RedisStateStore, ending: str) -> None:
+    """Wait until the text of the message in the log has an ending."""
+
+    async def published() -> bool:
+        return text_of(await chunks_of(store)).endswith(ending)
+
+    await eventually(published, "what was written is in the log")
 
 
 def summed(chunks: list[AIMessageChunk]) -> AIMessageChunk:
@@ -165,11 +176,7 @@ async def test_a_message_that_is_written_again_is_not_published_twice(
         if number == 0:
             runs.append(1)
         if number == 8 and len(runs) == 1:
-
-            async def published() -> bool:
-                return text_of(await chunks_of(store)).endswith("t7 ")
-
-            await eventually(published, "what was written is in the log")
+            await is_shown(store, "t7 ")
             chunks[:] = second
             raise TaskHandedBack("the worker dies")
 
@@ -200,9 +207,109 @@ async def test_a_message_that_is_written_again_is_not_published_twice(
         assert (text_of(found), resets) == (half, [])
         assert text_of(await chunks_of(store, "n")) == whole
     else:
+        # Not only behind the node's result.
+        assert (await events_of(store))[-1]["graph"] == "updates"
         (reset,) = resets
         assert text_of([each["data"][0] for each in events[:reset]]) == half
         assert text_of([each["data"][0] for each in events[reset:]]) == whole
+
+
+async def test_a_node_that_asks_again_and_again_leaves_what_its_model_has_written_last(
+    store: RedisStateStore,
+) -> None:
+    parted = AIMessageChunk(content="", id="m", response_metadata={"model_name": "scripted"})
+
+    def written(*texts: str) -> list[AIMessageChunk]:
+        # Another chunk between two texts makes them two rows.
+        chunks = [AIMessageChunk(content=text, id="m") for text in texts]
+        return [chunks[0], *(each for chunk in chunks[1:] for each in (parted, chunk))]
+
+    # The third is the first; the fourth is its first row.
+    answers = [("Hello ", "world"), ("Bye",), ("Hello ", "world"), ("Hello ",)]
+    runs: list[str] = []
+
+    async def call(_: MessagesState) -> Any:
+        chunks = written(*answers[len(runs)])
+        runs.append("".join(answers[len(runs)]))
+        answer = await ScriptedChat(chunks=chunks).ainvoke("go")
+        for number in range(len(answers)):
+            interrupt(number)
+        return {"messages": [answer]}
+
+    def made(saver: Any) -> Any:
+        graph: Any = StateGraph(MessagesState)
+        graph.add_node("call", call)
+        graph.add_edge(START, "call")
+        return graph.compile(checkpointer=saver)
+
+    async with pool(store, {"g": graph_handler(made, stream_mode=["messages"])}) as client:
+        task = await client.submit("g", INPUT, session_id=SESSION)
+        for number in range(len(answers)):
+            token = await open_token(store, task, after=number)
+            shown = ""
+            for each in await events_of(store):
+                text = each["data"][0]["content"]
+                shown = text if each.get("reset") else shown + text
+            assert (len(runs), shown) == (number + 1, runs[-1])
+            if number + 1 < len(answers):
+                await client.resolve(token, approved=True, actor="ann")
+        await client.cancel(SESSION, task, reason="enough")
+
+
+async def test_a_node_that_ends_leaves_what_is_written_again_beside_it(
+    store: RedisStateStore,
+) -> None:
+    chunks, going_on, runs = tokens(6), asyncio.Event(), list[int]()
+
+    async def before(number: int) -> None:
+        if number == 0:
+            runs.append(1)
+        if number == 4 and len(runs) == 1:
+            await is_shown(store, "t3 ")
+            raise TaskHandedBack("the worker dies")
+        if number == 2 and len(runs) == 2:
+            going_on.set()
+
+            async def ended() -> bool:
+                return "updates" in [each["graph"] for each in await events_of(store)]
+
+            await eventually(ended, "the node beside it has ended")
+
+    async def call(_: MessagesState) -> Any:
+        return {"messages": [await ScriptedChat(chunks=chunks, before=before).ainvoke("go")]}
+
+    async def beside(_: MessagesState) -> Any:
+        await going_on.wait()
+        return {"messages": []}
+
+    def made(saver: Any) -> Any:
+        graph: Any = StateGraph(MessagesState)
+        for node in (call, beside):
+            graph.add_node(node.__name__, node)
+            graph.add_edge(START, node.__name__)
+        return graph.compile(checkpointer=saver)
+
+    async with pool(store, {"g": graph_handler(made, stream_mode=MESSAGES)}) as client:
+        task = await client.submit("g", INPUT, session_id=SESSION)
+        await client.result(SESSION, task)
+    events = await events_of(store)
+    assert not [each for each in events if each.get("reset")]
+    assert text_of(await chunks_of(store)) == "".join(chunk.text for chunk in chunks)
+
+
+async def test_a_token_of_a_pause_stands_in_one_row_whatever_comes_between(
+    store: RedisStateStore,
+) -> None:
+    token = token_of(SESSION, "a secret", "pause:x#1")
+    texts = [f"see {token[:-20]}", f"{token[-20:]} ok"]
+    first, second = (AIMessageChunk(content=text, id="m") for text in texts)
+    build = called(first, calling("", name="pay", id="c"), second)
+    async with pool(store, {"g": graph_handler(build, stream_mode=MESSAGES)}) as client:
+        task = await client.submit("g", INPUT, session_id=SESSION)
+        await client.result(SESSION, task)
+    found = await chunks_of(store)
+    assert text_of(found) == "".join(texts)
+    assert [token.rpartition(".")[2] in each["content"] for each in found].count(True) == 1
 
 
 async def test_a_text_leaves_though_no_event_follows_and_a_cancel_ends_its_model(

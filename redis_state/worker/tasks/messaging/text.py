@@ -89,20 +89,28 @@ class Texts:
         self, entry: str, kind: UpdateType, content: dict[str, Any], *, ended: bool
     ) -> None:
         """Publish a row, and note in the journal how far its text is. Errors: LeaseLost."""
-        note = (content["generation"], content["part"], ended)
-        await self.append(entry, kind, content, note)
+        row_id = (content["generation"], content["part"])
+        await self.append(entry, kind, content, (*row_id, ended), row_id=row_id)
 
     async def append(
-        self, entry: str, kind: UpdateType, content: dict[str, Any], note: tuple[str, int, bool]
+        self,
+        entry: str,
+        kind: UpdateType,
+        content: dict[str, Any],
+        note: tuple[str, int, bool],
+        *,
+        row_id: tuple[str, int],
     ) -> None:
-        """Append a row under the id that its note gives it, and keep that. Errors: LeaseLost."""
+        """Append a row, and keep a note of it. ``row_id`` is its generation and number.
+
+        A row whose id the log has is dropped in silence, with its note. Errors: LeaseLost.
+        """
         started, state = self.started, self.started.state
-        named, number, _ = note
         update = StateUpdate(
             session_id=state.session_id,
             task_id=state.task_id,
             trace_id=state.trace_id,
-            update_id=codec.fingerprint("text", started.secret, entry, named, number),
+            update_id=codec.fingerprint("text", started.secret, entry, *row_id),
             update_type=kind,
             content=content,
         )
