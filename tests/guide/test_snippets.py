@@ -121,7 +121,9 @@ def test_every_command_that_is_shown_exists_with_its_options() -> None:
         if command is None:
             wrong.append(f"{page}: {call}")
             continue
-        options = {option for each in command.params for option in each.opts} | {"--help"}
+        options = {
+            option for each in command.params for option in (*each.opts, *each.secondary_opts)
+        } | {"--help"}
         given = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
         wrong += [f"{page}: {call}: {option}" for option in given - options]
     assert wrong == []

@@ -287,13 +287,13 @@ async def test_an_unreachable_server_is_503_and_names_no_address(unused_tcp_port
 async def test_a_defect_is_500_without_its_text(
     served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def breaks(*_: Any) -> Any:
+    async def breaks(**_: Any) -> Any:
         raise ZeroDivisionError("a pay" + "load")
 
     services = await served.app.services()
-    monkeypatch.setattr(services.client, "workers", breaks)
+    monkeypatch.setattr(services.client, "list_dead", breaks)
     async with served.caller("ann", "admin:*") as http:
-        answer = await http.get("/v1/workers")
+        answer = await http.get("/v1/tasks/dead")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal")
     assert "a payload" not in caplog.text + answer.text
     assert "ZeroDivisionError" in caplog.text
