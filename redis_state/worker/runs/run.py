@@ -362,7 +362,7 @@ class TaskRun:
         started, handed_back = self._started, None
         trouble = self._trouble() if status is TaskStatus.PENDING else None
         if trouble is not None:
-            handed_back = handed_back_for(trouble, started.handed_back, known=started.replay.known)
+            handed_back = handed_back_for(trouble, started.handed_back, done=started.replay.done)
         if trouble is not None and handed_back is not None and handed_back.is_hopeless:
             # What the server refuses every time is no end, and it is not to be tried for ever.
             await self._transitions.give_up(started, given_up(trouble, handed_back.refusals))

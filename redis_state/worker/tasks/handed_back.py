@@ -28,28 +28,28 @@ REFUSALS = (CommandRefused, ArchiveUnavailable)
 class HandedBack:
     """How often a task was handed back, and how often of that for a refusal.
 
-    ``known`` is how many entries its journal had at the last time.
+    ``done`` is how much its journal had recorded of what is done once, at the last time.
     """
 
     times: int = 0
     refusals: int = 0
-    known: int = 0
+    done: int = 0
 
     @classmethod
     def read(cls, written: bytes | None) -> Self:
         """Read the field of a record. Errors: ValueError, TypeError."""
         return cls(*map(int, written.split())) if written else cls()
 
-    def again(self, *, refused: bool, known: int | None = None) -> HandedBack:
-        """Count once more, at so many entries of the journal: without a number, at as many."""
-        known = self.known if known is None else known
-        before = self if known <= self.known else HandedBack()
-        return HandedBack(before.times + 1, before.refusals + refused, known)
+    def again(self, *, refused: bool, done: int | None = None) -> HandedBack:
+        """Count once more, with so much done: without a number, as much."""
+        done = self.done if done is None else done
+        before = self if done <= self.done else HandedBack()
+        return HandedBack(before.times + 1, before.refusals + refused, done)
 
     @property
     def field(self) -> bytes:
         """What the record keeps of it."""
-        return b"%d %d %d" % (self.times, self.refusals, self.known)
+        return b"%d %d %d" % (self.times, self.refusals, self.done)
 
     @property
     def is_hopeless(self) -> bool:
@@ -62,8 +62,8 @@ class HandedBack:
         return _BACKOFF_S.after(self.times)
 
 
-def handed_back_for(trouble: BaseException, before: HandedBack, *, known: int) -> HandedBack | None:
+def handed_back_for(trouble: BaseException, before: HandedBack, *, done: int) -> HandedBack | None:
     """Count a run that ended in trouble; None for trouble that is tried again without a count."""
     if not isinstance(trouble, (StoreFull, *REFUSALS)):
         return None
-    return before.again(refused=isinstance(trouble, REFUSALS), known=known)
+    return before.again(refused=isinstance(trouble, REFUSALS), done=done)
