@@ -17,6 +17,10 @@ from redis_state.worker.tasks.handed_back import MOST_REFUSALS, HandedBack, hand
 def test_it_is_read_as_it_was_written() -> None:
     assert HandedBack.read(None) == HandedBack.read(b"") == HandedBack()
     assert HandedBack.read(HandedBack(3, 2, 57).field) == HandedBack(3, 2, 57)
+    reopened = HandedBack(3, 2, 57, 4, 9, retry=1)
+    assert HandedBack.read(reopened.field, retry=1) == reopened
+    # An earlier version has reopened it since, and left the field.
+    assert HandedBack.read(reopened.field, retry=2) == HandedBack(retry=2)
 
 
 def test_a_refusal_counts_to_the_end_and_a_full_server_does_not() -> None:
@@ -36,7 +40,15 @@ def test_progress_begins_the_row_again() -> None:
     before = HandedBack(9, 9, 7)
     assert before.again(refused=True, done=8) == HandedBack(1, 1, 8)
     assert before.again(refused=True, done=6) == HandedBack(10, 10, 6)
-    assert before.again(refused=True) == HandedBack(10, 10, 7)
+
+
+def test_those_that_cannot_read_it_are_a_row_of_their_own() -> None:
+    found = HandedBack(9, 9, 7).again_unread(1).again_unread(2)
+    assert found == HandedBack(9, 9, 7, unread=2, attempt=2)
+    # A run of attempt 3 has read it, and ended somehow.
+    assert found.again_unread(4) == HandedBack(9, 9, 7, unread=1, attempt=4)
+    assert found.again(refused=True, done=7) == HandedBack(10, 10, 7)
+    assert found.has_read().again_unread(3).unread == 1
 
 
 def test_each_wait_may_be_longer_than_the_one_before_up_to_a_minute() -> None:

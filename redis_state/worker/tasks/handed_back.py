@@ -9,7 +9,7 @@ What its runs have recorded since is progress: then the row begins again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Self
 
 from redis_state.backoff import Backoff
@@ -28,28 +28,43 @@ REFUSALS = (CommandRefused, ArchiveUnavailable)
 class HandedBack:
     """How often a task was handed back, and how often of that for a refusal.
 
-    ``done`` is how much its journal had recorded of what is done once, at the last time.
+    ``done`` is how much its journal had recorded of what is done once, at the last time. ``unread``
+    counts workers in a row that could not read it, up to the one of this ``attempt``. All is of one
+    ``retry``: an earlier version of the library reopens a task, and leaves it.
     """
 
     times: int = 0
     refusals: int = 0
     done: int = 0
+    unread: int = 0
+    attempt: int = 0
+    retry: int = 0
 
     @classmethod
-    def read(cls, written: bytes | None) -> Self:
-        """Read the field of a record. Errors: ValueError, TypeError."""
-        return cls(*map(int, written.split())) if written else cls()
+    def read(cls, written: bytes | None, *, retry: int = 0) -> Self:
+        """Read the field of a record that was reopened so often. Errors: ValueError, TypeError."""
+        found = cls(*map(int, written.split())) if written else cls(retry=retry)
+        return found if found.retry == retry else cls(retry=retry)
 
-    def again(self, *, refused: bool, done: int | None = None) -> HandedBack:
-        """Count once more, with so much done: without a number, as much."""
-        done = self.done if done is None else done
+    def again(self, *, refused: bool, done: int) -> HandedBack:
+        """Count a run that has read the task, with so much done."""
         before = self if done <= self.done else HandedBack()
-        return HandedBack(before.times + 1, before.refusals + refused, done)
+        times, refusals = before.times + 1, before.refusals + refused
+        return HandedBack(times, refusals, done, retry=self.retry)
+
+    def again_unread(self, attempt: int) -> HandedBack:
+        """Count a run that could not read the task. Any other run between begins the row again."""
+        before = self.unread if attempt == self.attempt + 1 else 0
+        return replace(self, unread=before + 1, attempt=attempt)
+
+    def has_read(self) -> HandedBack:
+        """Begin the row again of those that could not read it."""
+        return replace(self, unread=0)
 
     @property
     def field(self) -> bytes:
         """What the record keeps of it."""
-        return b"%d %d %d" % (self.times, self.refusals, self.done)
+        return " ".join(map(str, astuple(self))).encode()
 
     @property
     def is_hopeless(self) -> bool:
