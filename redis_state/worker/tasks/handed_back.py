@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Self
 
 from redis_state.backoff import Backoff
-from redis_state.errors import ArchiveUnavailable, CommandRefused, StoreFull
+from redis_state.errors import ArchiveUnavailable, CommandRefused, CorruptState, StoreFull
 
 # Ten minutes, by these delays: rights that a person is changing are changed by then.
 MOST_REFUSALS = 20
@@ -22,6 +22,8 @@ MOST_UNREAD = 10
 _BACKOFF_S = Backoff(1.0, 60.0)
 # By the server; or by a gateway or an archive that the handler has called.
 REFUSALS = (CommandRefused, ArchiveUnavailable)
+# Of a handler what is damaged is a failure. A run that meets it elsewhere is no verdict either.
+_LASTING = (*REFUSALS, CorruptState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,6 @@ class HandedBack:
 
 def handed_back_for(trouble: BaseException, before: HandedBack, *, done: int) -> HandedBack | None:
     """Count a run that ended in trouble; None for trouble that is tried again without a count."""
-    if not isinstance(trouble, (StoreFull, *REFUSALS)):
+    if not isinstance(trouble, (StoreFull, *_LASTING)):
         return None
-    return before.again(refused=isinstance(trouble, REFUSALS), done=done)
+    return before.again(refused=isinstance(trouble, _LASTING), done=done)

@@ -11,11 +11,11 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
 from redis_state.errors import BackendError, CommandRefused, StoreFull
-from redis_state.models import TaskStatus
+from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from redis_state.worker.tasks import handed_back
-from tests.support.processes.pools import SESSION, pool, statuses
+from tests.support.processes.pools import SESSION, pool, statuses, steered_before
 from tests.support.scripts.replies import ask
 from tests.support.servers.faults import run_server, short_directory
 
@@ -182,3 +182,29 @@ async def test_an_undo_that_is_refused_every_time_is_not_tried_for_ever(
         assert str(ended.error).startswith("given up: refused 2 times in a row: CommandRefused: ")
         assert [dead.task_id for dead in await client.dead()] == [task]
     assert len(tries) >= 2
+
+
+async def test_what_is_refused_before_the_handler_each_time_is_a_dead_letter(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handed_back, "MOST_REFUSALS", 2)
+    monkeypatch.setattr(handed_back.HandedBack, "wait_s", 0.01)
+    runs: list[int] = []
+
+    async def work(ctx: TaskContext) -> str:
+        runs.append(ctx.attempt)
+        return "done"
+
+    await steered_before(store, "early", SteeringEventType.USER_MESSAGE)
+    rows = store.steering.keys(SESSION).rows
+    await ask(store.base.scripts, "RENAME", rows, rows + ":kept")
+    await ask(store.base.scripts, "SET", rows, "damaged")
+    async with pool(store, {"work": work}) as client:
+        task = await client.submit("work", session_id=SESSION, task_id="early")
+        ended = await client.wait(SESSION, task, timeout_s=60)
+        assert str(ended.error).startswith("given up: refused 2 times in a row: CorruptState: ")
+        assert [dead.task_id for dead in await client.dead()] == [task]
+        assert runs == []
+        await ask(store.base.scripts, "RENAME", rows + ":kept", rows)
+        await client.retry(SESSION, task)
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == "done"
