@@ -22,6 +22,8 @@ from tests.support.servers.faults import run_server, short_directory
 FULL = ("CONFIG", "SET", "maxmemory", 1)
 ROOM = ("CONFIG", "SET", "maxmemory", 0)
 FORBIDDEN = ("ACL", "SETUSER", "default", "-pexpiretime")
+NO_ROWS = ("ACL", "SETUSER", "default", "-xadd")
+ROWS = ("ACL", "SETUSER", "default", "+xadd")
 ALLOWED = ("ACL", "SETUSER", "default", "+pexpiretime")
 
 
@@ -78,12 +80,15 @@ async def test_a_run_that_meets_a_full_server_continues_once_there_is_room(
     assert await statuses(own, task) == ["PENDING", "RUNNING", "PENDING", "RUNNING", "COMPLETE"]
 
 
-async def test_a_server_that_is_full_for_longer_than_the_lease_counts_as_no_crash(
-    own: RedisStateStore,
+@pytest.mark.parametrize(
+    ("trouble", "its_end"), [(FULL, ROOM), (NO_ROWS, ROWS)], ids=["full", "forbidden"]
+)
+async def test_trouble_for_longer_than_the_lease_counts_as_no_crash(
+    trouble: tuple[Any, ...], its_end: tuple[Any, ...], own: RedisStateStore
 ) -> None:
-    agent = Agent(*FULL)
+    agent = Agent(*trouble)
     async with pool(own, {"work": agent}, lease_s=1) as client:
-        task = await client.submit("work", session_id=SESSION)
+        task = await client.submit("work", "emit", session_id=SESSION)
         keys = own.tasks.keys(SESSION, task)
 
         async def given_back() -> bool:
@@ -92,7 +97,7 @@ async def test_a_server_that_is_full_for_longer_than_the_lease_counts_as_no_cras
 
         await eventually(given_back, "the lease is given back")
         assert await statuses(own, task) == ["PENDING", "RUNNING"]
-        await ask(own.base.scripts, *ROOM)
+        await ask(own.base.scripts, *its_end)
         assert (await client.wait(SESSION, task, timeout_s=60)).result == "done"
         assert await own.transport.commands.hget(keys.task, "crashes") is None
     assert agent.runs == [1, 2]
