@@ -27,5 +27,6 @@ for i = 1, #tasks, 3 do
   local claimed = tonumber(redis.call('ZSCORE', keys.claims, task) or 0)
   local old = claimed <= before_ms or is_ahead(claimed, now)
   if claimed > 0 and old then ended = ended + claim_void(keys, task, tasks[i + 2], claimed) end
+  if claimed == 0 then redis.call('HDEL', keys.owners, 'took:' .. task) end
 end
 return { 'OK', ended }

@@ -7,8 +7,8 @@ local function claim_end(keys, task, claimed)
   redis.call('ZREM', keys.claims, task)
   local held = redis.call('HMGET', keys.owners, 'held:' .. task, 'took:' .. task)
   local key, took = held[1], held[2]
+  if key or took then redis.call('HDEL', keys.owners, 'held:' .. task, 'took:' .. task) end
   if not key then return 1 end
-  redis.call('HDEL', keys.owners, 'held:' .. task, 'took:' .. task)
   redis.call('ZREM', keys.holders, key .. '\0' .. task)
   if flow_first(keys.keyed, key) then flow_turn(keys, key) end
   return 1, key, took

@@ -12,7 +12,8 @@ local function job_claim(keys, reply, now, life_ms, id, place, key)
   redis.call('ZADD', keys.claims, string.format('%.0f', claimed), task)
   if key then
     redis.call('ZREM', keys.keyed, key .. '\0' .. place .. '\0' .. id)
-    redis.call('HDEL', keys.owners, id)
+    -- A claim of which an earlier version saw the end may have left what it took.
+    redis.call('HDEL', keys.owners, id, 'took:' .. task)
     redis.call('HSET', keys.owners, 'held:' .. task, key)
     redis.call('ZADD', keys.holders, 0, key .. '\0' .. task)
     redis.call('ZADD', keys.turns, redis.call('HINCRBY', keys.flow, 'turn', 1), key)

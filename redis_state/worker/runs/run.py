@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from redis_state.errors import (
     BackendError,
+    CommandRefused,
     InvalidTransition,
     JournalRewound,
     LeaseLost,
@@ -215,7 +216,11 @@ class TaskRun:
                 await self._follow_parent()
         except BackendError as error:
             log.warning("task %r is handed back: %s", self._task_id, error)
-            await shielded(self._hand_off())
+            if self._inbox.cancelled or self._counted(error) is None:
+                await shielded(self._hand_off())
+            else:
+                self._settled, self._failed = AGAIN, (error, AGAIN)
+                await shielded(self._leave())
             raise RunAgain(defer_s=AGAIN_S) from None
 
     def _guarding(self) -> GuardChecks:
@@ -359,25 +364,34 @@ class TaskRun:
 
     async def _end(self, status: TaskStatus, result: Any, error: str | None) -> float | None:
         """Write an outcome; return after how long the task is to run again, if it is."""
-        started, handed_back = self._started, None
         trouble = self._trouble() if status is TaskStatus.PENDING else None
-        if trouble is not None:
-            handed_back = handed_back_for(trouble, started.handed_back, known=started.replay.known)
-        if trouble is not None and handed_back is not None and handed_back.is_hopeless:
-            # What the server refuses every time is no end, and it is not to be tried for ever.
-            await self._transitions.give_up(started, given_up(trouble, handed_back.refusals))
-            self.ended = Ended.FAILED
-            return None
+        handed_back = None if trouble is None else self._counted(trouble)
         try:
+            if trouble is not None and handed_back is not None and handed_back.is_hopeless:
+                # What the server refuses every time is no end, and not to be tried for ever.
+                await self._give_up(given_up(trouble, handed_back.refusals))
+                return None
             await self._write_end(status, result, error, handed_back)
-        except StoreFull:
-            # A full server takes the lease back all the same. Else this worker counted as dead.
-            await self._config.leases.give_back(started.held)
+        except (StoreFull, CommandRefused):
+            # The lease may be taken back all the same. Else this worker counted as dead.
+            await self._config.leases.give_back(self._started.held)
             raise
         self.ended = _ENDED[status]
         if status is not TaskStatus.PENDING:
             return None
         return AGAIN_S if handed_back is None else handed_back.wait_s
+
+    def _counted(self, trouble: BaseException) -> HandedBack | None:
+        """Count this run among those that ended in trouble with a server, see `handed_back_for`."""
+        started = self._started
+        return handed_back_for(trouble, started.handed_back, done=started.replay.done)
+
+    async def _give_up(self, reason: str) -> None:
+        async def give_up() -> None:
+            await self._transitions.give_up(self._started, reason)
+
+        await until_written(give_up, TaskStatus.FAILED, retry_s=self._config.lease_s)
+        self.ended = Ended.FAILED
 
     def _trouble(self) -> BaseException | None:
         """Return what ended the run, or stopped it while it undid what was done."""

@@ -9,11 +9,11 @@ What its runs have recorded since is progress: then the row begins again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Self
 
 from redis_state.backoff import Backoff
-from redis_state.errors import ArchiveUnavailable, CommandRefused, StoreFull
+from redis_state.errors import ArchiveUnavailable, CommandRefused, CorruptState, StoreFull
 
 # Ten minutes, by these delays: rights that a person is changing are changed by then.
 MOST_REFUSALS = 20
@@ -22,34 +22,51 @@ MOST_UNREAD = 10
 _BACKOFF_S = Backoff(1.0, 60.0)
 # By the server; or by a gateway or an archive that the handler has called.
 REFUSALS = (CommandRefused, ArchiveUnavailable)
+# Of a handler what is damaged is a failure. A run that meets it elsewhere is no verdict either.
+_LASTING = (*REFUSALS, CorruptState)
 
 
 @dataclass(frozen=True, slots=True)
 class HandedBack:
     """How often a task was handed back, and how often of that for a refusal.
 
-    ``known`` is how many entries its journal had at the last time.
+    ``done`` is how much its journal had recorded of what is done once, at the last time. ``unread``
+    counts workers in a row that could not read it, up to the one of this ``attempt``. All is of one
+    ``retry``: an earlier version of the library reopens a task, and leaves it.
     """
 
     times: int = 0
     refusals: int = 0
-    known: int = 0
+    done: int = 0
+    unread: int = 0
+    attempt: int = 0
+    retry: int = 0
 
     @classmethod
-    def read(cls, written: bytes | None) -> Self:
-        """Read the field of a record. Errors: ValueError, TypeError."""
-        return cls(*map(int, written.split())) if written else cls()
+    def read(cls, written: bytes | None, *, retry: int = 0) -> Self:
+        """Read the field of a record that was reopened so often. Errors: ValueError, TypeError."""
+        found = cls(*map(int, written.split())) if written else cls(retry=retry)
+        return found if found.retry == retry else cls(retry=retry)
 
-    def again(self, *, refused: bool, known: int | None = None) -> HandedBack:
-        """Count once more, at so many entries of the journal: without a number, at as many."""
-        known = self.known if known is None else known
-        before = self if known <= self.known else HandedBack()
-        return HandedBack(before.times + 1, before.refusals + refused, known)
+    def again(self, *, refused: bool, done: int) -> HandedBack:
+        """Count a run that has read the task, with so much done."""
+        before = self if done <= self.done else HandedBack()
+        times, refusals = before.times + 1, before.refusals + refused
+        return HandedBack(times, refusals, done, retry=self.retry)
+
+    def again_unread(self, attempt: int) -> HandedBack:
+        """Count a run that could not read the task. Any other run between begins the row again."""
+        before = self.unread if attempt == self.attempt + 1 else 0
+        return replace(self, unread=before + 1, attempt=attempt)
+
+    def has_read(self) -> HandedBack:
+        """Begin the row again of those that could not read it."""
+        return replace(self, unread=0)
 
     @property
     def field(self) -> bytes:
         """What the record keeps of it."""
-        return b"%d %d %d" % (self.times, self.refusals, self.known)
+        return " ".join(map(str, astuple(self))).encode()
 
     @property
     def is_hopeless(self) -> bool:
@@ -62,8 +79,8 @@ class HandedBack:
         return _BACKOFF_S.after(self.times)
 
 
-def handed_back_for(trouble: BaseException, before: HandedBack, *, known: int) -> HandedBack | None:
+def handed_back_for(trouble: BaseException, before: HandedBack, *, done: int) -> HandedBack | None:
     """Count a run that ended in trouble; None for trouble that is tried again without a count."""
-    if not isinstance(trouble, (StoreFull, *REFUSALS)):
+    if not isinstance(trouble, (StoreFull, *_LASTING)):
         return None
-    return before.again(refused=isinstance(trouble, REFUSALS), known=known)
+    return before.again(refused=isinstance(trouble, _LASTING), done=done)

@@ -122,7 +122,7 @@ def read_started(
         # Counted up by `start_task` when it takes over, and set back by a clean end of a run.
         taken_over=found.crashes > 0,
         crashes=found.crashes,
-        handed_back=HandedBack.read(record.fields.get("handed_back")),
+        handed_back=HandedBack.read(record.fields.get("handed_back"), retry=found.retries),
         trace=carried(job.get("trace")),
         queue=found.queue,
         parent=found.parent,
@@ -151,7 +151,15 @@ def crashes_of(flat: list[Any]) -> int:
 def handed_back_of(flat: list[Any]) -> HandedBack:
     """Return how often a task was handed back, whatever else of it cannot be read."""
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    # By the script: it is a number, whatever else is damaged.
+    retry = int(fields.get(b"retries", 0))
     try:
-        return HandedBack.read(fields.get(b"handed_back"))
+        return HandedBack.read(fields.get(b"handed_back"), retry=retry)
     except (ValueError, TypeError):
-        return HandedBack()
+        return HandedBack(retry=retry)
+
+
+def attempts_of(flat: list[Any]) -> int:
+    """Return how often a task was started."""
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    return int(fields.get(b"attempts", 0))

@@ -53,6 +53,7 @@ from redis_state.worker.tasks.started import (
     UNREAD,
     NotStarted,
     StartedRun,
+    attempts_of,
     crashes_of,
     handed_back_of,
     read_started,
@@ -158,8 +159,8 @@ class TaskTransitions:
 
         One that is damaged cannot be read by any. After some tries it is a dead letter.
         """
-        handed_back = handed_back_of(flat).again(refused=True)
-        if handed_back.refusals >= MOST_UNREAD:
+        handed_back = handed_back_of(flat).again_unread(attempts_of(flat))
+        if handed_back.unread >= MOST_UNREAD:
             await self._dead_letter(session_id, task_id, held, reason)
             return NotStarted(reason)
         log.warning("task %r is left to another worker: %s", task_id, reason)
@@ -215,6 +216,9 @@ class TaskTransitions:
             "attempts": b"%d" % (started.attempts - 1),
             "crashes": b"%d" % started.crashes,
         }
+        if started.handed_back.unread:
+            # Such a start takes no number of its own.
+            fields["handed_back"] = started.handed_back.has_read().field
         await self._move(
             started.state,
             TaskStatus.PENDING,
@@ -333,7 +337,10 @@ class TaskTransitions:
             await self._books.inspect_soon(session_id, parent)
         content = {"status": TaskStatus.FAILED.value, "error": reason}
         fields = move_fields(TaskStatus.FAILED, self._store.base.payloads, error=reason)
-        fields |= {"crashes": b"%d" % crashes} | ({"dead": b"1"} if dead else {})
+        fields["crashes"] = b"%d" % crashes
+        if dead and found is not None:
+            # Only as long as it is not reopened.
+            fields["dead"] = b"%d" % (found.retries + 1)
         with suppress(LeaseLost, InvalidTransition):
             await self._move(
                 state,

@@ -383,6 +383,10 @@ async def test_a_note_that_cannot_be_read_is_left_to_others_instead_of_doing_it_
         assert ended.status is TaskStatus.FAILED
         assert ended.error == "the task cannot be read: DecodeError"
         assert [dead.task_id for dead in await list_first_dead(store, 10)] == [TASK]
+        # Reopened by an earlier version, which leaves the field, it fails otherwise.
+        task = store.base.keys.task(SESSION, TASK)
+        await send("HINCRBY", task, "retries", b"1", repeatable=True)
+        assert await list_first_dead(store, 10) == []
     # It is as it was written: a version that reads it continues.
     await send("HSET", journal, "step:x#1", note, repeatable=True)
     if is_read == "by none":

@@ -35,6 +35,8 @@ from redis_state.worker.tasks.recorded.rehearsal import Rehearsal
 
 _DELIVERED = "took:"
 _BETWEEN = "|"
+# Each once, however often the handler runs. A run publishes updates and text again.
+_DONE = ("step:", "pause:", "child:", "signal:", "request:", "undone:")
 
 
 class Replay:
@@ -85,6 +87,11 @@ class Replay:
         """What a write of this run carries."""
         held = self._held
         return f"{held.epoch} {self.known} {held.owner}".encode("utf-8", "surrogatepass")
+
+    @property
+    def done(self) -> int:
+        """How many steps, pauses, children, messages and undone steps are recorded."""
+        return sum(entry.startswith(_DONE) for entry in self._at_start | self._written)
 
     def learn(self, reply: Reply, entries: int, entry: str, *, what: str) -> None:
         """Remember an entry, and how many there are, which is the reply's fact of this index.

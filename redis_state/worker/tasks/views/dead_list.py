@@ -123,6 +123,7 @@ async def _load(store: RedisStateStore, member: bytes) -> TaskState | None:
         return None
     if not found.crashes:
         key = store.base.keys.task(session_id, task_id)
-        if await store.transport.commands.hget(key, "dead") != b"1":
+        # An earlier version of the library reopens a task, and leaves the field.
+        if await store.transport.commands.hget(key, "dead") != b"%d" % (found.retries + 1):
             return None
     return await store.tasks.load(session_id, task_id)

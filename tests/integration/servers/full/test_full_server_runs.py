@@ -11,17 +11,19 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
 from redis_state.errors import BackendError, CommandRefused, StoreFull
-from redis_state.models import TaskStatus
+from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from redis_state.worker.tasks import handed_back
-from tests.support.processes.pools import SESSION, pool, statuses
+from tests.support.processes.pools import SESSION, pool, statuses, steered_before
 from tests.support.scripts.replies import ask
 from tests.support.servers.faults import run_server, short_directory
 
 FULL = ("CONFIG", "SET", "maxmemory", 1)
 ROOM = ("CONFIG", "SET", "maxmemory", 0)
 FORBIDDEN = ("ACL", "SETUSER", "default", "-pexpiretime")
+NO_ROWS = ("ACL", "SETUSER", "default", "-xadd")
+ROWS = ("ACL", "SETUSER", "default", "+xadd")
 ALLOWED = ("ACL", "SETUSER", "default", "+pexpiretime")
 
 
@@ -78,12 +80,15 @@ async def test_a_run_that_meets_a_full_server_continues_once_there_is_room(
     assert await statuses(own, task) == ["PENDING", "RUNNING", "PENDING", "RUNNING", "COMPLETE"]
 
 
-async def test_a_server_that_is_full_for_longer_than_the_lease_counts_as_no_crash(
-    own: RedisStateStore,
+@pytest.mark.parametrize(
+    ("trouble", "its_end"), [(FULL, ROOM), (NO_ROWS, ROWS)], ids=["full", "forbidden"]
+)
+async def test_trouble_for_longer_than_the_lease_counts_as_no_crash(
+    trouble: tuple[Any, ...], its_end: tuple[Any, ...], own: RedisStateStore
 ) -> None:
-    agent = Agent(*FULL)
+    agent = Agent(*trouble)
     async with pool(own, {"work": agent}, lease_s=1) as client:
-        task = await client.submit("work", session_id=SESSION)
+        task = await client.submit("work", "emit", session_id=SESSION)
         keys = own.tasks.keys(SESSION, task)
 
         async def given_back() -> bool:
@@ -92,7 +97,7 @@ async def test_a_server_that_is_full_for_longer_than_the_lease_counts_as_no_cras
 
         await eventually(given_back, "the lease is given back")
         assert await statuses(own, task) == ["PENDING", "RUNNING"]
-        await ask(own.base.scripts, *ROOM)
+        await ask(own.base.scripts, *its_end)
         assert (await client.wait(SESSION, task, timeout_s=60)).result == "done"
         assert await own.transport.commands.hget(keys.task, "crashes") is None
     assert agent.runs == [1, 2]
@@ -121,8 +126,11 @@ async def test_what_is_refused_every_time_is_a_dead_letter_that_can_be_retried(
     async def work(ctx: TaskContext) -> str:
         ctx.on_failure(done.append, "undone")
         await ctx.step("first", done.append, "first")
-        if not allowed:
-            await ask(ctx.store.base.scripts, "NO-SUCH-COMMAND")
+        # Each run publishes it again, which is no progress.
+        async with ctx.text() as text:
+            text.write("begun")
+            if not allowed:
+                await ask(ctx.store.base.scripts, "NO-SUCH-COMMAND")
         return "done"
 
     async with pool(store, {"work": work}) as client:
@@ -179,3 +187,29 @@ async def test_an_undo_that_is_refused_every_time_is_not_tried_for_ever(
         assert str(ended.error).startswith("given up: refused 2 times in a row: CommandRefused: ")
         assert [dead.task_id for dead in await client.dead()] == [task]
     assert len(tries) >= 2
+
+
+async def test_what_is_refused_before_the_handler_each_time_is_a_dead_letter(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handed_back, "MOST_REFUSALS", 2)
+    monkeypatch.setattr(handed_back.HandedBack, "wait_s", 0.01)
+    runs: list[int] = []
+
+    async def work(ctx: TaskContext) -> str:
+        runs.append(ctx.attempt)
+        return "done"
+
+    await steered_before(store, "early", SteeringEventType.USER_MESSAGE)
+    rows = store.steering.keys(SESSION).rows
+    await ask(store.base.scripts, "RENAME", rows, rows + ":kept")
+    await ask(store.base.scripts, "SET", rows, "damaged")
+    async with pool(store, {"work": work}) as client:
+        task = await client.submit("work", session_id=SESSION, task_id="early")
+        ended = await client.wait(SESSION, task, timeout_s=60)
+        assert str(ended.error).startswith("given up: refused 2 times in a row: CorruptState: ")
+        assert [dead.task_id for dead in await client.dead()] == [task]
+        assert runs == []
+        await ask(store.base.scripts, "RENAME", rows + ":kept", rows)
+        await client.retry(SESSION, task)
+        assert (await client.wait(SESSION, task, timeout_s=60)).result == "done"
