@@ -100,7 +100,10 @@ def test_a_browser_that_cannot_be_opened_is_reported(
         said.append(text)
         seen.set()
 
-    monkeypatch.setattr(webbrowser, "open", lambda _: False)
+    def refuses(_: str) -> bool:
+        return False
+
+    monkeypatch.setattr(webbrowser, "open", refuses)
     with opening(ADDRESS, tmp_path / "absent", say, wanted=True) as show:
         show()
         assert seen.wait(60)

@@ -110,7 +110,7 @@ class MessageTexts(Texts):
         started = ctx._started  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this package
         super().__init__(ctx.store, started, ctx.inbox)
         self._messages: dict[str, _Message] = {}
-        self._open = OpenTexts[str]()
+        self._open: OpenTexts[str] = OpenTexts()
 
     async def __aenter__(self) -> Self:
         self._messages.clear()
@@ -232,11 +232,14 @@ def _only_text(chunk: AIMessageChunk, metadata: Any) -> _Chunk | None:
     content: Any = chunk.content
     block: Any = None
     if not isinstance(content, str):
-        block = content[0] if len(content) == 1 else None
-        if not isinstance(block, dict) or not _BLOCK.issuperset(cast("dict[str, Any]", block)):
+        only: Any = content[0] if len(content) == 1 else None
+        if not isinstance(only, dict):
             return None
-        content = block.get("text") if block.get("type") == "text" else None
-        block = {name: value for name, value in block.items() if name != "text"}
+        found = cast("dict[str, Any]", only)
+        if not _BLOCK.issuperset(found):
+            return None
+        content = found.get("text") if found.get("type") == "text" else None
+        block = {name: value for name, value in found.items() if name != "text"}
     if more or not content or not isinstance(content, str):
         return None
     around = (chunk.name, chunk.response_metadata, block, metadata)

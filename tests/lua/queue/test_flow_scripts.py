@@ -386,10 +386,10 @@ async def test_a_claim_that_others_end_gives_back_what_it_took_unless_its_task_h
     else:
         name = queued_job(keys, "a").id.rpartition(":")[0]
         # Of a task that is gone nobody knows.
-        record: tuple[int | None, int | None] = (None, None) if how == "gone" else (1, int(begun))
+        version, ran = (None, None) if how == "gone" else (1, int(begun))
         for ended in (1, 0):
             reply = await scripts.drop_claims(
-                keys.queue("q"), before_ms=await clock_ms(scripts), tasks=[(name, *record)]
+                keys.queue("q"), before_ms=await clock_ms(scripts), tasks=[(name, version, ran)]
             )
             assert reply == ok(ended)
     back = await claim(scripts, keys)
