@@ -274,7 +274,7 @@ def _numbers() -> list[Any]:
     parts = [range(n, min(n + _IN_A_TEST, MOST)) for n in range(0, MOST, _IN_A_TEST)]
     marks = [pytest.mark.full, pytest.mark.timeout(1_800)]
     full = [pytest.param(each, id=f"from-{each.start}", marks=marks) for each in parts]
-    return [pytest.param(range(_AT_ONCE), id="first"), *full]
+    return [pytest.param(range(_AT_ONCE), id="first", marks=pytest.mark.timeout(600)), *full]
 
 
 @pytest.mark.parametrize("of", _numbers())
