@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -28,7 +27,6 @@ from redis_state.models import UpdateType
 from redis_state.worker import TaskContext
 from tests.support.processes.pools import pool
 from tests.support.servers.faults import Proxy, certificate, tls_server_context
-from tests.support.servers.ports import free_port
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.tasks.archives import (
     all_due,
@@ -58,13 +56,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         return
     own = OwnPostgres()
     try:
-        cert, key = certificate(own.folder, "IP:127.0.0.1")
-        owner = (own.folder / "data").stat()
-        for path in (cert, key):
-            os.chown(path, owner.st_uid, owner.st_gid)
-        key.chmod(0o600)
-        own.more = ["ssl=on", f"ssl_cert_file={cert}", f"ssl_key_file={key}"]
-        own.port = free_port()
+        cert = own.use_tls()
         await asyncio.to_thread(own.start)
         async with Proxy(f"redis://127.0.0.1:{own.port}/0") as link:
             checked = f"sslmode=verify-full&sslrootcert={cert}"

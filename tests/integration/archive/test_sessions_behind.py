@@ -56,7 +56,7 @@ async def earlier(live: RedisStateStore, by_ms: int) -> None:
             await send(live, "ZINCRBY", key, -by_ms, entry)
 
 
-async def noted(live: RedisStateStore) -> int:
+async def behind_since(live: RedisStateStore) -> int:
     """Count the sessions of which it is recorded since when they are behind."""
     keys = live.base.keys
     counts = [
@@ -81,7 +81,7 @@ async def test_a_session_is_behind_from_its_first_failure_until_it_is_copied(
     await all_due(live)
     assert (await Archiver(live, archive).run_once()).updates == 3
     backlog = await waiting.backlog()
-    assert (backlog.sessions, backlog.age_s, await noted(live)) == (0, 0, 0)
+    assert (backlog.sessions, backlog.age_s, await behind_since(live)) == (0, 0, 0)
 
 
 async def test_a_session_that_nothing_looks_at_is_behind(live: RedisStateStore) -> None:
@@ -117,7 +117,7 @@ async def test_a_session_that_is_let_go_of_is_not_behind_any_more(
 ) -> None:
     await listed(live)
     assert (await Archiver(live, away).run_once()).postponed == 1
-    assert await noted(live) == 1
+    assert await behind_since(live) == 1
     if how == "erased":
         async with Eraser(live, archive) as eraser:
             await eraser.forget(SESSION)
@@ -129,7 +129,7 @@ async def test_a_session_that_is_let_go_of_is_not_behind_any_more(
         for _ in range(2):
             await all_due(live)
             await Archiver(live, archive).run_once()
-    assert await noted(live) == 0
+    assert await behind_since(live) == 0
 
 
 async def test_what_is_behind_is_measured_and_a_line_of_the_log_says_it(
@@ -206,7 +206,11 @@ async def test_what_an_archiver_of_an_earlier_version_has_copied_is_not_behind(
     await eventually(lambda: stats.archive_backlog is not None, "it is counted")
     running.cancel()
     await asyncio.wait({running})
-    assert (stats.sessions_behind, stats.archive_backlog, await noted(live)) == (0, (0, 0), 0)
+    assert (stats.sessions_behind, stats.archive_backlog, await behind_since(live)) == (
+        0,
+        (0, 0),
+        0,
+    )
 
 
 @pytest.mark.role("any", why="it makes users")

@@ -33,8 +33,7 @@ from redis_state.transport.sending.calls import CallSender
 from tests.support.deaths import DEATHS, Recorder
 from tests.support.processes import children
 from tests.support.servers.command_proxy import CommandProxy
-from tests.support.servers.faults import certificate, short_directory
-from tests.support.servers.ports import free_port
+from tests.support.servers.faults import short_directory
 from tests.support.servers.postgres import OwnPostgres
 from tests.support.servers.rollback import OwnServer
 from tests.support.sizes import sizes
@@ -406,13 +405,7 @@ async def test_events_and_the_archive_go_over_tls_to_a_server_that_is_checked(
 ) -> None:
     own = OwnPostgres()
     try:
-        cert, key = certificate(own.folder, "IP:127.0.0.1")
-        owner = (own.folder / "data").stat()
-        for path in (cert, key):
-            os.chown(path, owner.st_uid, owner.st_gid)
-        key.chmod(0o600)
-        own.more = ["ssl=on", f"ssl_cert_file={cert}", f"ssl_key_file={key}"]
-        own.port = free_port()
+        cert = own.use_tls()
         own.start()
         plain = f"postgresql://postgres:s3cret@127.0.0.1:{own.port}/postgres"
         checked = f"{plain}?sslmode=verify-full&sslrootcert={cert}"

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.support.processes import children
-from tests.support.servers.faults import short_directory
+from tests.support.servers.faults import certificate, short_directory
+from tests.support.servers.ports import free_port
 
 _USER = "postgres"
 # The socket of the fork server, in a folder that is there for as long as the run lasts.
@@ -47,6 +48,17 @@ class OwnPostgres:
             shutil.chown(self.folder, self._user)
         self.url: str = f"postgresql://{_USER}@/{_USER}?host={self.folder}"
         self._make_files()
+
+    def use_tls(self) -> Path:
+        """Have the next start serve TLS at a port of TCP; return the certificate."""
+        cert, key = certificate(self.folder, "IP:127.0.0.1")
+        owner = (self.folder / "data").stat()
+        for path in (cert, key):
+            os.chown(path, owner.st_uid, owner.st_gid)
+        key.chmod(0o600)
+        self.more = ["ssl=on", f"ssl_cert_file={cert}", f"ssl_key_file={key}"]
+        self.port = free_port()
+        return cert
 
     def start(self) -> None:
         """Start it from the files that are there; return once it answers."""
