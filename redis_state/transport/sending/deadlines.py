@@ -51,7 +51,9 @@ class TimedCalls(CallSender):
         self._idle: asyncio.Event | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = inf
+        # Why no connection is of use, if one is not, and since when.
         self._trouble = "no connection within the deadline"
+        self._trouble_at = -inf
 
     @property
     def pending(self) -> int:
@@ -69,6 +71,10 @@ class TimedCalls(CallSender):
     def _in_flight(self) -> list[Call]:
         """List what was sent and is not over, in order: not answered, or not confirmed."""
         return [*self._confirming.calls(), *self._inflight]
+
+    def _in_trouble(self, reason: str) -> None:
+        """Keep why calls wait: it is part of the error of one that has no other outcome."""
+        self._trouble, self._trouble_at = reason, monotonic()
 
     def _record_idle(self) -> None:
         if self._idle is not None and not self.pending:
@@ -96,7 +102,9 @@ class TimedCalls(CallSender):
             call.fail(self._outcome(call, f"answered, but {self._confirming.reason}"))
         for call in self._inflight:
             if call.deadline <= now:
-                before = f"sent, the reply lost; then: {self._trouble}; " if call.lost else ""
+                before = "sent, the reply lost; then: " if call.lost else ""
+                if call.lost or self._trouble_at > call.deadline - call.timeout:
+                    before += f"{self._trouble}; "
                 call.fail(self._outcome(call, before + "sent, not answered by the deadline"))
         for call in (*self._again, *self._queue):
             if call.deadline <= now:

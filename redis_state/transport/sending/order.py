@@ -93,7 +93,8 @@ class OrderedCalls(TimedCalls):
             return
         reason = not_now(error)
         if reason is not None:
-            self._leaving = self._trouble = reason
+            self._leaving = reason
+            self._in_trouble(reason)
             self._doubted |= error.code not in ONLY_WRITES
             self._hold(call)
             return

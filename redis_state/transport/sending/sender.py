@@ -227,7 +227,7 @@ class Sender(OrderedCalls):
         protocol.on_writable = self._flush
         protocol.renew_login(self._log_in)
         self._flush()
-        self._trouble = await protocol.lost()
+        self._in_trouble(await protocol.lost())
 
     async def _log_in(self, words: tuple[str, ...]) -> None:
         """Log in between two calls. Errors: BackendError."""
@@ -256,12 +256,12 @@ class Sender(OrderedCalls):
         elif isinstance(error, NoConnection) and error.final:
             self._fail_waiting(error.reason, error)
         elif isinstance(error, NoConnection):
-            self._trouble = error.reason
+            self._in_trouble(error.reason)
         elif isinstance(error, ConfigError):
             # The settings were right before. A failover may lead to a server that is not set up.
             if self._trouble != str(error):
                 log.warning("calls wait: %s", error)
-            self._trouble = str(error)
+            self._in_trouble(str(error))
         else:
             log.error("the sender failed; so do its calls", exc_info=error)
             self._fail_waiting(f"the sender failed: {type(error).__name__}")
@@ -378,7 +378,7 @@ class Sender(OrderedCalls):
             more = confirming.hear(share, reply)
         except NotConfirmed as error:
             # The calls are repeated where the address leads now, and confirmed there.
-            self._trouble = f"not confirmed: {error}"
+            self._in_trouble(f"not confirmed: {error}")
             if protocol is not None:
                 protocol.leave(self._trouble)
             self._left()

@@ -8,6 +8,7 @@ import re
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -273,17 +274,31 @@ async def test_server_that_cannot_save_is_full_and_says_what_to_do() -> None:
 
 
 async def test_replica_refuses_writes_as_unavailable(own_url: str) -> None:
-    async with sender_to(own_url, call_timeout_s=0.5) as sender:
+    async with sender_to(own_url, call_timeout_s=1) as sender:
         await sender.send("REPLICAOF", "127.0.0.1", 1, repeatable=True)
         with pytest.raises(BackendUnavailable, match=r"is a replica.*READONLY"):
             await sender.send("SET", "key", "new", repeatable=True)
 
 
 async def test_too_few_replicas_are_unavailable(own_url: str) -> None:
-    async with sender_to(own_url, call_timeout_s=0.5) as sender:
+    async with sender_to(own_url, call_timeout_s=1) as sender:
         await sender.send("CONFIG", "SET", "min-replicas-to-write", 1, repeatable=True)
         with pytest.raises(BackendUnavailable, match="NOREPLICAS"):
             await sender.send("SET", "key", "new", repeatable=True)
+
+
+async def test_a_call_that_was_refused_and_then_not_answered_says_both(own_url: str) -> None:
+    async with Proxy(own_url) as proxy, sender_to(proxy.url, call_timeout_s=1.5) as sender:
+        await sender.send("CONFIG", "SET", "min-replicas-to-write", 1, repeatable=True)
+        silent_from = monotonic() + 1.2
+
+        def fall_silent(answer: bytes) -> bytes:
+            return b"" if b"NOREPLICAS" in answer and monotonic() > silent_from else answer
+
+        proxy.change(fall_silent)
+        with pytest.raises(OutcomeUnknown, match=r"NOREPLICAS.*; sent, not answered by"):
+            await sender.send("SET", "key", "new", repeatable=True)
+        assert proxy.changed
 
 
 async def test_busy_server_is_unavailable_and_recovers(own_url: str) -> None:
