@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from functools import cache
@@ -38,6 +39,8 @@ FUZZ = bool(os.environ.get("REDIS_STATE_FUZZ"))
 FULL = bool(os.environ.get("REDIS_STATE_FULL"))
 # Of the order of the tests, and of `random` in each of them.
 SEED = 20
+# From this moment on, in seconds since 1970, a run begins no costly test any more.
+COSTLY_UNTIL = "REDIS_STATE_COSTLY_UNTIL"
 
 EXAMPLES = hypothesis_settings(
     max_examples=int(os.environ.get("REDIS_STATE_EXAMPLES", "25")),
@@ -178,6 +181,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("deaths at points of death, compared after each")
     for line in lines:
         terminalreporter.line(line)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out a costly test for which no time is left."""
+    until = float(os.environ.get(COSTLY_UNTIL, "inf"))
+    if time.time() > until and item.get_closest_marker("exhaustive"):
+        pytest.skip("no time is left for it: make test-exhaustive")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -28,7 +28,7 @@ MODULES = (
     "pool.schedule_editing",
     *("tasks.finding", "tasks.operate", "tasks.replay", "servers.server", "servers.migrate"),
     *("pool.versions", "pool.rates", "servers.gateway", "servers.dev", "servers.langgraph"),
-    *("servers.archive", "servers.forget"),
+    *("archive.state", "archive.reading", "archive.running", "archive.keeping", "servers.forget"),
 )
 
 _UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

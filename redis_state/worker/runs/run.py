@@ -17,12 +17,10 @@ from typing import Any, cast
 
 from redis_state.errors import (
     BackendError,
-    CommandRefused,
     InvalidTransition,
     JournalRewound,
     LeaseLost,
     RedisStateError,
-    StoreFull,
 )
 from redis_state.models import TaskStatus
 from redis_state.store import RedisStateStore
@@ -31,33 +29,23 @@ from redis_state.worker.handler.guards import GuardChecks, Spent, TaskStopped, g
 from redis_state.worker.handler.versions import choose, is_served_elsewhere
 from redis_state.worker.observe.stats import RunOutcome as Ended
 from redis_state.worker.queue.job import RunAgain
-from redis_state.worker.queue.parked import ParkedFor, lane_of
 from redis_state.worker.runs.config import AGAIN_S, RunConfig, RunOutcome
-from redis_state.worker.runs.errors import cause_of, failure_outcome, given_up
-from redis_state.worker.runs.waiting import done_within, shielded, until_written
-from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
+from redis_state.worker.runs.ending import RunEnd
+from redis_state.worker.runs.errors import cause_of, failure_outcome
+from redis_state.worker.runs.waiting import done_within, shielded
 from redis_state.worker.tasks.changes import TaskChanges
 from redis_state.worker.tasks.children.cancelling import (
     WITH_PARENT,
-    CancelCascade,
     parent_cancelled,
 )
 from redis_state.worker.tasks.children.children import ChildTasks
 from redis_state.worker.tasks.execution.compensation import AGAIN, Compensations
 from redis_state.worker.tasks.execution.exits import Exited, TaskPaused, returned
 from redis_state.worker.tasks.execution.inbox import Inbox, TaskCancelled
-from redis_state.worker.tasks.handed_back import HandedBack, handed_back_for
 from redis_state.worker.tasks.started import StartedRun
 from redis_state.worker.tasks.transitions import TaskTransitions
 
 log: logging.Logger = logging.getLogger(__name__)
-
-_ENDED = {
-    TaskStatus.COMPLETE: Ended.COMPLETED,
-    TaskStatus.FAILED: Ended.FAILED,
-    TaskStatus.CANCELLED: Ended.CANCELLED,
-    TaskStatus.PENDING: Ended.HANDED_OVER,
-}
 
 # When a task is looked at again of which it is not known whether a worker has its handler.
 _UNSURE_S = (5.0, 15.0)
@@ -82,7 +70,6 @@ class TaskRun:
         self._started = started
         self._task_id = started.state.task_id
         self._payloads = store.base.payloads
-        self._transitions = transitions
         self._on_begun = on_begun
         self._children = ChildTasks(store, config.queue)
         self._inbox = Inbox(
@@ -99,6 +86,9 @@ class TaskRun:
         self._chosen = choose(config.handlers, started)
         self._inbox.guarding = self._guarding()
         self._compensations = Compensations(store, started, self._inbox)
+        self._end = RunEnd(
+            *(store, config, started, transitions), children=self._children, inbox=self._inbox
+        )
         self._undoing: asyncio.Task[RunOutcome] | None = None
         self._settled: RunOutcome | None = None
         self._failed: tuple[BaseException, RunOutcome] | None = None
@@ -109,8 +99,6 @@ class TaskRun:
         self._hard_cancelled = False
         self._overdue = False
         self._chores: set[asyncio.Task[None]] = set()
-        self.ended: Ended = Ended.UNWRITTEN
-        self.lost: bool = False
 
     async def run(self) -> None:
         """Run the handler and write its outcome; hand the task off if cancelled."""
@@ -137,8 +125,15 @@ class TaskRun:
                 raise
             await shielded(self._leave())
 
-    def _cancels(self) -> CancelCascade:
-        return CancelCascade(self._store, self._children)
+    @property
+    def ended(self) -> Ended:
+        """What became of the run, UNWRITTEN until that is known."""
+        return self._end.ended
+
+    @property
+    def lost(self) -> bool:
+        """Whether another run has the task."""
+        return self._end.lost
 
     @property
     def lacks_code(self) -> bool:
@@ -159,46 +154,17 @@ class TaskRun:
                     if presence is None or presence.is_steady:
                         return False
                     # Right after an outage those that have it may not have written so again.
-                    await shielded(self._take_back())
+                    await shielded(self._end.take_back())
                     raise RunAgain(defer_s=random.uniform(*_UNSURE_S))
             except BackendError as error:
                 log.warning("task %r is handed back: %s", self._task_id, error)
                 await shielded(self._hand_off())
                 raise RunAgain(defer_s=AGAIN_S) from None
             except asyncio.CancelledError:
-                await shielded(self._take_back())
+                await shielded(self._end.take_back())
                 raise
-        await shielded(self._give_back(chosen.version))
+        await shielded(self._end.give_back(chosen.version))
         return True
-
-    async def _take_back(self) -> None:
-        """Make the task PENDING as if it had not been started: this process is to stop."""
-        with suppress(BackendError, LeaseLost, InvalidTransition):
-            await self._transitions.give_back(self._started, None)
-            self.ended = Ended.HANDED_OVER
-
-    async def _give_back(self, version: str | None) -> None:
-        """Make the task PENDING for workers that have a version of its handler.
-
-        A crash before leaves it RUNNING under a lease that expires, one after it leaves a claim for
-        the sweeper. Errors: ParkedFor; none if another run has the task, or it is terminal.
-        """
-        handler = self._started.handler
-        log.info("task %r is left to workers with %r %s", self._task_id, handler, version or "")
-
-        async def give_back() -> None:
-            await self._transitions.give_back(self._started, version)
-
-        try:
-            await until_written(give_back, TaskStatus.PENDING, retry_s=self._config.lease_s)
-        except (LeaseLost, InvalidTransition) as moved:
-            log.info("task %r moved on meanwhile: %s", self._task_id, moved)
-            return
-        # A cancel of this moment was meant for the run.
-        await self._after_pause()
-        status_view = await self._store.tasks.look(self._started.state.session_id, self._task_id)
-        if status_view is not None and status_view.status is TaskStatus.PENDING:
-            raise ParkedFor(lane_of(handler, version), version=status_view.version)
 
     async def _prepare(self) -> None:
         """Read what the handler needs at its start. Errors: RunAgain for trouble with the server.
@@ -216,7 +182,7 @@ class TaskRun:
                 await self._follow_parent()
         except BackendError as error:
             log.warning("task %r is handed back: %s", self._task_id, error)
-            if self._inbox.cancelled or self._counted(error) is None:
+            if self._inbox.cancelled or self._end.counted(error) is None:
                 await shielded(self._hand_off())
             else:
                 self._settled, self._failed = AGAIN, (error, AGAIN)
@@ -332,109 +298,38 @@ class TaskRun:
         """Write down how the run ended."""
         if self._lost is not None:
             log.warning("task %r was taken over, this run is dropped", self._task_id)
-            self.ended, self.lost = Ended.DROPPED, True
+            self._end.ended, self._end.lost = Ended.DROPPED, True
             return
         outcome = self._settled or self._outcome()
         if outcome is None:
-            self.ended = Ended.PAUSED
-            await self._after_pause()
+            self._end.ended = Ended.PAUSED
+            await self._end.after_pause()
             return
         try:
-            again_s = await self._end(*outcome)
+            again_s = await self._end.write(*outcome, self._trouble())
         except JournalRewound as rewound:
             log.warning("task %r begins again: %s", self._task_id, rewound)
-            await self._transitions.finish_run(self._started, TaskStatus.PENDING)
-            self.ended = Ended.HANDED_OVER
+            await self._end.hand_over()
             raise RunAgain(defer_s=AGAIN_S) from None
         except LeaseLost as lost:
             log.warning("task %r was taken over, this run is dropped: %s", self._task_id, lost)
-            self.ended, self.lost = Ended.DROPPED, True
+            self._end.ended, self._end.lost = Ended.DROPPED, True
         except InvalidTransition as denied:
             log.warning("task %r moved on without this run: %s", self._task_id, denied)
-            self.ended = Ended.DROPPED
+            self._end.ended = Ended.DROPPED
             if denied.current == TaskStatus.PAUSED.value:
-                await self._after_pause()
+                await self._end.after_pause()
         else:
             if again_s is not None:
                 raise RunAgain(defer_s=again_s)
             if outcome[0] is TaskStatus.CANCELLED:
-                await self._cancel_children()
+                await self._end.cancel_children(hard=self._hard_cancelled)
         finally:
             self._inbox.close(TaskCancelled("the run is over"))
-
-    async def _end(self, status: TaskStatus, result: Any, error: str | None) -> float | None:
-        """Write an outcome; return after how long the task is to run again, if it is."""
-        trouble = self._trouble() if status is TaskStatus.PENDING else None
-        handed_back = None if trouble is None else self._counted(trouble)
-        try:
-            if trouble is not None and handed_back is not None and handed_back.is_hopeless:
-                # What the server refuses every time is no end, and not to be tried for ever.
-                await self._give_up(given_up(trouble, handed_back.refusals))
-                return None
-            await self._write_end(status, result, error, handed_back)
-        except (StoreFull, CommandRefused):
-            # The lease may be taken back all the same. Else this worker counted as dead.
-            await self._config.leases.give_back(self._started.held)
-            raise
-        self.ended = _ENDED[status]
-        if status is not TaskStatus.PENDING:
-            return None
-        return AGAIN_S if handed_back is None else handed_back.wait_s
-
-    def _counted(self, trouble: BaseException) -> HandedBack | None:
-        """Count this run among those that ended in trouble with a server, see `handed_back_for`."""
-        started = self._started
-        return handed_back_for(trouble, started.handed_back, done=started.replay.done)
-
-    async def _give_up(self, reason: str) -> None:
-        async def give_up() -> None:
-            await self._transitions.give_up(self._started, reason)
-
-        await until_written(give_up, TaskStatus.FAILED, retry_s=self._config.lease_s)
-        self.ended = Ended.FAILED
 
     def _trouble(self) -> BaseException | None:
         """Return what ended the run, or stopped it while it undid what was done."""
         return self._compensations.trouble or (self._failed and self._failed[0])
-
-    async def _write_end(
-        self,
-        status: TaskStatus,
-        result: Any,
-        error: str | None,
-        handed_back: HandedBack | None,
-    ) -> None:
-        """End the run, and resume a parent that waits for this task if the task ends here."""
-        parent = self._started.parent if status.is_terminal else None
-        session_id = self._started.state.session_id
-
-        async def finish() -> None:
-            if parent is not None:
-                # If this process dies, a sweeper inspects the parent soon.
-                await TaskBookkeeping(self._store).inspect_soon(session_id, parent)
-            await self._transitions.finish_run(
-                self._started,
-                status,
-                result=result,
-                error=error,
-                handed_back=handed_back,
-                steered=self._inbox.steered,
-            )
-
-        await until_written(finish, status, retry_s=self._config.lease_s)
-        if parent is not None:
-            with suppress(BackendError):
-                await self._children.wake(session_id, parent, self._task_id)
-
-    async def _cancel_children(self) -> None:
-        # What this does not reach is seen by a sweeper.
-        with suppress(BackendError):
-            await self._cancels().cancel_children(
-                self._started.state.session_id,
-                self._task_id,
-                self._inbox.cancel_reason,
-                hard=self._hard_cancelled,
-            )
 
     async def _hand_off(self) -> None:
         """Set the task pending again, because this process is to stop."""
@@ -452,8 +347,7 @@ class TaskRun:
             return
         self._inbox.close(TaskCancelled("the run is over"))
         with suppress(BackendError, LeaseLost, InvalidTransition):
-            await self._transitions.finish_run(self._started, TaskStatus.PENDING)
-            self.ended = Ended.HANDED_OVER
+            await self._end.hand_over()
 
     def _outcome(self) -> RunOutcome | None:
         """Return status, result and error of the run; None if it ended in a pause."""
@@ -483,20 +377,6 @@ class TaskRun:
         if handling is None or stopped:
             return TaskStatus.CANCELLED, None, "the handler cancelled itself"
         return TaskStatus.COMPLETE, handling.result(), None
-
-    async def _after_pause(self) -> None:
-        """Check again for a CANCEL that came too late for the run and too early for the pause.
-
-        A cancelling client writes the event first and then finds the task running. So the event is
-        in the log before the pause was written.
-        """
-        with suppress(BackendError, InvalidTransition):
-            await self._inbox.catch_up()
-            if self._inbox.cancelled:
-                state = self._started.state
-                await self._cancels().cancel_waiting(
-                    state.session_id, self._task_id, self._inbox.cancel_reason
-                )
 
     def _lose(self, error: LeaseLost) -> None:
         # A waiting run has released its lease: it may clean up, also while another run works.

@@ -271,9 +271,9 @@ async def test_an_archiver_that_accepts_and_stays_gets_what_earlier_ones_marked_
     async def follow(url: str | None, **_: object) -> None:
         stays.append("until SIGTERM")
 
-    commands = "redis_state.cli.servers"
+    commands = "redis_state.cli.archive"
     monkeypatch.setattr(f"{commands}.archiving.all_compared", meanwhile)
-    monkeypatch.setattr(f"{commands}.archive.follow_until_ended", follow)
+    monkeypatch.setattr(f"{commands}.running.follow_until_ended", follow)
     accept = ("archive", "run", "--accept", "--follow")
     async with WorkingArchivers(live) as signs:
         await signs.sign()

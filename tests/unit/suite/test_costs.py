@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 
 from tests.support import costs
@@ -47,22 +48,37 @@ tests.conftest._COSTLY = {f"test_some.py::test_{name}" for name in ("sweep", "on
 """
 
 
+async def run_pytest(folder: Path, *arguments: str, **environment: str) -> str:
+    """Run the tests above as the suite's own are run."""
+    (folder / "test_some.py").write_text(TESTS)
+    (folder / "own_list.py").write_text(LIST)
+    own = ("-q", "--assert=plain", "-p", "tests.conftest", *children.LEAN, "-p", "own_list")
+    where = ("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder), str(folder))
+    process = await forkserver.start(
+        *("-m", "pytest", *own, *arguments, *where),
+        environment=os.environ | environment,
+        folder=folder,
+    )
+    printed, _ = await process.communicate()
+    return printed.decode()
+
+
 async def test_of_a_costly_test_the_case_with_the_first_id_stays(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "test_some.py").write_text(TESTS)
-    (tmp_path / "own_list.py").write_text(LIST)
-    own = ("-q", "--collect-only", "--assert=plain", "-p", "tests.conftest", *children.LEAN)
-    where = ("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), str(tmp_path))
-    process = await forkserver.start(
-        *("-m", "pytest", *own, "-p", "own_list", "-m", "exhaustive", *where),
-        environment=os.environ,
-        folder=tmp_path,
-    )
-    printed, _ = await process.communicate()
-    found = sorted(re.findall(r"::(\S+)", printed.decode()))
+    printed = await run_pytest(tmp_path, "--collect-only", "-m", "exhaustive")
+    found = sorted(re.findall(r"::(\S+)", printed))
     # The tests were shuffled before.
     assert found == ["test_alone", "test_one_size[1]", *(f"test_sweep[{at}]" for at in range(2, 9))]
+
+
+async def test_no_costly_test_begins_once_its_time_is_over(tmp_path: Path) -> None:
+    # Seven cases of the sweep, and the two tests without further cases.
+    late = await run_pytest(tmp_path, REDIS_STATE_COSTLY_UNTIL=str(time.time() - 1))
+    assert re.search(r"SKIPPED \[9\].*no time is left for it: make test-exhaustive", late)
+    assert "3 passed, 11 skipped" in late
+    early = await run_pytest(tmp_path, REDIS_STATE_COSTLY_UNTIL=str(time.time() + 3600))
+    assert "12 passed, 2 skipped" in early
 
 
 def test_the_list_names_what_costs_most_for_each_case() -> None:

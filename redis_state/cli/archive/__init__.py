@@ -1,0 +1,1 @@
+"""The commands of the archive: what is there, and archiving by hand."""
