@@ -54,7 +54,8 @@ class _Found:
     archived: int = 0
     # Of the planted tasks, what the archive counts at the end.
     kept: int = 0
-    bytes: int = 0
+    # Of each task that it has, with its updates: those of the callers are there, too.
+    bytes: float = 0.0
     alone: list[float] = field(default_factory=list[float])
     beside: list[float] = field(default_factory=list[float])
     # Of Redis: before there were tasks, at the highest, and once the tasks had expired; and the
@@ -114,7 +115,7 @@ def _rows(archive: str, run: Run, url: str, count: int, *, apart: bool) -> list[
             bar=(1, 1),
             note=f"{found.kept:,} of {count:,}, counted by the archive",
         ),
-        row(f"a task with its updates: {name}", found.bytes / max(found.kept, 1), "bytes"),
+        row(f"a task with its updates: {name}", found.bytes, "bytes"),
         row(
             f"Redis once they have expired, more than before: {name}",
             (found.after - found.before - found.index) / _MIB,
@@ -250,8 +251,8 @@ async def _work(
         over.set()
 
 
-async def _kept(server: BenchServer, url: str) -> tuple[int, int]:
-    """Count the planted tasks in the archive, and the bytes of all that it has."""
+async def _kept(server: BenchServer, url: str) -> tuple[int, float]:
+    """Count the planted tasks in the archive, and the bytes for each task that it has."""
     settings = make_settings(server.url, namespace=NAMESPACE, archive_url=url)
     async with RedisStateStore(settings) as store, ArchiveReader(store) as reader:
         archive: Archive = reader.archive
@@ -266,7 +267,7 @@ async def _kept(server: BenchServer, url: str) -> tuple[int, int]:
         while True:
             theirs, status = await of_callers(), await archive.status()
             if await of_callers() == theirs:
-                return status.tasks - theirs, status.bytes
+                return status.tasks - theirs, status.bytes / max(status.tasks, 1)
 
 
 async def _expire(server: BenchServer) -> None:
