@@ -182,50 +182,69 @@ async def _enlist(server: BenchServer, count: int) -> None:
 
 async def _alone(run: Run, found: _Found) -> None:
     ends = time.monotonic() + (_QUICK_ALONE_S if run.quick else _ALONE_S)
+    store, client = client_of(run.server)
+    looks = _Looks(run.server, store, found)
 
     async def until() -> bool:
+        # The same process calls and looks. So it looks here too, for the callers' sake.
+        await looks.once_a_second()
         return time.monotonic() >= ends
 
     run.tell("archiving: the pool without an archiver")
-    store, client = client_of(run.server)
     async with store, client:
         await _work(client, found.alone, until)
 
 
 async def _beside(run: Run, found: _Found) -> None:
     store, client = client_of(run.server)
-    listed = ArchiveList(store)
-
-    def archived() -> int:
-        """Count the sessions whose updates are archived: each task has one of its own."""
-        found.peak = max(found.peak, _memory(run.server))
-        lists = map(store.base.keys.archive_sessions, range(WATCH_SHARDS))
-        return sum(run.server.redis.zcard(key) for key in lists)
-
+    looks = _Looks(run.server, store, found)
     async with store, client:
         # The processes have started once they archive.
-        while not (first := archived()):  # noqa: ASYNC110 - it asks the server
+        while not (first := looks.archived()):  # noqa: ASYNC110 - it asks the server
             await asyncio.sleep(0.1)
-        began = time.monotonic()
-        looked = reported = 0.0
+        began, reported = time.monotonic(), 0.0
 
         async def until() -> bool:
-            nonlocal looked, reported
-            if time.monotonic() - looked < 1:
+            nonlocal reported
+            oldest_s = await looks.once_a_second()
+            if oldest_s is None:
                 return False
-            looked = time.monotonic()
-            passed = looked - began
+            passed = looks.looked_at - began
             # The tasks of the callers wait too, but began to later. Each task is looked at twice.
-            over = (await listed.backlog()).oldest_s < passed
-            if (news := archived() - first) > found.archived:
+            over = oldest_s < passed
+            if (news := looks.last - first) > found.archived:
                 found.archived, found.seconds = news, passed
-            if over or looked - reported >= _TELL_S:
-                reported = looked
+            if over or looks.looked_at - reported >= _TELL_S:
+                reported = looks.looked_at
                 run.tell(f"archiving: {found.archived:,} in {found.seconds:.0f} s, {passed:.0f} s")
             return over or passed >= _LONGEST_S
 
         run.tell("archiving: the pool with one")
         await _work(client, found.beside, until)
+
+
+class _Looks:
+    """What is asked about the archiver, once a second."""
+
+    def __init__(self, server: BenchServer, store: RedisStateStore, found: _Found) -> None:
+        self._server, self._found = server, found
+        self._lists = [store.base.keys.archive_sessions(shard) for shard in range(WATCH_SHARDS)]
+        self._waiting = ArchiveList(store)
+        self.looked_at, self.last = 0.0, 0
+
+    def archived(self) -> int:
+        """Count the sessions whose updates are archived: each task has one of its own."""
+        self._found.peak = max(self._found.peak, _memory(self._server))
+        self.last = sum(self._server.redis.zcard(key) for key in self._lists)
+        return self.last
+
+    async def once_a_second(self) -> float | None:
+        """Return for how long the first of what waits does, if a second has passed."""
+        if time.monotonic() - self.looked_at < 1:
+            return None
+        self.looked_at = time.monotonic()
+        self.archived()
+        return (await self._waiting.backlog()).oldest_s
 
 
 async def _work(
