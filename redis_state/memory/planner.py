@@ -85,8 +85,8 @@ class PlannerMemory:
         place = (id(store), composite)
         found = self._sessions.get(place)
         if found is None:
+            self._make_room()
             found = self._sessions[place] = _Open(store, self._open(store, composite))
-            self._drop_idle()
         self._sessions.move_to_end(place)
         return found.session
 
@@ -183,9 +183,12 @@ class PlannerMemory:
             types=self._types,
         )
 
-    def _drop_idle(self) -> None:
-        """Forget sessions with nothing left to save, the longest unused first."""
-        extra = len(self._sessions) - self._max_sessions
+    def _make_room(self) -> None:
+        """Forget sessions with nothing left to save, the longest unused first.
+
+        Before another one is opened, which has nothing to save either.
+        """
+        extra = len(self._sessions) + 1 - self._max_sessions
         if extra > 0:
             idle = [place for place, each in self._sessions.items() if each.session.idle]
             for place in idle[:extra]:

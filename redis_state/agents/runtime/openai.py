@@ -64,8 +64,9 @@ class ChatDriver:
     A session's `LlmConfig` takes precedence over the driver's values. The driver's own key goes to
     the driver's own ``api_url`` only. ``options`` are fields of the request, such as
     ``temperature``. A lost connection, a busy or failing server and an unreadable answer are
-    retried, ``attempts`` times in all. Errors, in the step that called it: ModelError, which shows
-    neither the key nor the conversation.
+    retried, ``attempts`` times in all. An attempt may take ``timeout_s``, however slowly its answer
+    comes. Errors, in the step that called it: ModelError, which shows neither the key nor the
+    conversation.
     """
 
     def __init__(
@@ -85,11 +86,15 @@ class ChatDriver:
             problem = "ChatDriver needs the extra 'http': pip install redis_state[http]"
             raise ConfigError(problem) from None
         with limits.options():
-            limits.seconds("timeout_s", timeout_s)
+            self._timeout_s = limits.seconds("timeout_s", timeout_s)
             limits.seconds("wait_s", wait_s, least=0)
             self._attempts = limits.count("attempts", attempts)
         self._client = httpx.AsyncClient(verify=_trusted(), timeout=timeout_s)
-        self._failures: tuple[type[Exception], ...] = (httpx.HTTPError, httpx.InvalidURL)
+        self._failures: tuple[type[Exception], ...] = (
+            TimeoutError,
+            httpx.HTTPError,
+            httpx.InvalidURL,
+        )
         self._model = model
         self._api_url = api_url.rstrip("/")
         self._api_key = "" if api_key is None else api_key.get_secret_value()
@@ -122,9 +127,14 @@ class ChatDriver:
             wait_s = backoff_s.after(attempt)
             try:
                 with _asking():
-                    answer = await self._client.post(
-                        endpoint.url, content=body, params=params, headers=_headers(endpoint.key)
-                    )
+                    # The client's own timeout begins again with each byte.
+                    async with asyncio.timeout(self._timeout_s):
+                        answer = await self._client.post(
+                            endpoint.url,
+                            content=body,
+                            params=params,
+                            headers=_headers(endpoint.key),
+                        )
                 if answer.status_code == _OK:
                     return read_answer(answer.content, turn)
                 problem = ModelError(_refusal(answer), status=answer.status_code)

@@ -64,6 +64,8 @@ class AgentScope:
     counts: Counter[str] = field(default_factory=Counter[str])
     # Whether it is that of one tool call.
     of_call: bool = False
+    # Of a call that is made again for people: its path, the same each time.
+    origin: str = ""
     # What the last unit of it that did not return has raised.
     raised: BaseException | None = None
     # The names of agents that run here, with the `run_id` that the caller gave.

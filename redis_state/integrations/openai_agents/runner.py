@@ -6,7 +6,10 @@ it. Outside of a task it passes calls on: a run of a `RedisStateSession` in the 
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from agents import (
@@ -24,7 +27,7 @@ from agents.models.interface import Model
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 
 from redis_state.errors import InvalidField
-from redis_state.integrations.agent_runs.scopes import AgentScope, current_scope
+from redis_state.integrations.agent_runs.scopes import AgentScope, current_scope, joined
 from redis_state.integrations.openai_agents.agents import checked, durable_form
 from redis_state.integrations.openai_agents.approvals import decide
 from redis_state.integrations.openai_agents.history import history_of
@@ -33,10 +36,13 @@ from redis_state.integrations.openai_agents.session import session_in, turn_in
 from redis_state.integrations.openai_agents.terms import (
     AgentRun,
     AgentsOfRun,
+    StreamedRun,
     current_agents,
     current_run,
     within,
 )
+
+log: logging.Logger = logging.getLogger(__name__)
 
 # They end a run in each replay, for reasons that are recorded. The SDK keeps such a run's items.
 _ENDS = (InputGuardrailTripwireTriggered, OutputGuardrailTripwireTriggered, MaxTurnsExceeded)
@@ -73,12 +79,7 @@ class DurableRunner(AgentRunner):
             async with turn_in(options.get("session")):
                 return await self._runner.run(starting_agent, input, **options)
         name = starting_agent.name
-        if (name, None) in scope.running:
-            raise InvalidField(
-                "agent",
-                f"{name!r} runs here already, and which run comes first may be another in a "
-                "replay: give each a branch()",
-            )
+        _check_alone(scope, agents, name)
         scope.running.add((name, None))
         try:
             return await self._run(scope, agents, starting_agent, input, options)
@@ -113,12 +114,10 @@ class DurableRunner(AgentRunner):
                 with within(run):
                     await run.history.save()
             raise
-        except Exception:
-            agents.left += run.unrecorded
-            raise
         else:
             return result
         finally:
+            agents.left += run.unrecorded
             if owned is not None:
                 await owned.aclose()
 
@@ -142,16 +141,56 @@ class DurableRunner(AgentRunner):
     ) -> RunResultStreaming:
         """Run an agent and stream its items. In a task it ends at an approval, as the SDK does.
 
-        Errors: InvalidField for a session, which only `run` writes as a whole.
+        Errors: InvalidField for a session, which only `run` writes as a whole, and while the agent
+        has another run at this place.
         """
         scope, agents = current_scope(), current_agents()
         if scope is None or agents is None:
             return self._runner.run_streamed(starting_agent, input, **options)
         if options.get("session") is not None:
             raise InvalidField("session", "is for Runner.run in a task, and not for run_streamed")
-        run, _ = _begin(scope, agents, starting_agent, options)
+        _check_alone(scope, agents, starting_agent.name)
+        run, owned = _begin(scope, agents, starting_agent, options)
         with within(run):
-            return self._runner.run_streamed(durable_form(starting_agent, agents), input, **options)
+            agent = durable_form(starting_agent, agents)
+            result = self._runner.run_streamed(agent, input, **options)
+        # It goes on in an asyncio task of its own, whatever becomes of its reader.
+        if result.run_loop_task is not None:
+            streamed = agents.streamed[scope.path, starting_agent.name] = StreamedRun(run, result)
+            result.run_loop_task.add_done_callback(partial(_end, streamed, agents, owned))
+        return result
+
+
+def _check_alone(scope: AgentScope, agents: AgentsOfRun, name: str) -> None:
+    """Refuse a second run of an agent at a place. Errors: InvalidField."""
+    for place, streamed in list(agents.streamed.items()):
+        if streamed.has_ended:
+            streamed.hand_on(agents)
+            del agents.streamed[place]
+    if (name, None) in scope.running or (scope.path, name) in agents.streamed:
+        raise InvalidField(
+            "agent",
+            f"{name!r} runs here already, and which run comes first may be another in a "
+            "replay: give each a branch()",
+        )
+
+
+def _end(
+    streamed: StreamedRun, agents: AgentsOfRun, owned: StepProvider | None, _: asyncio.Task[Any]
+) -> None:
+    """End a run whose end nobody here waits for."""
+    streamed.hand_on(agents)
+    if owned is not None:
+        closing = asyncio.ensure_future(_close_quietly(owned))
+        agents.closing.add(closing)
+        closing.add_done_callback(agents.closing.discard)
+
+
+async def _close_quietly(provider: StepProvider) -> None:
+    try:
+        await provider.aclose()
+    except Exception as error:  # noqa: BLE001 - a foreign provider, any failure
+        log.warning("a provider of models could not be closed: %s", type(error).__name__)
 
 
 def _begin(
@@ -162,7 +201,11 @@ def _begin(
     outer = current_run()
     # What a person says is for the agent of the task, not for those in its tools.
     steers = agents.terms.steering and outer is None
-    run = AgentRun(AgentScope(scope.run, path), agents.terms, agent.name, steers=steers)
+    # An agent in a tool that waits for people runs again: at another path, and it is the same one.
+    origin = f"{joined(scope.origin, agent.name)}~" if scope.origin else path
+    run = AgentRun(
+        AgentScope(scope.run, path), agents.terms, agent.name, steers=steers, origin=origin
+    )
     if steers:
         run.unrecorded, agents.left = agents.left, []
     if scope.of_call and outer is not None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import asyncio
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from agents import Agent, TResponseInputItem
+from agents import Agent, RunResultStreaming, TResponseInputItem
 from agents.items import ToolApprovalItem
 
 from redis_state.errors import InvalidField
@@ -25,7 +25,6 @@ PauseTerms: TypeAlias = (
 )
 ToolTerms: TypeAlias = RetryPolicy | Literal[False] | None
 
-_NUMBER = re.compile(r"#[0-9]+")
 # What each pause of a tool call has of its own.
 _OURS = frozenset({"reason", "payload", "key", "name", "reveal", "default"})
 
@@ -61,8 +60,14 @@ class AgentsOfRun:
     forms: dict[int, tuple[Agent[Any], Agent[Any]]] = field(
         default_factory=dict[int, tuple[Agent[Any], Agent[Any]]]
     )
-    # What runs that failed have taken from the inbox, for the next run.
+    # What earlier runs have taken from the inbox and no model has got, for the next run.
     left: list[TResponseInputItem] = field(default_factory=list[TResponseInputItem])
+    # Streamed runs that may go on, by the path of their place and the name of their agent.
+    streamed: dict[tuple[str, str], StreamedRun] = field(
+        default_factory=dict[tuple[str, str], "StreamedRun"]
+    )
+    # A loop refers to its tasks weakly.
+    closing: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
 
 @dataclass
@@ -99,6 +104,8 @@ class AgentRun:
     # The agent whose turn it is: a handoff changes it.
     agent: str
     steers: bool
+    # Where it runs, the same when an agent in a tool is called again to continue.
+    origin: str
     history: RunHistory | None = None
     requests: int = 0
     approvals: Approvals = field(default_factory=Approvals)
@@ -109,10 +116,25 @@ class AgentRun:
     # What was taken from the inbox, and is in no recorded request yet.
     unrecorded: list[TResponseInputItem] = field(default_factory=list[TResponseInputItem])
 
+
+@dataclass
+class StreamedRun:
+    """A streamed run. Its reader may leave it, and may learn of its end first."""
+
+    run: AgentRun
+    result: RunResultStreaming
+
     @property
-    def origin(self) -> str:
-        """Where it runs, the same when an agent in a tool is called again to continue."""
-        return _NUMBER.sub("", self.scope.path)
+    def has_ended(self) -> bool:
+        """Whether nothing of it runs any more."""
+        task = self.result.run_loop_task
+        return task is None or task.done()
+
+    def hand_on(self, agents: AgentsOfRun) -> None:
+        """Hand on what it leaves to other runs. May be repeated."""
+        agents.left += self.run.unrecorded
+        self.run.unrecorded = []
+        self.run.approvals.hand(self.result.interruptions, self.run.origin)
 
 
 _AGENTS: ContextVar[AgentsOfRun | None] = ContextVar("redis_state_openai_agents", default=None)

@@ -30,7 +30,7 @@ from pydantic_core import to_jsonable_python
 from redis_state.errors import InvalidField
 from redis_state.integrations.agent_runs.outputs import shortened
 from redis_state.integrations.agent_runs.running import do_unit
-from redis_state.integrations.agent_runs.scopes import AgentScope, entered, part
+from redis_state.integrations.agent_runs.scopes import AgentScope, entered, joined, part
 from redis_state.integrations.openai_agents.events import arguments_of, publish_tool
 from redis_state.integrations.openai_agents.terms import (
     AgentRun,
@@ -89,10 +89,11 @@ class StepInvoker:
         call_id = ctx.tool_call_id
         place = run.scope.next(call_id, kind="tool")
         # The SDK hands on what the agent of `Agent.as_tool` waits for, not that of a function.
-        scope = AgentScope(run.scope.run, place, of_call=self._runs_agent)
-        about = {"tool": self._name, "tool_call_id": call_id}
         # An agent that waits for people is called again with the same id: that is one call.
-        shown = run.scope.place(call_id) if self._runs_agent else place
+        origin = joined(run.origin, call_id) if self._runs_agent else ""
+        scope = AgentScope(run.scope.run, place, of_call=self._runs_agent, origin=origin)
+        about = {"tool": self._name, "tool_call_id": call_id}
+        shown = origin or place
         await publish_tool(run, shown, {**about, "arguments": arguments_of(arguments)})
         with decided_by(run.approvals.decisions.get((run.origin, call_id))):
             result, is_failure = await self._called(run, scope, ctx, arguments)

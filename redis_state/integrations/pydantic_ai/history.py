@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -20,6 +21,8 @@ from redis_state.memory.keys import agent_messages
 from redis_state.models.version import Version
 from redis_state.serialization import codec
 from redis_state.worker import TaskContext
+
+log: logging.Logger = logging.getLogger(__name__)
 
 MOST_MESSAGES = 1_000
 # As JSON. Each task records what it continues with, which is a payload and has its limit.
@@ -103,6 +106,14 @@ class History:
         payloads = ctx.store.base.payloads
         most_bytes = min(MOST_BYTES, ctx.store.settings.max_payload_bytes // 2)
         kept = newest_runs(messages, self._most, most_bytes)
+        if messages and not kept:
+            log.warning(
+                "agent %r forgets all messages of session %r: those of its last run have more than "
+                "%d bytes",
+                self._agent,
+                ctx.task.session_id,
+                most_bytes,
+            )
         if not payloads.seals:
             return kept
         return b64encode(payloads.seal(codec.encode(kept))).decode()

@@ -9,7 +9,7 @@ from typing import Any, cast
 from pydantic import JsonValue
 from pydantic_ai.durable_exec import ExternalEventError, ExternalEventWaiter
 
-from redis_state.errors import TokenResolved
+from redis_state.errors import TokenResolved, TokenUnknown
 from redis_state.integrations.agent_runs.scopes import AgentScope, current_scope
 from redis_state.integrations.pydantic_ai.approvals import NOT_IN_TIME
 from redis_state.integrations.pydantic_ai.backend import run_unit
@@ -63,6 +63,7 @@ class PausingWaiter(ExternalEventWaiter):
         store = self._scope.ctx.store
         try:
             await PauseDecisions(store).decide(token, approved=True, value=answer, actor="ask")
-        except TokenResolved:
-            # In an earlier run, or by a person: what stands is what `wait_for` returns.
+        except (TokenResolved, TokenUnknown):
+            # In an earlier run, however long ago, or by a person, or it came too late: what stands
+            # is what `wait_for` returns.
             return

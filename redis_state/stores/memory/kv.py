@@ -277,8 +277,9 @@ class SessionKV:
         self, place: str, old: Entry | None, version: Version, value: Any, scope: KVScope
     ) -> KVValue:
         written = canonical_text(value)
+        plain = json.loads(written)
         found: Entry = {
-            "inline": value,
+            "inline": plain,
             "hash": hash_text(written),
             "artifact_ref": None,
             "mime_type": _MIME,
@@ -287,6 +288,9 @@ class SessionKV:
         if len(written.encode()) > max(0, self._max_inline_bytes):
             found["inline"] = None
             found["artifact_ref"] = await self._keep(place, entry["etag"], written, scope)
+        elif codec.encode_reporting(entry)[1]:
+            # JSON holds it, and our documents would hold something in its place.
+            raise InvalidField("value", "it is nested too deeply, or a number is too large")
         try:
             await self._memory.save(place, entry, expected_version=version)
         except OutcomeUnknown:
@@ -295,7 +299,7 @@ class SessionKV:
             await self._drop(entry)
             raise
         await self._drop(old)
-        return KVValue(json.loads(written), entry["etag"])
+        return KVValue(plain, entry["etag"])
 
     async def _load(self, place: str) -> tuple[Entry | None, Version]:
         """Return an entry and the version of its record: what is unreadable can be replaced."""

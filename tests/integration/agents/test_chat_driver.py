@@ -30,7 +30,7 @@ from redis_state.agents import (
     run_session,
 )
 from redis_state.agents.runtime.openai import ChatDriver, ModelError
-from tests.support.agents.chat_endpoint import Answer, Hangup, Refusal, answer, endpoint
+from tests.support.agents.chat_endpoint import Answer, Hangup, Refusal, Trickle, answer, endpoint
 
 KEY = SecretStr("s3cr3t-key")
 SCHEMA = FrozenMap({"type": "object", "properties": {"city": {"type": "string"}}})
@@ -184,6 +184,21 @@ async def test_what_may_pass_is_tried_again(trouble: Answer) -> None:
             await driver.respond(turn())
     assert len(served.requested) == 2
     assert "not JSON}" not in str(given_up.value)
+
+
+async def test_an_answer_that_comes_byte_by_byte_and_never_ends_is_given_up() -> None:
+    async with (
+        endpoint(Trickle(), answer("yes")) as served,
+        ChatDriver("m", api_url=served.url, wait_s=0.001, timeout_s=1.0) as driver,
+    ):
+        assert (await driver.respond(turn())).content == "yes"
+    assert len(served.requested) == 2
+    async with (
+        endpoint(Trickle()) as served,
+        ChatDriver("m", api_url=served.url, attempts=1, timeout_s=0.5) as driver,
+    ):
+        with pytest.raises(ModelError, match="the model cannot be asked: TimeoutError"):
+            await driver.respond(turn())
 
 
 async def test_what_will_not_pass_is_told_at_once_without_what_was_said() -> None:

@@ -355,6 +355,19 @@ async def test_sessions_with_nothing_to_do_are_forgotten(host: Any) -> None:
     assert memory.session(host, "t:u:9").to_dict()["turns"]
 
 
+async def test_a_session_is_opened_while_all_others_have_something_to_save(host: Any) -> None:
+    memory: Any = penguiflow_memory.create_memory(
+        their_config(), summarizer=Summarizer(), max_sessions=1
+    )
+    busy = memory.session(host, "t:u:1")
+    busy.from_dict(busy.to_dict())
+    assert not busy.idle
+    await memory.hydrate(host, "t:u:2")
+    await memory.add_turn(turn("1"))
+    assert names_in(memory.to_dict()) == ["1"]
+    assert memory.session(host, "t:u:1") is busy
+
+
 async def test_what_is_too_much_can_be_caught_as_either(host: Any) -> None:
     budget = theirs.MemoryBudget(2, 5, 20, "error")
     memory = create(budget=budget)

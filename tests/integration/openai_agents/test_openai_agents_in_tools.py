@@ -20,11 +20,11 @@ from redis_state.integrations.openai_agents import (
     durable,
     openai_handler,
 )
-from redis_state.models import SteeringEventType, TaskStatus
+from redis_state.models import SteeringEventType, TaskStatus, UpdateType
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from tests.support.agents.openai_agents import QUIET, agent_of, call, scripted
-from tests.support.processes.pools import SESSION, becomes, pool
+from tests.support.processes.pools import SESSION, becomes, pool, updates_of
 
 pytestmark = pytest.mark.worker
 
@@ -77,8 +77,9 @@ async def test_what_a_person_says_is_for_the_agent_of_the_task(store: RedisState
     assert [each.get("content") for each in model.inputs[1]].count("to Ann only") == 1
 
 
+@pytest.mark.parametrize("on_stream", [None, lambda _: None], ids=["whole", "streamed"])
 async def test_agents_in_tools_that_give_calls_the_same_id_have_their_own_decisions(
-    store: RedisStateStore,
+    store: RedisStateStore, on_stream: Any
 ) -> None:
     decided: dict[str, Any] = {}
 
@@ -98,7 +99,8 @@ async def test_agents_in_tools_that_give_calls_the_same_id_have_their_own_decisi
 
     helper = agent_of(scripted(helper_turn), "helper", tools=[pay])
     asks = [call("ask", {"input": name}, f"call-{name}") for name in ("ann", "bob")]
-    outer = agent_of(scripted(asks, "done"), tools=[helper.as_tool("ask", "asks")])
+    ask = helper.as_tool("ask", "asks", on_stream=on_stream)
+    outer = agent_of(scripted(asks, "done"), tools=[ask])
     pauses = {"schema": {"type": ["string", "null"]}}
     handler = openai_handler(outer, pauses=pauses, run_config=QUIET)
     async with pool(store, {"clerk": handler}) as client:
@@ -113,6 +115,40 @@ async def test_agents_in_tools_that_give_calls_the_same_id_have_their_own_decisi
             await client.approve(str(pause.pause_id), f"for {to}")
         assert await client.result(SESSION, task, timeout_s=60) == "done"
     assert decided == {"ann": "for ann", "bob": "for bob"}
+
+
+async def test_an_agent_deep_in_tools_reads_its_decision_and_each_call_is_shown_once(
+    store: RedisStateStore,
+) -> None:
+    decided: list[Any] = []
+
+    @function_tool(needs_approval=True)
+    def pay() -> str:
+        decision = current_decision()
+        decided.append(None if decision is None else decision.value)
+        return "paid"
+
+    # The path of a place is shortened: by then it is longer than a path may be.
+    tools: list[Any] = [pay]
+    agent = agent_of(scripted([call("pay", call_id="pay" * 12)], "done"), "a" * 60, tools=tools)
+    for name in "bc":
+        asked = call(f"ask-{name}", {"input": "go"}, name * 40)
+        tools = [agent.as_tool(f"ask-{name}", "asks")]
+        agent = agent_of(scripted([asked], "done"), name * 60, tools=tools)
+    pauses = {"schema": {"type": ["string", "null"]}}
+    handler = openai_handler(agent, pauses=pauses, publish=True, run_config=QUIET)
+    async with pool(store, {"clerk": handler}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        (pause,) = await client.pauses(SESSION)
+        await client.approve(str(pause.pause_id), "for ann")
+        assert await client.result(SESSION, task, timeout_s=60) == "done"
+    assert decided == ["for ann"]
+    updates = await updates_of(store, task)
+    shown = [each.content for each in updates if each.update_type is UpdateType.TOOL_CALL]
+    ids = ["pay" * 12, "b" * 40, "c" * 40]
+    for part in ("arguments", "result"):
+        assert sorted(each["tool_call_id"] for each in shown if part in each) == sorted(ids)
 
 
 async def test_a_session_keeps_what_was_before_an_approval_that_the_handler_gives(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -174,8 +175,9 @@ async def test_a_conversation_that_the_server_keeps_gets_what_a_person_says_once
     assert [each.count("to Ann only") for each in given] == [0, 1, 0]
 
 
+@pytest.mark.parametrize("streams", [False, True])
 async def test_what_a_person_said_to_a_run_that_failed_reaches_the_next_one(
-    store: RedisStateStore,
+    store: RedisStateStore, *, streams: bool
 ) -> None:
     steered = asyncio.Event()
 
@@ -192,10 +194,15 @@ async def test_what_a_person_said_to_a_run_that_failed_reaches_the_next_one(
     first, second = scripted([call("look")], "never", before=before), scripted("done")
 
     async def handler(ctx: TaskContext) -> Any:
-        try:
-            result = await Runner.run(agent_of(first, tools=[look]), ctx.input, run_config=QUIET)
-        except ConnectionError:
-            result = await Runner.run(agent_of(second, "b"), ctx.input, run_config=QUIET)
+        failing = agent_of(first, tools=[look])
+        with suppress(ConnectionError):
+            if streams:
+                streamed = Runner.run_streamed(failing, ctx.input, run_config=QUIET)
+                async for _ in streamed.stream_events():
+                    pass
+            else:
+                await Runner.run(failing, ctx.input, run_config=QUIET)
+        result = await Runner.run(agent_of(second, "b"), ctx.input, run_config=QUIET)
         return result.final_output
 
     async with pool(store, {"clerk": durable(handler, steering=True)}) as client:

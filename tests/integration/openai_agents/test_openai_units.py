@@ -31,6 +31,7 @@ from agents import (
     handoff,
 )
 from agents.mcp import MCPServer
+from agents.models.multi_provider import MultiProvider
 from agents.retry import ModelRetryBackoffSettings, ModelRetrySettings, retry_policies
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 from agents.tool_context import ToolContext
@@ -52,6 +53,7 @@ from redis_state.integrations.openai_agents import (
 )
 from redis_state.integrations.openai_agents.runner import DurableRunner
 from redis_state.models import TaskStatus
+from redis_state.testing import eventually
 from redis_state.worker import RetryPolicy, TaskContext
 from tests.support.agents.openai_agents import QUIET, agent_of, call, outputs, scripted
 from tests.support.processes.pools import SESSION, becomes, pool
@@ -288,6 +290,56 @@ async def test_a_streamed_run_in_a_task_is_durable_too(store: RedisStateStore) -
     assert await approve(store, durable(handler)) == "all done"
     assert (model.seen, calls) == ([0, 1], [1])
     assert kinds[0] == kinds[1]
+
+
+async def test_a_run_beside_a_streamed_one_of_the_same_agent_is_refused(
+    store: RedisStateStore,
+) -> None:
+    model = scripted("done")
+    agent = agent_of(model)
+
+    async def handler(ctx: TaskContext) -> Any:
+        found: list[str] = []
+        for name in ("first", "second"):
+            result = Runner.run_streamed(agent, name, run_config=QUIET)
+            with pytest.raises(InvalidField, match="runs here already"):
+                Runner.run_streamed(agent, "beside it", run_config=QUIET)
+            with pytest.raises(InvalidField, match="runs here already"):
+                await Runner.run(agent, "beside it", run_config=QUIET)
+            with branch(f"beside the {name}"):
+                await Runner.run(agent, "in a branch", run_config=QUIET)
+            assert [event async for event in result.stream_events()]
+            found.append(str(result.final_output))
+        await ctx.pause(name="again")
+        return found
+
+    assert await approve(store, durable(handler)) == ["done", "done"]
+    asked = sorted(str(items[0]["content"]) for items in model.inputs)
+    assert asked == ["first", "in a branch", "in a branch", "second"]
+
+
+async def test_the_provider_of_a_streamed_run_is_closed_at_its_end(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[int] = []
+    close = MultiProvider.aclose
+
+    async def closes(self: MultiProvider) -> None:
+        closed.append(1)
+        await close(self)
+
+    monkeypatch.setattr(MultiProvider, "aclose", closes)
+
+    async def handler(ctx: TaskContext) -> Any:
+        config = {"tracing_disabled": True}
+        result = Runner.run_streamed(agent_of(scripted("done")), "go", run_config=config)
+        assert [event async for event in result.stream_events()]
+        await eventually(lambda: closed == [1], "the provider that the run has made is closed")
+        return result.final_output
+
+    async with pool(store, {"clerk": durable(handler)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
+        assert await client.result(SESSION, task, timeout_s=60) == "done"
 
 
 async def test_outside_of_a_task_the_sdk_runs_as_it_does_without_us(

@@ -139,6 +139,23 @@ def test_a_run_that_is_too_large_is_not_kept() -> None:
     assert newest_runs(messages, 9, 50) == []
 
 
+async def test_a_session_that_is_forgotten_for_the_size_of_one_run_is_told_of(
+    store: RedisStateStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    agent = durable_agent(writes("done", seen))
+    monkeypatch.setattr("redis_state.integrations.pydantic_ai.history.MOST_BYTES", 2_000)
+    async with pool(store, {"a": pydantic_handler(agent, history=True)}) as client:
+        for prompt in ("report", "x" * 4_000, "report"):
+            task = await client.submit("a", prompt, session_id=SESSION)
+            assert await client.result(SESSION, task, timeout_s=60) == "done"
+    assert seen == [1, 3, 1]
+    lines = [each.getMessage() for each in caplog.records if "forgets" in each.getMessage()]
+    assert len(lines) == 1
+    assert "'clerk'" in lines[0]
+    assert "xxx" not in lines[0]
+
+
 async def test_an_agent_keeps_its_system_prompt_however_long_the_session_is(
     store: RedisStateStore,
 ) -> None:

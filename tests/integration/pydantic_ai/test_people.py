@@ -22,11 +22,15 @@ from redis_state import RedisStateStore
 from redis_state.errors import InvalidDecision, TokenResolved
 from redis_state.integrations.agent_runs.units import Units
 from redis_state.integrations.pydantic_ai import current_task, durable, pydantic_handler
+from redis_state.integrations.pydantic_ai.approvals import NOT_IN_TIME
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import OpenPause, TaskClient, TaskContext
+from redis_state.worker.tasks.waitpoints.deciding import pause_left_ms
+from redis_state.worker.tasks.waitpoints.pause_tokens import token_key
 from tests.support.agents.pydantic_ai import call, durable_agent, returns, says, scripted
 from tests.support.processes.pools import SESSION, becomes, pool, statuses
+from tests.support.samples import changed
 from tests.support.tasks.runs import run_to_the_end
 
 pytestmark = pytest.mark.worker
@@ -216,6 +220,59 @@ async def test_a_requested_input_is_a_pause_whose_token_the_application_gets(
     }
     assert found == {"pay": wanted[answer]}
     assert (len(asked), len(paid)) == (1, answer == "at once")
+
+
+async def test_an_input_that_was_there_at_once_is_found_when_its_token_is_long_gone(
+    store: RedisStateStore,
+) -> None:
+    asked: list[str] = []
+
+    async def ask(
+        ctx: RunContext[Any], requests: DeferredToolRequests, token: str
+    ) -> DeferredToolResults | None:
+        asked.append(token)
+        return requests.build_results(approve_all=True)
+
+    agent = durable_agent(scripted([call("pay")], "done"), capabilities=[RequestInput(ask)])
+    agent.tool_plain(name="pay", requires_approval=True)(says("paid"))
+
+    async def handler(ctx: TaskContext) -> Any:
+        found = returns((await agent.run(ctx.input)).all_messages())
+        await ctx.pause(name="later")
+        return found
+
+    brief = changed(store.settings, resolved_token_ttl=timedelta(milliseconds=1))
+    async with brief, pool(brief, {"clerk": durable(handler)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+
+        async def is_gone() -> bool:
+            return not await store.transport.commands.exists(token_key(store, asked[0]))
+
+        await eventually(is_gone, "nobody knows the first token any more")
+        (pause,) = await client.pauses(SESSION)
+        await client.approve(str(pause.pause_id))
+        assert await client.result(SESSION, task, timeout_s=60) == {"pay": "paid"}
+    assert len(asked) == 1
+
+
+async def test_an_input_that_comes_too_late_is_none(store: RedisStateStore) -> None:
+    async def ask(
+        ctx: RunContext[Any], requests: DeferredToolRequests, token: str
+    ) -> DeferredToolResults | None:
+        async def is_over() -> bool:
+            return await pause_left_ms(store, token_key(store, token)) == 0
+
+        await eventually(is_over, "the time for an answer is up")
+        return requests.build_results(approve_all=True)
+
+    capability = RequestInput[Any](ask, timeout=timedelta(milliseconds=50))
+    agent = durable_agent(scripted([call("pay")], "done"), capabilities=[capability])
+    agent.tool_plain(name="pay", requires_approval=True)(says("paid"))
+    async with pool(store, {"clerk": durably(agent)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
+        found = await client.result(SESSION, task, timeout_s=60)
+    assert found == {"pay": f"No decision on this tool call arrived: {NOT_IN_TIME}"}
 
 
 async def test_agents_in_parallel_tools_wait_for_people_and_no_sibling_is_done_again(

@@ -363,6 +363,24 @@ async def test_bad_input_is_refused_by_name(store: RedisStateStore, kv: SessionK
     assert await kv.get("k") == [1]
 
 
+async def test_a_value_that_is_kept_is_read_as_it_was_set(
+    store: RedisStateStore, kv: SessionKV
+) -> None:
+    deep: Any = "here"
+    for _ in range(260):
+        deep = [deep]
+    for value in (deep, 1 << 3000):
+        with pytest.raises(InvalidField, match="nested too deeply"):
+            await kv.set("k", value)
+        assert await kv.get("k") is None
+        apart = store.kv.bind(OWNER, max_inline_bytes=0)
+        await apart.set("apart", value)
+        assert await apart.get("apart") == value
+    fits = {"a": [1 << 2000, None, -0.5, "\u00e9"]}
+    await kv.set("k", fits)
+    assert await kv.get("k") == fits
+
+
 async def test_a_memory_state_is_saved_at_the_version_it_was_read(store: RedisStateStore) -> None:
     await store.save_memory_state("m", {"n": 1}, expected_version=0)
     assert await store.load_memory("m") == ({"n": 1}, 1)

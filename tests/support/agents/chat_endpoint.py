@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,11 @@ class Hangup:
     """The connection is closed without an answer."""
 
 
-Answer = dict[str, Any] | Refusal | Hangup
+class Trickle:
+    """An answer that comes byte by byte, and does not end."""
+
+
+Answer = dict[str, Any] | Refusal | Hangup | Trickle
 
 
 class Endpoint:
@@ -50,6 +54,9 @@ class Endpoint:
             answer = self._answers.pop(0)
             if isinstance(answer, Hangup):
                 return
+            if isinstance(answer, Trickle):
+                await _trickle(writer)
+                return
             refusal = answer if isinstance(answer, Refusal) else Refusal(200, json.dumps(answer))
             data = refusal.body.encode()
             headers = {"Content-Length": str(len(data)), "Connection": "close", **refusal.headers}
@@ -58,6 +65,16 @@ class Endpoint:
             await writer.drain()
         finally:
             writer.close()
+
+
+async def _trickle(writer: asyncio.StreamWriter) -> None:
+    """Answer until the caller is gone."""
+    writer.write(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n")
+    with suppress(ConnectionError):
+        while not writer.is_closing():
+            writer.write(b"1\r\n \r\n")
+            await writer.drain()
+            await asyncio.sleep(0.01)
 
 
 async def _request(reader: asyncio.StreamReader) -> Asked:
