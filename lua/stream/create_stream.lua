@@ -1,6 +1,6 @@
 -- Create a stream, or return the one that has its path. A repetition finds the stream of its own id.
 -- KEYS info  hash: id, state, type, life, expires, closed, closer, first, last, bytes, seq, origin, forks,
---            about, producers, and of each producer p:<id> -> epoch and number
+--            about, creator, producers, and of each producer p:<id> -> epoch and number
 -- KEYS rows  stream: data; entry <n>-<ms>
 -- ARGV stream_id     of this stream, and of no other at its path
 -- ARGV content_type  that its rows must have
@@ -8,6 +8,7 @@
 -- ARGV expires       that moment in ms; '' for none
 -- ARGV closed        flag: nothing is ever appended
 -- ARGV about         what its creator has said of it
+-- ARGV creator       who has created it, and its path; '' for nobody
 -- ARGV origin        what it is a fork of; '' for nothing
 -- ARGV first         place of the row before its first
 -- ARGV hold_ms       int: a fork's lifetime until it is copied; 0 for no fork
@@ -31,7 +32,7 @@ if data ~= '' then last = stream_put(rows, last, now_text(), data) end
 redis.call(
   'HSET', info, 'id', stream_id, 'state', copying and 'copying' or '', 'type', content_type, 'life', life, 'expires', expires,
   'closed', closed and '1' or '', 'closer', '', 'first', first, 'last', last, 'bytes', #data, 'seq', '',
-  'origin', origin, 'forks', '', 'about', about, 'producers', 0
+  'origin', origin, 'forks', '', 'about', about, 'creator', creator, 'producers', 0
 )
 view = stream_view(info)
 if copying then stream_keep(info, rows, hold_ms, '') else stream_keep(info, rows, life, expires) end

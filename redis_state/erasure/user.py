@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from redis_state.archive.protocol import Archive
@@ -20,13 +20,14 @@ from redis_state.erasure.walking import FoundKey, KeyWalk, owner_of_memory
 from redis_state.errors import StreamUnknown
 from redis_state.models.attributes import AttributeValue
 from redis_state.models.erasure import ErasureReport
+from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.index_walk import listed_under
 from redis_state.stores.task_index import attribute_list, attributes_of
 from redis_state.transport.key_text import escape, is_digest, unescape
 
 _PAGE = 100
-_KINDS = ("memory", "oauth-token", "streams-of", "adk-", "call")
+_KINDS = ("memory", "oauth-token", "stream", "adk-", "call")
 _ADK = ("adk-session", "adk-events", "adk-user", "adk-sessions-of")
 _CLASSES = {
     "memory": "memories",
@@ -124,15 +125,16 @@ class UserErasure:
         its: list[FoundKey] = []
         unknown = 0
         async for page in KeyWalk(self._store).all(_KINDS):
-            for key in page:
-                if key.name in seen:
-                    continue
-                seen.add(key.name)
+            fresh = {key.name: key for key in page if key.name not in seen}
+            seen |= fresh.keys()
+            await self._erase_streams(await self._created(fresh.values()), report, dry_run=dry_run)
+            for key in fresh.values():
                 unknown += key.kind == "memory" and is_digest(key.tag)
                 if key.kind == "adk-sessions" and not dry_run:
                     await self._leave_adk(key, own)
                 if key.kind == "streams-of" and key.tag == own:
-                    await self._streams(key, report, dry_run=dry_run)
+                    await self._erase_streams(await self._listed(key), report, dry_run=dry_run)
+                    its.append(key)
                 elif self._is_own(key, own) and not self._is_counted(key, report):
                     if what := _CLASSES.get(key.kind):
                         report.count(what)
@@ -165,16 +167,52 @@ class UserErasure:
         if its:
             await self._store.base.scripts.zrem(index.name, *its)
 
-    async def _streams(self, index: FoundKey, report: ErasureReport, *, dry_run: bool) -> None:
-        paths: list[bytes] = await self._store.transport.commands.zrange(index.name, 0, -1)
-        for written in paths:
-            path = written.decode("utf-8", "surrogatepass")
-            keys = self._store.base.keys.stream(path)
-            if not await self._store.transport.commands.exists(keys.info):
-                continue
-            report.count("durable streams")
-            if not dry_run:
-                with suppress(StreamUnknown):
-                    await self._store.streams.delete(path)
-        if not dry_run:
-            await self._store.transport.commands.unlink(index.name)
+    async def _created(self, keys: Iterable[FoundKey]) -> list[str]:
+        """Return the paths of the durable streams that say that the user has created them."""
+        names = [key.name for key in keys if key.kind == "stream" and not key.rest]
+        found: list[str] = []
+        for creator, _ in await self._kept_streams(names):
+            with suppress(ValueError):
+                match codec.decode(creator or b"null"):
+                    case [self._name, str(path)]:
+                        found.append(path)
+                    case _:
+                        pass
+        return found
+
+    async def _listed(self, index: FoundKey) -> list[str]:
+        """Return those on the user's list that do not say so: of an earlier version.
+
+        Of the others another user may have created the one that is there now.
+        """
+        written: list[bytes] = await self._store.transport.commands.zrange(index.name, 0, -1)
+        paths = [each.decode("utf-8", "surrogatepass") for each in written]
+        keys = self._store.base.keys
+        kept = await self._kept_streams([keys.stream(path).info for path in paths])
+        return [
+            path
+            for path, (creator, stream_id) in zip(paths, kept, strict=True)
+            if creator is None and stream_id is not None
+        ]
+
+    async def _kept_streams(self, names: Sequence[str]) -> list[tuple[bytes | None, bytes | None]]:
+        """Return of each durable stream its creator and its id; None of one that is no more."""
+        found: list[tuple[bytes | None, bytes | None]] = []
+        for start in range(0, len(names), _PAGE):
+            some = names[start : start + _PAGE]
+            read = [
+                self._store.transport.commands.hmget(each, "creator", "id", "state")
+                for each in some
+            ]
+            for creator, stream_id, state in await asyncio.gather(*read):
+                # A deleted one with forks is a mark without content.
+                found.append((None, None) if state == b"deleted" else (creator, stream_id))
+        return found
+
+    async def _erase_streams(
+        self, paths: Sequence[str], report: ErasureReport, *, dry_run: bool
+    ) -> None:
+        report.count("durable streams", len(paths))
+        for path in () if dry_run else paths:
+            with suppress(StreamUnknown):
+                await self._store.streams.delete(path)

@@ -34,6 +34,8 @@ class KnownPause:
     actor: str | None = None
     at: datetime | None = None
     decision: Any = field(default=None, repr=False)
+    # What it asks, as its token has it.
+    about: bytes = field(default=b"{}", repr=False)
 
 
 async def read_known(
@@ -76,6 +78,7 @@ async def read_known(
             actor=None if actor is None else actor.decode("utf-8", "surrogatepass"),
             at=None if at is None else datetime.fromtimestamp(int(at) / 1000, UTC),
             decision=None if decision is None else store.base.payloads.decode(decision),
+            about=about or b"{}",
         )
     except (ValueError, TypeError, OSError) as error:
         raise CorruptState(key, f"not a pause: {type(error).__name__}") from None

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from redis_state.gateway.calls import ApiCall
+from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import row_document
+from redis_state.gateway.known_pauses import KnownPause
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.stores.sessions.session_log import Entry
 
@@ -73,6 +75,32 @@ def shown_pause(call: ApiCall, document: Mapping[str, Any]) -> dict[str, Any]:
         "payload": row.get("payload"),
         "schema": row.get("schema"),
     }
+
+
+def shown_name(call: ApiCall, known: KnownPause) -> str | None:
+    """Return the name of a pause as its caller sees it; None if its content is hidden."""
+    if call.services.visible is None:
+        return known.name
+    about = call.store.base.payloads.as_object(known.about)
+    content = {
+        "pause": known.name,
+        "reason": about.get("reason", ""),
+        "payload": about.get("payload"),
+        "tags": known.tags,
+        "pause_id": known.pause_id,
+        "schema": None,
+    }
+    task = known.session_id, known.task_id
+    shown = shown_content(call, *task, UpdateType.CHECKPOINT, content)
+    return str(cast("Any", shown).get("pause", "")) if isinstance(shown, dict) else None
+
+
+def shown_decision(call: ApiCall, known: KnownPause, decision: Any) -> Any:
+    """Return a decision without tokens; without its value if the pause's content is hidden."""
+    cut = cut_tokens(known.session_id, decision)
+    if isinstance(cut, dict) and shown_name(call, known) is None:
+        return {"approved": cast("Any", cut).get("approved")}
+    return cut
 
 
 def shown_rows(call: ApiCall, entries: Sequence[Entry[StateUpdate]]) -> list[dict[str, Any]]:

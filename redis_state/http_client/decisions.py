@@ -8,6 +8,7 @@ from redis_state.errors import InvalidField, TokenUnknown
 from redis_state.http_client.documents import read_pause
 from redis_state.http_client.requests import Ask, GatewayCaller, key_of
 from redis_state.models import TaskState
+from redis_state.primitives.listed import behind_a_write
 from redis_state.transport.keys import is_pause_id
 from redis_state.worker import OpenPause, PausePage
 
@@ -92,7 +93,10 @@ class HttpDecisions:
             )
         )
         task = decided["task"]
-        return None if task is None else await self.get(task["session_id"], task["task_id"])
+        if task is None:
+            return None
+        with behind_a_write(self._caller.address):
+            return await self.get(task["session_id"], task["task_id"])
 
     async def pauses(
         self, session_id: str | None = None, *, tag: str | None = None, mine: bool = False

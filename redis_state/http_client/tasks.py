@@ -40,6 +40,7 @@ from redis_state.models import (
 from redis_state.models.attributes import Attributes
 from redis_state.models.steering import steering_event
 from redis_state.models.tasks import new_id
+from redis_state.primitives.listed import behind_a_write
 from redis_state.stores.sessions.session_log import EntryPage
 from redis_state.worker import (
     Archived,
@@ -270,7 +271,8 @@ class HttpTasks:
         if len(key) > LONGEST_KEY:
             raise InvalidField("idempotency_key", f"text of 1 to {LONGEST_KEY} signs is needed")
         await self._change(session_id, task_id, "retry", {}, key)
-        return await self._must(session_id, task_id)
+        with behind_a_write(self._caller.address):
+            return await self._must(session_id, task_id)
 
     async def rerun(
         self,

@@ -105,6 +105,7 @@ async def create_stream(call: ApiCall, path: str) -> Response:
             lifetime=lifetime,
             closed=is_closing(headers),
             origin=origin,
+            creator=call.principal.subject,
         )
         made.is_new = is_new
     known = about(stream)

@@ -11,12 +11,11 @@ from redis_state.errors import TokenResolved
 from redis_state.gateway.answers import already_resolved, answer, forbidden, not_found
 from redis_state.gateway.auth.principal import Principal, Right
 from redis_state.gateway.calls import ApiCall, Operation, Over
-from redis_state.gateway.cutting import cut_tokens
 from redis_state.gateway.documents import pause_document
 from redis_state.gateway.known_pauses import KnownPause, read_known
 from redis_state.gateway.requests.bodies import DecisionBody, DelegateBody, PausesQuery
 from redis_state.gateway.results import DecidedResult, DelegatedResult, PauseResult, PausesResult
-from redis_state.gateway.showing import shown_pause
+from redis_state.gateway.showing import shown_decision, shown_name, shown_pause
 from redis_state.worker import OpenPause
 from redis_state.worker.tasks.waitpoints.pause_pages import list_pause_page
 
@@ -68,11 +67,11 @@ async def read_pause(call: ApiCall) -> Response:
         "session_id": known.session_id,
         "task_id": known.task_id,
         "pause_id": known.pause_id,
-        "name": known.name,
+        "name": shown_name(call, known) or "",
         "tags": known.tags,
         "by": known.actor,
         "at": None if known.at is None else known.at.isoformat(),
-        "decision": cut_tokens(known.session_id, known.decision),
+        "decision": shown_decision(call, known, known.decision),
     }
     return answer(document)
 
@@ -101,7 +100,7 @@ async def decide(
         )
     except TokenResolved as error:
         # A value is the decider's own text: it may hold a token, as every other.
-        decision = cut_tokens(known.session_id, error.decision)
+        decision = shown_decision(call, known, error.decision)
         raise already_resolved(error.actor, error.at_ms, decision) from None
     task = None
     if state is not None and call.principal.may(Right.READ, known.session_id):
@@ -118,7 +117,7 @@ async def delegate_pause(call: ApiCall) -> Response:
     body, actor = call.given(DelegateBody), call.principal.subject
     known = await decidable_pause(call, call.path["pause"])
     if not known.is_open and known.actor is not None and known.at is not None:
-        decision = cut_tokens(known.session_id, known.decision)
+        decision = shown_decision(call, known, known.decision)
         raise already_resolved(known.actor, round(known.at.timestamp() * 1000), decision)
     await call.client.delegate(known.decides, body.to, actor=actor)
     return answer({"pause_id": known.pause_id, "by": actor, "to": body.to})

@@ -32,6 +32,7 @@ class StreamScripts(ScriptRunner):
         expires: int | None,
         closed: bool,
         about: bytes,
+        creator: bytes,
         origin: bytes,
         first: str,
         hold_ms: int,

@@ -42,6 +42,8 @@ _SLICE = 64
 # How often a process looks for what others have left; with nothing of its own to be moved.
 _IDLE_S, _IDLE_SYNC_S = 5.0, 30.0
 _CLOSE_S = 5.0
+# Traces that a process makes due at its end. While PostgreSQL is away there may be any number.
+_MOST_OWN = 10_000
 _DAY = timedelta(days=1)
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _COUNTED = ("events", "missed", "postponed", "refused")
@@ -60,9 +62,17 @@ class _Parts:
     saved: asyncio.Event = field(default_factory=asyncio.Event)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     # Traces of this loop that PostgreSQL may not have all events of, and when they had the last.
+    # The list in Redis has all of them: here are those that were saved to last.
     own: dict[str, float] = field(default_factory=dict[str, float])
     moving: asyncio.Task[None] | None = None
     until_loop_ends: AsyncGenerator[None] | None = None
+
+    def note_saved(self, trace_id: str) -> None:
+        """Note that a trace has something new; forget the oldest of too many."""
+        self.own.pop(trace_id, None)
+        self.own[trace_id] = asyncio.get_running_loop().time()
+        if len(self.own) > _MOST_OWN:
+            del self.own[next(iter(self.own))]
 
     async def aclose(self) -> None:
         if self.moving is not None:
@@ -309,8 +319,7 @@ class DurableEventStore(EventStore):
         listed = self._list.begin(trace_id, delay_ms=soon_ms)
         # The append may fail first; then nobody awaits this.
         unawaited(listed)
-        loop = asyncio.get_running_loop()
-        parts.own[trace_id] = loop.time()
+        parts.note_saved(trace_id)
 
         async def list_again() -> None:
             if sender.connections != connections:
@@ -326,7 +335,7 @@ class DurableEventStore(EventStore):
                 address=self._base.scripts.transport.address,
             )
         finally:
-            parts.own[trace_id] = loop.time()
+            parts.note_saved(trace_id)
             parts.saved.set()
         return appended.new
 

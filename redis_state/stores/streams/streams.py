@@ -75,13 +75,15 @@ class StreamStore:
         lifetime: StreamLifetime | None = None,
         closed: bool = False,
         origin: StreamOrigin | None = None,
+        creator: str | None = None,
     ) -> tuple[StreamView, bool]:
         """Create a stream, or return the one that was created alike; and whether it is new.
 
         ``data`` is its first row; of JSON, its messages may be none. A fork begins with what its
         origin has, which is copied: a crash leaves no half of it. Without a content type it has
-        its origin's, else bytes. Errors: StreamRefused if there is another one at the path;
-        StreamUnknown, StreamRefused, CursorGap, InvalidField for an origin that cannot be forked.
+        its origin's, else bytes. An erasure of the user ``creator`` erases it. Errors:
+        StreamRefused if there is another one at the path; StreamUnknown, StreamRefused, CursorGap,
+        InvalidField for an origin that cannot be forked.
         """
         check_path(path)
         lifetime = lifetime or StreamLifetime()
@@ -110,6 +112,7 @@ class StreamStore:
             expires=expires,
             closed=closed,
             about=codec.encode(about),
+            creator=b"" if creator is None else codec.encode([creator, path]),
             origin=b"" if resolved is None else codec.encode(resolved.document()),
             first="0-0" if resolved is None else resolved.first,
             hold_ms=0 if resolved is None else self._forks.hold_ms,
@@ -126,6 +129,7 @@ class StreamStore:
                 lifetime=lifetime,
                 closed=closed,
                 origin=origin,
+                creator=creator,
             )
         if not is_new:
             self._compare(stored, content_type, about, closed=closed, origin=origin)

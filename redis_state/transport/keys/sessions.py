@@ -111,8 +111,8 @@ class SessionLayout(KeyLayout):
 
     def stream(self, path: str) -> StreamKeys:
         """hash: id, state, type, life, expires, closed, closer, first, last, bytes, seq, origin,
-        forks, about, producers, ``p:<producer>``: a durable stream; ``:rows`` stream: its rows;
-        ``:live`` channel. What its creator named, else `streams_ttl` after a read or a write.
+        forks, about, creator, producers, ``p:<producer>``: a durable stream; ``:rows`` stream: its
+        rows; ``:live`` channel. What its creator named, else `streams_ttl` after a read or a write.
         """
         info = self._key("path", path, "stream")
         return StreamKeys(info, live_channel(info, self.database))

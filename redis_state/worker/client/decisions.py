@@ -151,9 +151,9 @@ class ClientDecisions(ABC):
         """Return a page of the open pauses of a session or of all, the oldest first. See `pauses`.
 
         ``after`` is the cursor of the page before, with the same filters: a pause that stays open
-        is neither skipped nor repeated. A page of all costs the page, however many are open. With
-        filters it may be short, or empty, and still have a cursor. That of a session reads all its
-        open pauses.
+        is neither skipped nor repeated. A page costs the page, however many are open. That of a
+        session also reads when each of its open pauses was opened. With filters a page may be
+        short, or empty, and still have a cursor.
 
         Errors: InvalidField, also for a cursor that is none, or of other filters.
         """

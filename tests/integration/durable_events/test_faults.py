@@ -26,6 +26,7 @@ from redis_state.errors import ArchiveUnavailable
 from redis_state.models import StoredEvent
 from redis_state.postgres.connection import cut
 from redis_state.primitives.signal import Row
+from redis_state.stores.durable_events import store as event_store
 from redis_state.stores.durable_events.store import DurableEventStore
 from redis_state.stores.durable_events.table import EventTable
 from redis_state.testing import eventually
@@ -475,3 +476,22 @@ async def test_a_refusal_after_a_lost_commit_does_not_say_that_nothing_was_writt
             found = beside.execute("SELECT count(*) FROM redis_state_events.events").fetchone()
             assert found == (2,)
         assert isinstance(caught.value, OutcomeUnknown)
+
+
+async def test_an_outage_of_postgresql_does_not_fill_the_memory_with_names_of_traces(
+    settings: Settings, own: OwnPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_store, "_MOST_OWN", 3)
+    async with RedisStateStore(chosen(settings, own, "delayed")) as store:
+        events = durable(store)
+        await events.prepare()
+        own.kill()
+        known: list[int] = []
+        for n in range(9):
+            await store.save_event(event(n, f"t{n}"))
+            known.append(len(events._of_this_loop().own))
+        assert max(known) == 3
+        await eventually(lambda: events.counts["postponed"], "PostgreSQL is found to be away")
+        own.start()
+        await moved(store)
+    assert sorted(rows_of(own, settings)) == [f"n{n}" for n in range(9)]

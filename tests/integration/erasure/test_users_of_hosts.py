@@ -8,11 +8,14 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
 from redis_state.erasure import Eraser
+from redis_state.errors import StreamUnknown
 from redis_state.memory.keys import MemoryKey
 from redis_state.models.artifacts import ArtifactScope
+from redis_state.models.streams import StreamOrigin
 from redis_state.worker import TaskClient
 from tests.support.erasure import nothing_is_left
 from tests.support.samples import task
+from tests.support.scripts.replies import ask
 
 pytestmark = [
     pytest.mark.worker,
@@ -77,3 +80,39 @@ async def test_a_session_that_the_scope_of_an_artifact_names_goes_too(
     assert (report.sessions, report.redis["tasks"], report.redis["artifacts"]) == (["s1"], 1, 2)
     assert report.kept["artifacts without a session"].startswith("1 artifacts name the user")
     assert sorted(str(ref.filename) for ref in await store.artifact_store.list()) == ["ann", "bob"]
+
+
+async def test_a_users_durable_streams_go_and_those_that_others_made_at_their_paths_stay(
+    store: RedisStateStore,
+) -> None:
+    """Whoever created a stream is known to it: the list of a creator may be older, or not there."""
+    streams, created = store.streams, store.streams.created_by("ann", most=9)
+    long = "x" * 500
+    for path in ("room", "of-ann", "of-nobody", "older", long):
+        assert await created.claim(path) is not None
+        await streams.create(path, creator=None if path == "of-nobody" else "ann")
+        await created.made(path)
+    await streams.create("unlisted", creator="ann")
+    # One that has forks stays as a mark: it has no content.
+    await streams.create("forked", creator="ann")
+    await streams.create("fork", origin=StreamOrigin("forked"), creator="bob")
+    await streams.delete("forked")
+    # Another caller deletes a stream, and makes one there.
+    await streams.delete("room")
+    await streams.create("room", data=b"of bob", creator="bob")
+    # An earlier version did not say in the stream who has created it.
+    await ask(store.base.scripts, "HDEL", store.base.keys.stream("older").info, "creator")
+    async with Eraser(store) as eraser:
+        counted = await eraser.forget_user("ann", dry_run=True)
+        assert (await streams.look("of-ann")).path == "of-ann"
+        report = await eraser.forget_user("ann")
+        again = await eraser.forget_user("ann", dry_run=True)
+    assert counted.redis == report.redis == {"durable streams": 4}
+    assert again.redis == {}
+    for path in ("of-ann", "older", "unlisted", long):
+        with pytest.raises(StreamUnknown):
+            await streams.look(path)
+    assert (await streams.read("room")).rows == (b"of bob",)
+    for path in ("of-nobody", "fork"):
+        assert (await streams.look(path)).path == path
+    assert not await store.transport.commands.exists(store.base.keys.streams_of("ann"))

@@ -10,9 +10,11 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
+from redis_state import RedisStateStore
 from redis_state.archive.working import WorkingArchivers
+from redis_state.gateway import GatewayLimits
 from tests.support.erasure import nothing_is_left
-from tests.support.http.gateway import Served, paused
+from tests.support.http.gateway import Served, gateway_of, paused
 
 pytestmark = pytest.mark.role("any", why="it reads the names of all keys")
 SESSION = "to-be-erased"
@@ -100,3 +102,21 @@ async def test_without_the_archives_address_an_erasure_is_a_conflict(served: Ser
         left = await http.post("/v1/users/forget", json=body | {"leave_unset": True})
         assert (left.json()["sessions"], left.json()["complete"]) == ([SESSION], True)
         assert "archive" in left.json()["kept"]
+
+
+async def test_a_users_durable_streams_go_also_of_a_gateway_that_does_not_count_them(
+    store: RedisStateStore,
+) -> None:
+    text = {"content-type": "text/plain"}
+    async with gateway_of(store, limits=GatewayLimits(kept_streams=None)) as served:
+        for subject in ("ann", "bob"):
+            async with served.caller(subject, "write:*") as http:
+                made = await http.put(f"/v1/stream/of/{subject}", headers=text, content="words")
+                assert made.status_code == 201
+        async with served.caller("root", "admin:*") as http:
+            answered = await http.post("/v1/users/forget", json={"user": "ann"})
+            assert answered.json()["redis"] == {"durable streams": 1}
+            left = [
+                (await http.get(f"/v1/stream/of/{name}")).status_code for name in ("ann", "bob")
+            ]
+    assert left == [404, 200]

@@ -60,3 +60,32 @@ async def test_what_is_hidden_of_updates_is_hidden_of_tasks_and_pauses(
         assert [each["payload"] for each in pauses["carl"]] == ["hidden"]
         assert [each["pause_id"] for each in pauses["bob"]] == [pause_id]
         assert any(SECRET in text for text in texts["carl"])
+
+
+async def test_the_value_of_a_decision_is_hidden_with_what_its_pause_asks(
+    store: RedisStateStore,
+) -> None:
+    async with gateway_of(store, handlers=["ask"], visible=visible) as served:
+        await served.client.submit("ask", session_id="s", task_id="t")
+        path = of_pause(await paused(served, "s", "t"))
+        scopes = ("read:session:s", "resolve:session:s")
+        async with (
+            served.caller("ann", *scopes) as ann,
+            served.caller("bob", *scopes) as bob,
+            served.caller("carl", *scopes) as carl,
+        ):
+            decided = await ann.post(f"{path}/decision", json={"approved": True, "value": SECRET})
+            assert decided.status_code == 200
+            found = [(await each.get(path)).json() for each in (ann, bob, carl)]
+            late = await bob.post(f"{path}/decision", json={"approved": False})
+            handed = await bob.post(f"{path}/delegate", json={"to": "carl"})
+    name = found[0]["name"]
+    assert name
+    assert [each["name"] for each in found] == [name, "", name]
+    assert [each["by"] for each in found] == ["ann"] * 3
+    decisions = [each["decision"] for each in found]
+    assert [each["approved"] for each in decisions] == [True] * 3
+    assert [each.get("value") for each in decisions] == [SECRET, None, SECRET]
+    for refused in (late, handed):
+        assert (refused.status_code, refused.json()["error"]["by"]) == (409, "ann")
+        assert SECRET not in refused.text

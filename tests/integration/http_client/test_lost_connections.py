@@ -44,6 +44,24 @@ def _losing_answers(over: OverHttp, times: int, *, holding: bytes) -> list[int]:
     return lost
 
 
+def _losing_what_follows(over: OverHttp, *, holding: bytes) -> list[int]:
+    """Let the proxy hand on an answer that holds a text, and lose all that come behind it."""
+    lost: list[int] = []
+    handed_on = False
+
+    def lose(data: bytes) -> bytes:
+        nonlocal handed_on
+        if handed_on:
+            lost.append(len(data))
+            over.proxy.cut()
+            return b""
+        handed_on = holding in data
+        return data
+
+    over.proxy.change(lose)
+    return lost
+
+
 def _update(number: int) -> StateUpdate:
     return StateUpdate(
         session_id="s",
@@ -114,6 +132,29 @@ async def test_changes_whose_answers_are_lost_happen_once(over: OverHttp) -> Non
     copy = await over.http.rerun("s", "c", new_session_id="copies")
     assert len(lost) == 1
     assert [task.task_id for task in (await over.direct.find(session_id="copies")).tasks] == [copy]
+
+
+async def test_a_change_is_not_denied_if_what_became_of_it_cannot_be_read(over: OverHttp) -> None:
+    pause_id = await _begun(over)
+    await over.direct.submit("fail", session_id="s", task_id="f")
+    await over.direct.wait("s", "f")
+    async with over.caller("root", *EVERYTHING, timeout_s=3) as http:
+        lost = _losing_what_follows(over, holding=b'"approved"')
+        with pytest.raises(errors.OutcomeUnknown, match="written, then"):
+            await http.approve(pause_id, "yes", idempotency_key="k")
+        assert lost
+        over.proxy.change(None)
+        assert await http.approve(pause_id, "yes", idempotency_key="k") is not None
+        assert (await http.result("s", "t"))["value"] == "yes"
+        lost = _losing_what_follows(over, holding=b'"status"')
+        with pytest.raises(errors.OutcomeUnknown, match="written, then"):
+            await http.retry("s", "f", idempotency_key="r")
+        assert lost
+        over.proxy.change(None)
+        assert (await http.retry("s", "f", idempotency_key="r")).task_id == "f"
+    view = await over.direct.inspect("s", "f")
+    assert view is not None
+    assert view.retries == 1
 
 
 async def test_what_may_not_be_repeated_ends_with_an_unknown_outcome(over: OverHttp) -> None:

@@ -91,6 +91,7 @@ async def make_stream(scripts: Scripts, keys: Keys, path: str = "s", **given: An
         "expires": None,
         "closed": False,
         "about": b'{"type":"application/octet-stream","ttl":null,"expires":null}',
+        "creator": b"",
         "origin": b"",
         "first": "0-0",
         "hold_ms": 0,

@@ -166,6 +166,24 @@ class PauseReading:
                 if pause is not None:
                     yield PlacedPause(list_place(int(each.token["opened"]), each.key), pause)
 
+    async def places(self) -> list[ListedPause]:
+        """Return the places of what is listed of a session, in any order.
+
+        Those that only wait for time have none. Those that are gone are taken off the list.
+        """
+        found: list[ListedPause] = []
+        async for keys in self._slices():
+            requested = [self._commands.hmget(key, "opened", "timer") for key in keys]
+            gone: list[str] = []
+            for key, answer in zip(keys, requested, strict=True):
+                opened, timer = await answer
+                if opened is None:
+                    gone.append(key)
+                elif timer is None:
+                    found.append(ListedPause(list_place(int(opened), key), key))
+            await self._remove(dict.fromkeys(gone))
+        return found
+
     async def all_of(self, listed: Sequence[ListedPause]) -> list[PlacedPause]:
         """Return the pauses of places, in their order."""
         found: dict[str, OpenPause | None] = {}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,7 +14,7 @@ from redis_state.errors import InvalidField
 from redis_state.store import RedisStateStore
 from redis_state.worker.tasks.views.cursors import read_cursor, write_cursor
 from redis_state.worker.tasks.waitpoints.open_pauses import OpenPause, PauseReading, PlacedPause
-from redis_state.worker.tasks.waitpoints.pause_list import PauseList, PausePlace
+from redis_state.worker.tasks.waitpoints.pause_list import ListedPause, PauseList, PausePlace
 
 LARGEST_PAGE = 1_000
 # So many pauses are looked at for a page, if few of them are to be listed.
@@ -43,8 +46,8 @@ async def list_pause_page(
 ) -> PausePage:
     """Return a page of the open pauses of sessions, or of all. A cursor is of one ``listing``.
 
-    Of all: it costs the page, and those that are left out, however many are open. Then it may be
-    short. Of sessions: all their open pauses are read. Errors: InvalidField.
+    It costs the page, and those that are left out, however many are open: then it may be short. Of
+    sessions it also reads when each of their open pauses was opened. Errors: InvalidField.
     """
     if limit > LARGEST_PAGE:
         raise InvalidField("limit", f"must be at most {LARGEST_PAGE}")
@@ -70,34 +73,58 @@ async def _page(
     opened_until: datetime | None,
 ) -> tuple[list[OpenPause], PausePlace | None]:
     found: list[OpenPause] = []
-    looked_at, more = 0, True
-    while more:
-        if sessions is None:
-            listed, more = await PauseList(store).after(after, limit + 1)
-            pauses = await PauseReading(store, None).all_of(listed)
-        else:
-            pauses, more = await _pauses_of(store, sessions, after), False
-        looked_at += limit + 1
-        for place, pause in pauses:
-            if pause is not None and opened_until is not None and pause.opened_at > opened_until:
-                return found, None
-            if pause is not None and wanted(pause):
-                if len(found) == limit:
-                    return found, after
-                found.append(pause)
-            after = place
-        if more and looked_at >= _MOST_READ:
-            return found, after
+    looked_at = 0
+    parts = (
+        _of_all(store, after, limit + 1)
+        if sessions is None
+        else _of_sessions(store, sessions, after, limit + 1)
+    )
+    async with aclosing(parts):
+        async for pauses, more in parts:
+            looked_at += limit + 1
+            for place, pause in pauses:
+                if pause is not None:
+                    if opened_until is not None and pause.opened_at > opened_until:
+                        return found, None
+                    if wanted(pause):
+                        if len(found) == limit:
+                            return found, after
+                        found.append(pause)
+                after = place
+            if more and looked_at >= _MOST_READ:
+                return found, after
     return found, None
 
 
-async def _pauses_of(
-    store: RedisStateStore, sessions: Sequence[str], after: PausePlace | None
-) -> list[PlacedPause]:
-    found = [
-        each
-        for session_id in dict.fromkeys(sessions)
-        async for each in PauseReading(store, session_id).read()
+async def _of_all(
+    store: RedisStateStore, after: PausePlace | None, size: int
+) -> AsyncGenerator[tuple[list[PlacedPause], bool], None]:
+    """Yield what is listed behind a place, in order, some at a time; and whether more follow."""
+    more = True
+    while more:
+        listed, more = await PauseList(store).after(after, size)
+        yield await PauseReading(store, None).all_of(listed), more
+        after = listed[-1].place if listed else after
+
+
+async def _of_sessions(
+    store: RedisStateStore, sessions: Sequence[str], after: PausePlace | None, size: int
+) -> AsyncGenerator[tuple[list[PlacedPause], bool], None]:
+    """Yield the same of sessions, whose lists are in no order: first the places of all are read."""
+    named = list(dict.fromkeys(sessions))
+    places = await asyncio.gather(*(PauseReading(store, each).places() for each in named))
+    behind = sorted(
+        (each, session_id)
+        for session_id, its in zip(named, places, strict=True)
+        for each in its
         if after is None or each.place > after
-    ]
-    return sorted(found, key=lambda each: each.place)
+    )
+    for start in range(0, len(behind), size):
+        by_session: defaultdict[str, list[ListedPause]] = defaultdict(list)
+        for each, session_id in behind[start : start + size]:
+            by_session[session_id].append(each)
+        read = await asyncio.gather(
+            *(PauseReading(store, session_id).all_of(its) for session_id, its in by_session.items())
+        )
+        pauses = sorted((each for some in read for each in some), key=lambda each: each.place)
+        yield pauses, start + size < len(behind)

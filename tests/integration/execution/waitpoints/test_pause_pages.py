@@ -14,7 +14,9 @@ from redis_state import RedisStateStore
 from redis_state.errors import InvalidField
 from redis_state.scripts import PauseListKeys
 from redis_state.testing import eventually
-from redis_state.worker import TaskClient, TaskContext
+from redis_state.worker import OpenPause, PausePage, TaskClient, TaskContext
+from redis_state.worker.tasks.waitpoints.pause_pages import list_pause_page
+from redis_state.worker.tasks.waitpoints.pause_tokens import token_member
 from tests.support.processes.pools import SESSION, client_of, pool
 from tests.support.scripts.keys import pause_list_keys
 from tests.support.scripts.replies import ask, clock_ms, fields
@@ -200,6 +202,66 @@ async def test_a_page_costs_the_page_however_many_are_open(
     print(f"commands and bytes of two pages at 102 and at {many + 2} pauses:", few, full)  # noqa: T201
     assert full[0] == few[0]
     assert abs(full[1] - few[1]) <= few[1] * 0.1
+
+
+async def test_a_page_of_sessions_reads_no_more_pauses_whole_than_it_has(
+    store: RedisStateStore,
+) -> None:
+    async with pool(store, {"opens": opens}) as served:
+        await opened(served, "c", session="other")
+        await opened(served, "a", "b")
+    scripts = store.base.scripts
+    index, keys = store.base.keys.tasks(SESSION), await copies(store, 2_100)
+    score = -(await clock_ms(scripts) + FAR_MS)
+    for key in keys:
+        await ask(scripts, "ZADD", index, score, token_member(key))
+
+    async def page(limit: int, after: str | None, *names: str) -> PausePage:
+        return await list_pause_page(
+            store,
+            ["other", SESSION, "none"],
+            listing=[*names],
+            limit=limit,
+            after=after,
+            wanted=lambda pause: not names or pause.name in names,
+        )
+
+    before = await whole_reads(store)
+    first = await page(25, None)
+    second = await page(25, first.cursor)
+    assert [len(each.pauses) for each in (first, second)] == [25, 25]
+    assert await whole_reads(store) - before <= 2 * 26
+    # All of them come once, in the order of their opening.
+    found: list[OpenPause] = []
+    cursor: str | None = None
+    while found == [] or cursor is not None:
+        part = await page(1_000, cursor)
+        found += part.pauses
+        cursor = part.cursor
+    times = [each.opened_at for each in found]
+    assert (len(found), times) == (2_103, sorted(times))
+    assert [each.session_id for each in found[-3:]] == ["other", SESSION, SESSION]
+    # Few among many come in short pages.
+    short = await page(20, None, "c")
+    assert (short.pauses, short.cursor is None) == ([], False)
+    while not short.pauses:
+        short = await page(20, short.cursor, "c")
+    assert [each.name for each in short.pauses] == ["c"]
+    # What is gone is listed no more.
+    await ask(scripts, "DEL", keys[0])
+    await page(1, None)
+    assert await ask(scripts, "ZSCORE", index, token_member(keys[0])) is None
+
+
+async def whole_reads(store: RedisStateStore) -> int:
+    """Count how many hashes were read whole."""
+    infos: list[bytes] = await ask_each(store.transport, "INFO", "commandstats")
+    return sum(
+        int(line.partition(b"calls=")[2].partition(b",")[0])
+        for info in infos
+        for line in info.splitlines()
+        if line.startswith(b"cmdstat_hgetall:")
+    )
 
 
 async def _cost(store: RedisStateStore, client: TaskClient) -> tuple[int, int]:
