@@ -1,10 +1,11 @@
--- Note that a blob was used, if it is still there.
+-- Note that a blob was used, if it is still there and the server takes writes.
 -- KEYS use      zset: id -> last use, in us
 -- ARGV blob_id  of the blob
 -- Returns
---   {'OK', touched}  1 if it was there
+--   {'OK', touched}  1 if it was there, and that was noted
 -- @include blob_used
+-- @include unless_refused
 
 if not redis.call('ZSCORE', use, blob_id) then return { 'OK', 0 } end
-blob_used(use, blob_id)
-return { 'OK', 1 }
+local touched = unless_refused(function() blob_used(use, blob_id) end, 'ZADD', use, 0, blob_id)
+return { 'OK', touched and 1 or 0 }

@@ -14,13 +14,14 @@
 -- @include stream_keep
 -- @include stream_named
 -- @include stream_rows
+-- @include unless_refused
 
 local stream = stream_named(info)
 if not stream then return { 'MISSING' } end
 if stream.state == 'deleted' then return { 'DENIED', stream.view } end
--- A user who may only read leaves it as it is.
-local may = not redis.acl_check_cmd or redis.acl_check_cmd('PEXPIRE', info, stream.life)
-if renew and may and stream.expires == '' then stream_keep(info, rows, stream.life, '') end
+if renew and stream.expires == '' then
+  unless_refused(function() stream_keep(info, rows, stream.life, '') end, 'PEXPIRE', info, stream.life)
+end
 local from = after == '' and stream.first or after == 'now' and stream.last or after
 local reason = stream_gap(rows, from, stream.first, stream.last)
 if reason then return { 'GAP', reason, stream.first } end

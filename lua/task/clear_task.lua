@@ -12,15 +12,16 @@
 -- @once
 -- @idempotent
 
--- A task that waits, or that never ran, may have none: what was said of it is not a later task's for that.
 local was = redis.call('HMGET', task, 'attempts', 'epoch', 'job')
+-- First: behind a removal a full server lets what follows pass too.
+local deleted = redis.call('DEL', task)
+redis.call('DEL', journal, children)
+redis.call('ZREM', tasks, task_id)
+-- A task that waits, or that never ran, may have none: what was said of it is not a later task's for that.
 if was[2] then redis.call('HSETNX', lease, 'epoch', was[2]) end
 if redis.call('HEXISTS', lease, 'epoch') == 1 or was[3] or tonumber(was[1] or 0) > 0 then
   redis.call('HINCRBY', lease, 'epoch', 1)
   redis.call('HDEL', lease, 'owner', 'claim')
   redis.call('PEXPIRE', lease, lease_ms)
 end
-local deleted = redis.call('DEL', task)
-redis.call('DEL', journal, children)
-redis.call('ZREM', tasks, task_id)
 return keep_reply({ 'OK', deleted })

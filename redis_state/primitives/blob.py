@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from redis_state.errors import BackendUnavailable, InvalidField, LostRace, OutcomeUnknown
+from redis_state.futures import unawaited
 from redis_state.primitives.record import new_write_id
 from redis_state.scripts import ReplyCode, Scripts
 from redis_state.transport.commands import Commands
@@ -184,7 +185,8 @@ class Blobs:
     async def read(self, blob_id: str) -> AsyncGenerator[bytes, None]:
         """Yield a blob's bytes in chunks; nothing if it does not exist.
 
-        Record the use. Errors: LostRace if the blob is evicted, deleted or expires meanwhile.
+        Record the use, if the server takes writes. Errors: LostRace if the blob is evicted, deleted
+        or expires meanwhile.
         """
         key = self._keys.blob(blob_id)
         commands = self._scripts.transport.commands
@@ -192,7 +194,8 @@ class Blobs:
         if chunks is None:
             return
         if self._quota.strategy == "lru":
-            await self._scripts.touch_blob(self._keys, blob_id=blob_id)
+            # Nobody waits for it: a reader does not wait for replicas.
+            unawaited(self._scripts.begin_touch_blob(self._keys, blob_id=blob_id))
         gone = LostRace(f"{key}: the blob went away while it was read")
         async for chunk in read_chunks(commands, key, range(int(chunks)), missing=gone):
             yield chunk

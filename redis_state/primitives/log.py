@@ -166,7 +166,7 @@ class Log:
 
         Fewer if they have 1 MB. With ``look`` it first asks whether there is anything new: cheaper
         if, as in most polls, there is not. Errors: CursorGap when rows after the cursor are gone,
-        or it is not of this log; InvalidField for a count below 1.
+        or it is none of this log; InvalidField for a count below 1, or a cursor that is not text.
         """
         if count < 1:
             raise InvalidField("count", "must be at least 1")
@@ -312,7 +312,12 @@ class Log:
         return "0-0" if head is None else head.partition(b" ")[0].decode()
 
     def _position(self, cursor: str) -> tuple[int, int]:
-        """Read a cursor's number and time. One that names no log is taken for one of this."""
+        """Read a cursor's number and time. One that names no log is taken for one of this.
+
+        Errors: InvalidField when it is not text.
+        """
+        if not isinstance(cursor, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidField("after", f"text is needed, not {type(cursor).__name__}")
         found = _CURSOR.fullmatch(cursor)
         if found is None or found.group(3) not in (None, self.name):
             return _NOWHERE, 0
@@ -357,8 +362,8 @@ class Log:
         log. Close it (``aclose()``, or ``contextlib.aclosing``) when done.
 
         Errors: CursorGap instead of a silent skip; BackendUnavailable if the server is unreachable
-        for ``reconnect_timeout_s``, or at once if waiting cannot help; InvalidField for an invalid
-        cursor, or less patience than a millisecond.
+        for ``reconnect_timeout_s``, or at once if waiting cannot help; InvalidField for a cursor
+        that is not text, or less patience than a millisecond.
         """
         return self.follow_as(
             _itself, after=after, topic=topic, reconnect_timeout_s=reconnect_timeout_s

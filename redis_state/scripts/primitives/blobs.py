@@ -71,6 +71,10 @@ class BlobScripts(ScriptRunner):
         """OK recorded."""
 
     @script
+    def begin_touch_blob(self, keys: BlobKeys, *, blob_id: str) -> asyncio.Future[Any]:
+        """Queue `touch_blob` at once, before whatever the caller sends next."""
+
+    @script
     def list_blobs(self, keys: BlobKeys) -> PendingReply:
         """OK ids."""
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel
 
-from redis_state.errors import CorruptState, InvalidField, PayloadUnreadable
+from redis_state.errors import CorruptState, InvalidField, PayloadUnreadable, StoreFull
 from redis_state.models import TaskContextSnapshot, TaskState, TaskStatus, TaskType
 from redis_state.primitives.record import Place, Stored, new_write_id
 from redis_state.primitives.watchlist import WatchList
@@ -259,7 +259,9 @@ class TaskStore:
         )
         if ours:
             watch = WatchList(self._base.scripts, self._base.keys)
-            await watch.put(watch_entry(session_id, task_id), delay_ms=0, sooner=True)
+            # A full server may be cleared: then the index forgets the task when its time is up.
+            with suppress(StoreFull):
+                await watch.put(watch_entry(session_id, task_id), delay_ms=0, sooner=True)
 
     async def clear_lines(self, session_id: str) -> None:
         """Delete which tasks run in turn, and which gather items. They are gone by then."""

@@ -257,7 +257,10 @@ class ClusterSender(CallSender):
                 self._send(detour, probe, self._owners[detour.slot])
             return
         if redirect.code == "MOVED" and redirect.endpoint is not None:
-            self._give(detour.slot, self._node(redirect.endpoint))
+            node = self._node(redirect.endpoint)
+            if self._give(detour.slot, node) is not node:
+                # The next map will not show it as a change.
+                self.on_slots({detour.slot})
         if redirect.code != "TRYAGAIN":
             self.in_trouble()
         if wait_s:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError, ResponseError
 
-from redis_state.errors import BackendUnavailable, NoConnection
+from redis_state.errors import BackendUnavailable, ConfigError, NoConnection
 from redis_state.transport.connections.address import Address, Endpoint
 from redis_state.transport.connections.login import connect_and_log_in
 from redis_state.transport.wire.reply_errors import connect_error
@@ -90,7 +90,10 @@ async def read_slot_map(
 
 
 async def _ask(address: Address, node: Endpoint, timeout_s: float) -> SlotMap | NoConnection:
-    connection = address.server(node).connection(connect_timeout_s=timeout_s)
+    try:
+        connection = address.server(node).connection(connect_timeout_s=timeout_s)
+    except ConfigError as error:
+        return BackendUnavailable(str(address.server(node)), str(error), final=True)
     try:
         async with asyncio.timeout(timeout_s):
             await connect_and_log_in(connection)

@@ -64,6 +64,8 @@ class Login:
         self._limit_s = limit_s * _ANSWER_PART
         self._known: Credentials | None = None
         self._due_at = 0.0
+        # When it may be called again for what a server refuses.
+        self._again_at = 0.0
         self._asking: asyncio.Task[Credentials] | None = None
         # Calls of the provider that were given up, and have not ended yet.
         self._stuck: set[asyncio.Task[Any]] = set()
@@ -80,10 +82,17 @@ class Login:
             self._asking.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._asking)
 
-    def reject(self, credentials: Credentials) -> None:
-        """Ask the provider before they are used again: a server has refused them."""
-        if self._known is credentials:
-            self._due_at = 0.0
+    def reject(self, credentials: Credentials) -> bool:
+        """Ask the provider before they are used again: a server has refused them.
+
+        At once, and then once a second: it may cost something, or have a quota. Return whether
+        others may be had now.
+        """
+        now = monotonic()
+        at = max(now, self._again_at)
+        if self._known is credentials and at < self._due_at:
+            self._due_at, self._again_at = at, at + _AGAIN_S
+        return self._known is not credentials or self._due_at <= now
 
     def for_redis_py(self, user: str | None = None) -> LoginProvider:
         """Return what redis-py asks before it logs in. ``user`` is the URL's."""
@@ -111,7 +120,8 @@ class Login:
                 except BackendError as error:
                     # The provider may have been quicker than the server, or slower.
                     log.warning("the login stays as it is: %s", type(error).__name__)
-                    self.reject(fresh)
+                    if not self.reject(fresh):
+                        break
                 except Exception as error:  # noqa: BLE001 - the next one may do
                     log.warning("the login stays as it is: %s", type(error).__name__)
                     self.reject(fresh)
@@ -221,7 +231,8 @@ async def connect_and_log_in(connection: Any) -> None:
         provider = provider_in(connection)
         if provider is None or provider.used is None or not _is_refused(error):
             raise
-        provider.login.reject(provider.used)
+        if not provider.login.reject(provider.used):
+            raise
         await connection.connect()
 
 

@@ -41,6 +41,9 @@ PROBE: Form = (None, 0, 0, -2)
 # is being made: with all of 64 callers in one write each side would wait for the other.
 BATCH_COMMANDS = 24
 BATCH_BYTES = 1 << 18
+# What is larger may still be on its way when others are given up. A chunk of 256 KB, with what is
+# written around it, is not: its call is repeated in time.
+LARGE_BYTES = BATCH_BYTES + (1 << 14)
 # What is larger has a command of its own: it gains nothing, and the others would wait for it.
 SHARED_ARGUMENTS = 100
 SHARED_BYTES = 1 << 13
@@ -167,7 +170,7 @@ class Call(EagerFuture):
 
         What may not be repeated does; what is large may still be on its way to the server.
         """
-        small = len(self.arguments) <= BATCH_BYTES
+        small = len(self.arguments) <= LARGE_BYTES
         return not (self.done() or (self.repeatable and small))
 
 

@@ -171,6 +171,9 @@ async def test_a_watcher_reads_and_follows_and_changes_nothing(own_url: str, adm
         assert await watcher.list_tasks("session") == []
         await store.streams.create("stream", data=b"row")
         assert (await watcher.streams.read("stream")).rows == (b"row",)
+        artifact = await store.artifact_store.put_text("text")
+        assert await watcher.artifact_store.get(artifact.id) == b"text"
+        await watcher.drain()
         assert await refused(admin) == []
         with pytest.raises(CommandRefused, match="not permitted"):
             await watcher.save_update(make_update("third"))

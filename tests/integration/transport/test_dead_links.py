@@ -10,13 +10,16 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 
 import pytest
+from pydantic import SecretStr
 
+from redis_state import RedisStateStore
 from redis_state.embedded.server import EmbeddedServer, start_embedded
 from redis_state.errors import BackendUnavailable, OutcomeUnknown
+from redis_state.primitives.blob import CHUNK_BYTES
 from redis_state.settings import Settings
 from redis_state.testing import eventually
 from tests.integration.transport.test_subscriber import heard, subscriber_to
-from tests.support.servers.faults import Proxy, own_binary, sender_to
+from tests.support.servers.faults import Proxy, own_binary, reached, sender_to
 from tests.support.timing import spending
 
 # What a busy machine may add.
@@ -120,6 +123,21 @@ async def test_what_is_large_is_given_its_whole_time(own_server: EmbeddedServer)
             await asyncio.wait({call}, timeout=1.2)
         assert await call == large
         assert sender.connections == 1
+
+
+async def test_a_chunk_of_an_artifact_is_repeated_before_its_deadline(
+    proxy: Proxy, settings: Settings
+) -> None:
+    changed = {"url": SecretStr(proxy.url), "call_timeout_s": 2.4}
+    async with RedisStateStore(settings.model_copy(update=changed)) as far:
+        await reached(far)
+        connections = far.transport.sender.connections
+        assert proxy.half_open()
+        data = bytes(2 * CHUNK_BYTES)
+        artifact = await far.artifact_store.put_bytes(data)
+        assert proxy.swallowed
+        assert far.transport.sender.connections == connections + 1
+        assert await far.artifact_store.get(artifact.id) == data
 
 
 @pytest.mark.role("any", why="it sends ECHO")

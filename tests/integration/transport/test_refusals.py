@@ -328,8 +328,16 @@ async def test_a_missing_right_names_the_command_that_was_refused(own_url: str) 
 
 
 @pytest.mark.parametrize("form", ["PKCS8", "TraditionalOpenSSL"])
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("rediss://{}/0", ConfigError),
+        ("rediss+sentinel://{}/name/0", ConfigError),
+        ("rediss+cluster://{}", BackendUnavailable),
+    ],
+)
 async def test_a_key_that_needs_a_password_is_refused_and_nobody_is_asked_for_it(
-    tmp_path: Path, unused_tcp_port: int, form: str
+    tmp_path: Path, unused_tcp_port: int, form: str, place: str, kind: type[Exception]
 ) -> None:
     cert, key = certificate(tmp_path, "IP:127.0.0.1")
     secret: Any = serialization.load_pem_private_key(key.read_bytes(), None)
@@ -340,7 +348,7 @@ async def test_a_key_that_needs_a_password_is_refused_and_nobody_is_asked_for_it
             serialization.BestAvailableEncryption(b"secret"),
         )
     )
-    url = f"rediss://127.0.0.1:{unused_tcp_port}/0?ssl_certfile={cert}&ssl_keyfile={key}"
+    url = f"{place}?ssl_certfile={cert}&ssl_keyfile={key}".format(f"127.0.0.1:{unused_tcp_port}")
     async with RedisStateStore.from_url(url) as opened:
-        with pytest.raises(ConfigError, match="ssl_keyfile: its key is encrypted"):
+        with pytest.raises(kind, match="ssl_keyfile: its key is encrypted"):
             await opened.list_tasks("s")

@@ -392,3 +392,18 @@ def lines_of(run: Callable[[], None]) -> int:
     finally:
         sys.settrace(before)
     return lines
+
+
+async def test_who_follows_a_slot_hears_of_the_node_that_a_call_was_sent_on_to(
+    cluster: Cluster,
+) -> None:
+    async with sender_of(cluster) as sender:
+        await sender.send("SET", KEY, 1, "PX", 60_000, repeatable=True)
+        changed: list[set[int]] = []
+        sender.on_slots = changed.append
+        source, target = await begin_move(cluster)
+        await cluster.move_keys(SLOT, source, target)
+        await cluster.end_move(SLOT, target)
+        assert await sender.send("GET", KEY, repeatable=True) == b"1"
+        assert await refusals(cluster, source, "MOVED")
+        assert {SLOT} in changed

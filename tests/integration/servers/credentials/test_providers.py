@@ -17,6 +17,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.errors import BackendUnavailable, ConfigError
 from redis_state.settings import Credentials, make_settings
 from redis_state.testing import eventually
+from redis_state.transport.connections import login
 from tests.support.samples import update as make_update
 from tests.support.servers.credentials import (
     USER,
@@ -24,6 +25,7 @@ from tests.support.servers.credentials import (
     rotating_server,
     settings_of,
 )
+from tests.support.servers.faults import sender_to
 from tests.support.timing import LONG_S
 
 
@@ -113,6 +115,28 @@ async def test_a_refused_password_is_asked_for_again_until_the_deadline() -> Non
             with pytest.raises(BackendUnavailable, match="password is refused") as refused:
                 await store.save_update(make_update("u2"))
             assert vault.password not in str(refused.value)
+
+
+@pytest.mark.server
+async def test_a_provider_is_not_called_for_each_connection_that_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(login, "_AGAIN_S", LONG_S)
+    async with rotating_server() as (url, _), sender_to(url) as admin:
+        vault = Vault(valid_s=LONG_S)  # of no server
+        vault.made = 7
+        patient = {"call_timeout_s": LONG_S, "connect_timeout_s": LONG_S}
+
+        async def is_refused_often() -> bool:
+            stated: bytes = await admin.send("INFO", "errorstats", repeatable=True)
+            found = stated.partition(b"errorstat_WRONGPASS:count=")[2].split()
+            return bool(found) and int(found[0]) > 5
+
+        async with RedisStateStore(settings_of(url, vault, **patient)) as store:
+            waiting = asyncio.ensure_future(store.load_memory_state("k"))
+            await eventually(is_refused_often, "it is tried again and again")
+            assert vault.given == 2
+            waiting.cancel()
 
 
 async def nothing() -> Any:

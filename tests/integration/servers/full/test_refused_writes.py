@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from redis_state import RedisStateStore
-from redis_state.errors import StoreFull
+from redis_state.errors import BackendUnavailable, OutcomeUnknown, StoreFull
 from redis_state.settings import make_settings
 from redis_state.testing import eventually
 from tests.support.samples import update as make_update
@@ -17,12 +17,28 @@ from tests.support.servers.faults import run_server, sender_to, short_directory
 from tests.support.timing import LONG_S
 
 
+async def keep_what_is_used(store: RedisStateStore) -> None:
+    """Keep what counts as used when it is read, or lives on."""
+    await store.artifact_store.put_text("text")
+    await store.streams.create("stream", data=b"row")
+
+
+async def read_what_is_used(store: RedisStateStore) -> None:
+    """Read it, on the connection that the store has."""
+    connections = store.transport.sender.connections
+    (artifact,) = await store.artifact_store.list()
+    assert await store.artifact_store.get(artifact.id) == b"text"
+    assert (await store.streams.read("stream")).rows == (b"row",)
+    assert store.transport.sender.connections == connections
+
+
 @asynccontextmanager
 async def without_a_disk() -> AsyncGenerator[str]:
-    """Run a server that cannot save, and so takes no writes; it has k."""
+    """Run a server that cannot save, and so takes no writes; it has k, an artifact, a stream."""
     with short_directory() as directory, run_server(directory, "--save", "3600 1") as url:
         async with RedisStateStore(make_settings(url)) as before, sender_to(url) as admin:
             await before.save_memory_state("k", {"n": 1})
+            await keep_what_is_used(before)
             # A folder stands where its file would.
             (directory / "dump.rdb" / "x").mkdir(parents=True)
             await admin.send("BGSAVE", repeatable=True)
@@ -83,3 +99,36 @@ async def test_a_replicated_store_keeps_its_connection_to_a_server_that_refuses_
                 with pytest.raises(StoreFull, match="MISCONF"):
                     await store.save_update(make_update(f"u{number}"))
             assert store.transport.sender.connections == 1
+
+
+@pytest.mark.server
+async def test_what_is_used_is_read_while_a_server_cannot_save() -> None:
+    async with without_a_disk() as url, RedisStateStore(make_settings(url)) as store:
+        with pytest.raises(StoreFull, match="MISCONF"):
+            await store.save_memory_state("k", {})
+        await read_what_is_used(store)
+
+
+@pytest.mark.server
+async def test_what_is_used_is_read_while_a_server_has_too_few_replicas() -> None:
+    with short_directory() as directory, run_server(directory) as url:
+        async with RedisStateStore(make_settings(url)) as store, sender_to(url) as admin:
+            await keep_what_is_used(store)
+            await admin.send("CONFIG", "SET", "min-replicas-to-write", 1, repeatable=True)
+            with pytest.raises(BackendUnavailable, match="NOREPLICAS"):
+                await admin.send("SET", "k", 1, "PX", 1, repeatable=True, timeout_s=0.5)
+            await read_what_is_used(store)
+
+
+@pytest.mark.server
+async def test_a_reader_of_an_artifact_does_not_wait_for_replicas() -> None:
+    with short_directory() as directory, run_server(directory) as url:
+        replicated = make_settings(url, guarantee="replicated", call_timeout_s=2.0)
+        async with (
+            RedisStateStore(make_settings(url)) as store,
+            RedisStateStore(replicated) as reader,
+        ):
+            artifact = await store.artifact_store.put_text("text")
+            with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
+                await reader.save_memory_state("k", {})
+            assert await reader.artifact_store.get(artifact.id) == b"text"

@@ -10,6 +10,7 @@ import pytest
 from redis_state import RedisStateStore, StoreFull
 from redis_state.embedded.server import start_embedded
 from redis_state.models import Trajectory
+from redis_state.stores.base import ms
 from redis_state.testing import eventually
 from tests.support.samples import (
     admin,
@@ -94,6 +95,23 @@ async def test_a_full_server_refuses_writes_serves_reads_and_recovers(
     assert await full.load_planner_state("before") == {"n": "before"}
 
 
+async def test_a_full_server_gives_what_counts_as_used_when_it_is_read(
+    full: RedisStateStore,
+) -> None:
+    owner = dict.fromkeys(("tenant_id", "user_id", "session_id", "task_id", "trace_id"), "x")
+    kv = full.kv.bind(owner)
+    await admin(full, "CONFIG", "SET", "maxmemory", 0)
+    artifact = await full.artifact_store.put_text("text")
+    await kv.set("large", "x" * 10_000)
+    await full.streams.create("stream", data=b"row")
+    await admin(full, "CONFIG", "SET", "maxmemory", 1)
+    with pytest.raises(StoreFull):
+        await full.artifact_store.put_text("another")
+    assert await full.artifact_store.get(artifact.id) == b"text"
+    assert await kv.get("large") == "x" * 10_000
+    assert (await full.streams.read("stream")).rows == (b"row",)
+
+
 async def test_a_row_that_cannot_be_kept_aside_for_want_of_room_is_still_left_out(
     full: RedisStateStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -104,6 +122,24 @@ async def test_a_row_that_cannot_be_kept_aside_for_want_of_room_is_still_left_ou
     assert await full.unreadable(memory_key="key") == []
     assert "could not be kept aside" in caplog.text
     assert (await full.health()).unreadable_rows == 1
+
+
+async def test_a_full_server_can_be_cleared_of_what_workers_run(full: RedisStateStore) -> None:
+    """Their leases are fenced, and the steering of their tasks is held."""
+    await admin(full, "CONFIG", "SET", "maxmemory", 0)
+    key = full.tasks.keys("session", "before").task
+    await admin(full, "HSET", key, "job", "{}", "attempts", 1)
+    await full.save_steering(steering("held", task_id="before"))
+    left_ms = await admin(full, "PTTL", full.steering.keys("session").rows)
+    assert left_ms > 1.5 * ms(full.settings.steering_ttl)
+    await admin(full, "CONFIG", "SET", "maxmemory", 1)
+    with pytest.raises(StoreFull):
+        await full.save_update(update("after"))
+    await full.clear_session("session")
+    assert await full.list_tasks("session") == []
+    assert await full.list_steering("session") == []
+    lease = full.tasks.keys("session", "before").lease
+    assert await admin(full, "HGET", lease, "epoch")
 
 
 async def test_a_full_server_can_be_cleared(full: RedisStateStore) -> None:
