@@ -284,7 +284,7 @@ async def test_what_may_not_be_judged_yet_is_looked_at_by_the_next_sweep_and_not
     async with server_on(settings, url=proxy.url, lease_s=LEASE_S) as far:
         await save(far, task())
         monkeypatch.setattr(ownership, "_SWEEP_MS", 600_000)
-        async with server_on(settings, lease_s=60) as near:
+        async with server_on(settings, lease_s=600) as near:
             proxy.refuse()
             proxy.cut()
             ref = near.ref("t", ME)
@@ -298,7 +298,7 @@ async def test_what_may_not_be_judged_yet_is_looked_at_by_the_next_sweep_and_not
                     await ask(scripts, "ZSCORE", keys.a2a_watch(n), f"{ref.scope}|t")
                     for n in range(WATCH_SHARDS)
                 ]
-                return any(score and float(score) >= begun_ms + 20_000 for score in scores)
+                return any(score and float(score) >= begun_ms + 200_000 for score in scores)
 
             await eventually(put_off, "the orphan is looked at in a third of a lease")
             assert (await found(near)).state == str(int(WORKING))

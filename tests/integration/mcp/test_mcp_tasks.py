@@ -314,7 +314,8 @@ async def test_a_tool_that_asks_a_client_without_tasks_ends_its_call(
 ) -> None:
     async with served(store) as server, Client(server, mode=mode) as client:
         with pytest.raises(MCPError, match="'ask_twice' asks its client") as found:
-            await client.call_tool("ask_twice", {})
+            async with asyncio.timeout(30):
+                await client.call_tool("ask_twice", {})
         assert found.value.error.code == -32021
         async with TaskClient(store) as tasks:
             # Not left to wait for an answer.
