@@ -12,6 +12,7 @@ one that does not exist.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,9 +31,12 @@ from mcp_types import (
     HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
     CallToolRequestParams,
     CallToolResult,
+    ClientCapabilities,
     ErrorData,
+    MissingRequiredClientCapabilityErrorData,
     RequestParams,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -40,6 +44,7 @@ from pydantic import ValidationError
 
 from redis_state import limits
 from redis_state.errors import (
+    BackendError,
     InvalidDecision,
     InvalidField,
     InvalidTransition,
@@ -101,7 +106,7 @@ class RedisTasks(Extension):
 
     The workers have the handlers of the same tools: see `mcp_handlers`. A client that has declared
     the extension gets a task. Any other waits for the result in its call, and the tool runs on a
-    worker all the same. Any replica answers for any task.
+    worker all the same; a tool that asks its client fails. Any replica answers for any task.
 
     ``principal`` says who calls; by default the user of the SDK's authentication, and the same for
     all without one. Then who knows a task's id, 128 random bits, has the task. Clients
@@ -161,11 +166,15 @@ class RedisTasks(Extension):
         token = _CALL.set(call)
         try:
             result = await call_next(ctx)
+            if call.created is None or not call.as_task:
+                return result
+            state = await self._needed(call.created, call.owner)
+        except BaseException:
+            if call.created is not None and call.as_task:
+                await self._give_up(call.owner, call.created)
+            raise
         finally:
             _CALL.reset(token)
-        if call.created is None or not call.as_task:
-            return result
-        state = await self._needed(call.created, call.owner)
         return {**self._task(state, "working"), "resultType": "task"}
 
     def _binding(self, tool: DurableTool) -> ToolBinding:
@@ -205,16 +214,40 @@ class RedisTasks(Extension):
             if call.as_task:
                 # Replaced by the task. An error is what the SDK does not check against the schema.
                 return CallToolResult(content=[], is_error=True)
-            state = await self.client.wait(session_id, task_id)
+            state = await self._ended(tool, session_id, task_id)
         except BaseException:
-            # Nobody has its id. What has ended the call is not replaced by an error of this.
-            with anyio.move_on_after(_CANCEL_S, shield=True), suppress(RedisStateError):
-                await self.client.cancel(session_id, task_id, reason=_GONE, hard=self._hard)
+            await self._give_up(call.owner, task_id)
             raise
         _need_readable(state)
         if state.status is TaskStatus.COMPLETE:
             return CallToolResult.model_validate(state.result)
         raise MCPError.from_error_data(_error_of(state))
+
+    async def _give_up(self, owner: str, task_id: str) -> None:
+        """Cancel a task whose id nobody has. What ended its call is not replaced by an error."""
+        session_id = session_of(owner, task_id)
+        with anyio.move_on_after(_CANCEL_S, shield=True), suppress(RedisStateError):
+            await self.client.cancel(session_id, task_id, reason=_GONE, hard=self._hard)
+
+    async def _ended(self, tool: DurableTool, session_id: str, task_id: str) -> TaskState:
+        """Wait for a task's end. Errors: MCPError once it asks a client that cannot be asked."""
+        waiting = asyncio.ensure_future(self.client.wait(session_id, task_id))
+        try:
+            while not waiting.done():
+                await asyncio.wait({waiting}, timeout=self._poll_ms / 1000)
+                if not waiting.done() and await self._asks(session_id, task_id):
+                    raise MCPError.from_error_data(_unasked(tool))
+            return waiting.result()
+        finally:
+            waiting.cancel()
+            await asyncio.wait({waiting})
+
+    async def _asks(self, session_id: str, task_id: str) -> bool:
+        with suppress(BackendError):
+            state = await self.client.get(session_id, task_id)
+            if state is not None and state.status is TaskStatus.PAUSED:
+                return bool(await self._open(state))
+        return False
 
     async def _get(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
         state = await self._task_of(ctx, params)
@@ -332,6 +365,17 @@ def _need_readable(state: TaskState) -> None:
     """Refuse a task whose end this server cannot read. Errors: MCPError."""
     if state.status is not TaskStatus.CANCELLED and unreadable_of(state):
         raise MCPError(INTERNAL_ERROR, _UNREADABLE)
+
+
+def _unasked(tool: DurableTool) -> ErrorData:
+    """Say what a client lacks for a tool that asks it: nobody else may answer."""
+    needed = ClientCapabilities(extensions={TASKS: {}})
+    data = MissingRequiredClientCapabilityErrorData(required_capabilities=needed)
+    return ErrorData(
+        code=MISSING_REQUIRED_CLIENT_CAPABILITY,
+        message=f"Tool {tool.name!r} asks its client, which did not declare {TASKS!r}",
+        data=data.model_dump(by_alias=True, mode="json", exclude_none=True),
+    )
 
 
 def _error_of(state: TaskState) -> ErrorData:

@@ -31,7 +31,7 @@ from redis_state.integrations.penguiflow.adapter.private_names import (
 from redis_state.integrations.penguiflow.state import PenguiflowStateStore
 from redis_state.integrations.penguiflow.tasks import built, job_store, make_store, running
 from redis_state.store import RedisStateStore
-from redis_state.worker import Handler, TaskCancelled, TaskContext
+from redis_state.worker import Handler, TaskCancelled, TaskContext, TaskHandedBack
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class KeptFlow:
         async with self._lent(ctx.store) as live:
             try:
                 result = await live.run(ctx, self._message(ctx))
-            except (TaskCancelled, LeaseLost):
+            except (TaskCancelled, TaskHandedBack, LeaseLost):
                 raise
             except asyncio.CancelledError:
                 # Out of time, unless the task was cancelled.
@@ -218,7 +218,7 @@ class Live:
     async def run(self, ctx: TaskContext, message: Message) -> Any:
         """Send a message through the flow as a task's; return the payload of what comes out.
 
-        Errors: FlowFailed, TaskCancelled, LeaseLost; InvalidField if the trace runs here already.
+        Errors: FlowFailed, TaskCancelled, LeaseLost; those of `running`.
         """
         await ctx.checkpoint()
         with running(ctx) as trace_id:

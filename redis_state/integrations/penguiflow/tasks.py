@@ -20,7 +20,7 @@ from redis_state.errors.groups import found_in
 from redis_state.integrations.penguiflow.state import TYPES, PenguiflowStateStore
 from redis_state.serialization import codec
 from redis_state.settings import Settings
-from redis_state.worker import TaskContext
+from redis_state.worker import TaskContext, TaskHandedBack
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
@@ -95,10 +95,15 @@ def once(tool: F) -> F:
 def running(ctx: TaskContext) -> Generator[str]:
     """Make `task_of` find a task by its trace for the length of the block.
 
-    Errors: InvalidField if a task of this process has that trace already.
+    Errors: InvalidField if another task of this process has that trace already; TaskHandedBack if
+    an earlier run of this task has not ended here.
     """
     trace_id = trace_of(ctx)
-    if trace_id in _RUNNING:
+    other = _RUNNING.get(trace_id)
+    if other is not None:
+        if _name_of(other) == _name_of(ctx):
+            # It lost its lease, or ran out of time, and does not stop. Its tools ask for the trace.
+            raise TaskHandedBack("an earlier run of this task has not ended in this worker")
         raise InvalidField("trace_id", "another task with it runs here: give each its own")
     _RUNNING[trace_id] = ctx
     try:
@@ -135,6 +140,10 @@ async def built(made: T | Awaitable[T]) -> T:
     if isawaitable(made):
         return await cast("Awaitable[T]", made)
     return made
+
+
+def _name_of(ctx: TaskContext) -> tuple[str, str]:
+    return ctx.task.session_id, ctx.task.task_id
 
 
 def _trace_in(where: Any) -> str | None:

@@ -439,7 +439,8 @@ class A2AOwner:
         if found is None or found.phase in _LAST:
             return Fate.OUT
         if found.phase is Phase.OPEN and found.owner:
-            return max(found.left_ms, 0) + _GRAIN_MS
+            # One that may not be judged yet is looked at as often as a sweep begins.
+            return found.left_ms + _GRAIN_MS if found.left_ms > 0 else self._pause_ms
         # Nobody works on it. Whoever begins to puts it on the list before.
         return _PARKED_MS
 

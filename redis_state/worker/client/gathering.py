@@ -9,6 +9,7 @@ from redis_state import limits
 from redis_state.models import TaskState, TaskStatus, TaskType
 from redis_state.models.attributes import Attributes, check_attributes
 from redis_state.models.tasks import new_id
+from redis_state.primitives.listed import behind_a_write
 from redis_state.stores.sessions.tasks import NO_CONTEXT
 from redis_state.worker.client.operations import TaskOperations, check_id
 from redis_state.worker.observe import tracing as telemetry
@@ -119,7 +120,8 @@ class ClientGathering(TaskOperations):
         flow = flow_key(options.get("limit_key"), in_turn=session_id)
         while gathered.task_id is None:
             if await gathered.add():
-                await self._set_due(gathered)
+                with behind_a_write(self.store.transport.address):
+                    await self._set_due(gathered)
                 break
             if gathered.full:
                 await self._set_due(gathered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from math import inf
 from typing import Any
 
 import pytest
@@ -271,6 +272,37 @@ async def test_a_sweep_looks_at_everything_that_is_due_and_at_nothing_else(
             return not any(shards)
 
         await eventually(taken_out, "a second look takes them out")
+
+
+async def test_what_may_not_be_judged_yet_is_looked_at_by_the_next_sweep_and_not_all_the_time(
+    settings: Settings,
+    scripts: Scripts,
+    keys: Keys,
+    proxy: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with server_on(settings, url=proxy.url, lease_s=LEASE_S) as far:
+        await save(far, task())
+        monkeypatch.setattr(ownership, "_SWEEP_MS", 600_000)
+        async with server_on(settings, lease_s=600) as near:
+            proxy.refuse()
+            proxy.cut()
+            ref = near.ref("t", ME)
+            # It was out of touch itself.
+            near.owner._judges_at = inf
+            begun_ms = await clock_ms(scripts)
+
+            async def put_off() -> bool:
+                await near.owner.sweep()
+                scores = [
+                    await ask(scripts, "ZSCORE", keys.a2a_watch(n), f"{ref.scope}|t")
+                    for n in range(WATCH_SHARDS)
+                ]
+                return any(score and float(score) >= begun_ms + 200_000 for score in scores)
+
+            await eventually(put_off, "the orphan is looked at in a third of a lease")
+            assert (await found(near)).state == str(int(WORKING))
+        assert proxy.cuts
 
 
 @pytest.mark.parametrize("before", [None, WAITING])

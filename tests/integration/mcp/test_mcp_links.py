@@ -23,7 +23,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCResponse
 
 from redis_state import RedisStateStore, Settings
-from redis_state.errors import AuthenticationFailed, ConfigError
+from redis_state.errors import AuthenticationFailed, BackendUnavailable, ConfigError
 from redis_state.integrations.mcp import (
     RedisEventStore,
     RedisSubscriptionBus,
@@ -490,6 +490,26 @@ async def test_a_call_that_is_given_up_leaves_no_task_to_a_worker(
             await asyncio.wait({calling})
         assert calling.cancelled()
         (found,) = (await finder.find()).tasks
+        assert found.status is TaskStatus.CANCELLED
+
+
+async def test_a_call_that_cannot_name_its_task_leaves_none_to_a_worker(
+    store: RedisStateStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TaskClient(store, queue=queue_of(settings)) as client:
+        tasks, get = RedisTasks(client, TOOLS), client.get
+
+        async def away(*_: Any) -> Any:
+            monkeypatch.setattr(client, "get", get)
+            raise BackendUnavailable("a server", "away")
+
+        server = MCPServer("x", extensions=[tasks], log_level="CRITICAL")
+        async with Client(server, extensions=[TaskFollower()]) as caller:
+            monkeypatch.setattr(client, "get", away)
+            with pytest.raises(MCPError):
+                await caller.call_tool("echo", {"value": 1})
+        assert client.get == get
+        (found,) = (await client.find()).tasks
         assert found.status is TaskStatus.CANCELLED
 
 

@@ -308,6 +308,28 @@ async def test_a_client_without_tasks_waits_in_its_call(store: RedisStateStore, 
             assert ended.status is TaskStatus.CANCELLED
 
 
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_tool_that_asks_a_client_without_tasks_ends_its_call(
+    store: RedisStateStore, mode: str
+) -> None:
+    async with served(store) as server, Client(server, mode=mode) as client:
+        with pytest.raises(MCPError, match="'ask_twice' asks its client") as found:
+            async with asyncio.timeout(30):
+                await client.call_tool("ask_twice", {})
+        assert found.value.error.code == -32021
+        async with TaskClient(store) as tasks:
+            # Not left to wait for an answer.
+            (task,) = (await tasks.find()).tasks
+            ended = await tasks.wait(task.session_id, task.task_id, timeout_s=30)
+            assert ended.status is TaskStatus.CANCELLED
+        # What an operator decides is waited for.
+        calling = asyncio.create_task(client.call_tool("approve", {}))
+        async with TaskClient(store) as tasks:
+            pause = (await eventually(tasks.pauses, "an operator is asked"))[0]
+            await tasks.resolve(str(pause.pause_id), approved=True, actor="ann")
+        assert (await calling).structured_content == {"result": "yes"}
+
+
 async def test_methods_of_the_extension_need_it(store: RedisStateStore) -> None:
     async with served(store) as server, Client(server) as client:
         plain = Caller(client)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from redis_state.integrations.penguiflow.planners import (
     planner_handler,
     recorded_model,
 )
-from redis_state.integrations.penguiflow.tasks import once
+from redis_state.integrations.penguiflow.tasks import once, running
 from redis_state.models import SteeringEventType, TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import Decision, TaskContext
@@ -297,6 +298,31 @@ async def test_a_task_whose_trace_runs_here_already_fails_by_name(
         await client.cancel(SESSION, first)
         await becomes(client, first, TaskStatus.CANCELLED)
     assert "trace_id: another task with it runs here" in str(ended.error)
+
+
+async def test_a_run_waits_for_an_earlier_one_of_its_task_that_does_not_stop_here(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redis_state.worker.runs.run._CLEAN_UP_S", 0.1)
+    begun: list[int] = []
+    let_go = asyncio.Event()
+
+    async def plan(ctx: TaskContext) -> str:
+        begun.append(ctx.attempt)
+        with running(ctx):
+            while len(begun) == 1 and not let_go.is_set():
+                # A tool that does not let itself be cancelled.
+                with suppress(asyncio.CancelledError):
+                    await let_go.wait()
+        return "done"
+
+    async with pool(store, {"plan": plan}, task_timeout_s=0.3) as client:
+        task = await client.submit("plan", session_id=SESSION)
+        await becomes(client, task, TaskStatus.FAILED)
+        await client.retry(SESSION, task)
+        await eventually(lambda: len(begun) > 1, "the next run has begun")
+        let_go.set()
+        assert await client.result(SESSION, task, timeout_s=30) == "done"
 
 
 async def test_a_models_cost_comes_back_from_its_note(store: RedisStateStore) -> None:

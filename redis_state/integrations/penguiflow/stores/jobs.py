@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -117,8 +117,9 @@ class PenguiflowJobStore(StandaloneStore):
         held = claimed.get(job.job_id)
         if held is not None and held.begun and _moved_on(job, held):
             if held.waits:
-                await self._end(held)
-            if held.failed or held.lost:
+                with self._surviving("a fired job"):
+                    await self._end(held)
+            if held.failed or held.lost or not held.ended:
                 return
             job.schedule.next_run_at = _when(held.next_us)
             claimed.pop(job.job_id, None)
@@ -146,21 +147,23 @@ class PenguiflowJobStore(StandaloneStore):
         No other call of any process gets them while the claim is valid: `job_lease`, longer while a
         loop over the list runs. ``now`` decides what is due, so a scheduler whose clock is ahead
         fires early. It does not fire twice, because the server keeps the claims. The claim of a job
-        that was not fired expires, and the next call of any process gets the job.
+        that was not fired expires, and the next call of any process gets the job. With `guarded`,
+        none is due while the server is away.
         """
         task = asyncio.current_task()
         for batch in [old for old in self._batches if old.task is task or old.is_done]:
             self._forget(batch)
         batch = Batch({}, task)
         jobs: list[JobDefinition] = []
-        for claim in await self._jobs.claim_due(microseconds(now)):
-            if claim.attempts >= self.settings.job_attempts:
-                await self._give_up(claim)
-                continue
-            job = self._read(Planned(claim.document, claim.due_us))
-            if job is not None:
-                batch.held[claim.job_id] = HeldJob(claim, now, _content(job))
-                jobs.append(job)
+        with self._surviving("due jobs"):
+            for claim in await self._jobs.claim_due(microseconds(now)):
+                if claim.attempts >= self.settings.job_attempts:
+                    await self._give_up(claim)
+                    continue
+                job = self._read(Planned(claim.document, claim.due_us))
+                if job is not None:
+                    batch.held[claim.job_id] = HeldJob(claim, now, _content(job))
+                    jobs.append(job)
         self._batches.append(batch)
         return DueJobs(jobs, self, batch)
 
@@ -169,7 +172,7 @@ class PenguiflowJobStore(StandaloneStore):
 
         Inside of a loop over `list_due` the job counts as fired when the loop reaches the next job.
         Outside of one it counts now. Errors: LostRace if the claim expired and another scheduler
-        has the job; with `guarded` the job is left out instead.
+        has the job; BackendError. With `guarded` the job is left out instead.
         """
         job_id = text("job_id", run.job_id)
         batch = self._claimed(job_id)
@@ -178,16 +181,18 @@ class PenguiflowJobStore(StandaloneStore):
             await self._jobs.record_run(run.job_id, run.model_dump())
             return
         held.begun = True
-        try:
-            await self._jobs.begin(held.claim)
-            await self._jobs.record_run(run.job_id, run.model_dump())
-        except BackendError:
-            held.failed = True
-            raise
-        except LostRace:
-            held.lost = True
-            if not self._guards:
+        with self._surviving(f"a run of job {job_id!r}"):
+            try:
+                await self._jobs.begin(held.claim)
+                await self._jobs.record_run(run.job_id, run.model_dump())
+            except BackendError:
+                held.failed = True
                 raise
+            except LostRace:
+                held.lost = True
+                if not self._guards:
+                    raise
+        if not held.waits:
             return
         if batch.at != job_id:
             await self._end(held)
@@ -203,16 +208,16 @@ class PenguiflowJobStore(StandaloneStore):
     def guarded(self, spawn: Spawn) -> Spawn:
         """Wrap the scheduler's spawn function, so that a failure does not end the scheduler.
 
-        PenguiFlow's runner silently ends at the first error of a spawn. Guarded, the error is
-        logged by its kind and recorded as a run with the status ``failed``. The job is offered
-        again when its lease expires, `job_attempts` times in all.
+        PenguiFlow's runner silently ends at the first error. Guarded, one of a spawn is logged by
+        its kind and recorded as a run with the status ``failed``. The job is offered again when its
+        lease expires, `job_attempts` times in all. While the server is away, nothing is spawned.
         """
         self._guards = True
 
         async def guard(job: JobDefinition) -> str:
             held = self._claimed(job.job_id).held.get(job.job_id)
-            if held is not None and held.lost:
-                log.info("job %r is left to the scheduler that has it now", job.job_id)
+            if held is not None and (held.lost or held.failed):
+                log.info("job %r is left to the scheduler that has it next", job.job_id)
                 return ""
             try:
                 return await spawn(job)
@@ -220,7 +225,8 @@ class PenguiflowJobStore(StandaloneStore):
                 log.error("spawning job %r failed: %s", job.job_id, type(error).__name__)  # noqa: TRY400 - an error's text may be a payload
             if held is not None:
                 held.failed = True
-            await self._note(job.job_id, "failed")
+            with self._surviving(f"a failed run of job {job.job_id!r}"):
+                await self._note(job.job_id, "failed")
             return ""
 
         return guard
@@ -279,7 +285,18 @@ class PenguiflowJobStore(StandaloneStore):
     async def _give_up(self, claim: JobClaim) -> None:
         log.error("job %r was begun %d times and never ended", claim.job_id, claim.attempts)
         await self._note(claim.job_id, "given_up")
-        await self._jobs.end(claim)
+        with suppress(LostRace):
+            await self._jobs.end(claim)
+
+    @contextmanager
+    def _surviving(self, what: str) -> Generator[None]:
+        """Log trouble with the server instead of raising it, if `guarded`: it ends the runner."""
+        try:
+            yield
+        except BackendError as error:
+            if not self._guards:
+                raise
+            log.warning("%s cannot be read or written: %s", what, error)
 
     async def _note(self, job_id: str, status: str) -> None:
         run = JobRunRecord(job_id=job_id, completed_at=datetime.now(UTC), status=status)

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypedDict
 
 from redis_state.models import TaskContextSnapshot, TaskState, TaskType
 from redis_state.models.attributes import Attributes
+from redis_state.primitives.listed import behind_a_write
 from redis_state.store import RedisStateStore
 from redis_state.worker.observe import tracing as telemetry
 from redis_state.worker.queue.job import Job
@@ -84,7 +85,8 @@ class NewSubmissions:
         """Write a task and queue it; return whether it was new. Another one stays.
 
         A task that is written and not queued is queued by a sweeper, which also cancels what it
-        interrupts. Errors: those of `NewTasks.create` and `InTurn`.
+        interrupts. Errors: those of `NewTasks.create` and `InTurn`; OutcomeUnknown once it is
+        written.
         """
         names = (state.session_id, state.task_id)
         turn = None
@@ -117,12 +119,14 @@ class NewSubmissions:
             await self._queue.put(job)
             return
         job = job._replace(since_ms=turn.came_ms)
-        turns = Turns(self._store, self._queue)
+        turns, address = Turns(self._store, self._queue), self._store.transport.address
         if turn.interrupted:
             # Before the task is queued.
-            view = await self._store.tasks.look(job.session_id, job.task_id)
-            if view is not None:
-                await turns.interrupt(view, turn.interrupted)
+            with behind_a_write(address):
+                view = await self._store.tasks.look(job.session_id, job.task_id)
+                if view is not None:
+                    await turns.interrupt(view, turn.interrupted)
         await self._queue.put(job)
         if turn.passed:
-            await turns.interrupt_claimed(job, turn.passed)
+            with behind_a_write(address):
+                await turns.interrupt_claimed(job, turn.passed)

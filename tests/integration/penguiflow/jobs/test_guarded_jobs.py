@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("penguiflow.sessions.scheduler", reason="needs the published package")
 
 from penguiflow.sessions.scheduler import (
+    JobDefinition,
     JobRunRecord,
     JobScheduler,
     JobSchedulerRunner,
@@ -21,6 +22,7 @@ from redis_state.scripts import Scripts
 from redis_state.testing import eventually
 from tests.support.penguiflow.jobs import BRIEF, NOW, Spawned, ids, job, make
 from tests.support.scripts.replies import ask, clock_ms, clock_passes
+from tests.support.servers.faults import Proxy
 
 
 async def test_a_spawn_that_fails_is_offered_again_and_what_followed_it_at_once(
@@ -110,3 +112,66 @@ async def test_a_guarded_spawn_may_fail_for_what_was_never_claimed(
 ) -> None:
     assert await jobs.guarded(Spawned("a"))(job("a")) == ""
     assert [run.status for run in await jobs.list_runs("a")] == ["failed"]
+
+
+@pytest.mark.chaos
+async def test_guarded_a_server_that_is_away_does_not_end_the_scheduler(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    spawned: list[str] = []
+    async with Proxy(settings.url.get_secret_value()) as proxy, make(settings) as other:
+        jobs = make(settings, url=proxy.url, call_timeout_s=1.0, job_lease=BRIEF)
+
+        def away() -> None:
+            proxy.refuse()
+            proxy.cut()
+
+        async def spawn(found: JobDefinition) -> str:
+            spawned.append(found.job_id)
+            if len(spawned) == 1:
+                away()
+                await jobs.list_jobs()
+            return ""
+
+        scheduler = JobScheduler(store=jobs, spawn=jobs.guarded(spawn))
+        runner = JobSchedulerRunner(scheduler, poll_interval_s=0.01)
+        await jobs.list_jobs()
+        away()
+        await runner.start()
+        await eventually(lambda: "due jobs cannot be read" in caplog.text, "it has looked")
+        proxy.refuse(refusing=False)
+        await other.save_job(job("a"))
+        await eventually(lambda: "a failed run of job 'a' cannot" in caplog.text, "it has failed")
+        proxy.refuse(refusing=False)
+        await eventually(lambda: len(spawned) > 1, "it is offered again")
+        await runner.stop()
+        await jobs.aclose()
+    assert proxy.cuts
+
+
+@pytest.mark.chaos
+async def test_guarded_a_job_whose_run_could_not_be_recorded_is_left_out(
+    settings: Settings,
+) -> None:
+    spawned = Spawned()
+    async with Proxy(settings.url.get_secret_value()) as proxy, make(settings) as other:
+        far = make(settings, url=proxy.url, call_timeout_s=1.0, job_lease=BRIEF)
+        guarded = far.guarded(spawned)
+        await far.save_job(job("a", every=3600))
+        for found in await far.list_due(NOW):
+            proxy.refuse()
+            proxy.cut()
+            await far.record_run(JobRunRecord(job_id=found.job_id))
+            await guarded(found)
+            found.schedule.next_run_at = found.schedule.next_after(NOW)
+            await far.save_job(found)
+            proxy.refuse(refusing=False)
+        await far.drain()
+        assert proxy.cuts
+
+        async def offered() -> list[str]:
+            return ids(await other.list_due(NOW))
+
+        assert await eventually(offered, "the claim runs out") == ["a"]
+        await far.aclose()
+    assert spawned == []

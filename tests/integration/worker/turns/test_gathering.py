@@ -12,14 +12,16 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
-from redis_state.errors import InvalidField, KeyReused
+from redis_state.errors import InvalidField, KeyReused, OutcomeUnknown
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
 from redis_state.worker.tasks.histories import read_history
 from redis_state.worker.tasks.submitting.gathering import MOST_ITEM_BYTES
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of
+from tests.support.samples import changed
 from tests.support.scripts.replies import clock_ms
+from tests.support.servers.command_proxy import OOM, CommandProxy
 
 pytestmark = pytest.mark.worker
 
@@ -269,3 +271,21 @@ async def test_many_callers_at_once_lose_no_item_and_double_none(
             assert sorted(result) == [n for n in range(100) if names[n] == name]
     assert queue_of(store.settings)
     assert max(len(given) for given in work.given) <= 7
+
+
+@pytest.mark.chaos
+async def test_an_item_that_fills_a_batch_is_not_said_to_be_missing_when_the_queue_is_full(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    async with (
+        CommandProxy(store.settings.url.get_secret_value()) as proxy,
+        changed(store.settings, url=proxy.url) as behind,
+        client_of(behind) as far,
+    ):
+        task = await batch(far, "a", most=2)
+        # Who learns that nothing was written adds it once more, without an id to another batch.
+        with proxy.answer("defer_job", OOM), pytest.raises(OutcomeUnknown):
+            await batch(far, "b", most=2)
+    history = await read_history(store, SESSION, task)
+    assert history is not None
+    assert history.input == ["a", "b"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -12,12 +13,20 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
-from redis_state.errors import BackendUnavailable, InvalidField, LimitReached, TaskInProgress
+from redis_state.errors import (
+    BackendUnavailable,
+    InvalidField,
+    LimitReached,
+    OutcomeUnknown,
+    TaskInProgress,
+)
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import OnBusy, TaskClient, TaskContext
 from redis_state.worker.queue.queue import Queue
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of, updates_of
+from tests.support.samples import changed
+from tests.support.servers.command_proxy import OOM, CommandProxy
 from tests.support.tasks.crash_states import send, sweeper_of
 
 pytestmark = pytest.mark.worker
@@ -383,3 +392,28 @@ async def test_odd_ids_and_values(
     )
     await sweeper_of(store).run_once()
     assert queue_of(store.settings)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("first", ["runs", "is claimed"])
+async def test_a_new_task_is_not_said_to_be_missing_when_the_old_one_cannot_be_cancelled(
+    store: RedisStateStore, client: TaskClient, first: str
+) -> None:
+    queue = Queue(store, name=queue_of(store.settings))
+    async with (
+        AsyncExitStack() as stack,
+        CommandProxy(store.settings.url.get_secret_value()) as proxy,
+        changed(store.settings, url=proxy.url) as behind,
+        client_of(behind) as far,
+    ):
+        await submit(client, "a")
+        if first == "runs":
+            await stack.enter_async_context(pool(store, {"work": Work()}))
+            await becomes(client, "a", TaskStatus.RUNNING)
+        else:
+            assert len(await queue.claim(queue.name, limit=1)) == 1
+        # Who learns that nothing was written submits another one.
+        with proxy.answer("settle_turn", OOM), pytest.raises(OutcomeUnknown):
+            await submit(far, "b", "interrupt")
+        assert await status(client, "b") != ["none"]
+    await queue.aclose()
