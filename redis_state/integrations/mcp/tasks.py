@@ -230,7 +230,7 @@ class RedisTasks(Extension):
             await self.client.cancel(session_id, task_id, reason=_GONE, hard=self._hard)
 
     async def _ended(self, tool: DurableTool, session_id: str, task_id: str) -> TaskState:
-        """Wait for a task's end. Errors: MCPError once it asks a client that cannot be asked."""
+        """Wait for a task's end. Errors: MCPError once it asks its client, which cannot answer."""
         waiting = asyncio.ensure_future(self.client.wait(session_id, task_id))
         try:
             while not waiting.done():
@@ -368,7 +368,7 @@ def _need_readable(state: TaskState) -> None:
 
 
 def _unasked(tool: DurableTool) -> ErrorData:
-    """Say what a client lacks for a tool that asks it: nobody else may answer."""
+    """Return what a client lacks for a tool that asks it: nobody else may answer."""
     needed = ClientCapabilities(extensions={TASKS: {}})
     data = MissingRequiredClientCapabilityErrorData(required_capabilities=needed)
     return ErrorData(
