@@ -100,7 +100,7 @@ def shown_decision(call: ApiCall, known: KnownPause, decision: Any) -> Any:
     cut = cut_tokens(known.session_id, decision)
     if isinstance(cut, dict) and shown_name(call, known) is None:
         return {"approved": cast("Any", cut).get("approved")}
-    return cut
+    return cast("Any", cut)
 
 
 def shown_rows(call: ApiCall, entries: Sequence[Entry[StateUpdate]]) -> list[dict[str, Any]]:

@@ -98,7 +98,8 @@ async def test_a_full_server_refuses_writes_serves_reads_and_recovers(
 async def test_a_full_server_gives_what_counts_as_used_when_it_is_read(
     full: RedisStateStore,
 ) -> None:
-    owner = dict.fromkeys(("tenant_id", "user_id", "session_id", "task_id", "trace_id"), "x")
+    ids = ("tenant_id", "user_id", "session_id", "task_id", "trace_id")
+    owner: dict[str, str] = dict.fromkeys(ids, "x")
     kv = full.kv.bind(owner)
     await admin(full, "CONFIG", "SET", "maxmemory", 0)
     artifact = await full.artifact_store.put_text("text")
