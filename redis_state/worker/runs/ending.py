@@ -95,7 +95,7 @@ class RunEnd:
         started = self._started
         return handed_back_for(trouble, started.handed_back, done=started.replay.done)
 
-    async def hand_over(self) -> None:
+    async def hand_back(self) -> None:
         """Make the task PENDING for another run.
 
         Errors: LeaseLost, InvalidTransition; BackendError.

@@ -309,7 +309,7 @@ class TaskRun:
             again_s = await self._end.write(*outcome, self._trouble())
         except JournalRewound as rewound:
             log.warning("task %r begins again: %s", self._task_id, rewound)
-            await self._end.hand_over()
+            await self._end.hand_back()
             raise RunAgain(defer_s=AGAIN_S) from None
         except LeaseLost as lost:
             log.warning("task %r was taken over, this run is dropped: %s", self._task_id, lost)
@@ -347,7 +347,7 @@ class TaskRun:
             return
         self._inbox.close(TaskCancelled("the run is over"))
         with suppress(BackendError, LeaseLost, InvalidTransition):
-            await self._end.hand_over()
+            await self._end.hand_back()
 
     def _outcome(self) -> RunOutcome | None:
         """Return status, result and error of the run; None if it ended in a pause."""
