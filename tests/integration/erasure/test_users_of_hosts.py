@@ -97,6 +97,8 @@ async def test_a_users_durable_streams_go_and_those_that_others_made_at_their_pa
     await streams.create("forked", creator="ann")
     await streams.create("fork", origin=StreamOrigin("forked"), creator="bob")
     await streams.delete("forked")
+    mark = store.base.keys.stream("forked").info
+    assert b"ann" not in b" ".join(await ask(store.base.scripts, "HGETALL", mark))
     # Another caller deletes a stream, and makes one there.
     await streams.delete("room")
     await streams.create("room", data=b"of bob", creator="bob")
