@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
 from redis_state.erasure import Eraser
+from redis_state.erasure.user import UserErasure
 from redis_state.errors import StreamUnknown
 from redis_state.memory.keys import MemoryKey
 from redis_state.models.artifacts import ArtifactScope
@@ -80,6 +84,27 @@ async def test_a_session_that_the_scope_of_an_artifact_names_goes_too(
     assert (report.sessions, report.redis["tasks"], report.redis["artifacts"]) == (["s1"], 1, 2)
     assert report.kept["artifacts without a session"].startswith("1 artifacts name the user")
     assert sorted(str(ref.filename) for ref in await store.artifact_store.list()) == ["ann", "bob"]
+
+
+async def test_a_stream_that_another_makes_during_an_erasure_stays(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams, read = store.streams, UserErasure._kept_streams
+    await streams.create("room", creator="ann")
+    made: list[bool] = []
+
+    async def read_before_it_is_made(self: UserErasure, names: Sequence[str]) -> Any:
+        kept = await read(self, names)
+        if kept and not made:
+            await streams.delete("room")
+            made.append((await streams.create("room", data=b"of bob", creator="bob"))[1])
+        return kept
+
+    monkeypatch.setattr(UserErasure, "_kept_streams", read_before_it_is_made)
+    async with Eraser(store) as eraser:
+        await eraser.forget_user("ann")
+    assert made == [True]
+    assert (await streams.read("room")).rows == (b"of bob",)
 
 
 async def test_a_users_durable_streams_go_and_those_that_others_made_at_their_paths_stay(
