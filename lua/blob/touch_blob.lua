@@ -5,6 +5,7 @@
 --   {'OK', touched}  1 if it was there, and that was noted
 -- @include blob_used
 -- @include unless_refused
+-- @reading
 
 if not redis.call('ZSCORE', use, blob_id) then return { 'OK', 0 } end
 local touched = unless_refused(function() blob_used(use, blob_id) end, 'ZADD', use, 0, blob_id)

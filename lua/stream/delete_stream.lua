@@ -19,7 +19,8 @@ if not stream or stream.id ~= stream_id then return { 'MISSING' } end
 if stream.forks ~= forks then return { 'AGAIN' } end
 redis.call('UNLINK', rows)
 if keep then
-  redis.call('HSET', info, 'state', 'deleted', 'bytes', 0)
+  -- It names no user: an erasure does not look for it.
+  redis.call('HSET', info, 'state', 'deleted', 'bytes', 0, 'creator', '')
 else
   redis.call('UNLINK', info)
 end

@@ -15,6 +15,7 @@
 -- @include stream_named
 -- @include stream_rows
 -- @include unless_refused
+-- @reading
 
 local stream = stream_named(info)
 if not stream then return { 'MISSING' } end

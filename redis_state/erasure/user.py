@@ -167,20 +167,20 @@ class UserErasure:
         if its:
             await self._store.base.scripts.zrem(index.name, *its)
 
-    async def _created(self, keys: Iterable[FoundKey]) -> list[str]:
-        """Return the paths of the durable streams that say that the user has created them."""
+    async def _created(self, keys: Iterable[FoundKey]) -> dict[str, str]:
+        """Return the durable streams that say that the user has created them: path -> id."""
         names = [key.name for key in keys if key.kind == "stream" and not key.rest]
-        found: list[str] = []
-        for creator, _ in await self._kept_streams(names):
+        found: dict[str, str] = {}
+        for creator, stream_id in await self._kept_streams(names):
             with suppress(ValueError):
                 match codec.decode(creator or b"null"):
                     case [self._name, str(path)]:
-                        found.append(path)
+                        found[path] = (stream_id or b"").decode()
                     case _:
                         pass
         return found
 
-    async def _listed(self, index: FoundKey) -> list[str]:
+    async def _listed(self, index: FoundKey) -> dict[str, str]:
         """Return those on the user's list that do not say so: of an earlier version.
 
         Of the others another user may have created the one that is there now.
@@ -189,11 +189,11 @@ class UserErasure:
         paths = [each.decode("utf-8", "surrogatepass") for each in written]
         keys = self._store.base.keys
         kept = await self._kept_streams([keys.stream(path).info for path in paths])
-        return [
-            path
+        return {
+            path: stream_id.decode()
             for path, (creator, stream_id) in zip(paths, kept, strict=True)
             if creator is None and stream_id is not None
-        ]
+        }
 
     async def _kept_streams(self, names: Sequence[str]) -> list[tuple[bytes | None, bytes | None]]:
         """Return of each durable stream its creator and its id; None of one that is no more."""
@@ -210,9 +210,10 @@ class UserErasure:
         return found
 
     async def _erase_streams(
-        self, paths: Sequence[str], report: ErasureReport, *, dry_run: bool
+        self, ids: Mapping[str, str], report: ErasureReport, *, dry_run: bool
     ) -> None:
-        report.count("durable streams", len(paths))
-        for path in () if dry_run else paths:
+        report.count("durable streams", len(ids))
+        for path, stream_id in () if dry_run else ids.items():
+            # Another user may have made one there meanwhile.
             with suppress(StreamUnknown):
-                await self._store.streams.delete(path)
+                await self._store.streams.delete(path, stream_id=stream_id)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from redis_state.errors import ConfigError
 from redis_state.transport.wire.script import Input
 
-_PROPERTY = re.compile(r"^-- @(each|once|idempotent|lasting)[ \t]*\n", re.MULTILINE)
+_PROPERTY = re.compile(r"^-- @(each|once|idempotent|lasting|reading)[ \t]*\n", re.MULTILINE)
 _DECLARATION = re.compile(r"^-- (?:KEYS|ARGV)\b.*$", re.MULTILINE)
 _INPUT = re.compile(
     r"-- (KEYS|ARGV) +([a-z]\w*(?:\.[a-z]\w*)?)(\.\.)? +(?:(int|flag|long):(?= ))?[^\n]*\S[^\n]*"

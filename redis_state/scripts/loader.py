@@ -16,7 +16,8 @@ from redis_state.transport.wire.script import Script
 _INCLUDE = re.compile(r"^-- @include (\w+)[ \t]*$", re.MULTILINE)
 # The properties of a script are gone before this is looked for; a part has none.
 _MISSPELT = re.compile(
-    r"^(?!-- @include \w+[ \t]*$).*@(?:include|each|once|idempotent|lasting)\b.*$", re.MULTILINE
+    r"^(?!-- @include \w+[ \t]*$).*@(?:include|each|once|idempotent|lasting|reading)\b.*$",
+    re.MULTILINE,
 )
 _COMMENTS = re.compile(r"(?:--[^\n]*\n)*")
 
@@ -57,6 +58,7 @@ class Library:
             once="once" in header.properties,
             idempotent="idempotent" in header.properties,
             lasting="lasting" in header.properties,
+            reading="reading" in header.properties,
             keys=tuple(header.keys),
             arguments=tuple(header.arguments),
         )

@@ -119,7 +119,12 @@ async def delegate_pause(call: ApiCall) -> Response:
     if not known.is_open and known.actor is not None and known.at is not None:
         decision = shown_decision(call, known, known.decision)
         raise already_resolved(known.actor, round(known.at.timestamp() * 1000), decision)
-    await call.client.delegate(known.decides, body.to, actor=actor)
+    try:
+        await call.client.delegate(known.decides, body.to, actor=actor)
+    except TokenResolved as error:
+        # It was decided meanwhile.
+        decision = shown_decision(call, known, error.decision)
+        raise already_resolved(error.actor, error.at_ms, decision) from None
     return answer({"pause_id": known.pause_id, "by": actor, "to": body.to})
 
 

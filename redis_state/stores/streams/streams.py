@@ -197,14 +197,14 @@ class StreamStore:
         stored, _ = await self._read(path, BEGINNING, 0, 1, renew=False)
         return stored.view
 
-    async def delete(self, path: str) -> None:
+    async def delete(self, path: str, *, stream_id: str | None = None) -> None:
         """Delete a stream, once per call. Forks of it stay, and keep its path taken.
 
-        Errors: StreamUnknown.
+        With ``stream_id`` only that of the view which has it. Errors: StreamUnknown.
         """
         while True:
             stored = await self.find(path)
-            if stored is None:
+            if stored is None or stream_id not in (None, stored.view.stream_id):
                 raise StreamUnknown(path)
             if stored.state == "deleted":
                 raise StreamDeleted(path)

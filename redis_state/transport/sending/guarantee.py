@@ -226,7 +226,7 @@ def history_in(stated: Any) -> bytes:
 
 
 def may_write(call: Call) -> bool:
-    """Return whether a call may write."""
+    """Return whether a call may write what is promised."""
     script = call.form[0]
     if script is not None:
         return script_writes(script)
@@ -237,5 +237,8 @@ def may_write(call: Call) -> bool:
 
 @lru_cache(maxsize=1024)
 def script_writes(script: Script) -> bool:
-    """Return whether a script may write: it calls what is no read, or what it is given."""
-    return any(name not in READING for name in _CALL.findall(script.text))
+    """Return whether a script may write: it calls what is no read, or what it is given.
+
+    A reader's may not: a server that refuses writes, and so the mark, has answered it in full.
+    """
+    return not script.reading and any(name not in READING for name in _CALL.findall(script.text))

@@ -27,6 +27,8 @@ class Script:
 
     A ``lasting`` one is sent although its caller was cancelled: hosts save, and then cancel the
     task that waits. Others are not sent: a token must not be consumed for a caller that has left.
+
+    What a ``reading`` one writes, as a use or a lifetime, is no promise: no replica confirms it.
     """
 
     name: str
@@ -36,5 +38,6 @@ class Script:
     once: bool = False
     idempotent: bool = False
     lasting: bool = False
+    reading: bool = False
     keys: tuple[Input, ...] = ()
     arguments: tuple[Input, ...] = ()

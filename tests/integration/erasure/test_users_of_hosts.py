@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
 from redis_state.erasure import Eraser
+from redis_state.erasure.user import UserErasure
 from redis_state.errors import StreamUnknown
 from redis_state.memory.keys import MemoryKey
 from redis_state.models.artifacts import ArtifactScope
@@ -82,6 +86,27 @@ async def test_a_session_that_the_scope_of_an_artifact_names_goes_too(
     assert sorted(str(ref.filename) for ref in await store.artifact_store.list()) == ["ann", "bob"]
 
 
+async def test_a_stream_that_another_makes_during_an_erasure_stays(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams, read = store.streams, UserErasure._kept_streams
+    await streams.create("room", creator="ann")
+    made: list[bool] = []
+
+    async def read_before_it_is_made(self: UserErasure, names: Sequence[str]) -> Any:
+        kept = await read(self, names)
+        if kept and not made:
+            await streams.delete("room")
+            made.append((await streams.create("room", data=b"of bob", creator="bob"))[1])
+        return kept
+
+    monkeypatch.setattr(UserErasure, "_kept_streams", read_before_it_is_made)
+    async with Eraser(store) as eraser:
+        await eraser.forget_user("ann")
+    assert made == [True]
+    assert (await streams.read("room")).rows == (b"of bob",)
+
+
 async def test_a_users_durable_streams_go_and_those_that_others_made_at_their_paths_stay(
     store: RedisStateStore,
 ) -> None:
@@ -97,6 +122,8 @@ async def test_a_users_durable_streams_go_and_those_that_others_made_at_their_pa
     await streams.create("forked", creator="ann")
     await streams.create("fork", origin=StreamOrigin("forked"), creator="bob")
     await streams.delete("forked")
+    mark = store.base.keys.stream("forked").info
+    assert b"ann" not in b" ".join(await ask(store.base.scripts, "HGETALL", mark))
     # Another caller deletes a stream, and makes one there.
     await streams.delete("room")
     await streams.create("room", data=b"of bob", creator="bob")

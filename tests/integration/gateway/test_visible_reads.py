@@ -11,6 +11,8 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state import RedisStateStore
 from redis_state.gateway.auth.principal import Principal
+from redis_state.gateway.known_pauses import KnownPause, read_known
+from redis_state.gateway.routes import pauses
 from redis_state.models import StateUpdate, UpdateType
 from tests.support.http.gateway import at, ends, gateway_of, of_pause, paused
 
@@ -45,21 +47,42 @@ async def test_what_is_hidden_of_updates_is_hidden_of_tasks_and_pauses(
             of_pause(pause_id),
         )
         texts: dict[str, list[str]] = {}
-        pauses: dict[str, Any] = {}
+        seen: dict[str, Any] = {}
         for name in ("ann", "bob", "carl"):
             async with served.caller(name, "read:session:s") as http:
                 answers = [await http.get(path) for path in paths]
                 assert {each.status_code for each in answers} == {200}
                 texts[name] = [each.text for each in answers]
-                pauses[name] = (await http.get("/v1/pauses")).json()["pauses"]
+                seen[name] = (await http.get("/v1/pauses")).json()["pauses"]
         secrets = (SECRET, "the handler's own reason", "refund?", "bob</b>")
         for secret in secrets:
             assert any(secret in text for text in texts["ann"]), secret
             assert not any(secret in text for text in texts["bob"]), secret
         # What is changed is shown as it was changed; a hidden pause is there, and can be decided.
-        assert [each["payload"] for each in pauses["carl"]] == ["hidden"]
-        assert [each["pause_id"] for each in pauses["bob"]] == [pause_id]
+        assert [each["payload"] for each in seen["carl"]] == ["hidden"]
+        assert [each["pause_id"] for each in seen["bob"]] == [pause_id]
         assert any(SECRET in text for text in texts["carl"])
+
+
+async def test_the_value_of_a_decision_that_comes_before_a_delegation_is_hidden_too(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway_of(store, handlers=["ask"], visible=visible) as served:
+        await served.client.submit("ask", session_id="s", task_id="t")
+        pause_id = await paused(served, "s", "t")
+
+        async def read_before_it_is_decided(*given: Any) -> KnownPause | None:
+            known = await read_known(*given)
+            assert known is not None
+            assert known.is_open
+            await served.client.resolve(pause_id, approved=True, value=SECRET, actor="ann")
+            return known
+
+        monkeypatch.setattr(pauses, "read_known", read_before_it_is_decided)
+        async with served.caller("bob", "resolve:session:s") as bob:
+            handed = await bob.post(f"{of_pause(pause_id)}/delegate", json={"to": "carl"})
+    assert (handed.status_code, handed.json()["error"]["by"]) == (409, "ann")
+    assert SECRET not in handed.text
 
 
 async def test_the_value_of_a_decision_is_hidden_with_what_its_pause_asks(

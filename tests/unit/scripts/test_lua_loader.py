@@ -217,10 +217,12 @@ def test_what_runs_once_is_given_where_its_reply_is_kept(folder: Path) -> None:
 
 def test_the_body_is_run_for_each_call(folder: Path) -> None:
     keys = "-- KEYS a  hash: b\n-- KEYS c  hash: d\n"
-    text = f"-- Does.\n{keys}-- @include part\n-- @each\n-- @lasting\n\nreturn {{ a }}\n"
+    text = (
+        f"-- Does.\n{keys}-- @include part\n-- @each\n-- @lasting\n-- @reading\n\nreturn {{ a }}\n"
+    )
     write(folder, {"main": text, **PARTS})
     script = load(folder)
-    assert (script.each, script.once, script.lasting) == (True, False, True)
+    assert (script.each, script.once, script.lasting, script.reading) == (True, False, True, True)
     assert script.text.splitlines()[3:] == [
         "p",
         "e",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Literal, TypeAlias
 
 import pytest
 
@@ -15,6 +16,8 @@ from redis_state.testing import eventually
 from tests.support.samples import update as make_update
 from tests.support.servers.faults import run_server, sender_to, short_directory
 from tests.support.timing import LONG_S
+
+Guarantee: TypeAlias = Literal["fast", "replicated"]
 
 
 async def keep_what_is_used(store: RedisStateStore) -> None:
@@ -29,7 +32,13 @@ async def read_what_is_used(store: RedisStateStore) -> None:
     (artifact,) = await store.artifact_store.list()
     assert await store.artifact_store.get(artifact.id) == b"text"
     assert (await store.streams.read("stream")).rows == (b"row",)
+    await store.drain()
     assert store.transport.sender.connections == connections
+
+
+def store_of(url: str, guarantee: Guarantee) -> RedisStateStore:
+    """Make a store of a server that has no replica."""
+    return RedisStateStore(make_settings(url, guarantee=guarantee, call_timeout_s=LONG_S))
 
 
 @asynccontextmanager
@@ -102,18 +111,27 @@ async def test_a_replicated_store_keeps_its_connection_to_a_server_that_refuses_
 
 
 @pytest.mark.server
-async def test_what_is_used_is_read_while_a_server_cannot_save() -> None:
-    async with without_a_disk() as url, RedisStateStore(make_settings(url)) as store:
+@pytest.mark.parametrize("guarantee", ["fast", "replicated"])
+async def test_what_is_used_is_read_while_a_server_cannot_save(guarantee: Guarantee) -> None:
+    async with without_a_disk() as url, store_of(url, guarantee) as store:
         with pytest.raises(StoreFull, match="MISCONF"):
             await store.save_memory_state("k", {})
         await read_what_is_used(store)
 
 
 @pytest.mark.server
-async def test_what_is_used_is_read_while_a_server_has_too_few_replicas() -> None:
+@pytest.mark.parametrize("guarantee", ["fast", "replicated"])
+async def test_what_is_used_is_read_while_a_server_has_too_few_replicas(
+    guarantee: Guarantee,
+) -> None:
     with short_directory() as directory, run_server(directory) as url:
-        async with RedisStateStore(make_settings(url)) as store, sender_to(url) as admin:
-            await keep_what_is_used(store)
+        async with (
+            RedisStateStore(make_settings(url)) as before,
+            store_of(url, guarantee) as store,
+            sender_to(url) as admin,
+        ):
+            await keep_what_is_used(before)
+            assert await store.load_memory_state("k") is None
             await admin.send("CONFIG", "SET", "min-replicas-to-write", 1, repeatable=True)
             with pytest.raises(BackendUnavailable, match="NOREPLICAS"):
                 await admin.send("SET", "k", 1, "PX", 1, repeatable=True, timeout_s=0.5)
@@ -121,14 +139,14 @@ async def test_what_is_used_is_read_while_a_server_has_too_few_replicas() -> Non
 
 
 @pytest.mark.server
-async def test_a_reader_of_an_artifact_does_not_wait_for_replicas() -> None:
+async def test_a_reader_of_what_is_used_does_not_wait_for_replicas() -> None:
     with short_directory() as directory, run_server(directory) as url:
         replicated = make_settings(url, guarantee="replicated", call_timeout_s=2.0)
         async with (
             RedisStateStore(make_settings(url)) as store,
             RedisStateStore(replicated) as reader,
         ):
-            artifact = await store.artifact_store.put_text("text")
+            await keep_what_is_used(store)
             with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
                 await reader.save_memory_state("k", {})
-            assert await reader.artifact_store.get(artifact.id) == b"text"
+            await read_what_is_used(reader)
