@@ -231,7 +231,6 @@ _HARMLESS = {
     # of a session or a user that is being erased: what comes meanwhile is to go too
     ("erasure/memories.py", "unlink(key.name)"),
     ("erasure/user.py", "unlink(key.name)"),
-    ("erasure/user.py", "unlink(index.name)"),
     ("worker/queue/withdrawing.py", "unlink(payload_key(job))"),
     ("worker/queue/withdrawing.py", "unlink(name)"),
     ("store.py", "unlink(key)"),  # of a namespace that nobody uses
