@@ -142,7 +142,7 @@ class DurableRunner(AgentRunner):
         """Run an agent and stream its items. In a task it ends at an approval, as the SDK does.
 
         Errors: InvalidField for a session, which only `run` writes as a whole, and while the agent
-        has another run at this place.
+        has another run at this place, unless that was cancelled.
         """
         scope, agents = current_scope(), current_agents()
         if scope is None or agents is None:
@@ -156,7 +156,8 @@ class DurableRunner(AgentRunner):
             result = self._runner.run_streamed(agent, input, **options)
         # It goes on in an asyncio task of its own, whatever becomes of its reader.
         if result.run_loop_task is not None:
-            streamed = agents.streamed[scope.path, starting_agent.name] = StreamedRun(run, result)
+            streamed = StreamedRun(run, result, scope)
+            agents.streamed[scope.path, starting_agent.name] = streamed
             result.run_loop_task.add_done_callback(partial(_end, streamed, agents, owned))
         return result
 
@@ -164,7 +165,8 @@ class DurableRunner(AgentRunner):
 def _check_alone(scope: AgentScope, agents: AgentsOfRun, name: str) -> None:
     """Refuse a second run of an agent at a place. Errors: InvalidField."""
     for place, streamed in list(agents.streamed.items()):
-        if streamed.has_ended:
+        # A cancelled one begins nothing more, and what begins where it began has another path.
+        if streamed.has_ended or (streamed.place is scope and streamed.is_cancelled):
             streamed.hand_on(agents)
             del agents.streamed[place]
     if (name, None) in scope.running or (scope.path, name) in agents.streamed:

@@ -123,12 +123,20 @@ class StreamedRun:
 
     run: AgentRun
     result: RunResultStreaming
+    # Where it began.
+    place: AgentScope
 
     @property
     def has_ended(self) -> bool:
         """Whether nothing of it runs any more."""
         task = self.result.run_loop_task
         return task is None or task.done()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was told to end: by `cancel`, or because its reader was cancelled."""
+        task = self.result.run_loop_task
+        return task is not None and task.cancelling() > 0
 
     def hand_on(self, agents: AgentsOfRun) -> None:
         """Hand on what it leaves to other runs. May be repeated."""

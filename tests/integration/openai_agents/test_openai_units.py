@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
 from json import dumps
 from typing import Any, cast
@@ -316,6 +317,42 @@ async def test_a_run_beside_a_streamed_one_of_the_same_agent_is_refused(
     assert await approve(store, durable(handler)) == ["done", "done"]
     asked = sorted(str(items[0]["content"]) for items in model.inputs)
     assert asked == ["first", "in a branch", "in a branch", "second"]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("how", ["cancelled", "out of time"])
+async def test_a_run_follows_a_streamed_one_that_was_cancelled(
+    store: RedisStateStore, how: str, *, streams: bool
+) -> None:
+    limits: list[asyncio.Timeout] = []
+
+    async def before(_: int) -> None:
+        if how == "out of time" and model.inputs[-1][0]["content"] == "first":
+            limits[0].reschedule(0)
+            await asyncio.Event().wait()
+
+    model = scripted("done", before=before)
+    agent = agent_of(model)
+
+    async def handler(ctx: TaskContext) -> Any:
+        first = Runner.run_streamed(agent, "first", run_config=QUIET)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None) as limit:
+                limits.append(limit)
+                async for _ in first.stream_events():
+                    if how == "cancelled":
+                        first.cancel()
+                        break
+        assert limits[0].expired() == (how == "out of time")
+        if not streams:
+            return (await Runner.run(agent, "second", run_config=QUIET)).final_output
+        second = Runner.run_streamed(agent, "second", run_config=QUIET)
+        assert [event async for event in second.stream_events()]
+        return second.final_output
+
+    async with pool(store, {"clerk": durable(handler)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
+        assert await client.result(SESSION, task, timeout_s=60) == "done"
 
 
 async def test_the_provider_of_a_streamed_run_is_closed_at_its_end(
