@@ -290,7 +290,7 @@ async def test_too_few_replicas_are_unavailable(own_url: str) -> None:
 async def test_a_call_that_was_refused_and_then_not_answered_says_both(own_url: str) -> None:
     async with Proxy(own_url) as proxy, sender_to(proxy.url, call_timeout_s=1.5) as sender:
         await sender.send("CONFIG", "SET", "min-replicas-to-write", 1, repeatable=True)
-        silent_from = monotonic() + 1.2
+        silent_from = monotonic() + 1.1
 
         def fall_silent(answer: bytes) -> bytes:
             return b"" if b"NOREPLICAS" in answer and monotonic() > silent_from else answer
