@@ -16,7 +16,8 @@ local was = redis.call('HMGET', task, 'version', 'write', 'status')
 if not was[3] then return { 'MISSING' } end
 local is = (was[1] or '0') .. ' ' .. (was[2] or '')
 if is ~= stamp then return { 'STALE', is } end
-redis.call('HSET', task, 'archived', stamp)
+-- The release first: behind it a full server lets the mark pass.
 local held, ends = archive_release(task, { journal }, now_ms())
+redis.call('HSET', task, 'archived', stamp)
 if ends then archive_place_release(tasks, task_id, held, ends) end
 return { 'OK' }

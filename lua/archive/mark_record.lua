@@ -15,7 +15,8 @@ local was = redis.call('HMGET', record, 'version', 'write')
 if not was[1] then return { 'MISSING' } end
 local is = was[1] .. ' ' .. (was[2] or '')
 if is ~= stamp then return { 'STALE', is } end
-redis.call('HSET', record, 'archived', stamp)
+-- The release first: behind it a full server lets the mark pass.
 local held, ends = archive_release(record, {}, now_ms())
+redis.call('HSET', record, 'archived', stamp)
 if ends and member ~= '' then archive_place_release(index, member, held, ends) end
 return { 'OK' }

@@ -4,9 +4,16 @@
 -- KEYS expiries  zset: entry -> when it is listed no more, in ms
 -- ARGV entry     its name
 -- ARGV stamp     that it was listed with, '' for none
+-- ARGV reader    flag: for one who only reads, and can do without
 -- Returns
 --   {'OK', removed}
+-- @include unless_refused
 
 if (redis.call('ZSCORE', expiries, entry) or '') ~= stamp then return { 'OK', 0 } end
-redis.call('ZREM', expiries, entry)
-return { 'OK', redis.call('ZREM', index, entry) }
+local removed = 0
+local function leave()
+  redis.call('ZREM', expiries, entry)
+  removed = redis.call('ZREM', index, entry)
+end
+if reader then unless_refused(leave, 'ZREM', index, entry) else leave() end
+return { 'OK', removed }

@@ -1,5 +1,5 @@
 -- List the namespaces of items in a shard, in the order of their texts. Entries that have expired are taken
--- out before, some in each call: a repetition takes out more.
+-- out before, some in each call, if the server takes writes: a repetition takes out more.
 -- KEYS index     zset: namespace, two zero bytes and key of an item, by name
 -- KEYS expiries  zset: entry -> when it is listed no more, in ms and thousandths
 -- ARGV start     where to begin, as ZRANGEBYLEX writes it
@@ -9,8 +9,10 @@
 --   {'OK', swept, namespace, ...}  no namespace while there may be more that have expired
 -- @include listing_sweep
 -- @include now_ms
+-- @include unless_refused
 
-local swept = listing_sweep(index, expiries, now_ms(), most)
+local swept = 0
+unless_refused(function() swept = listing_sweep(index, expiries, now_ms(), most) end, 'ZREM', index, '')
 local reply, from = { 'OK', swept }, start
 if swept == most then return reply end
 while #reply <= size + 1 do

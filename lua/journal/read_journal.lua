@@ -11,6 +11,7 @@
 --   {'OK', notes, count, left}  entries that are there and their notes, in turn; how many entries runs have
 --     written; the entries that are left for the next call
 -- @include journal_portion
+-- @include unless_refused
 
 local entries, at = names, names_from
 if not entries[at] then
@@ -26,5 +27,7 @@ if not entries[at] then
 end
 local notes, left = journal_portion(journal, entries, at, portion, most_bytes)
 local ends = redis.call('PEXPIRETIME', task)
-if ends > 0 then redis.call('PEXPIREAT', journal, ends) end
+if ends > 0 then
+  unless_refused(function() redis.call('PEXPIREAT', journal, ends) end, 'PEXPIREAT', journal, ends)
+end
 return { 'OK', notes, tonumber(redis.call('HGET', journal, 'entries') or 0), left }

@@ -11,6 +11,7 @@
 --   {'STALE'}     there is no such row
 -- @include now_ms
 -- @include log_head
+-- @include log_live
 -- @include log_trim
 
 local text, now = redis.call('HGET', ids, ''), now_ms()
@@ -22,8 +23,7 @@ elseif now + math.max(ttl_ms, 60000) < head.expires then
   -- What is appended next sees a short lifetime, and extends it again.
   head.expires = math.max(at_ms + ttl_ms, now + 60000)
   text = log_text(head)
-  redis.call('HSET', ids, '', text)
-  for _, key in ipairs({ rows, ids }) do redis.call('PEXPIREAT', key, string.format('%.0f', head.expires)) end
+  log_live(rows, ids, text, head.expires)
 end
 -- No row behind that one is dropped, however old it is.
 local horizon = math.min(now - ttl_ms, at_ms)

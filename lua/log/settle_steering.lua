@@ -7,6 +7,7 @@
 --   {'OK', changed}  1 if a lifetime was changed
 -- @include now_ms
 -- @include log_head
+-- @include log_live
 -- @include log_release
 
 local text, now = redis.call('HGET', ids, ''), now_ms()
@@ -16,6 +17,5 @@ local ends = math.ceil((redis.call('ZRANGE', tasks, -1, -1, 'WITHSCORES')[2] or 
 if ends >= head.held then return { 'OK', 0 } end
 if ends <= math.max(head.expires, now) then return { 'OK', log_release(rows, ids, now) } end
 head.held = ends
-redis.call('HSET', ids, '', log_text(head))
-for _, key in ipairs({ rows, ids }) do redis.call('PEXPIREAT', key, string.format('%.0f', ends)) end
+log_live(rows, ids, log_text(head), ends)
 return { 'OK', 1 }

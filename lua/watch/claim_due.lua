@@ -16,8 +16,12 @@
 -- @include index_doc
 
 local now = now_ms()
--- Nothing is written while there is nothing to do.
-if tonumber(redis.call('GET', clock) or 0) > now then watch_clock(watch, clock, now) end
+-- Nothing is written while there is nothing to do. The lifetime first: behind it a full server lets the rest pass,
+-- which adds nothing. Who makes room has to claim.
+if tonumber(redis.call('GET', clock) or 0) > now then
+  watch_live(watch)
+  watch_clock(watch, clock, now)
+end
 local due = redis.call('ZRANGEBYSCORE', watch, '-inf', string.format('%.0f', now), 'WITHSCORES',
   'LIMIT', 0, limit)
 -- What was found ended has the room that the others leave, and some in any case: its entries must go too.
@@ -30,8 +34,8 @@ for i = 1, #ended do due[#due + 1] = ended[i] end
 local mark = string.format('%.1f', now + hold_ms - 0.5)
 local reply = { 'OK', mark }
 if #due > 0 then
-  watch_clock(watch, clock, now)
   watch_live(watch)
+  watch_clock(watch, clock, now)
 end
 for i = 1, #due, 2 do
   redis.call('ZADD', watch, mark, due[i])

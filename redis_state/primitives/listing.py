@@ -69,9 +69,14 @@ class ShardedListing:
             address=self._scripts.transport.address,
         )
 
-    async def enter(self, shard: int, entry: bytes, *, ttl_ms: int) -> None:
-        """List a thing that is there, for as long as it lives."""
-        await self._scripts.enter_listing(self._shards[shard], entry=entry, ttl_ms=ttl_ms)
+    async def enter(self, shard: int, entry: bytes, *, ttl_ms: int, reader: bool = False) -> None:
+        """List a thing that is there, for as long as it lives.
+
+        A ``reader`` does so if the server takes writes.
+        """
+        await self._scripts.enter_listing(
+            self._shards[shard], entry=entry, ttl_ms=ttl_ms, reader=reader
+        )
 
     async def remove(
         self, shard: int, entry: bytes, delete: Callable[[], Awaitable[object]]
@@ -82,9 +87,14 @@ class ShardedListing:
         if found and found[0][0] == entry:
             await self.leave(shard, entry, found[0][1])
 
-    async def leave(self, shard: int, entry: bytes, stamp: bytes) -> None:
-        """Take an entry out: behind the reading of its stamp, its thing was not there."""
-        await self._scripts.leave_listing(self._shards[shard], entry=entry, stamp=stamp)
+    async def leave(self, shard: int, entry: bytes, stamp: bytes, *, reader: bool = False) -> None:
+        """Take an entry out: behind the reading of its stamp, its thing was not there.
+
+        A ``reader`` does so if the server takes writes.
+        """
+        await self._scripts.leave_listing(
+            self._shards[shard], entry=entry, stamp=stamp, reader=reader
+        )
 
     async def pages(
         self, start: bytes, *, begin: bytes = b""

@@ -240,11 +240,13 @@ class WatchList:
 
         A few begin together every two milliseconds, and share their round trips. None waits for one
         before it. So thousands of entries do not hold up what else runs on this loop. An entry that
-        cannot be judged is postponed by ``trouble_ms``. What concerns all entries is raised:
-        NoConnection, StoreFull. Then they are due again when the claim runs out.
+        cannot be judged is postponed by ``trouble_ms``. NoConnection concerns all entries: it is
+        raised, and they are due again when the claim runs out. So are those that a full server does
+        not let be repaired: the first StoreFull is raised once the others are settled.
         """
         verdicts = await _few_at_a_time([partial(judge, claim) for claim in claims])
         settled: list[tuple[WatchClaim, int | None]] = []
+        full: StoreFull | None = None
         for claim, verdict in zip(claims, verdicts, strict=True):
             match verdict:
                 case Fate.LEFT:
@@ -253,15 +255,18 @@ class WatchList:
                     settled.append((claim, None))
                 case int():
                     settled.append((claim, verdict))
+                case StoreFull():
+                    full = full or verdict
                 case BaseException():
-                    concerns_all = isinstance(verdict, NoConnection | StoreFull)
-                    if concerns_all or not isinstance(verdict, Exception):
+                    if isinstance(verdict, NoConnection) or not isinstance(verdict, Exception):
                         raise verdict
                     unknown = None if isinstance(verdict, RedisStateError) else verdict
                     entry = claim.entry.decode(errors="replace")
                     log.error("%r cannot be swept: %s", entry, verdict, exc_info=unknown)
                     settled.append((claim, trouble_ms))
         await self.settle(settled)
+        if full is not None:
+            raise full
         return sum(claim.again and delay_ms is None for claim, delay_ms in settled)
 
     async def settle(self, claims: Iterable[tuple[WatchClaim, int | None]]) -> int:

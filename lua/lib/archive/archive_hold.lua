@@ -6,8 +6,9 @@ local function archive_hold(record, others, least_ms, hold_ms, now)
   local left = redis.call('PTTL', record)
   if left < 0 or left >= least_ms then return 0 end
   local before, held = archive_held(record) or string.format('%.0f', now + left), string.format('%.0f', now + hold_ms)
-  redis.call('HSET', record, 'archive_hold', before .. ' ' .. held)
+  -- First: behind it a full server lets the rest pass. What cannot be held cannot be archived, and never makes room.
   redis.call('PEXPIREAT', record, held)
+  redis.call('HSET', record, 'archive_hold', before .. ' ' .. held)
   for _, key in ipairs(others) do redis.call('PEXPIREAT', key, held, 'GT') end
   return 1
 end

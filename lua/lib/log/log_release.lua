@@ -1,6 +1,7 @@
 -- Let go of a log that was held: it expires when it would have, a minute from now at least, and what is appended next
 -- drops old rows. Return 1 if that changed anything.
 -- @include log_head
+-- @include log_live
 local function log_release(rows, ids, now)
   local text, left = redis.call('HGET', ids, ''), redis.call('PTTL', rows)
   if not text or left == -1 then return 0 end
@@ -10,9 +11,6 @@ local function log_release(rows, ids, now)
   if not head.held and ends >= now + left then return 0 end
   local oldest = redis.call('XRANGE', rows, '-', '+', 'COUNT', 1)[1]
   head.held, head.first_ms = nil, oldest and tonumber(string.match(oldest[1], '-(%d+)')) or 0
-  -- A full server refuses what may add. After any removal it lets this pass too. No topic has this field.
-  redis.call('HDEL', ids, '\254')
-  redis.call('HSET', ids, '', log_text(head))
-  for _, key in ipairs({ rows, ids }) do redis.call('PEXPIREAT', key, string.format('%.0f', ends)) end
+  log_live(rows, ids, log_text(head), ends)
   return 1
 end

@@ -5,7 +5,8 @@ shards, by namespace, names all items in the order of namespace and key. A searc
 it.
 
 **Lifetimes.** An item's entry in the listing is written before the item and behind it, and outlives
-it by a quarter of its lifetime. A read that refreshes the item renews both. A search removes
+it by a quarter of its lifetime. A read that refreshes the item renews both, if the
+server takes writes. A search removes
 entries of items that are gone. `primitives.listing` says why it removes no others.
 
 **Crashes.** A crash between entry and item leaves an entry, which a search removes, or which
@@ -125,10 +126,10 @@ class RedisStore(OnStoreThread, BaseStore):
         )
         if reply.word is ReplyCode.MISSING:
             return None
-        value, created, updated, ttl_ms = reply.facts
-        if refresh:
+        value, created, updated, ttl_ms, refreshed = reply.facts
+        if refreshed:
             shard, entry = _shard(namespace), _entry(namespace, key)
-            await self._listing.enter(shard, entry, ttl_ms=_longer_ms(int(ttl_ms)))
+            await self._listing.enter(shard, entry, ttl_ms=_longer_ms(int(ttl_ms)), reader=True)
         payloads, of = self._base.payloads, f"item {key!r}"
         whole = payloads.need(payloads.decode(value), of=of, field="value")
         return SearchItem(namespace, key, whole, _moment(created), _moment(updated))
@@ -165,7 +166,7 @@ class RedisStore(OnStoreThread, BaseStore):
                 )
                 for listed, item in zip(page, read, strict=True):
                     if item is None:
-                        await self._listing.leave(*listed)
+                        await self._listing.leave(*listed, reader=True)
                     elif matches(item.value, op.filter):
                         skipped += 1
                         found += [item] if skipped > op.offset else []

@@ -130,7 +130,9 @@ class GraphScripts(ScriptRunner):
         """OK deleted | LOST epoch | HELD left_ms."""
 
     @script
-    def enter_listing(self, keys: GraphListing, *, entry: bytes, ttl_ms: int) -> PendingReply:
+    def enter_listing(
+        self, keys: GraphListing, *, entry: bytes, ttl_ms: int, reader: bool = False
+    ) -> PendingReply:
         """OK."""
 
     @script
@@ -138,7 +140,9 @@ class GraphScripts(ScriptRunner):
         """OK, then each entry and its stamp."""
 
     @script
-    def leave_listing(self, keys: GraphListing, *, entry: bytes, stamp: bytes) -> PendingReply:
+    def leave_listing(
+        self, keys: GraphListing, *, entry: bytes, stamp: bytes, reader: bool = False
+    ) -> PendingReply:
         """OK removed."""
 
     @script
@@ -153,4 +157,4 @@ class GraphScripts(ScriptRunner):
 
     @script
     def read_store_item(self, item: str, *, refresh: bool) -> PendingReply:
-        """OK value created updated ttl | MISSING."""
+        """OK value created updated ttl refreshed | MISSING."""

@@ -25,7 +25,9 @@ from redis_state.transport.keys import Keys
 from redis_state.transport.sending.sender import Sender
 from redis_state.worker import AgentWorker, TaskClient, TaskContext
 from redis_state.worker.arq.cron import cleanup_cron
+from redis_state.worker.tasks.recorded.journal import Journals
 from tests.support.processes.pools import SESSION, becomes, open_token, serving
+from tests.support.samples import task as make_task
 from tests.support.samples import update as make_update
 from tests.support.script_calls import CALLS
 from tests.support.servers.faults import sender_to
@@ -174,6 +176,9 @@ async def test_a_watcher_reads_and_follows_and_changes_nothing(own_url: str, adm
         artifact = await store.artifact_store.put_text("text")
         assert await watcher.artifact_store.get(artifact.id) == b"text"
         await watcher.drain()
+        await store.save_task(make_task("task"))
+        journal = Journals(watcher.base).read(watcher.tasks.keys("session", "task"))
+        assert await journal == ({}, 0)
         assert await refused(admin) == []
         with pytest.raises(CommandRefused, match="not permitted"):
             await watcher.save_update(make_update("third"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import pytest
@@ -41,25 +42,30 @@ def store_of(url: str, guarantee: Guarantee) -> RedisStateStore:
     return RedisStateStore(make_settings(url, guarantee=guarantee, call_timeout_s=LONG_S))
 
 
+async def lose_the_disk(store: RedisStateStore, directory: Path) -> None:
+    """Have a server that saves to a directory fail to, and so take no writes."""
+    # A folder stands where its file would.
+    (directory / "dump.rdb" / "x").mkdir(parents=True)
+    await store.transport.sender.send("BGSAVE", repeatable=True)
+
+    async def refuses_writes() -> bool:
+        try:
+            await store.save_memory_state("probe", {})
+        except StoreFull:
+            return True
+        return False
+
+    await eventually(refuses_writes, "writes are refused")
+
+
 @asynccontextmanager
 async def without_a_disk() -> AsyncGenerator[str]:
     """Run a server that cannot save, and so takes no writes; it has k, an artifact, a stream."""
     with short_directory() as directory, run_server(directory, "--save", "3600 1") as url:
-        async with RedisStateStore(make_settings(url)) as before, sender_to(url) as admin:
+        async with RedisStateStore(make_settings(url)) as before:
             await before.save_memory_state("k", {"n": 1})
             await keep_what_is_used(before)
-            # A folder stands where its file would.
-            (directory / "dump.rdb" / "x").mkdir(parents=True)
-            await admin.send("BGSAVE", repeatable=True)
-
-            async def refuses_writes() -> bool:
-                try:
-                    await before.save_memory_state("probe", {})
-                except StoreFull:
-                    return True
-                return False
-
-            await eventually(refuses_writes, "writes are refused")
+            await lose_the_disk(before, directory)
         yield url
 
 
