@@ -5,6 +5,7 @@
 --   {'OK', value, created, updated, ttl, refreshed}  1 if the server took a new lifetime
 --   {'MISSING'}
 -- @include unless_refused
+-- @reading
 
 local found = redis.call('HMGET', item, 'value', 'created', 'updated', 'ttl')
 if not found[1] then return { 'MISSING' } end

@@ -12,6 +12,7 @@
 --     written; the entries that are left for the next call
 -- @include journal_portion
 -- @include unless_refused
+-- @reading
 
 local entries, at = names, names_from
 if not entries[at] then

@@ -241,8 +241,8 @@ class WatchList:
         A few begin together every two milliseconds, and share their round trips. None waits for one
         before it. So thousands of entries do not hold up what else runs on this loop. An entry that
         cannot be judged is postponed by ``trouble_ms``. NoConnection concerns all entries: it is
-        raised, and they are due again when the claim runs out. So are those that a full server does
-        not let be repaired: the first StoreFull is raised once the others are settled.
+        raised, and they are due again when the claim runs out. So are those whose
+        repair a full server refuses: the first StoreFull is raised once the others are settled.
         """
         verdicts = await _few_at_a_time([partial(judge, claim) for claim in claims])
         settled: list[tuple[WatchClaim, int | None]] = []

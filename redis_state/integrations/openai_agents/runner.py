@@ -141,7 +141,7 @@ class DurableRunner(AgentRunner):
     ) -> RunResultStreaming:
         """Run an agent and stream its items. In a task it ends at an approval, as the SDK does.
 
-        Errors: InvalidField for a session, which only `run` writes as a whole, and while the agent
+        Errors: InvalidField for a session, which only `run` writes as a whole. And while the agent
         has another run at this place, unless that was cancelled.
         """
         scope, agents = current_scope(), current_agents()

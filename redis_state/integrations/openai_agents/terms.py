@@ -134,7 +134,7 @@ class StreamedRun:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it was told to end: by `cancel`, or because its reader was cancelled."""
+        """Whether it is to end: by `cancel`, or because its reader was cancelled."""
         task = self.result.run_loop_task
         return task is not None and task.cancelling() > 0
 
