@@ -10,6 +10,7 @@
 -- @include listing_sweep
 -- @include now_ms
 -- @include unless_refused
+-- @reading
 
 local swept = 0
 unless_refused(function() swept = listing_sweep(index, expiries, now_ms(), most) end, 'ZREM', index, '')

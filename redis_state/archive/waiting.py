@@ -73,23 +73,25 @@ class ArchiveList:
     async def enlist(self, session_id: str, task_id: str) -> None:
         """Put a task on the list that has ended. One write, which may be repeated.
 
-        An archiver that looks at the task meanwhile does not remove it: it may have seen an earlier
-        end.
+        Also on a full server: what is archived makes room. An archiver that looks at the task
+        meanwhile does not remove it: it may have seen an earlier end.
         """
         entry = watch_entry(session_id, task_id)
         await asyncio.gather(
             self._scripts.add_member(
                 self._since.key(entry), member=topic_text(entry) or "", ttl_ms=LISTED_MS
             ),
-            self.tasks.bring_forward(entry, delay_ms=0),
+            self.tasks.bring_forward(entry, delay_ms=0, makes_room=True),
         )
 
     async def watch_session(self, session_id: str, *, within_ms: int) -> None:
         """Put a session on its list, or have it looked at sooner. A sooner look stands.
 
-        One that looks at the session meanwhile does not remove it.
+        Also on a full server. One that looks at the session meanwhile does not remove it.
         """
-        await self.sessions.bring_forward(session_entry(session_id), delay_ms=within_ms)
+        await self.sessions.bring_forward(
+            session_entry(session_id), delay_ms=within_ms, makes_room=True
+        )
 
     async def note_looks(self, behind: Iterable[bytes], copied: Iterable[bytes]) -> None:
         """Record of which sessions' entries the updates could not be archived, and of which not.

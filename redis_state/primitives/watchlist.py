@@ -128,13 +128,17 @@ class WatchList:
             self._shard(entry), entry=entry, delay_ms=delay_ms, stands="first"
         )
 
-    async def bring_forward(self, entry: bytes, *, delay_ms: int) -> None:
+    async def bring_forward(self, entry: bytes, *, delay_ms: int, makes_room: bool = False) -> None:
         """Put an entry, or make it due sooner; if it is due before, its time stands.
 
         One that is claimed is due when the claim runs out: who has claimed it does not settle it.
+        With ``makes_room`` a full server takes it too.
         """
         await self._scripts.watch_entry(
-            self._shard(entry), entry=entry, delay_ms=delay_ms, stands="sooner"
+            self._shard(entry),
+            entry=entry,
+            delay_ms=delay_ms,
+            stands="room" if makes_room else "sooner",
         )
 
     def begin_bring_forward(self, entry: bytes, *, delay_ms: int) -> asyncio.Future[Any]:

@@ -47,7 +47,7 @@ class WatchScripts(ScriptRunner):
         *,
         entry: bytes,
         delay_ms: int,
-        stands: Literal["later", "given", "first", "sooner"],
+        stands: Literal["later", "given", "first", "sooner", "room"],
     ) -> PendingReply:
         """OK when."""
 

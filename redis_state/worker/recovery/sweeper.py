@@ -23,13 +23,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from redis_state.errors import BackendError, RedisStateError
+from redis_state.errors import BackendError, RedisStateError, StoreFull
 from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList
 from redis_state.serialization import codec
@@ -82,6 +82,15 @@ class _Queueable:
     claim: WatchClaim
     task: TaskStatusView
     listed: bool
+
+
+@contextmanager
+def _noting(refused: list[StoreFull]) -> Generator[None]:
+    """Note what a full server refuses: what comes behind may make room, or need none."""
+    try:
+        yield
+    except StoreFull as error:
+        refused.append(error)
 
 
 class Sweeper:
@@ -164,14 +173,15 @@ class Sweeper:
                 self._watch.claim_due(limit=self._limit, hold_ms=_HOLD_MS),
                 self._old_claims.read(),
             )
-            if claims:
-                await self._sweep(claims, report)
+            full = await self._sweep(claims, report) if claims else None
             if isinstance(listed, BackendError):
                 raise listed
             if listed:
                 for how in await self._old_claims.release(listed):
                     report.released += how is QueueState.RELEASED
                     report.requeued += how is QueueState.QUEUED
+            if full is not None:
+                raise full
         except RedisStateError:
             # An entry may be settled whose task's claim is not ended, or a claim was only listed.
             self._old_claims.begin_again()
@@ -180,18 +190,23 @@ class Sweeper:
             self.totals += report
         return report
 
-    async def _sweep(self, claims: Sequence[WatchClaim], report: SweepReport) -> None:
+    async def _sweep(self, claims: Sequence[WatchClaim], report: SweepReport) -> StoreFull | None:
+        """Inspect what was claimed. Return what a full server has refused: the others are done."""
         report.looked += len(claims)
         waiting: list[_Queueable] = []
         idle: list[_Idle] = []
         judge = partial(self._judge, waiting=waiting, idle=idle, report=report)
+        refused: list[StoreFull] = []
         # Before the queue is read, which may be on another, unreachable server.
-        report.dropped += await self._watch.inspect(claims, judge, trouble_ms=_TROUBLE_MS)
-        await self._watch.settle(await self._queue_up(waiting, report))
+        with _noting(refused):
+            report.dropped += await self._watch.inspect(claims, judge, trouble_ms=_TROUBLE_MS)
+        with _noting(refused):
+            await self._watch.settle(await self._queue_up(waiting, report))
         paused = [each for each in idle if each[2].status is TaskStatus.PAUSED]
         await self._free_permits([each for each in idle if each[2].status.is_terminal])
         # A paused task may be resumed and claimed meanwhile, by the clock of another node.
         await self._free_permits(paused, margin_ms=SKEW_MS)
+        return next(iter(refused), None)
 
     async def _free_permits(self, idle: Sequence[_Idle], *, margin_ms: int = 0) -> None:
         """End what is left of the claims of tasks that have ended or are paused: their workers may

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import pytest
+
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.replies import HOUR, ask, clock_ms, ok
@@ -30,13 +32,14 @@ async def test_the_later_of_two_times_stands_unless_another_is_wanted(
     assert await ask(scripts, "ZCARD", watch) == 1
 
 
+@pytest.mark.parametrize("stands", ["sooner", "room"])
 async def test_a_claim_of_what_is_to_be_due_sooner_ends_and_its_time_stays(
-    scripts: Scripts, keys: Keys
+    scripts: Scripts, keys: Keys, stands: Literal["sooner", "room"]
 ) -> None:
     watch = keys.watch(0)
 
     async def sooner(delay_ms: int) -> int:
-        reply = await scripts.watch_entry(watch, entry=b"e", delay_ms=delay_ms, stands="sooner")
+        reply = await scripts.watch_entry(watch, entry=b"e", delay_ms=delay_ms, stands=stands)
         return int(reply.facts[0])
 
     was = await sooner(0)

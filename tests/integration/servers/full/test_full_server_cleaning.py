@@ -1,4 +1,4 @@
-"""A server that is out of memory: what makes room goes on, and nothing new comes of it."""
+"""A server that is out of memory: what makes room continues, and nothing new comes of it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from redis_state import RedisStateStore
 from redis_state.archive import open_archive
 from redis_state.archive.copying.archiver import Archiver
 from redis_state.archive.copying.records import RecordArchiver
+from redis_state.archive.identity import KnownArchive
+from redis_state.archive.waiting import ArchiveList
 from redis_state.errors import StoreFull
 from redis_state.models import Trajectory
 from redis_state.settings import make_settings
+from redis_state.stores.archive_list import session_entry
 from redis_state.stores.base import ms
 from redis_state.stores.durable_events.store import DurableEventStore
 from redis_state.worker import TaskClient
@@ -93,6 +96,38 @@ async def test_what_a_full_server_does_not_let_be_repaired_waits_for_the_claim()
         await make_due(store, watch_entry(SESSION, task))
         assert (await sweeper.run_once()).requeued == 1
         assert len(await queued(store)) == 1
+
+
+async def test_what_a_full_server_refuses_keeps_nothing_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with own() as store:
+        refused, over, sweeper = await submitted(store), await ended(store), sweeper_of(store)
+        for task in (refused, over):
+            await make_due(store, watch_entry(SESSION, task))
+        drop_claims, ended_there = sweeper._queue.drop_claims, list[str]()
+
+        async def drop(queue: Any, tasks: Any, **options: Any) -> None:
+            ended_there.extend(name for (_, name), _ in tasks)
+            await drop_claims(queue, tasks, **options)
+
+        monkeypatch.setattr(sweeper._queue, "drop_claims", drop)
+        await fill(store)
+        with pytest.raises(StoreFull):
+            await sweeper.run_once()
+        assert await entry_in_ms(store, watch_entry(SESSION, over)) is None
+        assert ended_there == [over]
+        await make_room(store)
+
+
+async def test_a_session_that_could_not_be_archived_is_noted() -> None:
+    async with own() as store:
+        listed = ArchiveList(store)
+        await listed.watch_session(SESSION, within_ms=DAY_MS)
+        await fill(store)
+        await listed.note_looks([session_entry(SESSION)], [])
+        assert (await listed.backlog()).sessions == 1
+        await make_room(store)
 
 
 async def test_a_schedule_makes_no_task_until_there_is_room() -> None:
@@ -183,4 +218,26 @@ async def test_what_is_archived_is_let_go_of(tmp_path: Path) -> None:
         for key in (*held, trajectory):
             assert await send(store, "PTTL", key) < 300 * DAY_MS
         assert await send(store, "HEXISTS", trajectory, "archived") == 1
+        await archive.aclose()
+
+
+async def test_what_has_ended_is_listed_and_archived_though_its_session_is_not_due(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("pyarrow", reason="needs the parquet extra")
+    async with own(archive_url=tmp_path.as_uri()) as store:
+        archive = open_archive(store.settings)
+        await archive.prepare()
+        archiver, sweeper = Archiver(store, archive), sweeper_of(store, archiving=True)
+        await KnownArchive(store, archive).ready()
+        task = await ended(store)
+        # Its session has been looked at just now.
+        await ArchiveList(store).watch_session(SESSION, within_ms=DAY_MS)
+        await make_due(store, watch_entry(SESSION, task))
+        await fill(store)
+        assert (await sweeper.run_once()).dropped == 1
+        assert (await archiver.run_once()).tasks == 1
+        assert await archived(archive) == await expected(store, task)
+        assert await send(store, "PTTL", store.tasks.keys(SESSION, task).task) < 300 * DAY_MS
+        await make_room(store)
         await archive.aclose()
