@@ -2,7 +2,7 @@
 -- KEYS use      zset: id -> last use, in us
 -- ARGV blob_id  of the blob
 -- Returns
---   {'OK', touched}  1 if it was there, and that was noted
+--   {'OK', touched}  1 if it was there, and that was recorded
 -- @include blob_used
 -- @include unless_refused
 -- @reading

@@ -6,14 +6,15 @@
 -- Returns
 --   {'OK', new}  how many did not wait before
 -- @include now_ms
+-- @include watch_live
 
 local now, new = string.format('%.0f', now_ms()), 0
 -- First: behind it a full server lets the rest pass. Else nothing of a round could be settled.
-redis.call('PEXPIRE', since, 34560000000)
+watch_live(since)
 for _, entry in ipairs(entries) do
   if redis.call('ZSCORE', watch, entry) then
     new = new + redis.call('ZADD', since, 'NX', now, entry)
   end
 end
-redis.call('PEXPIRE', since, 34560000000)
+watch_live(since)
 return { 'OK', new }

@@ -5,9 +5,9 @@ shards, by namespace, names all items in the order of namespace and key. A searc
 it.
 
 **Lifetimes.** An item's entry in the listing is written before the item and behind it, and outlives
-it by a quarter of its lifetime. A read that refreshes the item renews both, if the
-server takes writes. A search removes
-entries of items that are gone. `primitives.listing` says why it removes no others.
+it by a quarter of its lifetime. A read that refreshes the item renews both, if the server takes
+writes. A search removes entries of items that are gone. `primitives.listing` says why it removes no
+others.
 
 **Crashes.** A crash between entry and item leaves an entry, which a search removes, or which
 expires. A crash in a deletion leaves the same. So can a deletion that meets a put of the same key.

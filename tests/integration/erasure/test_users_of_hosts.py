@@ -18,7 +18,7 @@ from redis_state.models.artifacts import ArtifactScope
 from redis_state.models.streams import StreamOrigin
 from redis_state.worker import TaskClient
 from tests.support.erasure import nothing_is_left
-from tests.support.samples import task
+from tests.support.samples import ODD_IDS, task
 from tests.support.scripts.replies import ask
 
 pytestmark = [
@@ -107,10 +107,30 @@ async def test_a_stream_that_another_makes_during_an_erasure_stays(
     assert (await streams.read("room")).rows == (b"of bob",)
 
 
+# A user is named by at most 256 bytes.
+USERS = [each for each in ODD_IDS if 0 < len(each) < 64]
+
+
+@pytest.mark.parametrize("user", USERS, ids=range(len(USERS)))
+async def test_of_users_with_any_name_the_own_durable_streams_go(
+    store: RedisStateStore, user: str
+) -> None:
+    creators = [user, user + "2", user.swapcase() + "!", f'{user}","room']
+    for number, creator in enumerate(creators):
+        await store.streams.create(f"room {number} {{}}%:\u00e9", creator=creator)
+    async with Eraser(store) as eraser:
+        report = await eraser.forget_user(user)
+    assert report.redis == {"durable streams": 1}
+    with pytest.raises(StreamUnknown):
+        await store.streams.look("room 0 {}%:\u00e9")
+    for number in range(1, len(creators)):
+        await store.streams.look(f"room {number} {{}}%:\u00e9")
+
+
 async def test_a_users_durable_streams_go_and_those_that_others_made_at_their_paths_stay(
     store: RedisStateStore,
 ) -> None:
-    """Whoever created a stream is known to it: the list of a creator may be older, or not there."""
+    """A stream knows its creator, whose list may be older, or not there."""
     streams, created = store.streams, store.streams.created_by("ann", most=9)
     long = "x" * 500
     for path in ("room", "of-ann", "of-nobody", "older", long):

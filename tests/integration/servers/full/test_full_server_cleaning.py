@@ -120,7 +120,7 @@ async def test_what_a_full_server_refuses_keeps_nothing_of_the_others(
         await make_room(store)
 
 
-async def test_a_session_that_could_not_be_archived_is_noted() -> None:
+async def test_a_session_that_could_not_be_archived_is_recorded_as_behind() -> None:
     async with own() as store:
         listed = ArchiveList(store)
         await listed.watch_session(SESSION, within_ms=DAY_MS)
