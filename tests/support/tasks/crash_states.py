@@ -109,11 +109,13 @@ async def seen(store: RedisStateStore, task: str) -> dict[str, Any]:
     }
 
 
-async def submitted(store: RedisStateStore, *, handler: str = "answer") -> str:
+async def submitted(
+    store: RedisStateStore, *, handler: str = "answer", session: str = SESSION
+) -> str:
     """Create a task as a client does that dies before it queues it."""
     task = uuid4().hex[:8]
-    snapshot = TaskContextSnapshot(session_id=SESSION, task_id=task)
-    state = TaskState(task, SESSION, TaskStatus.PENDING, TaskType.BACKGROUND, 0, snapshot)
+    snapshot = TaskContextSnapshot(session_id=session, task_id=task)
+    state = TaskState(task, session, TaskStatus.PENDING, TaskType.BACKGROUND, 0, snapshot)
     queue = queue_of(store.settings)
     assert await NewTasks(store).create(state, handler=handler, task_input=None, queue=queue)
     return task
