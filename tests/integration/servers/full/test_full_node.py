@@ -33,7 +33,7 @@ SESSIONS = [f"session-{number}" for number in range(9)]
 
 
 class Nodes:
-    """A cluster with a store, and the node that will be full. It has not the queue, nor all sessions."""
+    """A store on a cluster, and the node that will be full. Its sessions are not all, nor the queue."""
 
     def __init__(self, cluster: Cluster, store: RedisStateStore, full: int) -> None:
         self.store = store
@@ -49,7 +49,7 @@ class Nodes:
         return [each for each in SESSIONS if await self.port_of(each) == self.full]
 
     async def fill(self) -> None:
-        """Have no memory left on the one node. Its sessions take nothing, the others do."""
+        """Leave the one node no memory. Its sessions take nothing, the others do."""
         await self._cluster.ask(self.full, "CONFIG", "SET", "maxmemory", 1)
         refused = await self.on_full()
         assert 0 < len(refused) < len(SESSIONS)
@@ -61,7 +61,7 @@ class Nodes:
                 await self.store.save_update(update("more", session_id=session))
 
     async def make_room(self) -> None:
-        """Have memory again."""
+        """Give it memory again."""
         await self._cluster.ask(self.full, "CONFIG", "SET", "maxmemory", 0)
 
 
