@@ -33,7 +33,7 @@ SESSIONS = [f"session-{number}" for number in range(9)]
 
 
 class Nodes:
-    """A store on a cluster, and the node that will be full. Its sessions are not all, nor the queue."""
+    """A store on a cluster, and the node that will be full: it has some sessions, not the queue."""
 
     def __init__(self, cluster: Cluster, store: RedisStateStore, full: int) -> None:
         self.store = store
