@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ pytest.importorskip("playwright", reason="no playwright: pip install playwright"
 from redis_state import RedisStateStore
 from redis_state.cli.servers.dev_browser import page_to
 from redis_state.gateway import ConsoleOptions, create_gateway
-from redis_state.worker import Schedule, TaskClient, TaskContext
+from redis_state.worker import Rate, Schedule, TaskClient, TaskContext
 from tests.integration.gateway.console.conftest import AUTH, KEYS
 from tests.support.browser.chromium import CHROMIUM, Chromium, People, chromium_started
 from tests.support.browser.hostile import (
@@ -354,6 +355,8 @@ async def test_axe_finds_nothing_serious(console: Served, people: People, scheme
         Schedule(schedule_id="daily", handler="echo", session_id="s", cron="0 3 * * *")
     )
     await given_up(console.store, handler="echo")
+    await console.client.rates.set("model", Rate(30, timedelta(hours=1)))
+    await console.client.queues.limit("tasks", running=4, per_key=2)
     found = list[str]()
 
     async def examine(page: Any, *shows: str) -> None:
@@ -377,7 +380,9 @@ async def test_axe_finds_nothing_serious(console: Served, people: People, scheme
     await examine(nobody, "<form")
     ann = await people.tab(KEYS["ann"], color_scheme=scheme)
     pages: list[tuple[str, dict[str, str], str]] = [
-        *((each, {}, "") for each in ("", "/inbox", "/sessions", "/workers", "/queues")),
+        *((each, {}, "") for each in ("", "/inbox", "/sessions")),
+        ("/workers", {}, "serves"),
+        ("/queues", {}, "30 in 1 h"),
         ("/find", {}, 'name="chosen"'),
         ("/dead", {}, 'name="chosen"'),
         ("/schedules", {}, "daily"),
