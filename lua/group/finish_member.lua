@@ -1,6 +1,7 @@
 -- Note how a member of a group ended, once, and end the group if it is sealed and that was the last.
 -- KEYS group         hash: version, write, order, status, pending, failed, places; =<task> -> place, outcome, place of the end; +<patch> -> place
 -- KEYS groups        zset: group_id -> expiry in us
+-- KEYS names         hash: turn and name -> group_id: groups that are open; lives as long as they
 -- ARGV group_id      the group's id
 -- ARGV task_id       the task's id
 -- ARGV outcome       complete or failed
@@ -14,6 +15,7 @@
 --   {'MISSING'}                no such group
 -- @include now_ms
 -- @include record_write
+-- @include lives
 -- @include group_settle
 -- @include group_reply
 
@@ -35,4 +37,5 @@ group_settle(group, call, now_ms())
 local reply = group_reply(group, call)
 local going_on = reply[2] == 'open' or reply[2] == 'sealed'
 record_write(group, { key = groups, member = group_id }, call, going_on and ttl_ms or ended_ttl_ms, fields)
+if going_on then lives(names, ttl_ms) end
 return reply

@@ -1,7 +1,7 @@
 -- Take from a rate that all processes share, once per call, and say when it may be used. Places are in the
--- order of the calls. Beside a name, with its score, is the rate that it was last taken by, and when: after
--- another rate, who waits asks again, so at most a period of the new one is taken.
--- KEYS rates      zset: name -> when all of its rate is there again, in ms; with that, <name>\0<rate>\0<now>
+-- order of the calls. A rate that was set holds for all: who waits by another one asks again, so at most a period of
+-- the new one is taken.
+-- KEYS rates      zset: name -> when all of its rate is there again, in ms; with that, what `rates_read` reads
 -- KEYS settings   hash: name -> rate that was set in place of the callers' own. It may be absent
 -- ARGV name       of the rate
 -- ARGV rate       how much in which period: a number and ms; what was set comes first
@@ -12,6 +12,7 @@
 --   {'OK', wait_ms, ''}    nothing is taken: too many wait. Ask again in so many ms
 -- @include now_ms
 -- @include flow_rate
+-- @include rates_read
 -- @include rate_place
 -- @once
 
@@ -23,11 +24,18 @@ if given then
   redis.call('PEXPIRE', settings, 34560000000)
 end
 if under == rate then return keep_reply({ 'OK', 0, rate }) end
-local wait_ms, full_at, beside = rate_place(rates, name, rate, cost, now)
+local found, was = rates_read(rates, name, now)
+local wait_ms, held = rate_place(found, was, rate, cost, now, given)
 -- A place further away than a week is given to nobody: the times in `rates` have an end.
 if wait_ms > 604800000 then return keep_reply({ 'OK', 604800000, '' }) end
-if beside then redis.call('ZREM', rates, beside) end
-flow_take(rates, name, full_at, now)
-redis.call('ZADD', rates, string.format('%.3f', full_at), string.format('%s\0%s\0%.0f', name, rate, now))
+for _, each in ipairs(found) do redis.call('ZREM', rates, each.member) end
+local last = 0
+for _, each in ipairs(held) do last = math.max(last, each.full_at) end
+flow_take(rates, name, last, now)
+for _, each in ipairs(held) do
+  local full_at = held[2] and string.format('%.3f:', each.full_at) or ''
+  local member = string.format('%s\0%s\0%s%.0f', name, each.rate, full_at, each.at)
+  redis.call('ZADD', rates, string.format('%.3f', last), member)
+end
 redis.call('PEXPIRE', rates, 1296000000)
 return keep_reply({ 'OK', wait_ms, rate })

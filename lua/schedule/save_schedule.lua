@@ -8,7 +8,7 @@
 -- ARGV ttl_ms       int: milliseconds
 -- ARGV schedule_id  the schedule's id
 -- ARGV check_ms      int: from now, when a worker must look; '' leaves that as it is
--- ARGV sooner       flag: an earlier time stands
+-- ARGV sooner       flag: an earlier time stands. A claim ends: who has it may not have seen this save
 -- ARGV restart      flag: no occurrence up to now is due any more
 -- ARGV fields..     names and values, in turn
 -- Returns
@@ -19,8 +19,7 @@
 -- @include record_recent
 -- @include record_write
 -- @include stale
--- @include watch_clock
--- @include watch_live
+-- @include watch_put
 -- @lasting
 
 local now, was = now_ms(), redis.call('HMGET', schedule, 'write', 'version', 'order', 'recent')
@@ -37,12 +36,5 @@ if restart then
   fields[#fields + 1] = given
 end
 local version = record_write(schedule, { key = schedules, member = schedule_id }, write, ttl_ms, fields, was)
-if check_ms then
-  watch_clock(due, clock, now)
-  local when, stands = now + check_ms, tonumber(redis.call('ZSCORE', due, schedule_id))
-  if not (sooner and stands and stands < when) then
-    redis.call('ZADD', due, string.format('%.0f', when), schedule_id)
-  end
-  watch_live(due)
-end
+if check_ms then watch_put(due, clock, schedule_id, now + check_ms, sooner and 'sooner' or 'given', now) end
 return { 'OK', version, given }

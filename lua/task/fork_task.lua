@@ -17,6 +17,7 @@
 -- ARGV before              int: ms, by when it must be written
 -- ARGV order               of the other task; '' if the other task is not here: then nothing is copied
 -- ARGV in_turn             flag: its session's tasks run in turn
+-- ARGV earlier_ms          int: what its priority is worth
 -- ARGV copied..            entries that are copied
 -- ARGV made..              entries that are given, names and values in turn
 -- ARGV fields..            names and values, in turn
@@ -50,5 +51,5 @@ for first = 1, #made, 1000 do
   redis.call('HSET', journal, unpack(made, first, math.min(first + 999, #made)))
 end
 redis.call('PEXPIRE', journal, ttl_ms)
-if in_turn then turn_put(turn, task_id, now_ms(), 2 * ttl_ms) end
+if in_turn then turn_put(turn, task_id, now_ms() - earlier_ms, 2 * ttl_ms) end
 return { 'OK', record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields) }

@@ -19,6 +19,7 @@
 -- ARGV announcement.row_id      update id
 -- ARGV announcement.row         the update that tells of it
 -- ARGV in_turn                  flag: its session's tasks run in turn
+-- ARGV place_ms                 int: its place in that line
 -- ARGV dropped..                entries of the journal that the next run is to make anew
 -- ARGV fields..                 names and values, in turn
 -- Returns
@@ -48,7 +49,7 @@ end
 redis.call('HINCRBY', task, 'retries', 1)
 redis.call('HSET', task, 'retried', key)
 local version = record_write(task, { key = tasks, member = task_id }, write, ttl_ms, fields)
-if in_turn then turn_put(turn, task_id, now_ms(), 2 * ttl_ms) end
+if in_turn then turn_put(turn, task_id, place_ms, 2 * ttl_ms) end
 redis.call('PEXPIRE', journal, ttl_ms)
 redis.call('PEXPIRE', children, 2 * ttl_ms)
 if redis.call('HEXISTS', lease, 'epoch') == 1 then

@@ -1,19 +1,19 @@
--- Return in how many ms the next place of a rate comes, when all of it is there again if that is taken, and
--- what stands beside the name. The places that are taken already come first.
-local function rate_place(rates, name, rate, cost, now)
+-- Return in how many ms the next place of a rate comes. Return also the rates of the name once that is taken, this one
+-- first. The places that are taken already come first. `alone` if nobody goes by another rate any more.
+-- @include rate_fill
+local function rate_place(found, was, rate, cost, now, alone)
   local n, period_ms = string.match(rate, '^(%d+) (%d+)$')
-  local was, beside = redis.call('ZSCORE', rates, name) or '0', nil
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', rates, was, was)) do
-    if string.sub(member, 1, #name + 1) == name .. '\0' then beside = member end
+  -- By another rate than before it is no more than empty.
+  local own, others = { rate = rate, at = now, full_at = math.min(was, now + period_ms) }, {}
+  for _, each in ipairs(found) do
+    if each.rate == rate then
+      own.full_at = each.full_at
+    elseif not alone and rate_fill(each, cost, now) then
+      others[#others + 1] = each
+    end
   end
-  local before, at = string.match(beside or '', '%z([^%z]+)%z(%d+)$')
-  local later = tonumber(was)
-  if before ~= rate then
-    later = math.min(later, now + period_ms)
-  elseif now < tonumber(at) then
-    -- The clock was set back: the places go with it.
-    later = later - (at - now)
-  end
-  local full_at = math.max(now, later) + period_ms / n * cost
-  return math.max(0, math.ceil(full_at - now - period_ms)), full_at, beside
+  own.full_at = math.max(now, own.full_at) + period_ms / n * cost
+  table.sort(others, function(one, other) return one.at > other.at end)
+  -- Who computes rates may give any number of them.
+  return math.max(0, math.ceil(own.full_at - now - period_ms)), { own, unpack(others, 1, math.min(#others, 8)) }
 end

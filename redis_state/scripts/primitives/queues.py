@@ -168,6 +168,7 @@ class QueueScripts(ScriptRunner):
         id: str,  # noqa: A002
         at_ms: int,
         sooner: bool,
+        life_ms: int,
     ) -> PendingReply:
         """OK moved."""
 

@@ -155,7 +155,7 @@ class PoolLayout(KeyLayout):
         return self._of_namespace("queues", "names")
 
     def rates(self) -> str:
-        """zset: rate -> when all of it is there again, in ms. Eight days after a use."""
+        """zset: rate -> when all of it is there again, in ms. Fifteen days after a use."""
         return self._of_namespace("rates", "rates")
 
     def rate_settings(self) -> str:

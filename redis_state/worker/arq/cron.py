@@ -99,6 +99,26 @@ def copies(jobs: Sequence[CronJob]) -> list[CronJob]:
     return [replace(job, next_run=None) for job in jobs]
 
 
+def plan_next(job: CronJob, now: datetime) -> None:
+    """Write into a cron job when it is due next, by the clocks of this process's time zone then.
+
+    arq counts by the clocks of now. If they change until then, workers that began before the change
+    and after it would mean two moments of one.
+    """
+    job.calculate_next(now)
+    due = job.next_run
+    then = None if due is None else due.astimezone()
+    if due is None or then is None or then.utcoffset() == now.utcoffset():
+        return
+    # One that comes each hour comes in both passes of a repeated hour.
+    job.calculate_next(then - timedelta(seconds=1))
+    if job.next_run != then:
+        wall = due.replace(tzinfo=None)
+        moved = wall.astimezone()
+        # A time that is skipped comes right after the change.
+        job.next_run = moved if moved.replace(tzinfo=None) == wall else then
+
+
 class CronRunner:
     """Run cron jobs at their times: each time in one of the workers that have the job.
 
@@ -116,7 +136,7 @@ class CronRunner:
         """Run what is due until cancelled."""
         now = datetime.now().astimezone()
         for job in self._jobs:
-            job.calculate_next(now)
+            plan_next(job, now)
             if job.run_at_startup:
                 job.next_run = now
         try:
@@ -139,7 +159,7 @@ class CronRunner:
             task = asyncio.create_task(self._run(job, moment))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-            job.calculate_next(max(moment, now))
+            plan_next(job, max(moment, now))
 
     async def _run(self, job: CronJob, moment: datetime) -> None:
         try:

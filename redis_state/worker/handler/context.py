@@ -344,7 +344,8 @@ class TaskContext(ContextMessaging, ContextPauses, ContextChildren):
         """Take from a rate that all tasks of the namespace share, and wait until it may be used.
 
         For calls of a model, say: ``await ctx.take("model", Rate(60, timedelta(minutes=1)))``. All
-        callers give a name the same rate. One that was set comes before it, see `Rates`. Who comes
+        callers give a name the same rate. While new code gives another one than old code, each
+        holds for those that give it. One that was set comes before it, see `Rates`. Who comes
         first has the first place. A wait of more than a second frees the worker. It is taken once
         per call and task: a later run does not take it again. In the work of a step each attempt
         takes, and a wait keeps the worker. A checkpoint. Errors: InvalidField for a cost above the

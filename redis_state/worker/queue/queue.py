@@ -147,15 +147,17 @@ class Queue:
         )
 
     async def defer(self, job: Job, *, sooner: bool) -> None:
-        """Move a job that waits for its time to another one: only sooner, or only later.
+        """Move a job that waits to another time: only sooner, or only later.
 
-        Errors: BackendUnavailable.
+        One that is due, and waits for its key, is put off too. Errors: BackendUnavailable.
         """
         at_ms = job.at_ms or 0
         if sooner:
             at_ms -= seniority_ms(job.priority)
         name = job.id_under(self._keys.jobs_tag)
-        await self._scripts.defer_job(self.keys(job.queue), id=name, at_ms=at_ms, sooner=sooner)
+        await self._scripts.defer_job(
+            self.keys(job.queue), id=name, at_ms=at_ms, sooner=sooner, life_ms=self._life_ms
+        )
 
     async def backlog(self, queue: str | None = None, *, ages: bool = True) -> Backlog:
         """Return what waits, what is claimed, and the limits. Errors: BackendUnavailable."""

@@ -74,14 +74,16 @@ class Rates:
         """
         commands, key = self._queue.transport.commands, self._queue.rates_key
         now_ms = ms_of(await commands.time())
-        # Beside each name stands what it was last taken by, at the same place.
+        # Beside each name stands what it was taken by, at the same place.
         flat: list[bytes] = await commands.zrevrange_from(key, now_ms, count=2 * _MOST_USED)
         uses = [
             _use(member.decode(), float(full_at), now_ms)
             for member, full_at in zip(flat[::2], flat[1::2], strict=True)
             if b"\0" in member
         ]
-        return sorted((use for use in uses if use.taken), key=lambda use: use.name)
+        # Of several the one that it was last taken by.
+        last = {use.name: use for _, use in sorted(uses, key=lambda one: one[0])}
+        return sorted((use for use in last.values() if use.taken), key=lambda use: use.name)
 
 
 def checked_rate(rate: Rate | None) -> Rate | None:
@@ -91,13 +93,17 @@ def checked_rate(rate: Rate | None) -> Rate | None:
     return rate
 
 
-def _use(member: str, full_at_ms: float, now_ms: int) -> RateUse:
-    """Read a rate's name, with what it was last taken by, and when all of it is there again."""
-    name, written, _ = member.split("\0")
+def _use(member: str, full_at_ms: float, now_ms: int) -> tuple[int, RateUse]:
+    """Read a rate's name, with what it was taken by, and when all of it is there again.
+
+    Return also when it was taken by that last.
+    """
+    name, written, times = member.split("\0")
+    own_full_at_ms, _, at_ms = times.rpartition(":")
     rate = Rate.read(written)
     one_ms = rate.per / timedelta(milliseconds=1) / rate.limit
-    left_ms = max(0.0, full_at_ms - now_ms)
-    return RateUse(
+    left_ms = max(0.0, float(own_full_at_ms or full_at_ms) - now_ms)
+    return int(at_ms), RateUse(
         unescape(name.removeprefix(OTHER_KEY)),
         rate,
         math.ceil(left_ms / one_ms - _ROUNDING),

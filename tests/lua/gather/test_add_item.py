@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from redis_state.scripts import GatheringKeys, Reply, ReplyCode, Scripts
@@ -156,7 +157,8 @@ async def test_at_once_each_item_has_a_place_of_its_own(scripts: Scripts, keys: 
 async def test_a_job_is_moved_only_sooner_or_only_later(scripts: Scripts, keys: Keys) -> None:
     now, queue = await clock_ms(scripts), keys.queue("q")
     job = queued_job(keys, "t", at_ms=now + HOUR)
-    assert await scripts.defer_job(queue, id=job.id, at_ms=1, sooner=True) == ok(0)
+    defer = partial(scripts.defer_job, queue, id=job.id, life_ms=HOUR)
+    assert await defer(at_ms=1, sooner=True) == ok(0)
     await scripts.queue_job(queue, payload=job_payload(keys, "t"), job=job)
     for at_ms, sooner, moved in (
         (now, False, 0),
@@ -165,9 +167,33 @@ async def test_a_job_is_moved_only_sooner_or_only_later(scripts: Scripts, keys: 
         (now + 3 * HOUR, True, 0),
         (now, True, 1),
     ):
-        assert await scripts.defer_job(queue, id=job.id, at_ms=at_ms, sooner=sooner) == ok(moved)
+        assert await defer(at_ms=at_ms, sooner=sooner) == ok(moved)
     claimed = await scripts.claim_jobs(queue, limit=1, life_ms=HOUR)
     assert claimed.facts[3] == job.id.encode()
+
+
+async def test_a_job_that_waits_in_its_keys_line_is_put_off_with_its_key(
+    scripts: Scripts, keys: Keys
+) -> None:
+    now, queue = await clock_ms(scripts), keys.queue("q")
+    job = queued_job(keys, "t", key="k:acme")
+    await scripts.queue_job(queue, payload=job_payload(keys, "t"), job=job)
+    defer = partial(scripts.defer_job, queue, id=job.id, life_ms=HOUR)
+    # Only later: it is due already, and no time of the past puts it off.
+    assert await defer(at_ms=1, sooner=True) == ok(0)
+    assert await defer(at_ms=now, sooner=False) == ok(0)
+    assert await defer(at_ms=now + HOUR, sooner=False) == ok(1)
+    assert await defer(at_ms=now + HOUR, sooner=False) == ok(0)
+    assert (await scripts.claim_jobs(queue, limit=1, life_ms=HOUR)).facts[3:] == []
+    assert min(await lives(scripts, queue.queue, queue.owners)) > HOUR
+    assert await defer(at_ms=now, sooner=True) == ok(1)
+    claimed = await scripts.claim_jobs(queue, limit=1, life_ms=HOUR)
+    assert claimed.facts[3] == job.id.encode()
+    assert await ask(scripts, "ZRANGE", queue.holders, 0, -1) == [
+        b"k:acme\0" + job.id.rpartition(":")[0].encode()
+    ]
+    # A claim is left as it is, and so is what waits for a version of its handler.
+    assert await defer(at_ms=now + HOUR, sooner=False) == ok(0)
 
 
 async def test_what_was_gathered_under_many_names_is_forgotten(

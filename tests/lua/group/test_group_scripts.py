@@ -51,6 +51,23 @@ async def test_a_name_is_free_once_its_group_is_not_open(
     assert await make_group(scripts, newer, write="y", instead_of="new") == ok(b"newer", 1)
 
 
+async def test_a_name_lives_as_long_as_its_group_and_goes_after_it(
+    scripts: Scripts, keys: Keys, group: GroupKeys
+) -> None:
+    await make_group(scripts, group)
+    for step in (join, finish):
+        await ask(scripts, "PEXPIRE", group.names, HOUR // 10)
+        assert (await step(scripts, group, "t")).word is ReplyCode.OK
+        assert (await lives(scripts, group.names))[0] > HOUR // 2
+    for number in range(3):
+        await make_group(scripts, group_keys(keys, f"g{number}"), alias=b"%d" % number)
+    assert len(await fields(scripts, group.names)) == 4
+    # All of them expire while they are open.
+    await ask(scripts, "DEL", group.groups)
+    await make_group(scripts, group_keys(keys, "new"), alias=b"new")
+    assert await fields(scripts, group.names) == {"new": b"new"}
+
+
 async def test_only_an_open_group_is_joined(scripts: Scripts, group: GroupKeys) -> None:
     assert await join(scripts, group, "t") == no(ReplyCode.MISSING)
     await make_group(scripts, group)

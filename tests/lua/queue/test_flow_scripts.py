@@ -516,6 +516,43 @@ async def test_a_rate_that_was_set_comes_before_what_callers_give(
     assert await take() == (0, "4 40")
 
 
+async def test_of_two_rates_of_a_name_each_holds_for_those_that_give_it(
+    scripts: Scripts, keys: Keys
+) -> None:
+    old, new = f"2 {HOUR}", f"4 {HOUR}"
+    take = rate_of(scripts, keys, old)
+    waits: dict[str, list[int]] = {old: [], new: []}
+    for _ in range(8):
+        for rate in (old, new):
+            wait_ms, taken = await take(rate=rate)
+            assert taken == rate
+            waits[rate].append(wait_ms)
+    # None passes its rate, and none waits for the places of the other.
+    assert 6 * HOUR // 2 < waits[old][-1] <= 7 * HOUR // 2
+    assert 6 * HOUR // 4 < waits[new][-1] <= 7 * HOUR // 4
+    assert await ask(scripts, "ZCARD", keys.rates()) == 3
+    # One that is set holds for all, and what was taken of a period stays taken.
+    await scripts.set_rate(keys.rate_settings(), name="r", rate=f"3 {HOUR}")
+    assert 0 < (await take(rate=new))[0] <= HOUR // 3
+    assert await ask(scripts, "ZCARD", keys.rates()) == 2
+
+
+async def test_a_rate_that_nobody_gives_any_more_is_forgotten_after_its_period(
+    scripts: Scripts, keys: Keys
+) -> None:
+    take, rates = rate_of(scripts, keys, f"1 {HOUR}"), keys.rates()
+    # Who computes rates may give any number of them.
+    for number in range(1, 20):
+        await take(rate=f"{number} {HOUR}")
+    assert await ask(scripts, "ZCARD", rates) == 1 + 9
+    await ask(scripts, "DEL", rates)
+    assert await take(rate="1 10") == (0, "1 10")
+    assert (await take())[0] <= 10
+    await clock_passes(scripts, await clock_ms(scripts) + 20)
+    assert HOUR // 2 < (await take())[0] <= HOUR
+    assert await ask(scripts, "ZCARD", rates) == 1 + 1
+
+
 async def test_the_permit_of_a_dead_worker_is_free_once_its_task_is_queued_again_or_has_ended(
     scripts: Scripts, keys: Keys
 ) -> None:

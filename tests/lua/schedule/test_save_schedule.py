@@ -7,7 +7,7 @@ from redis_state.models.version import Version
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.transport.key_groups import ScheduleKeys
 from redis_state.transport.keys import Keys
-from tests.support.scripts.replies import HOUR, ask, clock_ms, fields, lives, no
+from tests.support.scripts.replies import HOUR, ask, clock_ms, fields, lives, no, ok
 
 AHEAD_MS = HOUR
 
@@ -110,6 +110,22 @@ async def test_the_look_stays_is_given_or_becomes_sooner(scripts: Scripts, keys:
     assert await look(check_ms=4 * HOUR, sooner=True) == 3
     assert await look(check_ms=2 * HOUR, sooner=True) == 2
     assert await look(check_ms=5 * HOUR) == 5
+
+
+async def test_a_claim_that_has_not_seen_a_save_does_not_take_its_look_off(
+    scripts: Scripts, keys: Keys
+) -> None:
+    due = keys.schedules_due()
+    await save(scripts, keys, "w1", check_ms=0)
+    mark, *claimed = (await scripts.claim_due(due, limit=1, hold_ms=HOUR)).facts
+    assert claimed[0] == b"s"
+    last = Version(1, "w1")
+    assert (await save(scripts, keys, "w2", expected=last, check_ms=2 * HOUR, sooner=True)).facts
+    assert await scripts.settle_claim(due, mark=mark, entries=[(b"s", None)]) == ok(0)
+    # It is due as it would have been if the claimer had died.
+    when = await looked_at(scripts, keys)
+    assert when is not None
+    assert when == int(float(mark))
 
 
 async def test_a_clock_that_is_set_back_makes_looks_due_soon(scripts: Scripts, keys: Keys) -> None:

@@ -39,7 +39,7 @@ def _save_job(scripts: Scripts, keys: Keys) -> Awaitable[Reply]:
 
 CALLS: dict[str, Call] = {
     "defer_job": lambda scripts, keys: scripts.defer_job(
-        keys.queue("q"), id=queued_job(keys).id, at_ms=1, sooner=True
+        keys.queue("q"), id=queued_job(keys).id, at_ms=1, sooner=True, life_ms=HOUR
     ),
     "retire_claim": lambda scripts, keys: scripts.retire_claim(
         task_keys(keys, SESSION), version=1, claimed=1

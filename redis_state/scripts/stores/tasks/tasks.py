@@ -116,6 +116,7 @@ class TaskScripts(ScriptRunner):
         dropped: Sequence[str],
         turn: str | None = None,
         in_turn: bool = False,
+        place_ms: int = 0,
     ) -> PendingReply:
         """OK version | TAKEN version | STALE version write | DENIED status | MISSING."""
 
@@ -137,6 +138,7 @@ class TaskScripts(ScriptRunner):
         made: Mapping[bytes, bytes],
         turn: str | None = None,
         in_turn: bool = False,
+        earlier_ms: int = 0,
     ) -> PendingReply:
         """OK version | STALE version | EXPIRED | MISSING."""
 

@@ -36,6 +36,7 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.task_status import IN_TURN
 from redis_state.stores.task_index import attributes_of
+from redis_state.worker.queue.job import seniority_ms
 from redis_state.worker.queue.limits import flow_key
 from redis_state.worker.tasks.moves import new_fields
 from redis_state.worker.tasks.new_tasks import NewTasks
@@ -244,6 +245,7 @@ class Copies:
                 made={raw(name): value for name, value in kept.made.items()},
                 turn=self._store.base.keys.turn(session_id) if in_turn else None,
                 in_turn=in_turn,
+                earlier_ms=seniority_ms(state.priority),
             )
 
         reply = await self._new_tasks.cover(

@@ -57,6 +57,7 @@ from redis_state.worker.tasks.operate.left_out import (
 )
 from redis_state.worker.tasks.recorded.compensations import is_undone
 from redis_state.worker.tasks.recorded.journal import Journals, steps_of
+from redis_state.worker.tasks.submitting.turns import place_in_line
 
 _REOPENED = (TaskStatus.FAILED, TaskStatus.CANCELLED)
 # What steered the run that is over, and not its handler.
@@ -302,6 +303,7 @@ class Reopening:
             dropped=plan.dropped,
             turn=self._store.base.keys.turn(view.session_id) if view.in_turn else None,
             in_turn=view.in_turn,
+            place_ms=place_in_line(view),
         )
         if reply.word is ReplyCode.OK:
             version = int(reply.facts[0])

@@ -223,7 +223,7 @@ class Turns:
             task=keys.task(view.session_id, view.task_id),
             turn=keys.turn(view.session_id),
             task_id=view.task_id,
-            place_ms=_place_ms(view),
+            place_ms=place_in_line(view),
             life_ms=line_life_ms(self.store),
         )
         order, interrupted = reply.facts
@@ -256,7 +256,7 @@ class Turns:
             )
             await self.store.save_steering(event)
             await cancels.cancel_waiting(session_id, task_id, reason)
-            await self._undo_first(session_id, task_id, before=_place_ms(view))
+            await self._undo_first(session_id, task_id, before=place_in_line(view))
         await self.store.base.scripts.settle_turn(
             task=self.store.base.keys.task(session_id, view.task_id), order=view.order
         )
@@ -279,7 +279,10 @@ class Turns:
                 await self.interrupt(view, [raw(name), b"%d" % found.order])
 
     async def _undo_first(self, session_id: str, task_id: str, *, before: int) -> None:
-        """Queue a task that was made to run, to undo what it did, in front of the new one."""
+        """Queue a task that was made to run, to undo what it did, in front of the new one.
+
+        One that waits for its turn already goes forward to there.
+        """
         found = await self.store.tasks.look(session_id, task_id)
         if found is not None and found.status is TaskStatus.PENDING:
             await self.queue.put(Job.before(found, before + seniority_ms(found.priority)))
@@ -290,8 +293,8 @@ def line_life_ms(store: RedisStateStore, delay_ms: int = 0) -> int:
     return 2 * store.tasks.ttl_ms(TaskStatus.PENDING.value) + delay_ms
 
 
-def _place_ms(view: TaskStatusView) -> int:
-    """Return a task's place in the line, as the script that wrote it has chosen."""
+def place_in_line(view: TaskStatusView) -> int:
+    """Return a task's place in the line, as the script that wrote it has chosen, in ms."""
     return (Job.of(view).since_ms or 0) - seniority_ms(view.priority)
 
 

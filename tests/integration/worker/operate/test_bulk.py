@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField, KeyReused
 from redis_state.models import TaskStatus
+from redis_state.testing import eventually
 from redis_state.worker.tasks.operate.bulk import BulkItem, BulkOutcome
 from tests.support.processes.pools import client_of, found_are, pool
 from tests.support.tasks.work import Work
@@ -100,6 +102,38 @@ async def test_a_task_that_failed_again_is_not_reported_as_retried(store: RedisS
         work.bad = ""
         assert (await client.bulk("retry", idempotency_key="l")).counts[BulkOutcome.DONE] == 1
         assert await client.result("s", task) == ["a1", "b3", "c1"]
+
+
+@pytest.mark.parametrize("leaves", ["cancelled", "progress"])
+async def test_a_caller_that_leaves_changes_no_more_tasks(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, leaves: str
+) -> None:
+    async with client_of(store) as client:
+        for number in range(6):
+            await client.submit("h", session_id=f"s{number}")
+        cancel, begun, held = client.cancel, list[str](), asyncio.Event()
+
+        async def cancel_slowly(session_id: str, task_id: str, **options: Any) -> bool:
+            begun.append(task_id)
+            if leaves == "cancelled" or len(begun) > 1:
+                await held.wait()
+            return await cancel(session_id, task_id, **options)
+
+        def progress(_: BulkItem) -> None:
+            if leaves == "progress":
+                raise ZeroDivisionError
+
+        monkeypatch.setattr(client, "cancel", cancel_slowly)
+        call = asyncio.create_task(client.bulk("cancel", concurrency=1, progress=progress))
+        await eventually(lambda: begun, "the first task is being cancelled")
+        if leaves == "cancelled":
+            call.cancel()
+        with pytest.raises(asyncio.CancelledError if leaves == "cancelled" else ZeroDivisionError):
+            await call
+        held.set()
+        left = [task for task in asyncio.all_tasks() if "_one" in repr(task.get_coro())]
+        await asyncio.gather(*left)
+        assert (await client.count())[TaskStatus.PENDING] >= 5
 
 
 async def test_bad_bulk_calls_are_refused(store: RedisStateStore) -> None:

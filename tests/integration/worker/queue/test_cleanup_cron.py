@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from redis_state.integrations.embabel.task_state_manager import TaskCounts, Task
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import AgentWorker, TaskContext, cleanup_cron
+from redis_state.worker.arq.cron import plan_next
 from redis_state.worker.arq.settings import arq_server
 from tests.processes.a2a.keep_task_states import status
 from tests.support.processes.pools import (
@@ -145,6 +147,33 @@ async def test_a_worker_that_does_not_know_a_cron_job_goes_on(
         await eventually(lambda: "a job that names no task" in caplog.text, "it was looked at")
         task = await client.submit("noop", None, session_id=SESSION)
         assert (await becomes(client, task, TaskStatus.COMPLETE)).result == "done"
+
+
+def test_workers_that_began_before_and_after_a_change_of_the_clocks_mean_one_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def due(began: str, *, hour: int | None = None) -> datetime | None:
+        job = cron(_nothing, name="cron:it", hour=hour, minute=0, second=0, microsecond=0)
+        plan_next(job, read(began).astimezone())
+        return job.next_run
+
+    read = datetime.fromisoformat
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        # The hour from 2 to 3 comes twice on 25 October, and is skipped on 29 March.
+        for began in ("2026-10-25T02:00+02:00", "2026-10-25T02:30+01:00"):
+            assert due(began, hour=2) == read("2026-10-26T02:00+01:00")
+        for began in ("2026-10-24T09:00+02:00", "2026-10-25T02:30+02:00"):
+            assert due(began, hour=3) == read("2026-10-25T03:00+01:00")
+        assert due("2026-10-25T02:30+02:00") == read("2026-10-25T02:00+01:00")
+        assert due("2026-10-25T02:00+01:00") == read("2026-10-25T03:00+01:00")
+        for began in ("2026-03-28T09:00+01:00", "2026-03-29T01:30+01:00"):
+            for hour in (2, 3):
+                assert due(began, hour=hour) == read("2026-03-29T03:00+02:00")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_arqs_settings_have_the_cron_jobs_each_time_their_own() -> None:

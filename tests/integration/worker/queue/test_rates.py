@@ -79,6 +79,19 @@ async def test_rates_that_are_used_say_how_much_is_taken_and_how_long_the_next_o
         assert [each.name for each in await client.rates.in_use()] == ["full", "set"]
 
 
+async def test_a_name_that_is_taken_by_two_rates_is_listed_as_it_was_taken_last(
+    store: RedisStateStore,
+) -> None:
+    hour = timedelta(hours=1)
+    queue, old, new = Queue(store), Rate(10, hour), Rate(4, hour)
+    async with TaskClient(store) as client:
+        for rate in (old, new, new, old):
+            await take(queue, "two", rate, 1)
+        (use,) = await client.rates.in_use()
+        # What is taken by one is taken of the other too.
+        assert (use.name, use.rate, use.taken, use.wait_s) == ("two", old, 4, 0)
+
+
 async def test_a_place_that_comes_later_than_a_task_is_kept_for_is_waited_for_in_parts(
     store: RedisStateStore,
 ) -> None:

@@ -16,11 +16,12 @@ from redis_state.errors import InvalidField, KeyReused, OutcomeUnknown
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.histories import read_history
 from redis_state.worker.tasks.submitting.gathering import MOST_ITEM_BYTES
 from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of
 from tests.support.samples import changed
-from tests.support.scripts.replies import clock_ms
+from tests.support.scripts.replies import ask, clock_ms
 from tests.support.servers.command_proxy import OOM, CommandProxy
 
 pytestmark = pytest.mark.worker
@@ -203,6 +204,30 @@ async def test_what_is_gathered_is_limited_under_the_key_that_its_first_call_gav
         opened.set()
         assert await client.result(SESSION, full[0], timeout_s=60) == [0, 1]
         assert await client.result(SESSION, soon, timeout_s=60) == "last"
+
+
+async def test_a_burst_that_waits_for_its_turn_is_put_off_by_the_next_input(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    opened, work = asyncio.Event(), Work()
+
+    async def hold(_: TaskContext) -> None:
+        await opened.wait()
+
+    async with pool(store, {"hold": hold, "work": work}):
+        held = await client.submit("hold", session_id=SESSION, in_turn=True)
+        await becomes(client, held, TaskStatus.RUNNING)
+        first = await debounce(client, "a", wait=SOON, at_most=LATER, in_turn=True)
+        keyed = Queue(store).keys(queue_of(store.settings)).keyed
+        await eventually(
+            lambda: ask(store.base.scripts, "ZCARD", keyed), "the burst is due, and waits"
+        )
+        assert await debounce(client, "b", wait=timedelta(seconds=1), in_turn=True) == first
+        due = (await look(store, first)).due_ms
+        opened.set()
+        assert await client.result(SESSION, first, timeout_s=60) == "b"
+        assert await clock_ms(store.base.scripts) >= due
+    assert work.given == ["b"]
 
 
 async def test_a_session_that_is_cleared_forgets_what_it_has_gathered(

@@ -24,7 +24,15 @@ from redis_state.models import TaskStatus
 from redis_state.testing import eventually
 from redis_state.worker import OnBusy, TaskClient, TaskContext
 from redis_state.worker.queue.queue import Queue
-from tests.support.processes.pools import SESSION, becomes, client_of, pool, queue_of, updates_of
+from tests.support.processes.pools import (
+    SESSION,
+    becomes,
+    client_of,
+    open_token,
+    pool,
+    queue_of,
+    updates_of,
+)
 from tests.support.samples import changed
 from tests.support.servers.command_proxy import OOM, CommandProxy
 from tests.support.tasks.crash_states import send, sweeper_of
@@ -231,6 +239,49 @@ async def test_an_interrupt_undoes_a_paused_task_before_the_new_one_begins(
     assert work.undone == ["a"]
     assert work.begun.index("undo a") < work.begun.index("b")
     assert await status(client, "a", "b") == ["CANCELLED", "COMPLETE"]
+
+
+async def test_an_interrupt_undoes_a_task_that_waits_for_its_turn_before_the_new_one_begins(
+    store: RedisStateStore, client: TaskClient
+) -> None:
+    work = Work()
+    async with pool(store, {"work": work, "ask": work.ask}, max_tasks=4):
+        await submit(client, "a", handler="ask")
+        await becomes(client, "a", TaskStatus.PAUSED)
+        await submit(client, "b")
+        await becomes(client, "b", TaskStatus.RUNNING)
+        # It has begun, and stands in the line behind what runs.
+        await client.approve(await open_token(store, "a"))
+        await becomes(client, "a", TaskStatus.PENDING)
+        await submit(client, "c", "interrupt")
+        await client.wait(SESSION, "b", timeout_s=60)
+        work.let_go.set()
+        for name in ("a", "c"):
+            await client.wait(SESSION, name, timeout_s=60)
+    assert work.undone == ["b", "a"]
+    assert work.begun.index("undo a") < work.begun.index("c")
+    assert await status(client, "a", "b", "c") == ["CANCELLED", "CANCELLED", "COMPLETE"]
+
+
+@pytest.mark.parametrize("again", ["retry", "fork", "rerun"])
+async def test_an_interrupt_goes_before_what_was_made_from_a_task_of_a_priority(
+    store: RedisStateStore, client: TaskClient, again: str
+) -> None:
+    work = Work()
+    work.let_go.set()
+    await submit(client, "a", priority=3)
+    await client.cancel(SESSION, "a")
+    if again == "retry":
+        await client.retry(SESSION, "a")
+    else:
+        await getattr(client, again)(SESSION, "a", new_task_id="again")
+    await submit(client, "c", "interrupt")
+    waits = "a" if again == "retry" else "again"
+    assert await status(client, waits, "c") == ["PENDING", "PENDING"]
+    async with pool(store, {"work": work}):
+        for name in (waits, "c"):
+            await client.wait(SESSION, name, timeout_s=60)
+    assert work.begun == ["c", "a"]
 
 
 async def test_a_replacement_takes_the_place_of_what_waits_and_lets_what_runs_be(
