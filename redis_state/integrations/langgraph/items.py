@@ -129,7 +129,7 @@ class RedisStore(OnStoreThread, BaseStore):
         value, created, updated, ttl_ms, refreshed = reply.facts
         if refreshed:
             shard, entry = _shard(namespace), _entry(namespace, key)
-            await self._listing.enter(shard, entry, ttl_ms=_longer_ms(int(ttl_ms)), reader=True)
+            await self._listing.renew(shard, entry, ttl_ms=_longer_ms(int(ttl_ms)))
         payloads, of = self._base.payloads, f"item {key!r}"
         whole = payloads.need(payloads.decode(value), of=of, field="value")
         return SearchItem(namespace, key, whole, _moment(created), _moment(updated))
@@ -166,7 +166,7 @@ class RedisStore(OnStoreThread, BaseStore):
                 )
                 for listed, item in zip(page, read, strict=True):
                     if item is None:
-                        await self._listing.leave(*listed, reader=True)
+                        await self._listing.unlist(*listed)
                     elif matches(item.value, op.filter):
                         skipped += 1
                         found += [item] if skipped > op.offset else []

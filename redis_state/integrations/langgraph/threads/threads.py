@@ -351,7 +351,7 @@ class Threads:
                     if await exists(self.keys(thread_id).thread):
                         yield thread_id
                     else:
-                        await self._listing.leave(shard, thread, stamp, reader=True)
+                        await self._listing.unlist(shard, thread, stamp)
 
     async def _read(self, thread_id: str, places: Sequence[bytes]) -> list[Any]:
         keys = self.keys(thread_id)
