@@ -108,11 +108,7 @@ class Threads:
         Returns None, and puts nothing, if its parent is not there, or what a value continues.
         Without a parent, all values are given. Errors: LeaseLost, ThreadClaimed.
         """
-        if run and not self._listed.has((run, thread_id)):
-            await self._base.scripts.add_member(
-                self._base.keys.graph_run(run), member=thread_id, ttl_ms=self._listed.longer_ms
-            )
-            self._listed.add((run, thread_id))
+        await self.list_run(run, thread_id)
 
         async def write(*, listed: bool) -> Reply:
             return await self._base.scripts.put_checkpoint(
@@ -129,6 +125,17 @@ class Threads:
         reply = await self._write(thread_id, write)
         _refuse(reply, thread_id, claim)
         return None if reply.word is ReplyCode.STALE else int(reply.facts[0])
+
+    async def list_run(self, run: str, thread_id: str) -> None:
+        """Record that a run has checkpoints in a thread, if it is one. A put of these does it too.
+
+        Who calls several puts at once does it before them: one that waits for it loses its turn.
+        """
+        if run and not self._listed.has((run, thread_id)):
+            await self._base.scripts.add_member(
+                self._base.keys.graph_run(run), member=thread_id, ttl_ms=self._listed.longer_ms
+            )
+            self._listed.add((run, thread_id))
 
     async def put_writes(
         self,
