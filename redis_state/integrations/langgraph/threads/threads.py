@@ -207,9 +207,9 @@ class Threads:
 
     async def row(self, thread_id: str, place: bytes) -> tuple[bytes, bytes] | None:
         """Read a place and its row, without the values of its channels; None if it is not there."""
-        at = place.decode()
-        newest = at.endswith(":")
-        high, low = (f"({at[:-1]};", f"[{at}") if newest else (f"[{at}", f"[{at}")
+        at, (scope, id_) = place.decode(), split_place(place)
+        high = f"[{at}" if id_ else f"({scope[:-1]};"
+        low = f"[{at}"
         page = await self._page(thread_id, high, low, 1)
         return page[0] if page and page[0][1] else None
 
