@@ -3,14 +3,14 @@
 -- KEYS thread      hash: r<place> row, b<name> value of a channel, w<place> writes
 -- KEYS order       zset: places, by name
 -- ARGV most_bytes  int: how much is read before the reply ends
--- ARGV places..    of checkpoints; one that ends with a colon is the newest of its namespace
+-- ARGV places..    of checkpoints; one without an id is the newest of its namespace
 -- Returns
 --   {'OK', found, ...}  each: place, row, names and values, lines and writes; empty for one not there
 -- @include graph_checkpoint
 
 local reply, seen, size, more = { 'OK' }, {}, 0, 0
 for at, place in ipairs(places) do
-  if string.sub(place, -1) == ':' then
+  if string.find(place, ':', 1, true) == #place then
     local highest = '(' .. string.sub(place, 1, -2) .. ';'
     place = redis.call('ZREVRANGEBYLEX', order, highest, '[' .. place, 'LIMIT', 0, 1)[1] or place
   end

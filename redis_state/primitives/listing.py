@@ -69,14 +69,13 @@ class ShardedListing:
             address=self._scripts.transport.address,
         )
 
-    async def enter(self, shard: int, entry: bytes, *, ttl_ms: int, reader: bool = False) -> None:
-        """List a thing that is there, for as long as it lives.
+    async def enter(self, shard: int, entry: bytes, *, ttl_ms: int) -> None:
+        """List a thing that is there, for as long as it lives."""
+        await self._scripts.enter_listing(self._shards[shard], entry=entry, ttl_ms=ttl_ms)
 
-        A ``reader`` does so if the server takes writes.
-        """
-        await self._scripts.enter_listing(
-            self._shards[shard], entry=entry, ttl_ms=ttl_ms, reader=reader
-        )
+    async def renew(self, shard: int, entry: bytes, *, ttl_ms: int) -> None:
+        """List a thing again that was read, if the server takes writes. No replica confirms it."""
+        await self._scripts.renew_listing(self._shards[shard], entry=entry, ttl_ms=ttl_ms)
 
     async def remove(
         self, shard: int, entry: bytes, delete: Callable[[], Awaitable[object]]
@@ -87,14 +86,13 @@ class ShardedListing:
         if found and found[0][0] == entry:
             await self.leave(shard, entry, found[0][1])
 
-    async def leave(self, shard: int, entry: bytes, stamp: bytes, *, reader: bool = False) -> None:
-        """Take an entry out: behind the reading of its stamp, its thing was not there.
+    async def leave(self, shard: int, entry: bytes, stamp: bytes) -> None:
+        """Take an entry out: behind the reading of its stamp, its thing was not there."""
+        await self._scripts.leave_listing(self._shards[shard], entry=entry, stamp=stamp)
 
-        A ``reader`` does so if the server takes writes.
-        """
-        await self._scripts.leave_listing(
-            self._shards[shard], entry=entry, stamp=stamp, reader=reader
-        )
+    async def unlist(self, shard: int, entry: bytes, stamp: bytes) -> None:
+        """Do as `leave` for a reader: if the server takes writes. No replica confirms it."""
+        await self._scripts.unlist_missing(self._shards[shard], entry=entry, stamp=stamp)
 
     async def pages(
         self, start: bytes, *, begin: bytes = b""

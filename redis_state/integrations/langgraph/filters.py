@@ -30,7 +30,9 @@ def _compare(value: Any, wanted: Any) -> bool:
             return all(_operate(value, name, each) for name, each in parts.items())
         return isinstance(value, dict) and matches(cast("dict[str, Any]", value), parts)
     if isinstance(wanted, (list, tuple)):
-        return isinstance(value, list) and value == list(cast("Sequence[Any]", wanted))
+        items, given = cast("list[Any]", value), cast("Sequence[Any]", wanted)
+        same = isinstance(value, list) and len(items) == len(given)
+        return same and all(map(_compare, items, given))
     return bool(value == wanted)
 
 

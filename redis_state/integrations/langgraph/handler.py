@@ -67,6 +67,7 @@ from redis_state.integrations.langgraph.built import Build, BuiltGraph
 from redis_state.integrations.langgraph.messages import MessageTexts
 from redis_state.integrations.langgraph.nodes import graph_scope
 from redis_state.integrations.langgraph.saver import RedisSaver
+from redis_state.integrations.langgraph.threads.stored.places import thread_of
 from redis_state.integrations.langgraph.waiting import BusyThreads, task_name
 from redis_state.models import UpdateType
 from redis_state.serialization import codec
@@ -146,7 +147,7 @@ def graph_handler(
 
     async def run(ctx: TaskContext) -> Any:
         saver, graph = await built.of(ctx.store)
-        thread_id = await awaited(named(ctx))
+        thread_id = thread_of(await awaited(named(ctx)), "thread")
         async with await busy.claimed(saver, ctx, thread_id, lease_s) as claim:
             try:
                 return await GraphRun(ctx, saver, graph, thread_id, options).run()

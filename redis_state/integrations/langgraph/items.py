@@ -39,9 +39,10 @@ from langgraph.store.base import (
 )
 
 from redis_state import limits
-from redis_state.errors import InvalidField
+from redis_state.errors import InvalidField, OutcomeUnknown
 from redis_state.integrations.langgraph.filters import matches
 from redis_state.integrations.langgraph.store_thread import OnStoreThread, StoreThread
+from redis_state.primitives.listed import behind_a_write
 from redis_state.primitives.listing import ShardedListing
 from redis_state.scripts import GraphListing, ReplyCode
 from redis_state.store import RedisStateStore
@@ -93,7 +94,8 @@ class RedisStore(OnStoreThread, BaseStore):
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Carry out operations: the reads at once, then the puts, of one item the last.
 
-        Errors: InvalidField and PayloadTooLarge, of any operation before all; PayloadUnreadable.
+        Errors: InvalidField and PayloadTooLarge, of any operation before all; PayloadUnreadable;
+        OutcomeUnknown if the server takes some of the puts only. Nothing is put behind an error.
         """
         listed = list(ops)
         puts: dict[tuple[Namespace, str], tuple[PutOp, bytes, int]] = {}
@@ -102,7 +104,7 @@ class RedisStore(OnStoreThread, BaseStore):
             if isinstance(op, PutOp):
                 puts[op.namespace, op.key] = (op, *self._written(op))
         results = await asyncio.gather(*(self._read(op) for op in listed))
-        await asyncio.gather(*(self._put(*put) for put in puts.values()))
+        await self._put_all(puts.values())
         return list(results)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
@@ -129,7 +131,7 @@ class RedisStore(OnStoreThread, BaseStore):
         value, created, updated, ttl_ms, refreshed = reply.facts
         if refreshed:
             shard, entry = _shard(namespace), _entry(namespace, key)
-            await self._listing.enter(shard, entry, ttl_ms=_longer_ms(int(ttl_ms)), reader=True)
+            await self._listing.renew(shard, entry, ttl_ms=_longer_ms(int(ttl_ms)))
         payloads, of = self._base.payloads, f"item {key!r}"
         whole = payloads.need(payloads.decode(value), of=of, field="value")
         return SearchItem(namespace, key, whole, _moment(created), _moment(updated))
@@ -142,6 +144,20 @@ class RedisStore(OnStoreThread, BaseStore):
         if op.ttl is not None:
             ttl = limits.lifetime("ttl", timedelta(minutes=op.ttl))
         return self._base.payloads.write(dict(op.value), field="value"), ms(ttl)
+
+    async def _put_all(self, puts: Iterable[tuple[PutOp, bytes, int]]) -> None:
+        """Put, and return or raise when none is under way: what the caller puts next is last."""
+        written: list[PutOp] = []
+
+        async def put(op: PutOp, value: bytes, ttl_ms: int) -> None:
+            await self._put(op, value, ttl_ms)
+            written.append(op)
+
+        with behind_a_write(self._base.scripts.transport.address, written=written):
+            ends = await asyncio.gather(*(put(*each) for each in puts), return_exceptions=True)
+            errors = [error for error in ends if error is not None]
+            if errors:
+                raise next((one for one in errors if isinstance(one, OutcomeUnknown)), errors[0])
 
     async def _put(self, op: PutOp, value: bytes, ttl_ms: int) -> None:
         scripts, item = self._base.scripts, self._item(op.namespace, op.key)
@@ -166,7 +182,7 @@ class RedisStore(OnStoreThread, BaseStore):
                 )
                 for listed, item in zip(page, read, strict=True):
                     if item is None:
-                        await self._listing.leave(*listed, reader=True)
+                        await self._listing.unlist(*listed)
                     elif matches(item.value, op.filter):
                         skipped += 1
                         found += [item] if skipped > op.offset else []

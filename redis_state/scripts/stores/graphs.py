@@ -130,19 +130,23 @@ class GraphScripts(ScriptRunner):
         """OK deleted | LOST epoch | HELD left_ms."""
 
     @script
-    def enter_listing(
-        self, keys: GraphListing, *, entry: bytes, ttl_ms: int, reader: bool = False
-    ) -> PendingReply:
+    def enter_listing(self, keys: GraphListing, *, entry: bytes, ttl_ms: int) -> PendingReply:
         """OK."""
+
+    @script
+    def renew_listing(self, keys: GraphListing, *, entry: bytes, ttl_ms: int) -> PendingReply:
+        """OK renewed."""
 
     @script
     def read_listing(self, keys: GraphListing, *, start: bytes, size: int) -> PendingReply:
         """OK, then each entry and its stamp."""
 
     @script
-    def leave_listing(
-        self, keys: GraphListing, *, entry: bytes, stamp: bytes, reader: bool = False
-    ) -> PendingReply:
+    def leave_listing(self, keys: GraphListing, *, entry: bytes, stamp: bytes) -> PendingReply:
+        """OK removed."""
+
+    @script
+    def unlist_missing(self, keys: GraphListing, *, entry: bytes, stamp: bytes) -> PendingReply:
         """OK removed."""
 
     @script

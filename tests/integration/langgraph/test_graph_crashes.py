@@ -260,3 +260,34 @@ async def test_an_id_of_a_session_may_be_any_text(store: RedisStateStore) -> Non
             task = await client.submit("g", {"log": ["x"]}, session_id=session)
             result = await client.result(session, task, timeout_s=20)
             assert len(result["log"]) == 4
+
+
+async def test_a_thread_whose_id_is_a_number_is_continued_behind_a_failure(
+    store: RedisStateStore,
+) -> None:
+    failures = ["once"]
+
+    def ask(_: Log) -> Log:
+        return {"log": [str(interrupt("ok?"))]}
+
+    def work(_: Log) -> Log:
+        if failures:
+            raise ValueError(failures.pop())
+        return {"log": ["done"]}
+
+    def build(saver: RedisSaver) -> Any:
+        graph: Any = StateGraph(Log)
+        graph.add_sequence([ask, work])
+        graph.add_edge(START, "ask")
+        return graph.compile(checkpointer=saver)
+
+    async with pool(store, {"g": graph_handler(build, thread=lambda _: 7)}) as client:
+        task = await client.submit("g", {"log": []}, session_id=SESSION)
+        await becomes(client, task, TaskStatus.PAUSED)
+        (pause,) = await client.pauses(SESSION)
+        await client.approve(str(pause.pause_id), "yes", actor="ann")
+        failed = await becomes(client, task, TaskStatus.FAILED)
+        assert "once" in (failed.error or "")
+        await client.retry(SESSION, task)
+        assert (await client.result(SESSION, task))["log"] == ["yes", "done"]
+    assert await RedisSaver(store).aget_tuple(config_of("7")) is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +17,22 @@ pytest.importorskip("arq", reason="the command line needs the worker extra")
 pytest.importorskip("langgraph")
 
 from cryptography.fernet import Fernet
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.types import Command
 from pydantic import SecretStr
 
 from redis_state import CorruptState, InvalidField, RedisStateStore, Settings, ThreadClaimed
 from redis_state.integrations.langgraph import RedisSaver, source_of
+from redis_state.integrations.langgraph.importing.importer import ThreadImport
 from redis_state.testing import eventually
 from tests.support.agents import graph_sources
 from tests.support.agents.graph_sources import LONG, fill, put
 from tests.support.agents.graphs import adding_deltas, asking, config_of
 from tests.support.commands import begin, cli, end
+from tests.support.samples import changed
+from tests.support.servers.command_proxy import CommandProxy
 
 FROM = "tests.support.agents.graph_sources:given"
 
@@ -132,6 +138,75 @@ async def test_values_are_sealed_and_compared(settings: Settings) -> None:
         assert not any(b"a secret" in part for part in stored)
 
 
+class _Cipher:
+    """Encrypts each time in another way, as ciphers do."""
+
+    def __init__(self) -> None:
+        self._fernet = Fernet(Fernet.generate_key())
+
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        return "fernet", self._fernet.encrypt(plaintext)
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        assert ciphername == "fernet"
+        return self._fernet.decrypt(ciphertext)
+
+
+async def put_shared(saver: Any, thread: str) -> None:
+    """Put two checkpoints with one version of a value, the first of a run."""
+    for n, run in enumerate(({"run_id": "r"}, {})):
+        checkpoint = empty_checkpoint() | {"id": f"{n}", "channel_versions": {"a": 1}}
+        checkpoint["channel_values"] = {"a": {"x", "y"}}
+        config = config_of(thread, checkpoint_ns="")
+        await saver.aput(config, checkpoint, {"step": n, **run}, {"a": 1})
+
+
+async def test_a_serializer_may_write_a_value_in_another_way_each_time(
+    store: RedisStateStore,
+) -> None:
+    other, saver = InMemorySaver(), RedisSaver(store, serde=EncryptedSerializer(_Cipher()))
+    await put_shared(other, "shared")
+    for thread in (*await fill(other), "shared"):
+        for added in (len(await listed(other, thread)), 0):
+            done = await saver.aimport_thread(source_of(other), thread)
+            assert (done.equal, done.added) == (True, added)
+        assert await listed(saver, thread) == await listed(other, thread)
+
+
+@pytest.mark.parametrize("thread", [7, uuid.UUID(int=7)])
+async def test_an_id_that_is_no_text_is_imported_as_its_text(
+    store: RedisStateStore, settings: Settings, thread: Any
+) -> None:
+    other, saver = InMemorySaver(), RedisSaver(store)
+    await put(other, thread, 0, a=1)
+    graph_sources.made["given"] = other
+    ran = await cli(settings, "langgraph", "import", "--from", FROM, "--json")
+    assert (ran.status, ran.document["added"], ran.document["failed"]) == (0, 1, {})
+    (found,) = await listed(saver, str(thread))
+    assert found.checkpoint["channel_values"] == {"a": 1}
+    with pytest.raises(InvalidField, match="thread_id"):
+        await saver.aimport_thread(source_of(other), None)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+async def test_a_checkpoint_comes_behind_those_whose_values_it_needs(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    """Only the first is of a run. A kill in between leaves the second one without its value."""
+    other, found = InMemorySaver(), list[str]()
+    await put_shared(other, "t")
+
+    async def look() -> None:
+        found.extend(each.checkpoint["id"] for each in await listed(RedisSaver(store), "t"))
+
+    async with (
+        CommandProxy(settings.url.get_secret_value()) as proxy,
+        changed(settings, url=proxy.url) as far,
+    ):
+        with proxy.meanwhile("put_checkpoint", look, holding="%:1"):
+            assert (await RedisSaver(far).aimport_thread(source_of(other), "t")).equal
+    assert found == ["0"]
+
+
 async def test_a_claimed_thread_is_left_alone(store: RedisStateStore, settings: Settings) -> None:
     other, saver = InMemorySaver(), RedisSaver(store)
     await put(other, "t", 0, a=1)
@@ -207,17 +282,22 @@ class _Mine:
     n: int
 
 
-async def test_a_type_that_is_not_importable_stops_its_thread(
-    store: RedisStateStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other, saver = InMemorySaver(), RedisSaver(store)
+async def put_gone(saver: Any, thread: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a checkpoint with a type of a module that is gone from then on."""
     module = ModuleType("gone_tomorrow")
     kind: Any = type("Mine", (_Mine,), {"__module__": "gone_tomorrow"})
     module.Mine = kind  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, "gone_tomorrow", module)
-    await put(other, "mine", 0, a=kind(1))
-    await put(other, "t", 0, a=1)
+    await put(saver, thread, 0, a=kind(1))
     monkeypatch.delitem(sys.modules, "gone_tomorrow")
+
+
+async def test_a_type_that_is_not_importable_stops_its_thread(
+    store: RedisStateStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, saver = InMemorySaver(), RedisSaver(store)
+    await put_gone(other, "mine", monkeypatch)
+    await put(other, "t", 0, a=1)
     with pytest.raises(CorruptState, match=r"gone_tomorrow\.Mine"):
         await saver.aimport_thread(source_of(other), "mine")
     graph_sources.made["given"] = other
@@ -225,6 +305,40 @@ async def test_a_type_that_is_not_importable_stops_its_thread(
     assert (ran.status, ran.document["added"]) == (1, 1)
     assert list(ran.document["failed"]) == ["mine"]
     assert await listed(saver, "mine") == []
+
+
+class _Waiting(InMemorySaver):
+    """Lists the threads of numbers when all others are listed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]
+        self.begun, self.rest_is_read = asyncio.Event(), asyncio.Event()
+
+    async def alist(self, config: Any, **options: Any) -> AsyncIterator[CheckpointTuple]:
+        waits = config["configurable"]["thread_id"].isdigit()
+        if waits:
+            self.begun.set()
+        await (self.rest_is_read if waits else self.begun).wait()
+        async for each in super().alist(config, **options):
+            yield each
+        self.rest_is_read.set()
+
+
+async def test_a_type_that_is_not_importable_stops_no_other_thread(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, saver = _Waiting(), RedisSaver(store)
+    await put_gone(other, "mine", monkeypatch)
+    await put(other, "7", 0, a=1)
+    source = source_of(other)
+    done, failed = await asyncio.gather(
+        saver.aimport_thread(source, "7"),
+        saver.aimport_thread(source, "mine"),
+        return_exceptions=True,
+    )
+    assert isinstance(done, ThreadImport)
+    assert (done.equal, done.added) == (True, 1)
+    assert isinstance(failed, CorruptState)
 
 
 class _Fixed(InMemorySaver):

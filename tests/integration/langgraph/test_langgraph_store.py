@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from contextlib import AsyncExitStack
 from typing import Any
@@ -17,11 +18,14 @@ from langgraph.store.memory import InMemoryStore
 from pydantic import SecretStr
 
 from redis_state import InvalidField, PayloadTooLarge, PayloadUnreadable, RedisStateStore, Settings
+from redis_state.errors import OutcomeUnknown
 from redis_state.integrations.langgraph import RedisStore
 from redis_state.transport.keys import GRAPH_SHARDS
 from tests.support.processes import children
 from tests.support.processes.forkserver import ForkedProcess
+from tests.support.samples import changed
 from tests.support.scripts.replies import ask
+from tests.support.servers.command_proxy import OOM, CommandProxy
 from tests.support.servers.faults import start_process
 
 ODD = ["", "a:b", "%", "{a}", "\0", "\0\0", "ä\ud800", "*?[x]", "\U0001f642", "x" * 500]
@@ -38,6 +42,7 @@ async def test_it_answers_as_langgraphs_own_store(store: RedisStateStore) -> Non
     for number in range(120):
         space, key = chance.choice(spaces), f"k{chance.randrange(6)}"
         value: Any = {"n": number, "kind": chance.choice("xy"), "deep": {"m": number % 3}}
+        value["list"] = [number % 2, {"m": number % 3, "more": number}]
         if chance.random() < 0.2:
             value = None
         for each in (ours, model):
@@ -52,6 +57,9 @@ async def test_it_answers_as_langgraphs_own_store(store: RedisStateStore) -> Non
         {"n": {"$gte": 60, "$lt": 110}},
         {"deep": {"m": 1}},
         {"kind": {"$ne": "x"}},
+        {"list": [1, {"m": 2}]},
+        {"list": (0, {"m": {"$gte": 1}})},
+        {"list": [1]},
     ]
     for prefix in ((), ("a",), ("a", "b"), ("b",)):
         for each in filters:
@@ -199,6 +207,35 @@ async def test_nothing_of_a_batch_is_put_if_one_of_it_is_refused(
         with pytest.raises(InvalidField, match="ttl"):
             await RedisStore(small).abatch([fine, PutOp(("u",), "k", {}, ttl=1e10)])
     assert await RedisStore(store).alist_namespaces() == []
+
+
+async def test_a_batch_puts_nothing_behind_its_error(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    """Else a put that comes late would replace what the caller has put meanwhile."""
+    held, released = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        held.set()
+        await released.wait()
+
+    async with (
+        CommandProxy(settings.url.get_secret_value()) as proxy,
+        changed(settings, url=proxy.url) as far,
+    ):
+        puts = [PutOp(("u",), key, {"n": 1}) for key in ("refused", "late")]
+        with (
+            proxy.answer("put_store_item", OOM),
+            proxy.meanwhile("put_store_item", hold, at=2),
+        ):
+            batch = asyncio.ensure_future(RedisStore(far).abatch(puts))
+            await held.wait()
+            done, _ = await asyncio.wait({batch}, timeout=0.3)
+            released.set()
+            assert not done
+            with pytest.raises(OutcomeUnknown, match="written, then: "):
+                await batch
+    assert [item.key for item in await RedisStore(store).asearch(("u",))] == ["late"]
 
 
 async def test_namespaces_of_items_that_have_expired_are_not_listed(store: RedisStateStore) -> None:

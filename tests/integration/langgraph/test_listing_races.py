@@ -96,13 +96,13 @@ async def test_a_reader_between_entry_and_write_leaves_it_listed(
 
 
 @pytest.mark.parametrize(
-    ("writing", "remove"),
+    ("writing", "leaving"),
     [
-        (ITEM, items),
-        (ITEM, delete_item),
-        (CHECKPOINT, threads),
-        (CHECKPOINT, forget),
-        (CLAIM, threads),
+        (ITEM, (items, "unlist_missing")),
+        (ITEM, (delete_item, "leave_listing")),
+        (CHECKPOINT, (threads, "unlist_missing")),
+        (CHECKPOINT, (forget, "leave_listing")),
+        (CLAIM, (threads, "unlist_missing")),
     ],
 )
 async def test_who_looked_before_the_write_takes_nothing_out_behind_it(
@@ -110,10 +110,11 @@ async def test_who_looked_before_the_write_takes_nothing_out_behind_it(
     stores: list[RedisStateStore],
     proxies: list[CommandProxy],
     writing: tuple[Call, str, Call],
-    remove: Call,
+    leaving: tuple[Call, str],
 ) -> None:
     """Readers, deletions and erasures alike."""
     write, script, look = writing
+    remove, leave = leaving
     looked, written = asyncio.Event(), asyncio.Event()
 
     async def hold() -> None:
@@ -126,7 +127,7 @@ async def test_who_looked_before_the_write_takes_nothing_out_behind_it(
         removing.append(asyncio.ensure_future(remove(stores[1])))
         await looked.wait()
 
-    with proxies[1].meanwhile("leave_listing", hold):
+    with proxies[1].meanwhile(leave, hold):
         with proxies[0].meanwhile(script, begin):
             await write(stores[0])
         written.set()

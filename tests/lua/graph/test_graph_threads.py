@@ -388,17 +388,20 @@ async def test_threads_are_listed_by_name_until_they_expire(scripts: Scripts, ke
     # One that was listed again since stays.
     stamp = reply.facts[1]
     await scripts.enter_listing(listing, entry=b"a", ttl_ms=HOUR)
-    assert await scripts.leave_listing(listing, entry=b"a", stamp=stamp) == ok(0)
+    for leave in (scripts.leave_listing, scripts.unlist_missing):
+        assert await leave(listing, entry=b"a", stamp=stamp) == ok(0)
     again = await scripts.read_listing(listing, start=b"-", size=1)
     assert await scripts.leave_listing(listing, entry=b"a", stamp=again.facts[1]) == ok(1)
     # Nor has it a stamp that it had before it was taken out.
     stamps = set[bytes]()
     for _ in range(20):
         await scripts.enter_listing(listing, entry=b"a", ttl_ms=HOUR)
+        entered = (await scripts.read_listing(listing, start=b"[a", size=1)).facts[1]
+        assert await scripts.renew_listing(listing, entry=b"a", ttl_ms=HOUR) == ok(1)
         stamp = (await scripts.read_listing(listing, start=b"[a", size=1)).facts[1]
-        assert await scripts.leave_listing(listing, entry=b"a", stamp=stamp) == ok(1)
-        stamps.add(stamp)
-    assert len(stamps) == 20
+        assert await scripts.unlist_missing(listing, entry=b"a", stamp=stamp) == ok(1)
+        stamps |= {entered, stamp}
+    assert len(stamps) == 40
     # What has expired goes with the next one that is listed.
     await ask(scripts, "ZADD", listing.expiries, 1, "b")
     await scripts.enter_listing(listing, entry=b"c", ttl_ms=HOUR)

@@ -55,8 +55,10 @@ CALLS: dict[str, Call] = {
     "drop_checkpoints": lambda s, k: drop_checkpoints(s, k, b"%:1", thread=SESSION),
     "delete_graph_thread": lambda s, k: s.delete_graph_thread(graph_keys(k, SESSION), mark=None),
     "enter_listing": lambda s, k: s.enter_listing(graph_listing(k), entry=b"t", ttl_ms=HOUR),
+    "renew_listing": lambda s, k: s.renew_listing(graph_listing(k), entry=b"t", ttl_ms=HOUR),
     "read_listing": lambda s, k: s.read_listing(graph_listing(k), start=b"-", size=10),
     "leave_listing": lambda s, k: s.leave_listing(graph_listing(k), entry=b"t", stamp=b""),
+    "unlist_missing": lambda s, k: s.unlist_missing(graph_listing(k), entry=b"t", stamp=b""),
     "list_store_namespaces": lambda s, k: s.list_store_namespaces(
         graph_listing(k), start=b"-", size=10, most=10
     ),

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from importlib import import_module
@@ -30,7 +31,7 @@ from redis_state.errors import CorruptState
 from redis_state.integrations.langgraph.importing.sources import ThreadSource
 from redis_state.integrations.langgraph.importing.spool import Spool, SpooledCheckpoint
 from redis_state.integrations.langgraph.threads.claims import ThreadClaims
-from redis_state.integrations.langgraph.threads.stored.places import split_place
+from redis_state.integrations.langgraph.threads.stored.places import split_place, thread_of
 from redis_state.integrations.langgraph.threads.stored.rows import FoundCheckpoint, Rows
 from redis_state.integrations.langgraph.threads.threads import Threads
 from redis_state.primitives.lease import HeldLease
@@ -85,7 +86,9 @@ class Importing:
         self._claims = claims
 
     async def run(self, source: ThreadSource, thread_id: str, *, write: bool) -> ThreadImport:
-        """Import a thread, or only compare it."""
+        """Import a thread, or only compare it. Errors: InvalidField."""
+        # A saver in memory keeps an id as it was given: a number, say.
+        target = thread_of(thread_id, "thread_id")
         spool = Spool(self._rows)
         try:
             with lost_types() as lost:
@@ -95,9 +98,9 @@ class Importing:
             if lost:
                 types = ", ".join(sorted(lost))
                 raise CorruptState(
-                    f"thread {thread_id!r}", f"types of its values cannot be imported here: {types}"
+                    f"thread {target!r}", f"types of its values cannot be imported here: {types}"
                 )
-            return await self._import(spool, thread_id, write=write)
+            return await self._import(spool, target, write=write)
         finally:
             spool.close()
 
@@ -211,18 +214,14 @@ class Importing:
     def _alike(
         self, row: bytes, values: Mapping[str, bytes], other: bytes, others: Mapping[str, bytes]
     ) -> bool:
-        """Compare as objects: another process writes the items of a set in another order."""
+        """Compare as objects: see `Rows.same_value`."""
         rows, of = self._rows, "a checkpoint"
         if values.keys() != others.keys():
             return False
         with suppress(Exception):  # comparing objects of the user
             return bool(
                 rows.read_row(row, of=of) == rows.read_row(other, of=of)
-                and all(
-                    rows.read_value(data, of=of, field="values")
-                    == rows.read_value(others[name], of=of, field="values")
-                    for name, data in values.items()
-                )
+                and all(rows.same_value(data, others[name], of=of) for name, data in values.items())
             )
         return False
 
@@ -245,6 +244,8 @@ class Importing:
         claim: HeldLease | None,
     ) -> None:
         """Write what is missing of a batch. Calls of one connection keep their order."""
+        for run in {each.spooled.run for each in batch if not each.is_there}:
+            await self._threads.list_run(run, thread_id)
         calls: list[Any] = []
         given: set[str] = set()
         for each in batch:
@@ -295,10 +296,21 @@ class Importing:
 
 @contextmanager
 def lost_types() -> Generator[set[str]]:
-    """Collect the types that LangGraph's serializer replaces by their data."""
+    """Collect the types that LangGraph's serializer replaces by their data.
+
+    Types that another import reads meanwhile are not among them. LangGraph's savers read in the
+    context of their caller. What is read without one may be of any import, so all collect it.
+    """
     lost: set[str] = set()
+    place = _reading.set(lost)
+
+    def is_here() -> bool:
+        reading = _reading.get()
+        return reading is None or reading is lost
 
     def hear(event: SerdeEvent) -> None:
+        if not is_here():
+            return
         name = f"{event['module']}.{event['name']}"
         if event["kind"] != "msgpack_unregistered_allowed" or name in _unbuilt:
             lost.add(name)
@@ -314,7 +326,8 @@ def lost_types() -> Generator[set[str]]:
                 module, name, *_ = record.args
                 # It is logged once in a process.
                 _unbuilt.add(f"{module}.{name}")
-                lost.add(f"{module}.{name}")
+                if is_here():
+                    lost.add(f"{module}.{name}")
 
     logger, handler = logging.getLogger("langgraph.checkpoint.serde.jsonplus"), Handler()
     unregister = register_serde_event_listener(hear)
@@ -324,9 +337,12 @@ def lost_types() -> Generator[set[str]]:
     finally:
         logger.removeHandler(handler)
         unregister()
+        _reading.reset(place)
 
 
 _unbuilt: set[str] = set()
+# What the import collects that reads in this context.
+_reading: ContextVar[set[str] | None] = ContextVar("redis_state_lost_types", default=None)
 
 
 def _number(whole: bytes, writes: Mapping[str, bytes]) -> int:

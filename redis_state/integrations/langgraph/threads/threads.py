@@ -108,11 +108,7 @@ class Threads:
         Returns None, and puts nothing, if its parent is not there, or what a value continues.
         Without a parent, all values are given. Errors: LeaseLost, ThreadClaimed.
         """
-        if run and not self._listed.has((run, thread_id)):
-            await self._base.scripts.add_member(
-                self._base.keys.graph_run(run), member=thread_id, ttl_ms=self._listed.longer_ms
-            )
-            self._listed.add((run, thread_id))
+        await self.list_run(run, thread_id)
 
         async def write(*, listed: bool) -> Reply:
             return await self._base.scripts.put_checkpoint(
@@ -129,6 +125,17 @@ class Threads:
         reply = await self._write(thread_id, write)
         _refuse(reply, thread_id, claim)
         return None if reply.word is ReplyCode.STALE else int(reply.facts[0])
+
+    async def list_run(self, run: str, thread_id: str) -> None:
+        """Record that a run has checkpoints in a thread, if it is one. A put of these does it too.
+
+        Who calls several puts at once does it before them: one that waits for it loses its turn.
+        """
+        if run and not self._listed.has((run, thread_id)):
+            await self._base.scripts.add_member(
+                self._base.keys.graph_run(run), member=thread_id, ttl_ms=self._listed.longer_ms
+            )
+            self._listed.add((run, thread_id))
 
     async def put_writes(
         self,
@@ -200,9 +207,9 @@ class Threads:
 
     async def row(self, thread_id: str, place: bytes) -> tuple[bytes, bytes] | None:
         """Read a place and its row, without the values of its channels; None if it is not there."""
-        at = place.decode()
-        newest = at.endswith(":")
-        high, low = (f"({at[:-1]};", f"[{at}") if newest else (f"[{at}", f"[{at}")
+        at, (scope, id_) = place.decode(), split_place(place)
+        high = f"[{at}" if id_ else f"({scope[:-1]};"
+        low = f"[{at}"
         page = await self._page(thread_id, high, low, 1)
         return page[0] if page and page[0][1] else None
 
@@ -351,7 +358,7 @@ class Threads:
                     if await exists(self.keys(thread_id).thread):
                         yield thread_id
                     else:
-                        await self._listing.leave(shard, thread, stamp, reader=True)
+                        await self._listing.unlist(shard, thread, stamp)
 
     async def _read(self, thread_id: str, places: Sequence[bytes]) -> list[Any]:
         keys = self.keys(thread_id)

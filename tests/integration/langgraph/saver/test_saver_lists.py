@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("langgraph")
 
+from langgraph.checkpoint.base import empty_checkpoint
 
 from redis_state import (
     ConfigError,
@@ -64,6 +65,26 @@ async def test_no_two_ids_meet(store: RedisStateStore) -> None:
     assert {found.config["configurable"]["thread_id"] for found in everywhere} == set(ODD)
     await saver.adelete_thread("")
     assert len(await listed(saver, None)) == (len(ODD) - 1) * len(ODD)
+
+
+async def test_an_id_of_a_checkpoint_may_have_colons(store: RedisStateStore) -> None:
+    saver, ids = RedisSaver(store), ["a", "a:", "a:b", ":", "::"]
+    for namespace in ("", "a:"):
+        for step, id_ in enumerate(ids):
+            checkpoint = empty_checkpoint()
+            checkpoint["id"] = id_
+            config = config_of("t", checkpoint_ns=namespace)
+            await saver.aput(config, checkpoint, {"step": step}, {})
+        for step, id_ in enumerate(ids):
+            config = config_of("t", checkpoint_ns=namespace, checkpoint_id=id_)
+            found, about = await saver.aget_tuple(config), await saver._checkpoints.about(config)
+            assert found is not None
+            assert about is not None
+            assert (found.checkpoint["id"], found.metadata.get("step")) == (id_, step)
+            assert (about.id, about.metadata["step"]) == (id_, step)
+        newest = await saver.aget_tuple(config_of("t", checkpoint_ns=namespace))
+        assert newest is not None
+        assert newest.checkpoint["id"] == "a:b"
 
 
 @pytest.mark.parametrize(
