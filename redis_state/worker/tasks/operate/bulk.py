@@ -122,12 +122,17 @@ async def do_to_all(
         tasks = [task for task in page.tasks if not leave_out(task)]
         if check is not None:
             await asyncio.gather(*map(check, tasks))
-        for item in asyncio.as_completed(
-            [_one(task, act, gate, dry_run=dry_run) for task in tasks]
-        ):
-            items.append(await item)
-            if progress is not None:
-                progress(items[-1])
+        running = [asyncio.create_task(_one(task, act, gate, dry_run=dry_run)) for task in tasks]
+        try:
+            for item in asyncio.as_completed(running):
+                items.append(await item)
+                if progress is not None:
+                    progress(items[-1])
+        finally:
+            # Of a call that is cancelled, or whose progress raises, nothing goes on.
+            for each in running:
+                each.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
         if cursor is None or len(items) >= limit:
             break
     counts = {word: sum(item.outcome is word for item in items) for word in BulkOutcome}

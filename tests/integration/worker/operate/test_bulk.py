@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,9 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.errors import InvalidField, KeyReused
 from redis_state.models import TaskStatus
+from redis_state.worker import TaskClient
 from redis_state.worker.tasks.operate.bulk import BulkItem, BulkOutcome
-from tests.support.processes.pools import client_of, found_are, pool
+from tests.support.processes.pools import client_of, found_are, pool, queue_of
 from tests.support.tasks.work import Work
 
 
@@ -84,6 +86,42 @@ async def test_a_bulk_fork_under_a_key_keeps_what_it_was_asked_to_keep(
         again = await ask(before="b")
         assert again.counts[BulkOutcome.DONE] == len(again.items) == 3
         assert len(await store.list_tasks("s")) == 6
+
+
+async def test_a_call_that_is_cut_off_changes_no_more_tasks(store: RedisStateStore) -> None:
+    async with TaskClient(store, queue=queue_of(store.settings)) as client:
+        named = [(f"s{number}", await _submitted(client, number)) for number in range(60)]
+
+        async def left() -> int:
+            states = await asyncio.gather(*(client.get(*task) for task in named))
+            return sum(state is not None and not state.status.is_terminal for state in states)
+
+        cancel = partial(client.bulk, "cancel", handler="h", concurrency=1)
+
+        def stop(_: BulkItem) -> None:
+            raise BrokenPipeError
+
+        with pytest.raises(BrokenPipeError):
+            await cancel(progress=stop)
+        first = await left()
+        # What went on would make its calls meanwhile.
+        for _ in range(5):
+            await store.drain()
+        assert first == await left() >= 58
+        begun = asyncio.Event()
+        call = asyncio.create_task(cancel(progress=lambda _: begun.set()))
+        await begun.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        second = await left()
+        for _ in range(5):
+            await store.drain()
+        assert first > second == await left() >= 50
+
+
+async def _submitted(client: TaskClient, number: int) -> str:
+    return await client.submit("h", session_id=f"s{number}")
 
 
 async def test_a_task_that_failed_again_is_not_reported_as_retried(store: RedisStateStore) -> None:
