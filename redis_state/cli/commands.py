@@ -21,10 +21,12 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from redis_state import RedisStateStore, __version__
 from redis_state.cli.exit_codes import STATUSES, ExitCode, complain, or_exit, run
 from redis_state.cli.loading import load
+from redis_state.cli.output import harmless
 from redis_state.errors import CallerError
 
 if TYPE_CHECKING:
@@ -157,7 +159,7 @@ def health(url: Url = None, as_json: AsJson = False) -> None:
         table = Table(box=box.SIMPLE, show_header=False, pad_edge=False, show_edge=False)
         for name, value in (found | details).items():
             if value is not None:
-                table.add_row(name, str(value))
+                table.add_row(name, Text("\n".join(map(harmless, str(value).splitlines()))))
         Console().print(table)
     if not found["ok"]:
         raise typer.Exit(ExitCode.UNAVAILABLE if found["problem"] else ExitCode.FAILED)

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self, TypeVar
 
-from redis_state.embedded.server import start_embedded
+from redis_state.embedded.running import embedded_server
 from redis_state.errors import ConfigError
 from redis_state.transport.connections.address import Address
 
@@ -41,13 +41,10 @@ async def on_server(
         address = Address.parse(url or "embedded://")
         if url is not None and address.scheme != "embedded":
             return await run(url)
-        server = await asyncio.to_thread(start_embedded, address.directory)
-        try:
+        async with embedded_server(address.directory) as server:
             say(f"started a server of its own, version {server.version}")
             with _no_variables_of_others():
                 return await run(server.url)
-        finally:
-            await asyncio.to_thread(server.stop)
 
 
 @contextmanager

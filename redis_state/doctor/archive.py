@@ -7,7 +7,7 @@ import asyncio
 from redis_state.archive import Archive, open_archive
 from redis_state.archive.identity import KnownArchive
 from redis_state.archive.waiting import ArchiveList
-from redis_state.doctor.finding import Finding, Found, Verdict
+from redis_state.doctor.finding import Finding, Found, Verdict, answered
 from redis_state.errors import ArchiveUnavailable, ConfigError
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
@@ -19,7 +19,10 @@ _REACH_IT = "start it, give its user the rights, or correct the URL"
 
 
 async def archive_findings(store: RedisStateStore) -> Found:
-    """Ask the archive that the settings name, and count what waits for it. Write nothing."""
+    """Ask the archive that the settings name, and count what waits for it. Write nothing.
+
+    Errors: NoConnection, of Redis.
+    """
     if not store.settings.has_archive:
         return
     try:
@@ -36,9 +39,9 @@ async def archive_findings(store: RedisStateStore) -> Found:
         return
     place = _place(store.settings)
     try:
-        async for each in _late(store, place):
-            yield each
-        yield await _answer(store, archive, place)
+        for answers in (_late(store, place), _answer(store, archive, place)):
+            async for each in answered(place, _QUESTION, answers):
+                yield each
     finally:
         await archive.aclose()
 
@@ -58,7 +61,11 @@ async def _late(store: RedisStateStore, place: str) -> Found:
         )
 
 
-async def _answer(store: RedisStateStore, archive: Archive, place: str) -> Finding:
+async def _answer(store: RedisStateStore, archive: Archive, place: str) -> Found:
+    yield await _look(store, archive, place)
+
+
+async def _look(store: RedisStateStore, archive: Archive, place: str) -> Finding:
     def finding(says: str, means: str, do: str) -> Finding:
         return Finding(place, _QUESTION, Verdict.FINDING, says, means, do)
 

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
-from redis_state.doctor.finding import Finding, Found, Verdict
+from redis_state.doctor.finding import Finding, Found, Verdict, answered
 from redis_state.store import RedisStateStore
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
+    from redis_state.stores.durable_events.store import DurableEventStore
 
 _QUESTION = "durable events"
 _LATE_S = 60.0
 
 
 async def durable_event_findings(store: RedisStateStore) -> Found:
-    """Ask the PostgreSQL that the settings name, and count what waits for it. Write nothing."""
+    """Ask the PostgreSQL that the settings name, and count what waits for it. Write nothing.
+
+    Errors: NoConnection, of Redis.
+    """
     url = store.settings.durable_events
     if url is None:
         return
-    import psycopg  # noqa: PLC0415 - needs the extra, as the store does
-
-    from redis_state.postgres.connection import close, connect, problem  # noqa: PLC0415
-    from redis_state.postgres.migrations import applied_version  # noqa: PLC0415
-    from redis_state.stores.durable_events.schema import MIGRATIONS, SCHEMA  # noqa: PLC0415
-    from redis_state.stores.durable_events.store import DurableEventStore  # noqa: PLC0415
+    from redis_state.stores.durable_events.store import (  # noqa: PLC0415 - needs the extra
+        DurableEventStore,
+    )
 
     events = store.events
     assert isinstance(events, DurableEventStore)  # noqa: S101 - as the settings want it
+    for answers in (_late(events), _tables(events, url, store.settings.connect_timeout_s)):
+        async for each in answered(events.address, _QUESTION, answers):
+            yield each
+
+
+async def _late(events: DurableEventStore) -> Found:
     backlog = await events.backlog()
     if backlog.oldest_s > _LATE_S:
         yield Finding(
@@ -35,8 +47,17 @@ async def durable_event_findings(store: RedisStateStore) -> Found:
             "their events are in Redis alone",
             "run a process of the namespace, and look at its log",
         )
+
+
+async def _tables(events: DurableEventStore, url: SecretStr, timeout_s: float) -> Found:
+    import psycopg  # noqa: PLC0415 - needs the extra, as the store does
+
+    from redis_state.postgres.connection import close, connect, problem  # noqa: PLC0415
+    from redis_state.postgres.migrations import applied_version  # noqa: PLC0415
+    from redis_state.stores.durable_events.schema import MIGRATIONS, SCHEMA  # noqa: PLC0415
+
     try:
-        async with asyncio.timeout(store.settings.connect_timeout_s):
+        async with asyncio.timeout(timeout_s):
             opened = await connect(url)
             try:
                 async with opened.settled():

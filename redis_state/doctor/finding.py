@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
+
+from redis_state.errors import BackendError, NoConnection
 
 
 class Verdict(StrEnum):
@@ -42,3 +45,18 @@ ExamineProgress: TypeAlias = Callable[[str, int, int | None], None]
 
 class NotReported(Exception):
     """A question without an answer."""
+
+
+async def answered(place: str, question: str, answers: Found) -> Found:
+    """Yield answers as they come, then *unknown* if the server refuses what the next one needs.
+
+    What was found before stands. Errors: NoConnection.
+    """
+    async with aclosing(answers):
+        try:
+            async for each in answers:
+                yield each
+        except NoConnection:
+            raise
+        except (BackendError, NotReported) as error:
+            yield Finding(place, question, Verdict.UNKNOWN, str(error))

@@ -12,9 +12,9 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from redis_state.doctor.finding import Finding, Found, Verdict
+from redis_state.doctor.finding import Finding, Found, Verdict, answered
 from redis_state.doctor.pool import pool_queue
-from redis_state.errors import BackendError, CorruptState, NoConnection
+from redis_state.errors import CorruptState
 from redis_state.primitives.watchlist import WatchList
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView, watch_entry
@@ -46,25 +46,22 @@ async def orphan_findings(store: RedisStateStore) -> Found:
     async with pool_queue(store) as queue:
         if queue is None:
             return
-        async with aclosing(_jobs(store, queue)) as found:
-            async for each in found:
-                yield each
+        async for each in answered(queue.name, "jobs", _jobs(store, queue)):
+            yield each
         for address, sender in await store.transport.each_server():
-            yield await _tasks(store, queue, str(address), Diagnostics(sender))
+            server = str(address)
+            tasks = _tasks(store, queue, server, Diagnostics(sender))
+            async for each in answered(server, "tasks", tasks):
+                yield each
 
 
 async def _jobs(store: RedisStateStore, queue: Queue) -> Found:
     """Compare the jobs of each queue that is served, and of the default one, with the tasks."""
     from redis_state.worker.observe.registry import WorkerRegistry  # noqa: PLC0415 - as above
 
-    try:
-        served = {name for each in await WorkerRegistry(store).list() for name in each.queues}
-        for name in sorted(served | {queue.name}):
-            yield await _jobs_of(store, queue, name)
-    except NoConnection:
-        raise
-    except BackendError as error:
-        yield Finding(queue.name, "jobs", Verdict.UNKNOWN, str(error))
+    served = {name for each in await WorkerRegistry(store).list() for name in each.queues}
+    for name in sorted(served | {queue.name}):
+        yield await _jobs_of(store, queue, name)
 
 
 async def _jobs_of(store: RedisStateStore, queue: Queue, name: str) -> Finding:
@@ -122,24 +119,21 @@ async def _listed(
                 yield keys.claims, member, task
 
 
-async def _tasks(store: RedisStateStore, queue: Queue, server: str, ask: Diagnostics) -> Finding:
+async def _tasks(store: RedisStateStore, queue: Queue, server: str, ask: Diagnostics) -> Found:
     """Look for unfinished tasks of a server that no sweeper and no worker will find."""
     sample = _Sample()
-    try:
-        async for names in _task_names(ask, store.settings.namespace):
+    async with aclosing(_task_names(ask, store.settings.namespace)) as pages:
+        async for names in pages:
             room = _TASKS - sample.read
             await _judge(store, queue, names[:room], sample)
             if sample.read >= _TASKS:
                 break
-    except NoConnection:
-        raise
-    except BackendError as error:
-        return Finding(server, "tasks", Verdict.UNKNOWN, str(error))
     if not sample.orphans:
         says = f"each of {sample.read} that were read is finished, watched, queued or running"
-        return Finding(server, "tasks", Verdict.SOUND, says)
+        yield Finding(server, "tasks", Verdict.SOUND, says)
+        return
     first = sample.orphans[0]
-    return Finding(
+    yield Finding(
         server,
         "tasks",
         Verdict.FINDING,

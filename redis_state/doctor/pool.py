@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from redis_state.doctor.finding import Finding, Found, Verdict
-from redis_state.errors import BackendError, ConfigError, NoConnection
+from redis_state.doctor.finding import Finding, Found, Verdict, answered
+from redis_state.errors import ConfigError
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.transport.clock import ms_of
@@ -48,18 +48,15 @@ async def pool_queue(store: RedisStateStore) -> AsyncGenerator[Queue | None]:
 async def queue_findings(store: RedisStateStore) -> Found:
     """Compare what is in each queue with the workers that take its tasks. Errors: NoConnection."""
     async with pool_queue(store) as queue:
-        if queue is None:
-            return
-        from redis_state.worker.queue.control import Queues  # noqa: PLC0415 - needs the extra
+        if queue is not None:
+            async for each in answered(queue.name, "queue", _queues(store, queue)):
+                yield each
 
-        try:
-            infos = await Queues(store, queue).list()
-        except NoConnection:
-            raise
-        except BackendError as error:
-            yield Finding(queue.name, "queue", Verdict.UNKNOWN, str(error))
-            return
-    for info in infos:
+
+async def _queues(store: RedisStateStore, queue: Queue) -> Found:
+    from redis_state.worker.queue.control import Queues  # noqa: PLC0415 - needs the extra
+
+    for info in await Queues(store, queue).list():
         says = f"{info.waiting} tasks wait, {info.workers} workers take them"
         if info.waiting and not info.workers:
             do = "start `redis-state worker`; look whether it uses this address and namespace"
@@ -75,20 +72,20 @@ async def queue_findings(store: RedisStateStore) -> Found:
 
 
 async def version_findings(store: RedisStateStore) -> Found:
-    """Ask whether tasks wait for a version of their handler that no worker serves."""
-    async with pool_queue(store) as queue:
-        if queue is None:
-            return
-        from redis_state.worker.client.unserved import list_unserved  # noqa: PLC0415 - as above
+    """Ask whether tasks wait for a version of their handler that no worker serves.
 
-        try:
-            unserved = await list_unserved(store, queue, limit=0)
-        except NoConnection:
-            raise
-        except BackendError as error:
-            yield Finding(queue.name, "versions", Verdict.UNKNOWN, str(error))
-            return
-    for one in unserved:
+    Errors: NoConnection.
+    """
+    async with pool_queue(store) as queue:
+        if queue is not None:
+            async for each in answered(queue.name, "versions", _versions(store, queue)):
+                yield each
+
+
+async def _versions(store: RedisStateStore, queue: Queue) -> Found:
+    from redis_state.worker.client.unserved import list_unserved  # noqa: PLC0415 - as above
+
+    for one in await list_unserved(store, queue, limit=0):
         if not one.workers:
             version = "" if one.version is None else f"version {one.version!r} of "
             says = f"{one.waiting} tasks wait for {version}handler {one.handler!r}"
@@ -97,15 +94,19 @@ async def version_findings(store: RedisStateStore) -> Found:
 
 
 async def schedule_findings(store: RedisStateStore) -> Found:
-    """Ask whether a worker looks at the schedules that are due, if there are any."""
-    commands, due = store.transport.commands, store.base.keys.schedules_due()
+    """Ask whether a worker looks at the schedules that are due, if there are any.
+
+    Errors: NoConnection.
+    """
     place = str(store.transport.address)
-    try:
-        first: list[bytes] = await commands.zrange_scored(due, 0, 0)
-        now_ms = ms_of(await commands.time())
-    except BackendError as error:
-        yield Finding(place, "schedules", Verdict.UNKNOWN, str(error))
-        return
+    async for each in answered(place, "schedules", _schedules(store, place)):
+        yield each
+
+
+async def _schedules(store: RedisStateStore, place: str) -> Found:
+    commands, due = store.transport.commands, store.base.keys.schedules_due()
+    first: list[bytes] = await commands.zrange_scored(due, 0, 0)
+    now_ms = ms_of(await commands.time())
     if not first:
         return
     overdue_s = (now_ms - float(first[1])) / 1000

@@ -9,9 +9,16 @@ from dataclasses import replace
 from functools import partial
 
 from redis_state.doctor.certificate import days_left
-from redis_state.doctor.finding import ExamineProgress, Finding, Found, NotReported, Verdict
+from redis_state.doctor.finding import (
+    ExamineProgress,
+    Finding,
+    Found,
+    NotReported,
+    Verdict,
+    answered,
+)
 from redis_state.doctor.lifetimes import KeySample
-from redis_state.errors import BackendError, CommandRefused, NoConnection
+from redis_state.errors import CommandRefused
 from redis_state.rights import Role, commands_of, keys_of
 from redis_state.settings import Settings
 from redis_state.transport.clock import ms_of
@@ -81,14 +88,8 @@ class Examination:
             ("rights", self._rights),
         )
         for name, question in questions:
-            if name in self._leaving:
-                continue
-            try:
-                found += [answer async for answer in question()]
-            except NoConnection:
-                raise
-            except (BackendError, NotReported) as error:
-                found.append(self._unknown(name, str(error)))
+            if name not in self._leaving:
+                found += [each async for each in answered(self._server, name, question())]
         return found
 
     def _sound(self, question: str, says: str) -> Finding:
@@ -258,9 +259,12 @@ class Examination:
             )
 
     async def _replicas(self) -> Found:
-        count = int(self._field("connected_slaves"))
+        count, refuses = int(self._field("connected_slaves")), await self._without_replicas()
+        if refuses is not None:
+            yield refuses
         if count == 0:
-            yield self._sound("replicas", "it has none: its data is as safe as its disk")
+            if refuses is None:
+                yield self._sound("replicas", "it has none: its data is as safe as its disk")
             return
         at = int(self._field("master_repl_offset"))
         late: list[str] = []
@@ -283,8 +287,26 @@ class Examination:
                 "a primary that is cut off from its replicas accepts writes that are lost",
                 "CONFIG SET min-replicas-to-write 1, and min-replicas-max-lag 2",
             )
-        elif not late:
+        elif not late and refuses is None:
             yield self._sound("replicas", f"{count} in sync")
+
+    async def _without_replicas(self) -> Finding | None:
+        """Return that the server refuses writes, because it lacks replicas that it demands."""
+        # A server that demands none does not count them.
+        good = self._info.get("min_slaves_good_slaves")
+        if good is None:
+            return None
+        least = 1
+        with suppress(CommandRefused, NotReported):
+            least = int(await self._setting("min-replicas-to-write"))
+        if int(good) >= least:
+            return None
+        return self._finding(
+            "replicas",
+            f"{good} replicas keep up, fewer than min-replicas-to-write",
+            "it refuses every write: calls wait until their deadline",
+            "bring a replica back, or CONFIG SET min-replicas-to-write 0 until there is one",
+        )
 
     async def _guarantee(self) -> Found:
         guarantee = Guarantee.of(self._settings)

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from redis_state.errors import ConfigError, InvalidField
+from redis_state.private_file import private
 from redis_state.serialization.claim_store import ClaimStore
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d\Z")
@@ -84,7 +85,7 @@ class FolderClaims:
         self._known.add(place)
         coming = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            with open(coming, "xb", opener=_private) as file:
+            with open(coming, "xb", opener=private) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -177,10 +178,6 @@ def _object_store(scheme: str) -> Callable[[str, str], ClaimStore]:
 _OBJECT_STORES: dict[str, Callable[[str, str], ClaimStore]] = {
     scheme: _object_store(scheme) for scheme in ("s3", "gs", "az")
 }
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def sync_folder(folder: Path) -> None:

@@ -33,7 +33,7 @@ import stamina
 from pydantic import SecretStr
 
 from redis_state import limits
-from redis_state.embedded.server import start_embedded
+from redis_state.embedded.running import embedded_server
 from redis_state.errors import InvalidField
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
@@ -103,9 +103,7 @@ class Pool:
         async with AsyncExitStack() as stack:
             url = self._url
             if url is None:
-                server = await asyncio.to_thread(start_embedded, None)
-                stack.push_async_callback(asyncio.to_thread, server.stop)
-                url = server.url
+                url = (await stack.enter_async_context(embedded_server(None))).url
             self.settings = _clock_settings(self._given.settings, url)
             # A wait between two attempts is one of the process, which no clock ends.
             stack.enter_context(_without_waits())

@@ -232,25 +232,15 @@ async def dev_server(options: DevOptions) -> AsyncGenerator[tuple[str, str]]:
         # The address is shown without its password.
         yield options.url, f"as given   {Address.parse(options.url)}"
         return
-    from redis_state.embedded.server import start_embedded  # noqa: PLC0415 - not on Windows
+    from redis_state.embedded.running import embedded_server  # noqa: PLC0415 - not on Windows
 
     given = None if options.url is None else Address.parse(options.url).directory
     directory = options.data if given is None else Path(given)
-    starting = asyncio.create_task(asyncio.to_thread(start_embedded, directory))
-    try:
-        server = await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        # Its thread goes on: what it starts would stay.
-        with suppress(Exception):
-            await asyncio.to_thread((await starting).stop)
-        raise
-    try:
+    async with embedded_server(directory) as server:
         # Not the socket's: who comes by this address uses the server, and starts it if it has died.
         url = f"embedded://{quote(os.fsencode(server.directory))}"
         words = f"embedded, version {server.version}, data in {directory}"
         yield url, f"{words}   REDIS_STATE_URL={url}"
-    finally:
-        await asyncio.to_thread(server.stop)
 
 
 def _listening(port: int) -> socket.socket:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -27,8 +26,10 @@ from redis_state.agents import (
 from redis_state.agents.state.ids import is_session_id
 from redis_state.agents.storage.protection import is_sealed
 from redis_state.cli.exit_codes import ExitCode, or_exit, run
+from redis_state.cli.output import print_table
 from redis_state.cli.sessions.json_diff import differences
 from redis_state.errors import CallerError, CorruptState, SessionNotFound
+from redis_state.private_file import private
 from redis_state.serialization import codec
 
 T = TypeVar("T")
@@ -79,13 +80,9 @@ def list_(
     if as_json:
         _print_json({"sessions": headers, "cursor": found.cursor, "at_end": found.at_end})
         return
-    table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
     columns = ("sessionId", "status", "version", "agentName", "updatedAt", "parentId")
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    for header in headers:
-        table.add_row(*(_cell(header[name]) for name in columns))
-    Console().print(table)
+    rows = ([header[name] for name in columns] for header in headers)
+    print_table(columns, rows, none="No sessions.")
     if not found.at_end and len(headers) == limit:
         print(f"More: --after {found.cursor}")
 
@@ -168,7 +165,7 @@ def export(
         print(text)
         return
     try:
-        with open(out, "w", encoding="utf-8", opener=_for_its_owner) as file:
+        with open(out, "w", encoding="utf-8", opener=private) as file:
             file.write(text + "\n")
     except OSError as error:
         _refuse(f"{out} cannot be written: {error.strerror}")
@@ -237,11 +234,6 @@ def diff(
             print("They are the same.")
     if found:
         raise typer.Exit(ExitCode.FAILED)
-
-
-def _for_its_owner(path: str, flags: int) -> int:
-    """Open a file; one that is not there yet is made for its owner only."""
-    return os.open(path, flags, 0o600)
 
 
 def _raw(session_id: str, url: str | None, *, with_keys: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import typer
 
 from redis_state.cli.arguments import json_of, length_of, moment_of
 from redis_state.cli.commands import AsJson, Url, app
-from redis_state.cli.exit_codes import complain, run
+from redis_state.cli.exit_codes import ExitCode, complain, run
 from redis_state.cli.output import age, brief, coloured, print_json, print_line, print_table
 from redis_state.cli.tasks.filters import (
     Attribute,
@@ -90,6 +90,7 @@ def submit(
     Try: `redis-state submit review '{"text": "…"}' -s SESSION -a tenant=acme`, then
     `redis-state tail SESSION TASK`.
     """
+    named: list[str] = []
 
     async def do() -> tuple[str, Any]:
         content = None if task_input is None else json_of("INPUT", task_input)
@@ -114,13 +115,19 @@ def submit(
                 attributes=read_attributes(attribute),
             )
             made = found.task_id
+            named.append(made)
             if not found.is_new:
                 await check_submitted(
                     client.store, session, made, handler=handler, task_input=content
                 )
             return made, await client.result(session, made) if wait else None
 
-    made, result = run(do())
+    try:
+        made, result = run(do())
+    except typer.Exit as ended:
+        if named and ended.exit_code in (ExitCode.INTERRUPTED, ExitCode.UNAVAILABLE):
+            complain(f"submitted as task {named[0]!r} of session {session!r}, which goes on")
+        raise
     if as_json:
         print_json({"session_id": session, "task_id": made} | ({"result": result} if wait else {}))
     elif wait:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -138,7 +140,10 @@ async def _check(
 
 
 def _all(action: str, chosen: TaskFilters, which: Selection, *, before: str | None = None) -> None:
+    items: list[BulkItem] = []
+
     def show(item: BulkItem) -> None:
+        items.append(item)
         if not which.as_json:
             made = f"  as {item.new_task_id}" if item.new_task_id else ""
             why = f"  {harmless(item.reason)}" if item.reason else ""
@@ -157,17 +162,15 @@ def _all(action: str, chosen: TaskFilters, which: Selection, *, before: str | No
                 **chosen,
             )
 
-    report = run(do())
+    try:
+        report = run(do())
+    except typer.Exit:
+        # What was done before it was interrupted, or failed, is done.
+        if which.as_json and items:
+            print_json(_document(action, which, items, more=True))
+        raise
     if which.as_json:
-        print_json(
-            {
-                "action": action,
-                "dry_run": which.changes_nothing,
-                "counts": {word.value: number for word, number in report.counts.items()},
-                "more": report.more,
-                "items": [asdict(item) for item in report.items],
-            }
-        )
+        print_json(_document(action, which, report.items, more=report.more))
     else:
         counts = [f"{number} {word.value}" for word, number in report.counts.items() if number]
         hint = (
@@ -178,6 +181,21 @@ def _all(action: str, chosen: TaskFilters, which: Selection, *, before: str | No
         print_line(f"{', '.join(counts) or 'no task matches'}{hint}")
     if any(item.outcome in ("refused", "failed") for item in report.items):
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _document(
+    action: str, which: Selection, items: Sequence[BulkItem], *, more: bool
+) -> dict[str, Any]:
+    from redis_state.worker import BulkOutcome  # noqa: PLC0415 - needs the extra
+
+    counts = Counter(item.outcome for item in items)
+    return {
+        "action": action,
+        "dry_run": which.changes_nothing,
+        "counts": {word.value: counts[word] for word in BulkOutcome},
+        "more": more,
+        "items": [asdict(item) for item in items],
+    }
 
 
 def _report(document: dict[str, Any], text: str, as_json: bool) -> None:  # noqa: FBT001 - private

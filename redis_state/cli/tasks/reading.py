@@ -94,6 +94,14 @@ def tasks(
             raise CallerError("--dead, --paused and --unserved: one of them")
         if decider is not None and not paused:
             raise CallerError("--for needs --paused")
+        if status and (paused or unserved):
+            raise CallerError("--status: not with --paused and --unserved")
+        ended = [one.value for one in status or () if one.is_terminal]
+        if ended and session is None and not dead:
+            raise CallerError(
+                f"--status {ended[0]} needs --session: without it, unfinished tasks are listed; "
+                f"`redis-state find --status {ended[0]}` lists those of all sessions"
+            )
         async with client_of(url) as client:
             if paused:
                 return [], await _paused(client, session, decider, limit)

@@ -13,7 +13,6 @@ from redis_state.errors import TokenResolved
 from redis_state.models import StateUpdate, TaskStatus, UpdateType
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
-from redis_state.testing import leaked_keys
 from redis_state.testing.conformance.host import EFFECTS, text_of
 from redis_state.testing.conformance.trial import Sent, Trial
 from redis_state.worker import TaskClient
@@ -215,10 +214,10 @@ async def keys_expire(trial: Trial) -> None:
     sent = await trial.submit()
     await trial.start()
     pause = await trial.paused(sent)
-    leaked = await leaked_keys(trial.settings)
+    leaked = await trial.permanent()
     await trial.approve(sent, pause, "ann says yes")
     await trial.completed(sent)
-    if leaked := sorted({*leaked, *await leaked_keys(trial.settings)}):
+    if leaked := sorted({*leaked, *await trial.permanent()}):
         raise AssertionError(f"{len(leaked)} keys have no lifetime: {', '.join(leaked[:3])}")
 
 

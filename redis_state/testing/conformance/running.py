@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from redis_state import limits
-from redis_state.embedded.server import start_embedded
+from redis_state.embedded.running import embedded_server
 from redis_state.errors import InvalidField
 from redis_state.testing.conformance.checks import CHECKS as _CHECKS
 from redis_state.testing.conformance.checks import ENCRYPTED, missing_for
@@ -64,9 +64,7 @@ async def conformance(
 
     async with AsyncExitStack() as stack:
         if url is None:
-            server = await asyncio.to_thread(start_embedded, None)
-            stack.push_async_callback(asyncio.to_thread, server.stop)
-            url = server.url
+            url = (await stack.enter_async_context(embedded_server(None))).url
         running = [asyncio.create_task(run(check, url)) for check in checks]
         try:
             for ended in asyncio.as_completed(running):

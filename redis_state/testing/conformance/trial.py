@@ -257,6 +257,11 @@ class Trial:
                     found.append(key)
         return sorted(found)
 
+    async def permanent(self) -> list[str]:
+        """List the keys without a lifetime whose names have the namespace, wherever in them."""
+        commands = self.store.transport.commands
+        return sorted([key async for key in self._keys() if await commands.pttl(key) == -1])
+
     async def _keys(self) -> AsyncGenerator[str]:
         for server in await self.store.transport.each_primary():
             async for page in server.scan_all(f"*{self.settings.namespace}*"):

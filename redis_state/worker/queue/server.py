@@ -20,11 +20,13 @@ def check_shared(settings: Settings) -> None:
 def queue_server(settings: Settings) -> Settings | None:
     """Return the settings of the queue's own server; None if it is the store's.
 
-    A password in its address goes before credentials that change. Errors: ConfigError.
+    It promises nothing: a job that is lost is queued again. A password in its address goes before
+    credentials that change. Errors: ConfigError.
     """
     if settings.queue_url is None:
         return None
-    changes: dict[str, object] = {"url": settings.queue_url, "queue_url": None, "guarantee": "fast"}
+    changes: dict[str, object] = {"url": settings.queue_url, "queue_url": None}
+    changes |= {"guarantee": "fast", "guarantee_replicas": None}
     address = _address(settings)
     if "password" in address.options or address.scheme == "embedded":
         changes |= {"credentials": None, "password_file": None}

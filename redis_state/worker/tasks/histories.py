@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from redis_state.errors import CorruptState, InvalidField
 from redis_state.models import TaskState
 from redis_state.primitives.record import Stored
+from redis_state.private_file import private
 from redis_state.serialization import codec
 from redis_state.serialization.payloads import Sealed
 from redis_state.serialization.rows import as_object
@@ -31,7 +32,6 @@ ReadResult = Callable[[str, StepRecord], Awaitable[Any]]
 
 FORMAT = 1
 _STATES: TypeAdapter[TaskState] = TypeAdapter(TaskState)
-_PRIVATE = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,12 @@ class TaskHistory:
     journal: Mapping[str, Any] = field(repr=False)
 
     def save(self, path: str | Path) -> None:
-        """Write it to a JSON file that only its owner may read: it holds inputs and results."""
-        target = Path(path)
-        target.touch(mode=_PRIVATE)
-        target.write_bytes(self.document())
+        """Write it to a JSON file that only its owner may read: it holds inputs and results.
+
+        Errors: OSError.
+        """
+        with open(path, "wb", opener=private) as file:
+            file.write(self.document())
 
     def document(self) -> bytes:
         """Write it as JSON."""

@@ -128,6 +128,14 @@ async def test_health_of_a_server_that_is_away_is_status_5(unused_tcp_port: int)
     found = json.loads(ran.out)
     assert found["ok"] is False
     assert str(unused_tcp_port) in found["problem"]
+
+
+async def test_health_shows_an_address_of_ipv6_whole() -> None:
+    away = {"REDIS_STATE_URL": "redis://[fd00::1]:6379/0", "REDIS_STATE_CALL_TIMEOUT_S": "0.3"}
+    ran = await cli("health", environment=away)
+    assert ran.status == 5
+    assert "address" in ran.out
+    assert "redis://[fd00::1]:6379/0" in ran.out
     assert "s3cret" not in ran.out + ran.err
 
 

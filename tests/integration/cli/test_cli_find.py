@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import signal
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -14,13 +17,17 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore, Settings
 from redis_state.cli.output import print_line
 from redis_state.cli.tasks.filters import filters
+from redis_state.errors import BackendUnavailable
 from redis_state.models import TaskStatus
 from redis_state.testing import eventually
-from redis_state.worker import TaskClient
+from redis_state.worker import FoundPage, TaskClient
+from redis_state.worker.tasks.operate import bulk
+from redis_state.worker.tasks.views.finding import find_tasks
 from tests.support.commands import begin, cli, end
 from tests.support.processes.pools import SESSION, becomes, client_of, queue_of
 from tests.support.processes.worker_processes import worker_process
 from tests.support.scripts.replies import clock_ms
+from tests.support.servers.nodes import subscribers
 
 
 @pytest.fixture
@@ -206,6 +213,54 @@ async def test_one_task_is_reopened_or_forked_and_all_that_match_after_a_dry_run
     refused = await cli(settings, "fork", "--handler", "square", "--before", "none", "--yes")
     # Two children of the first one, one of the fork; and the sum.
     assert (refused.status, refused.out.count("refused")) == (1, 4)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+async def test_what_was_changed_before_a_failure_is_reported(
+    store: RedisStateStore, settings: Settings, monkeypatch: pytest.MonkeyPatch, *, as_json: bool
+) -> None:
+    pages = itertools.count(1)
+
+    async def find(*arguments: Any, **options: Any) -> FoundPage:
+        if next(pages) == 2:
+            raise BackendUnavailable("the server", "it went away")
+        return await find_tasks(*arguments, **options)
+
+    async with client_of(store) as client:
+        made = [await client.submit("h", session_id=SESSION) for _ in range(3)]
+        monkeypatch.setattr(bulk, "_PAGE", 2)
+        monkeypatch.setattr(bulk, "find_tasks", find)
+        ran = await cli(settings, "rerun", "--handler", "h", "--yes", *["--json"] * as_json)
+        assert (ran.status, next(pages)) == (5, 3)
+        copies = {task.task_id for task in await store.list_tasks(SESSION)} - {*made}
+    assert "it went away" in ran.err
+    if as_json:
+        assert (ran.document["more"], ran.document["counts"]["done"]) == (True, 2)
+        assert {item["new_task_id"] for item in ran.document["items"]} == copies
+    else:
+        assert [line.split()[0] for line in ran.out.splitlines()] == ["done", "done"]
+
+
+async def test_who_interrupts_a_wait_learns_the_task(
+    store: RedisStateStore, settings: Settings
+) -> None:
+    waiting = await begin(settings, "submit", "h", "--wait", "-s", SESSION, "--queue", "nobodys")
+
+    async def submitted() -> str | None:
+        return next((task.task_id for task in await store.list_tasks(SESSION)), None)
+
+    task = await eventually(submitted, "the task is submitted")
+    # It is known here before the command has its reply.
+    channel = store.base.keys.updates(SESSION).channel
+
+    async def watched() -> bool:
+        return sum(await subscribers(store.transport, channel)) > 0
+
+    await eventually(watched, "the command waits for the result")
+    waiting.send_signal(signal.SIGINT)
+    ran = await end(waiting)
+    assert (ran.status, ran.out) == (130, "")
+    assert f"submitted as task {task!r} of session {SESSION!r}" in ran.err
 
 
 async def _failed_again(client: TaskClient, task: str, retries: int) -> None:

@@ -127,7 +127,10 @@ async def test_a_history_is_exported_and_replayed_without_a_server(
     waiting: RedisStateStore, settings: Settings, tmp_path: Path
 ) -> None:
     path = tmp_path / "one.json"
+    path.write_text("what others could read")
+    path.chmod(0o644)
     assert (await cli(settings, "history", SESSION, "one", "-o", str(path))).status == 0
+    assert path.stat().st_mode & 0o077 == 0
     printed = await cli(settings, "history", SESSION, "one")
     assert json.loads(printed.out) == json.loads(path.read_text())
     nowhere = settings.model_copy(update={"url": type(settings.url)("redis://localhost:1/0")})

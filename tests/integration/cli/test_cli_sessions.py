@@ -59,6 +59,11 @@ async def test_sessions_are_listed_by_page_and_filter(cli: Cli, sessions: Sessio
     assert list(first["sessions"][0])[:4] == ["sessionId", "parentId", "status", "version"]
     rest = await cli("list", "--json", "--agent", "ann", "--after", first["cursor"])
     assert [each["sessionId"] for each in rest.document["sessions"]] == ["s0"]
+    long = "s" * 60
+    await sessions.create(fresh(long, name="carl"))
+    narrow = await cli("list", "--agent", "carl", COLUMNS="40")
+    assert long in narrow.out.split()
+    assert (await cli("list", "--agent", "nobody")).out == "No sessions.\n"
     shown = await cli("list", "--status", "suspended")
     assert "bob" in shown.out
     assert "ann" not in shown.out
@@ -103,6 +108,10 @@ async def test_an_export_is_imported_as_it_was(
     session = await sessions.create(keyed("a"))
     printed = await cli("export", "a", "--with-keys")
     assert printed.document == session.to_dict()
+    assert (await cli("export", "a", "-o", "a.json")).status == 0
+    assert (tmp_path / "a.json").stat().st_mode & 0o077 == 0
+    # So it is if a file was there that others could read.
+    (tmp_path / "a.json").chmod(0o644)
     assert (await cli("export", "a", "-o", "a.json")).status == 0
     assert (tmp_path / "a.json").stat().st_mode & 0o077 == 0
     exported = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))

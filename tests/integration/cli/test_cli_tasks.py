@@ -116,6 +116,11 @@ async def test_filters_choose_among_all_tasks_and_not_among_the_first(
         await cli(settings, "tasks", "--status", "RUNNING", "--limit", "1", "--json")
     ).document
     assert running["task_id"] == due[-1]
+    for ended in (("--status", "FAILED"), ("--status", "RUNNING", "--status", "cancelled")):
+        stated(await cli(settings, "tasks", *ended), 2, "redis-state find --status")
+    for other in ("--paused", "--unserved"):
+        stated(await cli(settings, "tasks", other, "--status", "RUNNING"), 2, "--status: not with")
+    stated(await cli(settings, "tasks", "--dead", "--status", "FAILED"), 0, "No tasks.")
 
 
 async def test_a_pause_is_found_and_approved_by_its_id(

@@ -17,7 +17,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore, Settings, TaskClient
 from redis_state.doctor import Finding, Verdict, examine
-from redis_state.errors import InvalidField, NoConnection
+from redis_state.errors import BackendUnavailable, InvalidField, NoConnection
 from redis_state.rights import Role, user_rule
 from redis_state.settings import make_settings
 from redis_state.testing import eventually
@@ -39,6 +39,7 @@ pytestmark = pytest.mark.server
 
 _BUFFERS = "client-output-buffer-limit"
 _ROOM = ("--maxmemory", "1gb")
+_SHORT = {"call_timeout_s": 0.3}
 
 
 @pytest.fixture
@@ -225,6 +226,54 @@ async def test_what_a_user_may_not_ask_is_unknown_and_what_it_lacks_is_named(
         await admin.send("ACL", "SETUSER", user, *less, repeatable=True)
         said = (await findings(narrow))["rights"]
         assert said.says == f"the user may {named}"
+
+
+async def test_a_refused_question_leaves_what_was_found_before_it(
+    own_url: str, admin: Sender, unused_tcp_port: int, tmp_path: Path
+) -> None:
+    user, *words = user_rule(settings_of(own_url), Role.APP).words()
+    await admin.send("ACL", "SETUSER", user, *words, ">pw", repeatable=True)
+    narrow = own_url.replace("unix://", f"unix://{user}:pw@")
+    await admin.send("CONFIG", "SET", "port", unused_tcp_port, repeatable=True)
+    await admin.send("CONFIG", "SET", "repl-diskless-sync-delay", 100, repeatable=True)
+    with (
+        short_directory() as directory,
+        run_server(directory, "--replicaof", "127.0.0.1", str(unused_tcp_port)),
+    ):
+
+        async def waits() -> bool:
+            stated: bytes = await admin.send("INFO", "replication", repeatable=True)
+            return b"state=wait_bgsave" in stated
+
+        await eventually(waits, "a replica waits for its first copy")
+        found = [each for each in await examine(settings_of(narrow)) if each.question == "replicas"]
+    assert [each.state for each in found] == [Verdict.FINDING, Verdict.UNKNOWN]
+    assert "not in sync" in found[0].says
+    assert "config" in found[1].says
+    # Who may not count what waits for the archive learns all else.
+    await admin.send("ACL", "SETUSER", user, "-zcard", repeatable=True)
+    archive = SecretStr(f"file://{tmp_path}")
+    answers = await examine(settings_of(narrow).model_copy(update={"archive_url": archive}))
+    states = {each.state for each in answers if each.question == "archive"}
+    assert states == {Verdict.UNKNOWN, Verdict.FINDING}
+
+
+async def test_a_primary_that_refuses_writes_for_want_of_replicas_is_found(
+    own_url: str, admin: Sender
+) -> None:
+    await admin.send("CONFIG", "SET", "min-replicas-to-write", 1, repeatable=True)
+    async with RedisStateStore(settings_of(own_url).model_copy(update=_SHORT)) as store:
+        with pytest.raises(BackendUnavailable, match="too few replicas"):
+            await store.save_update(make_update("one"))
+    found = await findings(own_url)
+    assert list(found) == ["replicas"]
+    assert found["replicas"].says == "0 replicas keep up, fewer than min-replicas-to-write"
+    user, *words = user_rule(settings_of(own_url), Role.APP).words()
+    await admin.send("ACL", "SETUSER", user, *words, ">pw", repeatable=True)
+    narrow = await findings(own_url.replace("unix://", f"unix://{user}:pw@"))
+    assert list(narrow) == ["replicas"]
+    await admin.send("CONFIG", "SET", "min-replicas-to-write", 0, repeatable=True)
+    assert await findings(own_url) == {}
 
 
 async def test_a_service_whose_settings_are_closed_may_be_trusted_to_keep_what_it_has(

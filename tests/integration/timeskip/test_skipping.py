@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -34,6 +35,8 @@ from redis_state.worker.pool.heartbeat import Heartbeat
 from redis_state.worker.queue.job import Job, QueueState
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.schedules.model import Overlap
+from tests.support.servers.embedded import processes_with
+from tests.support.servers.faults import short_directory
 
 pytestmark = pytest.mark.worker
 
@@ -74,6 +77,25 @@ async def open_pool(request: pytest.FixtureRequest) -> AsyncIterator[OpenPool]:
             yield open_patient
     finally:
         await asyncio.to_thread(server.stop)
+
+
+async def test_a_pool_that_is_cancelled_while_its_server_starts_leaves_none(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path_factory.getbasetemp()  # where it belongs, before the temporary root changes
+    with short_directory() as root:
+
+        def left() -> list[Path]:
+            return [*root.iterdir()]
+
+        monkeypatch.setattr(tempfile, "tempdir", str(root))
+        entering = asyncio.create_task(Pool({}).__aenter__())
+        await eventually(left, "the server of the pool is being started")
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+        assert processes_with(str(root)) == []
+        assert left() == []
 
 
 class Recorder:

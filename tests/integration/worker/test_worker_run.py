@@ -5,7 +5,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pydantic import SecretStr
@@ -22,6 +22,7 @@ from redis_state.models import (
 from redis_state.testing import eventually
 from redis_state.worker import TaskCancelled, TaskClient, TaskContext
 from redis_state.worker.arq.settings import arq_server
+from redis_state.worker.queue.queue import Queue
 from redis_state.worker.runs import run
 from tests.support.processes.pools import (
     SESSION,
@@ -436,6 +437,19 @@ def test_no_repr_shows_a_password() -> None:
     shown = [arq_server(settings), worker, vars(worker.arq_settings())]
     assert "s3cret" not in repr(shown)
     assert "example.org" in repr(arq_server(settings))
+
+
+@pytest.mark.parametrize("guarantee", ["replicated", "durable"])
+async def test_a_queue_of_its_own_has_a_store_whose_writes_are_on_replicas(
+    guarantee: Literal["replicated", "durable"],
+) -> None:
+    store_url, queue_url = (SecretStr(f"redis://example.org:{port}") for port in (1, 2))
+    settings = Settings(
+        url=store_url, queue_url=queue_url, guarantee=guarantee, guarantee_replicas=1
+    )
+    async with RedisStateStore(settings) as store, TaskClient(store):
+        assert Queue(store).transport.address.options["port"] == 2
+        assert arq_server(settings).port == 2
 
 
 async def test_the_log_names_tasks_and_never_what_they_carry(

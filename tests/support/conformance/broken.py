@@ -208,6 +208,16 @@ class LeavesKeys(Careful):
         await ctx.store.transport.sender.send("SET", key, "1", repeatable=True)
 
 
+class LeavesKeysOfItsOwn(Careful):
+    """Keeps a key for ever, whose name begins with its own word."""
+
+    async def publish(self, ctx: TaskContext, text: str) -> None:
+        """Publish, and leave a key."""
+        await super().publish(ctx, text)
+        key = f"mine:{ctx.store.settings.namespace}"
+        await ctx.store.transport.sender.send("SET", key, "1", repeatable=True)
+
+
 class NeedsMore(Careful):
     """Cannot be made in a worker process."""
 
@@ -246,6 +256,7 @@ BROKEN: dict[str, tuple[str, str, HostUnderTest]] = {
     "forgets_the_session": ("same-id", "was made 0 times", _host(ForgetsTheSession)),
     "names_steps_by_payload": ("encryption", "payload in clear", _host(NamesStepsByPayload)),
     "leaves_keys": ("lifetimes", "no lifetime: .*:mine", _host(LeavesKeys)),
+    "leaves_keys_of_its_own": ("lifetimes", "no lifetime: mine:", _host(LeavesKeysOfItsOwn)),
     "needs_more": ("elsewhere", "status 1\n(.*\n)*.*no model is configured", _host(NeedsMore)),
 }
 globals().update({name.upper(): host for name, (_, _, host) in BROKEN.items()})

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 LAYERS = (
-    ("errors", "models", "serialization", "limits", "backoff", "futures", "settings"),
+    (
+        *("errors", "models", "serialization", "limits", "backoff", "futures", "settings"),
+        "private_file",
+    ),
     ("transport", "embedded", "payloads", "postgres"),
     ("scripts",),
     ("primitives",),
