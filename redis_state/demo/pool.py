@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self, TypeVar
 
+from redis_state.embedded.own_settings import ALONE, variables_of
 from redis_state.embedded.running import embedded_server
 from redis_state.errors import ConfigError
 from redis_state.transport.connections.address import Address
@@ -24,9 +25,6 @@ T = TypeVar("T")
 
 # A demonstration has one server, whatever the environment names.
 _QUEUE_URL = "REDIS_STATE_QUEUE_URL"
-_OTHERS = ("QUEUE_URL", "CREDENTIALS", "PASSWORD_FILE", "GUARANTEE", "GUARANTEE_REPLICAS")
-_PLACES = ("ARCHIVE_URL", "DURABLE_EVENTS", "CLAIM_CHECK_BYTES", "CLAIM_CHECK_URL")
-_LEFT_OUT = frozenset(f"REDIS_STATE_{name}" for name in (*_OTHERS, *_PLACES, "CLAIM_CHECK_STORE"))
 _STOP_S = 15.0
 _TAIL_LINES = 12
 # Import what this process imports, from the same places, whatever lies in the current folder.
@@ -50,8 +48,7 @@ async def on_server(
 @contextmanager
 def _no_variables_of_others() -> Generator[None]:
     """Leave out, here and in workers, what the environment says of other servers and places."""
-    names = [name for name in os.environ if name.upper() in _LEFT_OUT]
-    left_out = {name: os.environ.pop(name) for name in names}
+    left_out = {name: os.environ.pop(name) for name in variables_of(ALONE, os.environ)}
     try:
         yield
     finally:

@@ -33,6 +33,7 @@ import stamina
 from pydantic import SecretStr
 
 from redis_state import limits
+from redis_state.embedded.own_settings import ALONE, OF_SERVERS
 from redis_state.embedded.running import embedded_server
 from redis_state.errors import InvalidField
 from redis_state.settings import Settings
@@ -40,7 +41,6 @@ from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.testing import leaked_keys
 from redis_state.testing.clock import Agenda, ClockSettings, Moment
-from redis_state.testing.stores import ALONE
 from redis_state.transport.movable_clock import TEST_CLOCK
 from redis_state.worker import AgentWorker, TaskClient
 from redis_state.worker.pool.process import WorkerConfig, run_forever
@@ -294,7 +294,6 @@ def _clock_settings(given: Settings | None, url: str) -> ClockSettings:
     chosen = {**ALONE}
     if given is not None:
         chosen |= {name: getattr(given, name) for name in given.model_fields_set}
-    chosen |= {"queue_url": None, "credentials": None, "password_file": None}
-    chosen |= {"guarantee": "fast", "guarantee_replicas": None, "durable_trusted": False}
+    chosen |= OF_SERVERS
     chosen |= {"url": SecretStr(url), "namespace": f"{TEST_CLOCK}{uuid.uuid4().hex[:12]}"}
     return ClockSettings(**chosen)

@@ -5,24 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
 from pydantic import SecretStr
 
+from redis_state.embedded.own_settings import ALONE
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
 from redis_state.testing import leaked_keys
-
-# Of servers and places beside the store's own.
-ALONE: Final[dict[str, Any]] = {
-    **dict.fromkeys(("queue_url", "credentials", "password_file", "archive_url", "archive_store")),
-    **dict.fromkeys(
-        ("durable_events", "claim_check_bytes", "claim_check_url", "claim_check_store")
-    ),
-    "guarantee": "fast",
-    "guarantee_replicas": None,
-    "durable_trusted": False,
-}
 
 
 def own_settings(url: str, namespace: str, **options: Any) -> Settings:

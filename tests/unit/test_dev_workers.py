@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from itertools import count
 from pathlib import Path
@@ -11,12 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 pytest.importorskip("stamina", reason="needs the pool extra")
 
 from redis_state.cli.servers import dev_watch, dev_workers
 from redis_state.cli.servers.dev_watch import CodeWatch
-from redis_state.cli.servers.dev_workers import DevWorkers, _environment, own_server_options
+from redis_state.cli.servers.dev_workers import DevWorkers, own_server_options
 from redis_state.settings import make_settings
 
 
@@ -172,12 +173,25 @@ def test_workers_on_a_server_of_their_own_take_no_jobs_of_another_servers_queue(
     monkeypatch.setenv("Redis_State_Password_File", "/run/secrets/production")
     monkeypatch.setenv("REDIS_STATE_GUARANTEE", "replicated")
     monkeypatch.setenv("REDIS_STATE_NAMESPACE", "mine")
-    own = own_server_options("embedded:///kept")
-    settings = make_settings("embedded:///kept", **own)
-    assert (settings.queue_url, settings.password_file) == (None, None)
-    assert (settings.guarantee, settings.namespace) == ("fast", "mine")
-    left = {name.upper() for name in _environment("embedded:///kept")}
-    assert not left & {f"REDIS_STATE_{name.upper()}" for name in own}
-    assert "REDIS_STATE_NAMESPACE" in left
+    monkeypatch.setenv("REDIS_STATE_ARCHIVE_URL", "postgresql://production/archive")
+    archive = SecretStr("postgresql://production/archive")
+    for given, kept in ((None, None), ("embedded:///kept", archive)):
+        own = own_server_options(given)
+        settings = make_settings("embedded:///kept", **own)
+        assert (settings.queue_url, settings.password_file) == (None, None)
+        assert (settings.guarantee, settings.namespace) == ("fast", "mine")
+        # An archive counts beside a server that somebody has named.
+        assert settings.archive_url == kept
+        left = variables_of_workers(own)
+        assert not left & {f"REDIS_STATE_{name.upper()}" for name in own}
+        assert "REDIS_STATE_NAMESPACE" in left
+        assert ("REDIS_STATE_ARCHIVE_URL" in left) == (kept is not None)
     assert own_server_options("redis://production") == {}
-    assert "REDIS_STATE_QUEUE_URL" in _environment("redis://production")
+    assert "REDIS_STATE_QUEUE_URL" in variables_of_workers({})
+
+
+def variables_of_workers(left_out: Iterable[str]) -> set[str]:
+    """Return the variables that workers have, in capitals."""
+    client: Any = SimpleNamespace()
+    pool = DevWorkers(client, target="a:b", size=1, url="", say=print, left_out=left_out)
+    return {name.upper() for name in pool._env}

@@ -158,14 +158,22 @@ async def _run(options: DevOptions, stopper: _Stopper) -> None:
     )
     from redis_state.worker import TaskClient  # noqa: PLC0415 - needs the extra
 
+    beside = own_server_options(options.url)
     with _listening(options.port) as listening:
         async with (
             dev_server(options) as (url, words),
-            RedisStateStore.from_url(url, **own_server_options(url)) as store,
+            RedisStateStore.from_url(url, **beside) as store,
             TaskClient(store) as client,
         ):
             target = options.target or _DEMO
-            pool = DevWorkers(client, target=target, size=options.workers, url=url, say=_say)
+            pool = DevWorkers(
+                client,
+                target=target,
+                size=options.workers,
+                url=url,
+                say=_say,
+                left_out=beside,
+            )
             watch = CodeWatch(pool.reload, _say)
             token, application = make_dev_app(store, lambda: pool.problem or watch.problem)
             async with pool, application_closed(application):

@@ -11,11 +11,12 @@ import asyncio
 import os
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from redis_state.embedded.own_settings import ALONE, OF_SERVERS, variables_of
 from redis_state.errors import BackendError
 from redis_state.worker import TaskClient
 
@@ -58,6 +59,7 @@ class DevWorkers:
         size: int,
         url: str,
         say: Callable[[str], None],
+        left_out: Iterable[str] = (),
     ) -> None:
         # Why new code is not used, and how a worker has ended by itself.
         self._refused: str | None = None
@@ -65,11 +67,11 @@ class DevWorkers:
         self._client = client
         self._target = target
         self._size = size
-        self._env = {
-            **_environment(url),
-            "REDIS_STATE_URL": url,
-            "PYTHONUNBUFFERED": "1",
-        }
+        # Without the variables of settings that do not count.
+        env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        for name in variables_of(left_out, env):
+            del env[name]
+        self._env = {**env, "REDIS_STATE_URL": url}
         self._say = say
         self._children: list[_Child] = []
         self._changing = asyncio.Lock()
@@ -252,20 +254,15 @@ class DevWorkers:
             child.reader.cancel()
 
 
-def own_server_options(url: str) -> dict[str, Any]:
-    """Return what replaces the settings that are about REDIS_STATE_URL, on a server of `dev`'s own.
+def own_server_options(url: str | None) -> Mapping[str, Any]:
+    """Return what replaces settings of other servers, and of places of data, by the `--url` given.
 
-    Its workers must not take the jobs of the queue that another server's tasks have.
+    On an embedded server its workers must not take the jobs of the queue that another server's
+    tasks have. On one that nobody has named they also put nothing into production's archive.
     """
-    if not url.startswith("embedded:"):
-        return {}
-    beside = dict.fromkeys(("queue_url", "credentials", "password_file", "guarantee_replicas"))
-    return {**beside, "guarantee": "fast", "durable_trusted": False}
-
-
-def _environment(url: str) -> dict[str, str]:
-    left_out = {f"REDIS_STATE_{name}".upper() for name in own_server_options(url)}
-    return {name: value for name, value in os.environ.items() if name.upper() not in left_out}
+    if url is None:
+        return ALONE
+    return OF_SERVERS if url.startswith("embedded:") else {}
 
 
 def _next_delay(delay_s: float) -> float:
