@@ -12,11 +12,12 @@ from redis_state.errors import InvalidField, ScheduleUnknown
 from redis_state.http_client.documents import (
     read_occurrence,
     read_queue,
+    read_queue_key,
     read_rate,
     read_rate_use,
     read_schedule,
 )
-from redis_state.http_client.requests import Ask, GatewayCaller, key_of, no_route
+from redis_state.http_client.requests import Ask, GatewayCaller, key_of, not_readable
 from redis_state.worker import (
     Occurrence,
     QueueInfo,
@@ -39,7 +40,8 @@ class HttpQueues:
 
     async def get(self, name: str) -> QueueInfo:
         """Return what waits in a queue, what runs, and its limits. An unknown one is empty."""
-        return read_queue(await self._caller.call(Ask("GET", _queue(name))))
+        ask = Ask("GET", _queue(name), missing=not_readable)
+        return read_queue(await self._caller.call(ask))
 
     async def list(self) -> Sequence[QueueInfo]:
         """List the queues that live workers serve, the default one, and those that have tasks."""
@@ -49,8 +51,8 @@ class HttpQueues:
     async def keys(self, name: str, *, limit: int = 100) -> Sequence[QueueKeyInfo]:
         """List who waits in a queue and who runs, by key. See `Queues.keys`."""
         query = [("limit", str(limits.count("limit", limit)))]
-        found = await self._caller.call(Ask("GET", (*_queue(name), "keys"), query))
-        return [] if found is None else [QueueKeyInfo(**each) for each in found["keys"]]
+        ask = Ask("GET", (*_queue(name), "keys"), query, missing=not_readable)
+        return [read_queue_key(each) for each in (await self._caller.call(ask))["keys"]]
 
     async def pause(self, name: str) -> None:
         """Begin no more tasks of a queue, until `resume`."""
@@ -91,8 +93,8 @@ class HttpQueues:
         await self._change(name, "keys", limit_key, "limit", body=body)
 
     async def _change(self, name: str, *parts: str, body: Mapping[str, Any] | None = None) -> None:
-        """Change a queue, which is always there. So what is missing is the route."""
-        ask = Ask("POST", (*_queue(name), *parts), body=body or {}, missing=no_route)
+        """Change a queue, which is always there."""
+        ask = Ask("POST", (*_queue(name), *parts), body=body or {})
         await self._caller.call(ask)
 
 
@@ -106,16 +108,16 @@ class HttpRates:
         """Set a rate; None takes it away. See `Rates.set`."""
         named_key(name, field="name")
         body = {"rate": _limit(checked_rate(rate))}
-        await self._caller.call(Ask("POST", ("rates", name), body=body, missing=no_route))
+        await self._caller.call(Ask("POST", ("rates", name), body=body))
 
     async def list(self) -> Mapping[str, Rate]:
         """List the rates that were set, by their names."""
-        found = await self._caller.call(Ask("GET", ("rates",), missing=no_route))
+        found = await self._caller.call(Ask("GET", ("rates",)))
         return {each["name"]: read_rate(each) for each in found["rates"]}
 
     async def in_use(self) -> Sequence[RateUse]:
         """List the rates that are used now. See `Rates.in_use`. An older gateway lists none."""
-        found = await self._caller.call(Ask("GET", ("rates",), missing=no_route))
+        found = await self._caller.call(Ask("GET", ("rates",)))
         return [read_rate_use(each) for each in found.get("in_use", ())]
 
 

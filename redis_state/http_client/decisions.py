@@ -134,7 +134,7 @@ class HttpDecisions:
 
     async def pause(self, token: str) -> OpenPause | None:
         """Return the open pause of a public id, or None."""
-        found = await self._caller.call(Ask("GET", _pause(token)))
+        found = await self._caller.call(Ask("GET", _pause(token), missing=None))
         return None if found is None or found["state"] != "open" else read_pause(found)
 
     async def delegate(
@@ -149,7 +149,7 @@ class HttpDecisions:
         """Raise TokenUnknown unless a pause belongs to the session and the task."""
         if session_id is None and task_id is None:
             return
-        found = await self._caller.call(Ask("GET", _pause(token)))
+        found = await self._caller.call(Ask("GET", _pause(token), missing=None))
         if found is None or not (
             session_id in (None, found["session_id"]) and task_id in (None, found["task_id"])
         ):

@@ -24,6 +24,7 @@ from redis_state.worker import (
     OpenPause,
     PublishedValue,
     QueueInfo,
+    QueueKeyInfo,
     Rate,
     RateUse,
     RunningStep,
@@ -243,6 +244,12 @@ def read_queue(said: Mapping[str, Any]) -> QueueInfo:
             key: KeyLimits(its["running"], _rate(its["rate"])) for key, its in said["keys"].items()
         },
     )
+
+
+def read_queue_key(said: Mapping[str, Any]) -> QueueKeyInfo:
+    """Read a key of a queue."""
+    names = ("limit_key", "in_turn", "waiting", "running", "oldest_s")
+    return QueueKeyInfo(**{name: said[name] for name in names})
 
 
 def read_value(said: Mapping[str, Any]) -> PublishedValue:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Literal
 
-from redis_state.http_client.requests import Ask, GatewayCaller, no_route
+from redis_state.http_client.requests import Ask, GatewayCaller
 from redis_state.models.attributes import AttributeValue, check_attributes
 from redis_state.models.erasure import ErasureReport
 from redis_state.worker.client.operations import check_id
@@ -37,7 +37,7 @@ class HttpErasing:
         query = [("dry_run", "true" if dry_run else "false"), ("running", running)]
         # An earlier gateway does not know it.
         query += [("leave_unset", "true")] if leave_unset else []
-        ask = Ask("DELETE", ("sessions", session_id), query, missing=no_route)
+        ask = Ask("DELETE", ("sessions", session_id), query)
         return await self._erase(ask, dry_run=dry_run)
 
     async def forget_user(
@@ -58,7 +58,7 @@ class HttpErasing:
         body: dict[str, Any] = {"user": user, "attribute": attribute, "shared": shared}
         body |= {"dry_run": dry_run, "running": running}
         body |= {"leave_unset": True} if leave_unset else {}
-        ask = Ask("POST", ("users", "forget"), body=body, missing=no_route)
+        ask = Ask("POST", ("users", "forget"), body=body)
         return await self._erase(ask, dry_run=dry_run)
 
     async def _erase(self, ask: Ask, *, dry_run: bool) -> ErasureReport:

@@ -120,7 +120,8 @@ class HttpMessaging:
         See `TaskClient.value`.
         """
         check_type(type)
-        ask = Ask("GET", (*_path(session_id, task_id), "values", check_name("key", key)))
+        path = (*_path(session_id, task_id), "values", check_name("key", key))
+        ask = Ask("GET", path, missing=None)
         found = await self._caller.call(ask)
         if found is None and wait is not None:
             wait_s = limits.patience("wait", wait)
@@ -131,7 +132,8 @@ class HttpMessaging:
 
     async def values(self, session_id: str, task_id: str) -> list[PublishedValue]:
         """List the values that a task has published, by key."""
-        found = await self._caller.call(Ask("GET", (*_path(session_id, task_id), "values")))
+        ask = Ask("GET", (*_path(session_id, task_id), "values"), missing=None)
+        found = await self._caller.call(ask)
         return [] if found is None else [read_value(each) for each in found["values"]]
 
     async def _awaited(

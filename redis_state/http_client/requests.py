@@ -52,12 +52,23 @@ _LONGEST_PROBLEM = 1 << 16
 _HEADER_TEXT = re.compile(r"[!-~]+")
 
 
+def no_route() -> CommandRefused:
+    """Make the error of a route that a gateway does not have."""
+    return CommandRefused("this gateway has no such route: it may be older than this client")
+
+
+def not_readable() -> CommandRefused:
+    """Make the error of what is there for each caller who may read it."""
+    return CommandRefused("the caller may not read this, or the gateway is older than this client")
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One request. ``repeatable``: to send it again changes nothing more.
 
     ``reads``: it changes nothing, whatever its method.
-    ``missing`` makes the error of an answer that there is no such thing; without it that is None.
+    ``missing`` makes the error of an answer that there is no such thing. With None that is no
+    error: `GatewayCaller.call` returns None.
     """
 
     method: str
@@ -67,7 +78,7 @@ class Ask:
     key: str | None = None
     repeatable: bool = True
     reads: bool = False
-    missing: Callable[[], RedisStateError] | None = None
+    missing: Callable[[], RedisStateError] | None = no_route
 
     @property
     def changes(self) -> bool:
@@ -121,7 +132,7 @@ class GatewayCaller:
         return min(_LONGEST_WAIT_S, self._timeout_s / _PART_FOR_ONE / 2)
 
     async def call(self, ask: Ask) -> Any:
-        """Return what the answer says; None if there is no such thing."""
+        """Return what the answer says; None if there is no such thing, and that is no error."""
         loop = asyncio.get_running_loop()
         until, maybe = loop.time() + self._timeout_s, False
         problem: Problem | None = None
@@ -274,11 +285,6 @@ def key_of(field: str, given: str | None) -> str:
     if not isinstance(key, str) or not key:
         raise InvalidField(field, f"text of 1 to {LONGEST_KEY} signs is needed")
     return key
-
-
-def no_route() -> CommandRefused:
-    """Make the error of a route that a gateway does not have."""
-    return CommandRefused("this gateway has no such route: it may be older than this client")
 
 
 def header_key(key: str) -> str:

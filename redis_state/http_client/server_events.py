@@ -30,25 +30,34 @@ class EventReader:
     def __init__(self, cursor: str | None = None) -> None:
         self.cursor: str | None = cursor
         self.retry_ms: int | None = None
-        self._rest = b""
+        # What may belong to the next chunk, and the parts of the line that is not over yet. They
+        # are joined once: to search all of a long line for each chunk is work by its square.
+        self._held = b""
+        self._parts: list[bytes] = []
+        self._size = 0
         self._begun = False
         self._name, self._id = "", cursor
         self._data: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[ServerEvent]:
         """Return the events that a chunk completes. Errors: ValueError for a line without end."""
-        text = self._rest + chunk
+        text = self._held + chunk
         if not self._begun:
             if len(text) < len(_BOM) and _BOM.startswith(text):
-                self._rest = text
+                self._held = text
                 return []
             self._begun, text = True, text.removeprefix(_BOM)
         # A line feed may follow in the next chunk, and belongs to this line.
-        held = b"\r" if text.endswith(b"\r") else b""
-        *lines, rest = _LINE_END.split(text.removesuffix(held))
-        self._rest = rest + held
-        if len(self._rest) > _LONGEST_BYTES:
+        self._held = b"\r" if text.endswith(b"\r") else b""
+        first, *more = _LINE_END.split(text.removesuffix(self._held))
+        self._parts.append(first)
+        self._size += len(first)
+        if self._size > _LONGEST_BYTES:
             raise ValueError("an event has no end")
+        if not more:
+            return []
+        *lines, rest = b"".join(self._parts), *more
+        self._parts, self._size = [rest], len(rest)
         found: list[ServerEvent] = []
         for line in lines:
             event = self._line(line)

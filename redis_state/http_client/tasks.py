@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar, Unpack
 
 from redis_state import limits
-from redis_state.errors import CommandRefused, InvalidField, InvalidTransition, TaskUnknown
+from redis_state.errors import InvalidField, InvalidTransition, OutcomeUnknown, TaskUnknown
 from redis_state.http_client.documents import (
     TaskTree,
     Timeline,
@@ -29,7 +29,7 @@ from redis_state.http_client.documents import (
     read_worker,
 )
 from redis_state.http_client.problems import gap_of
-from redis_state.http_client.requests import LONGEST_KEY, Ask, GatewayCaller, key_of, no_route
+from redis_state.http_client.requests import LONGEST_KEY, Ask, GatewayCaller, key_of, not_readable
 from redis_state.models import (
     StateUpdate,
     SteeringEvent,
@@ -117,7 +117,8 @@ class HttpTasks:
 
     async def count(self, *, session_id: str) -> dict[TaskStatus, int]:
         """Count the tasks of a session by status. Those that are only archived do not count."""
-        found = await self._caller.call(Ask("GET", ("sessions", _id("session_id", session_id))))
+        path = ("sessions", _id("session_id", session_id))
+        found = await self._caller.call(Ask("GET", path, missing=None))
         if found is None or found.get("archived"):
             return dict.fromkeys(TaskStatus, 0)
         return read_counts(found["counts"])
@@ -133,7 +134,7 @@ class HttpTasks:
 
     async def tree(self, session_id: str) -> Sequence[TaskTree]:
         """Return the tasks of a session as trees, without their results."""
-        ask = Ask("GET", ("sessions", _id("session_id", session_id), "tree"))
+        ask = Ask("GET", ("sessions", _id("session_id", session_id), "tree"), missing=None)
         found = await self._caller.call(ask)
         return [] if found is None else [read_tree(each) for each in found["trees"]]
 
@@ -164,7 +165,7 @@ class HttpTasks:
         query += [] if after is None else [("after", after)]
         query += [] if task_id is None else [("task", task_id)]
         path = ("sessions", _id("session_id", session_id), "updates")
-        found = await self._caller.call(Ask("GET", path, query, missing=_not_readable))
+        found = await self._caller.call(Ask("GET", path, query, missing=not_readable))
         if found["gap"] is not None:
             raise gap_of(found["gap"], cursor=after or "0")
         entries = [read_row(session_id, row) for row in found["rows"]]
@@ -198,7 +199,7 @@ class HttpTasks:
         """
         if limits.count("limit", limit, least=0) == 0:
             return []
-        ask = Ask("GET", ("tasks", "dead"), [("limit", str(limit))], missing=no_route)
+        ask = Ask("GET", ("tasks", "dead"), [("limit", str(limit))])
         found = await self._caller.call(ask)
         return [read_state(each) for each in found["tasks"]]
 
@@ -209,7 +210,7 @@ class HttpTasks:
         """
         query = [("limit", str(limits.count("limit", limit)))]
         query += [] if after is None else [("after", after)]
-        found = await self._caller.call(Ask("GET", ("tasks", "dead"), query, missing=no_route))
+        found = await self._caller.call(Ask("GET", ("tasks", "dead"), query))
         return DeadPage([read_state(each) for each in found["tasks"]], found["cursor"])
 
     async def workers(self) -> list[WorkerInfo]:
@@ -266,13 +267,22 @@ class HttpTasks:
     async def retry(
         self, session_id: str, task_id: str, *, idempotency_key: str | None = None
     ) -> TaskState:
-        """Reopen a task that is FAILED or CANCELLED. See `TaskClient.retry`. It needs ``read``."""
+        """Reopen a task that is FAILED or CANCELLED. See `TaskClient.retry`.
+
+        It needs ``read`` beside ``steer``. Without it TaskUnknown is raised, and nothing is done.
+        """
         key = key_of("idempotency_key", idempotency_key)
         if len(key) > LONGEST_KEY:
             raise InvalidField("idempotency_key", f"text of 1 to {LONGEST_KEY} signs is needed")
+        # Read first: behind the change, a task that cannot be read would deny it.
+        if await self.get(session_id, task_id) is None:
+            raise TaskUnknown(task_id)
         await self._change(session_id, task_id, "retry", {}, key)
         with behind_a_write(self._caller.address):
-            return await self._must(session_id, task_id)
+            state = await self.get(session_id, task_id)
+        if state is None:
+            raise OutcomeUnknown(self._caller.address, "reopened, then: it cannot be read any more")
+        return state
 
     async def rerun(
         self,
@@ -363,12 +373,6 @@ class HttpTasks:
         moment = newest[0].created_at if newest else _LONG_AGO
         return session | {"newest_at": moment.isoformat()}
 
-    async def _must(self, session_id: str, task_id: str) -> TaskState:
-        state = await self.get(session_id, task_id)
-        if state is None:
-            raise TaskUnknown(task_id)
-        return state
-
     async def _change(
         self,
         session_id: str,
@@ -400,12 +404,8 @@ async def _all_of(calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
     return await asyncio.gather(*map(one, calls))
 
 
-def _not_readable() -> CommandRefused:
-    return CommandRefused("the caller may not read this, or the gateway is older than this client")
-
-
 def _task(session_id: str, task_id: str, *more: str, query: Sequence[tuple[str, str]] = ()) -> Ask:
-    return Ask("GET", _path(session_id, task_id, *more), query)
+    return Ask("GET", _path(session_id, task_id, *more), query, missing=None)
 
 
 def _path(session_id: str, task_id: str, *more: str) -> tuple[str, ...]:

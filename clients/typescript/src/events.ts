@@ -62,6 +62,8 @@ const LATEST_MS = 2_000;
 const LONGEST_RETRY_MS = 10_000;
 /** A connection that ended sooner, and brought no event, was of no use. */
 const SHORTEST_MS = 1_000;
+/** A longer timer, such as one without an end, is over at once. */
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 /**
  * The updates of a session, as an async iterable. The cursor is kept while it is read: a broken
@@ -146,7 +148,7 @@ class Connection {
   readonly #stop = (): void => this.#abort.abort();
 
   constructor(options: EventsOptions) {
-    this.#idleMs = options.idleMs ?? 45_000;
+    this.#idleMs = Math.min(options.idleMs ?? 45_000, LONGEST_TIMER_MS);
     this.#signal = options.signal;
     this.#signal?.throwIfAborted();
     this.#signal?.addEventListener("abort", this.#stop);

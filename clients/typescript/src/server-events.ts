@@ -12,19 +12,27 @@ export class EventReader {
   /** After how long to connect again, if the server said so. */
   retryMs: number | undefined;
   readonly #decoder = new TextDecoder();
-  #rest = "";
+  /** What may belong to the next chunk. */
+  #held = "";
+  /** The parts of the line that is not over yet. To search all of it for each chunk is work by its square. */
+  #parts: string[] = [];
   #name = "";
   #id: string | undefined;
   #data: string[] = [];
 
   /** Return the events that a chunk completes. */
   feed(chunk: Uint8Array): ServerEvent[] {
-    let text = this.#rest + this.#decoder.decode(chunk, { stream: true });
+    const text = this.#held + this.#decoder.decode(chunk, { stream: true });
     // A line feed may follow in the next chunk, and belongs to this line.
-    const held = text.endsWith("\r") ? "\r" : "";
-    if (held) text = text.slice(0, -1);
-    const lines = text.split(/\r\n|\n|\r/);
-    this.#rest = (lines.pop() ?? "") + held;
+    this.#held = text.endsWith("\r") ? "\r" : "";
+    const lines = text.slice(0, text.length - this.#held.length).split(/\r\n|\n|\r/);
+    const rest = lines.pop() ?? "";
+    if (lines.length === 0) {
+      this.#parts.push(rest);
+      return [];
+    }
+    lines[0] = this.#parts.join("") + (lines[0] ?? "");
+    this.#parts = [rest];
     return lines.map((line) => this.#line(line)).filter((event) => event !== undefined);
   }
 

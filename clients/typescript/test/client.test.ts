@@ -212,6 +212,24 @@ test("a connection that hangs ends with its caller, whatever the collector of ga
   server.close();
 });
 
+test("a patience without an end gives no connection up", async () => {
+  let asked = 0;
+  const server = createServer((_, response) => {
+    asked++;
+    response.writeHead(200, { "content-type": "text/event-stream" });
+    response.write(":\n\n");
+    setTimeout(() => response.write("id: 1-1\ndata: {}\n\n"), 100);
+  });
+  await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
+  const { port } = server.address() as AddressInfo;
+  const patient = createGatewayClient({ baseUrl: `http://127.0.0.1:${port}`, token: "t" });
+  const endless = { idleMs: Infinity, patienceMs: 2_000 };
+  assert.equal((await until(patient.events("s", endless), () => true)).length, 1);
+  assert.equal(asked, 1);
+  server.closeAllConnections();
+  server.close();
+});
+
 test("what cannot be read is an error, and a stream ends when its caller has enough", async () => {
   const wrong = createGatewayClient({ baseUrl: gateway.served.url, token: "worn out" });
   await assert.rejects(until(wrong.events("s"), () => true), (error: unknown) => {

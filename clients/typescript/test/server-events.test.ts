@@ -13,6 +13,22 @@ const FOUND: ServerEvent[] = [
   { name: "resync", data: "{}", cursor: "2-6" },
 ];
 
+test("a long event that comes in many chunks is searched once", (t) => {
+  let searched = 0;
+  const split = String.prototype.split;
+  t.mock.method(String.prototype, "split", function (this: string, ...given: [RegExp]) {
+    searched += this.length;
+    return split.apply(this, given);
+  });
+  const data = "x".repeat(1_000);
+  const reader = new EventReader();
+  const encoder = new TextEncoder();
+  for (let n = 0; n < 1_000; n++) assert.deepEqual(reader.feed(encoder.encode(n ? data : `data: ${data}`)), []);
+  const [event] = reader.feed(encoder.encode("\n\n"));
+  assert.equal(event?.data.length, 1_000_000);
+  assert.ok(searched > 1_000_000 && searched < 1_100_000, `${searched}`);
+});
+
 test("chunks of any size give the same events", () => {
   const bytes = new TextEncoder().encode(TEXT);
   for (let size = 1; size <= bytes.length; size++) {

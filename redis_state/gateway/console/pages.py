@@ -6,6 +6,7 @@ A page does what it shows through the operations of the gateway, under the right
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -33,6 +34,8 @@ log: logging.Logger = logging.getLogger(__name__)
 
 _FORM = "application/x-www-form-urlencoded"
 _MOST_FIELDS = 2_000
+# What a form asks a person for. Others are its own, such as its token and the tasks chosen.
+_WRITTEN = re.compile(r"text|value|reason|to|f[0-9]+")
 Fields = Mapping[str, list[str]]
 
 
@@ -243,8 +246,16 @@ async def _who(backstage: Backstage, page: ConsolePage, request: Request) -> Pri
 
 
 def problem_page(call: PageCall, problem: HttpProblem) -> Response:
-    """Render an error."""
-    response = call.page("problem.html", status=problem.status, problem=problem)
+    """Render an error, and what a person wrote into the form that was refused."""
+    # A page that may not be kept is not filled in again when a browser goes back to it.
+    written = [
+        text
+        for name, texts in call.form.items()
+        if _WRITTEN.fullmatch(name)
+        for text in texts
+        if text
+    ]
+    response = call.page("problem.html", status=problem.status, problem=problem, written=written)
     response.headers.update(problem.headers)
     return response
 

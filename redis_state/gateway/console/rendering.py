@@ -52,11 +52,14 @@ def render(template: str, **values: Any) -> str:
 
 
 def write_query(values: Mapping[str, Any]) -> str:
-    """Write the query of a URL, for any text. None is left out; a list is repeated."""
+    """Write the query of a URL, for any text. None is left out; a list is repeated.
+
+    An empty text stays: it is an id like any other.
+    """
     pairs: list[str] = []
     for name, value in values.items():
         listed: list[Any] = cast("Any", value) if isinstance(value, list) else [value]
-        shown = [str(each) for each in listed if each is not None and each != ""]
+        shown = [str(each) for each in listed if each is not None]
         pairs += [f"{_quoted(name)}={_quoted(each)}" for each in shown]
     return "&".join(pairs)
 

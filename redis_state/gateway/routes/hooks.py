@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -18,7 +19,16 @@ from urllib.parse import parse_qs
 from jinja2 import Environment, StrictUndefined, Template
 from starlette.responses import HTMLResponse, Response
 
-from redis_state.errors import InvalidDecision, RedisStateError, TokenResolved
+from redis_state.errors import (
+    AlreadyVoted,
+    BackendError,
+    CallerError,
+    InvalidDecision,
+    NotADecider,
+    OutcomeUnknown,
+    RedisStateError,
+    TokenResolved,
+)
 from redis_state.gateway.answers import HttpProblem, answer, not_found, problem_of
 from redis_state.gateway.auth.hook_links import HookLink, HookLinks
 from redis_state.gateway.auth.principal import Right, Unauthenticated
@@ -28,10 +38,13 @@ from redis_state.gateway.known_pauses import KnownPause, read_known
 from redis_state.gateway.requests.bodies import DecisionBody
 from redis_state.gateway.requests.limits import address_of, read_body
 from redis_state.serialization import codec
+from redis_state.worker import OpenPause
 
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
 _MOST_FIELDS = 20
 _WAYS = {"approve": True, "reject": False}
+# Whoever decided, or nobody can any more: the form is of no use then.
+_OVER = (404, 409)
 
 
 async def show_hook(call: ApiCall) -> Response:
@@ -58,22 +71,56 @@ async def decide_hook(call: ApiCall) -> Response:
 
 
 async def _decide_form(call: ApiCall, link: HookLink, known: KnownPause) -> Response:
+    written = ""
     try:
-        approved, value = await _read_form(call, link, await _schema(call, known))
+        fields = await _read_form(call)
+        written = fields.get("value", [""])[0]
+        approved, value = _decision_of(fields, link, await _schema(call, known))
         await _resolve(call, link, known, approved=approved, value=value)
-    except HttpProblem as problem:
-        status, message = problem.status, problem.message
-    except TokenResolved as error:
-        status, message = 409, _resolved_text(error.decision)
-    except InvalidDecision as error:
-        rules = "; ".join(f"{path}: {rule}" for path, rule in error.errors)
-        status, message = 422, f"The value does not fit: {rules}"
-    except RedisStateError as error:
-        status, message = problem_of(error).status, "This did not work. Try again later."
-    else:
-        status = 200
-        message = f"You have {'approved' if approved else 'rejected'} this."
-    return _page(status, message=message)
+    except (HttpProblem, RedisStateError) as error:
+        status, message = _refusal(error)
+        return await _again(call, link, known, status=status, message=message, written=written)
+    return _page(200, message=f"You have {'approved' if approved else 'rejected'} this.")
+
+
+def _refusal(error: HttpProblem | RedisStateError) -> tuple[int, str]:
+    """Return the status and the text of a decision that was not taken. Who decided is not in it."""
+    problem = error if isinstance(error, HttpProblem) else problem_of(error)
+    match error:
+        case HttpProblem():
+            message = error.message
+        case TokenResolved():
+            message = _resolved_text(error.decision)
+        case InvalidDecision():
+            rules = "; ".join(f"{path}: {rule}" for path, rule in error.errors)
+            message = f"The value does not fit: {rules}"
+        case AlreadyVoted():
+            message = "You have decided this already, and that stands."
+        case NotADecider():
+            message = "Others decide this."
+        case CallerError():
+            message = problem.message
+        case OutcomeUnknown():
+            message = "This may have worked. Send it again."
+        case BackendError():
+            message = "This did not work. Try again later."
+        case _:
+            message = _resolved_text(None)
+    return problem.status, message
+
+
+async def _again(
+    call: ApiCall, link: HookLink, known: KnownPause, *, status: int, message: str, written: str
+) -> Response:
+    """Show what is wrong, and the form with what was written, if the pause can be decided."""
+    if status in _OVER:
+        return _page(status, message=message)
+    try:
+        pause = await call.client.pause(known.decides)
+    except RedisStateError:
+        pause = None
+    shown = None if pause is None else _shown(link, known, pause)
+    return _page(status, message=message, pause=shown, written=written)
 
 
 async def _decide_json(call: ApiCall) -> Response:
@@ -126,15 +173,18 @@ async def _resolve(
     )
 
 
-async def _read_form(
-    call: ApiCall, link: HookLink, schema: dict[str, Any] | None
-) -> tuple[bool, Any]:
+async def _read_form(call: ApiCall) -> dict[str, list[str]]:
     body = await read_body(call.request, most=call.services.max_body_bytes)
     try:
         text = body.decode("utf-8", "replace")
-        fields = parse_qs(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+        return parse_qs(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
     except ValueError:
         raise HttpProblem(400, "malformed", "The form has too many fields.") from None
+
+
+def _decision_of(
+    fields: Mapping[str, list[str]], link: HookLink, schema: dict[str, Any] | None
+) -> tuple[bool, Any]:
     way = fields.get("decision", [""])[0]
     if way not in _WAYS:
         raise HttpProblem(422, "invalid", "Choose to approve or to reject.")
@@ -162,18 +212,23 @@ async def _page_of(call: ApiCall, link: HookLink, known: KnownPause) -> Response
     pause = await call.client.pause(known.decides) if known.is_open else None
     if pause is None:
         return _page(409, message=_resolved_text(known.decision))
-    payload = cut_tokens(known.session_id, pause.payload)
-    return _page(
-        200,
-        pause={
-            "reason": cut_tokens(known.session_id, pause.reason),
-            "payload": None if payload is None else json.dumps(payload, indent=2),
-            "schema": None if pause.schema is None else json.dumps(pause.schema, indent=2),
-            "until": f"{pause.expires_at:%Y-%m-%d %H:%M} UTC",
-            "actor": link.actor,
-            "ways": [way for way in _WAYS if link.decision in (None, way)],
-        },
-    )
+    return _page(200, pause=_shown(link, known, pause))
+
+
+def _shown(link: HookLink, known: KnownPause, pause: OpenPause) -> dict[str, Any]:
+    return {
+        "reason": cut_tokens(known.session_id, pause.reason),
+        "payload": _json(cut_tokens(known.session_id, pause.payload)),
+        "schema": _json(pause.schema),
+        "until": f"{pause.expires_at:%Y-%m-%d %H:%M} UTC",
+        "actor": link.actor,
+        "ways": [way for way in _WAYS if link.decision in (None, way)],
+    }
+
+
+def _json(value: Any) -> str | None:
+    """Write a value for people, in their own letters."""
+    return None if value is None else json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def _resolved_text(decision: Any) -> str:
@@ -199,11 +254,15 @@ def _refused(problem: HttpProblem) -> Response:
     return response
 
 
-def _page(status: int, *, message: str | None = None, pause: Any = None) -> Response:
+def _page(
+    status: int, *, message: str | None = None, pause: Any = None, written: str = ""
+) -> Response:
     template, style, digest = _template()
     policy = f"default-src 'none'; style-src '{digest}'; form-action 'self'"
+    page = template.render(message=message, pause=pause, written=written, style=style)
     return HTMLResponse(
-        template.render(message=message, pause=pause, style=style),
+        # Half of a surrogate pair is shown by a sign of replacement.
+        page.encode("utf-8", "replace"),
         status,
         headers={
             "cache-control": "no-store",

@@ -21,7 +21,8 @@ from redis_state.serialization import codec
 
 Command: TypeAlias = Callable[[dict[str, Any]], Awaitable[Any]]
 
-MOST_COMMAND_BYTES: Final = 64 << 10
+# Of the ids that stand beside a command's body, written with escapes.
+BESIDE_BODY_BYTES: Final = 16 << 10
 _LONGEST_ID = 200
 _GOING_AWAY, _REFUSED, _TOO_BIG, _FAILED = 1001, 1008, 1009, 1011
 _UNAUTHENTICATED = 401
@@ -34,13 +35,21 @@ class EventSocket:
     what it returns is the acknowledgement's ``result``. The application gives them, with the rights
     of the caller. A RedisStateError or HttpProblem refuses a command. One that refuses the caller
     (401) closes the connection after that, and so does any other error. ``chunks`` that end with
-    ``expired`` close it with the code 1008, and chunks that fail with 1011, after a ``retry``.
-    ``chunks`` is closed in every case, if it can be.
+    ``expired`` close it with the code 1008, and chunks that fail with 1011, after a ``retry``. A
+    message of more than ``most_bytes`` closes it with 1009. ``chunks`` is closed in every case, if
+    it can be.
     """
 
-    def __init__(self, chunks: AsyncIterator[bytes], commands: Mapping[str, Command]) -> None:
+    def __init__(
+        self,
+        chunks: AsyncIterator[bytes],
+        commands: Mapping[str, Command],
+        *,
+        most_bytes: int = 64 << 10,
+    ) -> None:
         self._chunks = chunks
         self._commands = commands
+        self._most_bytes = most_bytes
         self._closed = False
 
     async def __call__(self, _scope: Message, receive: Receive, send: Send) -> None:
@@ -104,7 +113,7 @@ class EventSocket:
         while (message := await receive())["type"] != "websocket.disconnect":
             text = message.get("text")
             given: bytes = text.encode() if text is not None else message.get("bytes") or b""
-            if len(given) > MOST_COMMAND_BYTES:
+            if len(given) > self._most_bytes:
                 await self._close(_TOO_BIG, send)
                 return
             answer, known = await self._answer(given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import re
 import sys
 
@@ -228,18 +229,47 @@ async def test_a_form_is_filled_in_on_the_page(served: Served) -> None:
     await served.client.submit("fill_in", session_id="s", task_id="t")
     link = links.mint(await paused(served, "s", "t"), actor="bob")
 
-    async def post(http: httpx.AsyncClient, value: str) -> int:
-        data = {"decision": "approve", "value": value}
-        return (await http.post(f"/v1/hooks/{link}", data=data)).status_code
-
     async with stranger(served.app) as http:
+
+        async def post(value: str, decision: str = "approve") -> httpx.Response:
+            data = {"decision": decision, "value": value}
+            return await http.post(f"/v1/hooks/{link}", data=data)
+
         assert "maximum" in (await http.get(f"/v1/hooks/{link}")).text
-        assert await post(http, "no json") == 422
-        assert await post(http, '{"limit": 0}') == 422
-        assert (await http.post(f"/v1/hooks/{link}", data={"decision": "x"})).status_code == 422
+        for value, decision, words in (
+            ("<no json>", "approve", "is to be JSON"),
+            ('{"limit": 0}', "approve", "does not fit: "),
+            ("zwölf", "x", "Choose to approve"),
+        ):
+            wrong = await post(value, decision)
+            assert (wrong.status_code, words in wrong.text) == (422, True)
+            # The form is there again, with what was written.
+            assert f">{html.escape(value)}</textarea>" in wrong.text.replace("&#34;", "&quot;")
         assert (await http.post(f"/v1/hooks/{link}", content=b"x")).status_code == 415
-        assert await post(http, '{"limit": 7}') == 200
+        assert (await post('{"limit": 7}')).status_code == 200
     assert (await ends(served, "s", "t")).result == {"limit": 7}
+
+
+async def test_a_page_of_a_link_has_letters_of_all_alphabets(served: Served) -> None:
+    payload = {"who": "Ольга Ü", "half": "\ud800"}
+
+    await served.client.submit("asks_about", payload, session_id="s", task_id="t")
+    link = links.mint(await paused(served, "s", "t"), actor="bob")
+    async with stranger(served.app) as http:
+        page = await http.get(f"/v1/hooks/{link}")
+        assert page.status_code == 200
+        assert "Ольга Ü" in page.text
+        assert "\\u" not in page.text
+
+
+async def test_a_link_of_one_of_several_says_what_became_of_its_vote(served: Served) -> None:
+    await served.client.submit("vote", session_id="s", task_id="t")
+    pause_id = await paused(served, "s", "t")
+    link = links.mint(pause_id, actor="bob")
+    async with stranger(served.app) as http:
+        refused = await http.post(f"/v1/hooks/{link}", data={"decision": "approve", "value": "x"})
+        assert (refused.status_code, "Others decide this." in refused.text) == (409, True)
+        assert "<form" not in refused.text
 
 
 async def test_a_vote_is_handed_on_by_its_holder(served: Served) -> None:

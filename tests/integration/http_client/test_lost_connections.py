@@ -121,7 +121,7 @@ async def test_changes_whose_answers_are_lost_happen_once(over: OverHttp) -> Non
     # Repeated, it is the same cancel and not one of a task that is over.
     assert await over.http.cancel("s", "c")
     assert len(lost) == 1
-    lost = _losing_answers(over, 1, holding=b'"status"')
+    lost = _losing_answers(over, 1, holding=b'"PENDING"')
     assert (await over.http.retry("s", "c")).task_id == "c"
     assert len(lost) == 1
     view = await over.direct.inspect("s", "c")
@@ -146,7 +146,7 @@ async def test_a_change_is_not_denied_if_what_became_of_it_cannot_be_read(over: 
         over.proxy.change(None)
         assert await http.approve(pause_id, "yes", idempotency_key="k") is not None
         assert (await http.result("s", "t"))["value"] == "yes"
-        lost = _losing_what_follows(over, holding=b'"status"')
+        lost = _losing_what_follows(over, holding=b'"PENDING"')
         with pytest.raises(errors.OutcomeUnknown, match="written, then"):
             await http.retry("s", "f", idempotency_key="r")
         assert lost

@@ -502,6 +502,20 @@ async def test_a_caller_of_one_session_lists_it_and_may_do_no_more(store: RedisS
                 await ann.submit("echo", session_id="s")
             with pytest.raises(errors.CommandRefused):
                 await ann.cancel("s", "t")
-        async with over.caller("steerer", "steer:session:s") as steerer:
+            for read in (ann.queues.get("q"), ann.queues.keys("q"), ann.queues.list()):
+                with pytest.raises(errors.CommandRefused):
+                    await read
+
+
+async def test_a_retry_by_who_may_not_read_the_task_does_nothing(over: OverHttp) -> None:
+    await over.direct.submit("echo", session_id="s", task_id="t", delay=timedelta(hours=1))
+    assert await over.direct.cancel("s", "t")
+    async with over.caller("steerer", "steer:session:s") as steerer:
+        for task_id in ("t", "none"):
             with pytest.raises(errors.TaskUnknown):
-                await steerer.retry("s", "none")
+                await steerer.retry("s", task_id)
+    view = await over.direct.inspect("s", "t")
+    assert view is not None
+    assert (view.state.status, view.retries) == (TaskStatus.CANCELLED, 0)
+    async with over.caller("ann", "steer:session:s", "read:session:s") as ann:
+        assert (await ann.retry("s", "t")).task_id == "t"

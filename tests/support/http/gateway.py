@@ -47,6 +47,12 @@ async def ask(ctx: TaskContext) -> Any:
     return {"approved": decision.approved, "value": decision.value, "by": decision.actor}
 
 
+async def asks_about(ctx: TaskContext) -> Any:
+    """Ask about the input."""
+    pause = await ctx.open_pause("fine?", ctx.input)
+    return (await ctx.wait_for(pause)).approved
+
+
 async def fill_in(ctx: TaskContext) -> Any:
     """Ask for a value of a form."""
     pause = await ctx.open_pause("limit?", schema=FORM, tags=["limits"])
@@ -108,6 +114,7 @@ HANDLERS = {
     "echo": echo,
     "fail": fail,
     "ask": ask,
+    "asks_about": asks_about,
     "fill_in": fill_in,
     "hidden": hidden,
     "parent": parent,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from redis_state import errors
 from redis_state.errors import RedisStateError
 from redis_state.gateway.answers import HttpProblem, not_known_now, problem_answer, problem_of
 from redis_state.http_client import HttpTaskClient
+from redis_state.http_client.documents import read_queue_key
 from redis_state.http_client.problems import Problem, read_problem
 from redis_state.http_client.requests import Ask
+from redis_state.worker import QueueKeyInfo
 
 AT_MS = 1_700_000_000_123
 WHOLE: list[RedisStateError] = [
@@ -156,3 +159,34 @@ async def test_a_change_of_a_queue_that_an_older_gateway_has_not_is_refused() ->
         ):
             with pytest.raises(errors.CommandRefused, match="may be older than this client"):
                 await change
+
+
+async def test_a_route_that_is_not_there_is_an_error_of_each_call_that_needs_an_answer() -> None:
+    answered = problem_answer(HttpProblem(404, "not_found", "there is no such thing"))
+    transport = httpx.MockTransport(lambda _: httpx.Response(404, content=bytes(answered.body)))
+    hour = timedelta(hours=1)
+    async with HttpTaskClient("http://x/elsewhere", transport=transport) as client:
+        for call in (
+            *(client.submit("echo", session_id="s"), client.find(), client.sessions()),
+            *(client.list_pauses(), client.workers(), client.bulk("retry", session_id="s")),
+            *(client.debounce("echo", session_id="s", wait=hour),),
+            *(client.batch("echo", 1, session_id="s", after=hour),),
+            *(client.queues.get("q"), client.queues.list(), client.queues.keys("q")),
+            *(client.schedules.list(), client.schedules.delete("x")),
+        ):
+            with pytest.raises(errors.CommandRefused, match="older than this client"):
+                await call
+        # What may be absent is.
+        assert await client.get("s", "t") is None
+        assert await client.value("s", "t", "key", default=5) == 5
+
+
+def test_a_field_of_a_later_gateway_is_no_error() -> None:
+    named: dict[str, Any] = {
+        "limit_key": "k",
+        "in_turn": None,
+        "waiting": 1,
+        "running": 0,
+        "oldest_s": 0.5,
+    }
+    assert read_queue_key(named | {"of_a_later_version": 1}) == QueueKeyInfo(**named)

@@ -42,3 +42,22 @@ def test_a_line_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyP
     with pytest.raises(ValueError, match="no end"):
         reader.feed(b"x" * 20)
     assert reader.cursor == "7-7"
+
+
+def test_a_long_event_that_comes_in_many_chunks_is_searched_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[int] = []
+    line_end = server_events._LINE_END
+
+    class Counting:
+        def split(self, text: bytes) -> list[bytes]:
+            searched.append(len(text))
+            return line_end.split(text)
+
+    monkeypatch.setattr(server_events, "_LINE_END", Counting())
+    reader = EventReader()
+    chunks = [b"data: ", *[b"x" * 1_000] * 1_000, b"\r", b"\n\r\n"]
+    found = [event for chunk in chunks for event in reader.feed(chunk)]
+    assert found == [ServerEvent("message", b"x" * 1_000_000, None)]
+    assert sum(searched) <= 1_000_100

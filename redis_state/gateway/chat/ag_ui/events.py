@@ -6,7 +6,7 @@ Version 1.0 of the protocol, as `ag-ui-protocol` 1.0 writes it: https://docs.ag-
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 from redis_state.gateway.chat.parts import (
@@ -221,9 +221,10 @@ class RunEvents:
         return {"type": "MESSAGES_SNAPSHOT", "messages": [*before, *own]}
 
 
-def at_ms(event: AgUiEvent, moment: Any) -> AgUiEvent:
-    """Write an event with the time of its row."""
-    return {**event, "timestamp": round(moment.astimezone(UTC).timestamp() * 1000)}
+def at_ms(event: AgUiEvent, moment: datetime) -> AgUiEvent:
+    """Write an event with the time of its row. One without a zone, as of a host, is UTC."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return {**event, "timestamp": round(aware.timestamp() * 1000)}
 
 
 def _by(author: str | None) -> dict[str, Any]:

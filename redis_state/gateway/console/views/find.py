@@ -126,13 +126,12 @@ async def _change(call: PageCall, page: str, read_all: _ReadAll) -> Response:
     if action not in allowed:
         raise HttpProblem(422, "invalid", "choose what to do")
     confirmed = call.given("confirmed") == "1"
-    chosen = call.form.get("chosen", [])
     if call.given("all") == "1" and not confirmed:
         report = await read_all(call, action)
-        # Those that were shown are changed, and none that matches since.
-        chosen = [_choice(each) for each in report["items"] if each["outcome"] == "would"]
     else:
-        report = await _chosen(call, action, chosen, confirmed=confirmed)
+        report = await _chosen(call, action, call.form.get("chosen", []), confirmed=confirmed)
+    # Those that were shown as to be changed are, and none to which it applies since.
+    chosen = [_choice(each) for each in report["items"] if each["outcome"] == "would"]
     return call.page(
         "bulk.html",
         page=page,

@@ -21,6 +21,7 @@ from redis_state.gateway.console.pages import ConsolePage, PageCall, problem_pag
 
 _PAGE = 25
 _WAYS = {"approve": True, "reject": False}
+_TEXTS = ("value", "reason", "to")
 
 
 async def show_inbox(call: PageCall) -> Response:
@@ -82,6 +83,7 @@ def with_form(call: PageCall, pause: Mapping[str, Any], given: Any = None) -> di
     return {
         **pause,
         "fields": fields,
+        "written": {name: "" if given is None else given(name) for name in _TEXTS},
         "may_decide": allowed and (voter or not pause.get("deciders")),
         "may_delegate": allowed and voter,
     }

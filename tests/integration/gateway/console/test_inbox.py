@@ -65,7 +65,11 @@ async def test_a_rejection_has_a_reason(console: Served, log_in: LogIn) -> None:
     await paused(console, "s", "t")
     bob = await log_in("bob")
     form = (await bob.get("/inbox", tag="finance", mine="1")).form("/decide")
-    assert (await bob.send(form, decision="maybe")).status == 422
+    again = await bob.send(form, decision="maybe", value="fine", reason='too "much"')
+    assert again.status == 422
+    # What was typed is still there.
+    fields = again.form("/decide").fields
+    assert (fields["value"], fields["reason"]) == ("fine", 'too "much"')
     await bob.send(form, decision="reject", reason="too much")
     result: Any = (await ends(console, "s", "t")).result
     assert result == {"approved": False, "value": "too much", "by": "bob"}
@@ -76,7 +80,10 @@ async def test_a_vote_is_handed_on_to_another_person(console: Served, log_in: Lo
     await paused(console, "s", "t")
     bob, ann = await log_in("bob"), await log_in("ann")
     assert "Others decide this." in (await bob.get("/inbox")).text
-    page = await ann.send((await ann.get("/inbox")).form("/delegate"), to="bob")
+    form = (await ann.get("/inbox")).form("/delegate")
+    wrong = await ann.send(form, to="ann")
+    assert (wrong.status, wrong.form("/delegate").fields["to"]) == (409, "ann")
+    page = await ann.send(form, to="bob")
     assert "handed on" in page.text
     await bob.send((await bob.get("/inbox")).form("/decide"), decision="approve")
     assert (await ends(console, "s", "t")).result == "bob"

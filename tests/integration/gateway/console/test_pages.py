@@ -54,7 +54,7 @@ from tests.support.http.gateway import Served, ends, gateway_of, paused
 from tests.support.processes.pools import queue_of
 from tests.support.tasks.crash_states import given_up
 
-ODD_IDS = ["a/b", "..", ".", "é ", "?&=#%00", "\ud800", "{x}"]
+ODD_IDS = ["", "a/b", "..", ".", "é ", "?&=#%00", "\ud800", "{x}"]
 
 
 async def test_a_task_has_its_runs_steps_pauses_and_children(
@@ -100,7 +100,9 @@ async def test_a_task_is_steered_cancelled_retried_rerun_and_forked(
     await ann.send(page.form("/steer"), type="USER_MESSAGE", text="hurry")
     assert len(await console.store.list_steering("s", task_id="a")) == 1
     assert (await ann.send(page.form("/steer"), type="APPROVE", text="")).status == 422
-    assert (await ann.send(page.form("/steer"), type="USER_MESSAGE", text="{")).status == 422
+    wrong = await ann.send(page.form("/steer"), type="USER_MESSAGE", text='{"a": <b>')
+    # What was typed is still there.
+    assert (wrong.status, 'What you wrote {"a": <b>' in wrong.text) == (422, True)
     cancelled = await ann.send(page.form("/cancel"), reason="enough")
     assert "CANCELLED" in cancelled.text
     assert not [f for f in cancelled.forms if "steer" in f.action]
@@ -145,6 +147,29 @@ async def test_found_tasks_are_changed_after_a_dry_run(console: Served, log_in: 
         assert (await ann.send(page.form("/find/change"), **bad)).status == 422
     assert (await ann.get("/find", created_after="soon")).status == 422
     assert (await ann.get("/find", after="nonsense")).status == 400
+
+
+async def test_a_change_is_of_those_that_its_dry_run_promised(
+    console: Served, log_in: LogIn
+) -> None:
+    ann = await log_in("ann")
+    await console.client.submit("fail", session_id="s", task_id="f")
+    await ends(console, "s", "f")
+    await console.client.submit("ask", session_id="s", task_id="a")
+    await paused(console, "s", "a")
+    form = (await ann.get("/find", session_id="s")).form("/find/change")
+    form.add("chosen", "session=s&task=f")
+    form.add("chosen", "session=s&task=a")
+    would = await ann.send(form, action="retry")
+    assert "1 would" in would.text
+    assert "1 refused" in would.text
+    # Meanwhile the change applies to the other one too.
+    assert await console.client.cancel("s", "a")
+    done = await ann.send(would.form("/find/change"))
+    assert "1 done" in done.text
+    view = await console.client.inspect("s", "a")
+    assert view is not None
+    assert (view.state.status.value, view.retries) == ("CANCELLED", 0)
 
 
 async def test_a_change_of_many_tasks_with_long_ids_is_confirmed(
@@ -429,8 +454,9 @@ async def test_a_caller_of_one_session_sees_that_one_only(console: Served, log_i
 @pytest.mark.parametrize("odd", ODD_IDS)
 async def test_odd_ids_are_found_again(console: Served, log_in: LogIn, odd: str) -> None:
     ann = await log_in("ann")
-    await console.client.submit("ask", session_id=odd, task_id=odd)
-    await paused(console, odd, odd)
+    task_id = odd or "t"
+    await console.client.submit("ask", session_id=odd, task_id=task_id)
+    await paused(console, odd, task_id)
     listed = await ann.get("/find")
     page = await ann.follow(listed.links("/task?")[0])
     assert page.status == 200
@@ -439,7 +465,11 @@ async def test_odd_ids_are_found_again(console: Served, log_in: LogIn, odd: str)
     assert session.status == 200
     inbox = await ann.get("/inbox")
     assert "Approved" in (await ann.send(inbox.form("/decide"), decision="approve")).text
-    await ends(console, odd, odd)
+    await ends(console, odd, task_id)
+    chosen = await ann.get("/find")
+    boxes = [named["value"] for _, named in chosen.elements if named.get("name") == "chosen"]
+    would = await ann.send(chosen.form("/find/change"), action="rerun", chosen=boxes[0])
+    assert "1 would" in would.text
 
 
 async def test_a_live_task_is_sent_again_until_it_is_terminal(

@@ -30,7 +30,7 @@ from redis_state.http_client import HttpTaskClient
 from redis_state.testing import eventually
 from tests.support.http.asgi_servers import serving_asgi
 from tests.support.http.event_streams import EventParser
-from tests.support.http.gateway import Served, at, ends, gateway_of, paused, tokens
+from tests.support.http.gateway import Served, at, ends, gateway_of, of_pause, paused, tokens
 from tests.support.processes.pools import queue_of
 
 PATIENCE_S = 10.0
@@ -283,6 +283,38 @@ async def test_a_socket_ends_with_its_token_and_with_the_gateway(store: RedisSta
             served.app.end_streams()
             with pytest.raises(websockets.ConnectionClosed):
                 await ann.next("never")
+
+
+@pytest.mark.parametrize("max_body_bytes", [8 << 10, 256 << 10])
+async def test_a_command_may_have_the_body_that_its_post_may_have(
+    store: RedisStateStore, max_body_bytes: int
+) -> None:
+    limits = GatewayLimits(max_body_bytes=max_body_bytes)
+    value = "x" * (max_body_bytes - 100)
+    async with (
+        gateway_of(store, handlers=["ask"], limits=limits) as served,
+        served_by_sockets(served) as port,
+        served.caller("ann", "resolve:session:s") as http,
+        joined(port, "read:session:s", "resolve:session:s") as ann,
+    ):
+        pauses: list[str] = []
+        for task_id in ("post", "command", "larger"):
+            await served.client.submit("ask", session_id="s", task_id=task_id)
+            pauses.append(await paused(served, "s", task_id))
+        approval = {"approved": True, "value": value}
+        posted = await http.post(of_pause(pauses[0], "decision"), json=approval)
+        assert posted.status_code == 200
+        # An id whose characters are all written with escapes.
+        key = "\N{GRINNING FACE}" * 200
+        done = await ann.command("decide", key=key, pause=pauses[1], body=approval)
+        assert done["ok"], done
+        for task_id in ("post", "command"):
+            assert (await ends(served, "s", task_id)).result["value"] == value
+        larger = {"approved": True, "value": value + "x" * (16 << 10)}
+        with pytest.raises(websockets.ConnectionClosed):
+            await ann.command("decide", pause=pauses[2], body=larger)
+        assert ann.socket.close_code == 1009
+        assert [each.pause_id for each in await served.client.pauses("s")] == pauses[2:]
 
 
 async def test_a_path_of_a_socket_is_no_page(served: Served) -> None:
