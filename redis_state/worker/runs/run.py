@@ -102,18 +102,8 @@ class TaskRun:
 
     async def run(self) -> None:
         """Run the handler and write its outcome; hand the task off if cancelled."""
-
-        def in_time() -> bool:
-            if monotonic() <= self._ends_s:
-                return True
-            log.warning("the lease of task %r is not renewed any more", self._task_id)
-            return False
-
-        with self._config.leases.keep(
-            self._started.held,
-            duration_ms=self._config.lease_ms,
-            on_lost=self._lose,
-            wanted=in_time,
+        with self._config.keep(
+            self._started.held, self._task_id, ends_s=self._ends_s, on_lost=self._lose
         ):
             try:
                 await self._prepare()
