@@ -143,9 +143,13 @@ class ObjectClaims:
 def open_claims(url: str) -> ClaimStore:
     """Make the store of claims of a URL: ``file:///folder``, or ``s3://bucket/prefix`` and others.
 
-    The login of a bucket comes from the environment, as usual there. Errors: ConfigError.
+    The login of a bucket and its options come from the environment, as usual there. Errors:
+    ConfigError, also for a URL that has them.
     """
     parts = urlsplit(url)
+    if "?" in url or "#" in url or "@" in parts.netloc:
+        problem = "a login, a query and a fragment are not read: the environment has a bucket's"
+        raise ConfigError(f"claim_check_url: {problem} login and options")
     if parts.scheme == "file" and parts.path and not parts.netloc:
         return FolderClaims(unquote(parts.path))
     if parts.scheme not in _OBJECT_STORES or not parts.netloc:

@@ -19,7 +19,8 @@ from typing import Any, cast
 from redis_state import limits
 from redis_state.errors import CorruptState, InvalidField, LostRace
 from redis_state.models.artifacts import ArtifactRef, ArtifactRetentionConfig, ArtifactScope
-from redis_state.primitives.blob import Blobs, Quota
+from redis_state.primitives.blob import Blobs, Quota, Upload
+from redis_state.primitives.listed import write_listed
 from redis_state.primitives.record import Place, Stored
 from redis_state.serialization import codec
 from redis_state.serialization.fields import optional_text
@@ -76,7 +77,8 @@ class ArtifactStore:
         """Store bytes and return their reference; the same bytes again are the same artifact.
 
         That one keeps the reference it has and lives on from now. Errors: ValueError, before
-        anything is sent, if they are more than an artifact, its session or its trace may have.
+        anything is sent, if they are more than an artifact, its session or its trace may have;
+        OutcomeUnknown, also if they are stored, and the server goes away before that is listed.
         """
         about = {"mime_type": mime_type, "filename": filename, "namespace": namespace}
         return await self._put(_only(data), about, scope, meta)
@@ -279,7 +281,8 @@ class ArtifactStore:
         try:
             async for chunk in chunks:
                 await blobs.add(upload, chunk)
-            digest = await blobs.finish(upload)
+            # Its place is listed before it: a crash behind the commit leaves it found.
+            digest, _ = await asyncio.gather(blobs.finish(upload), self._note(place, quota))
             artifact_id = _artifact_id(about["namespace"], digest, scope, place)
             ref = {
                 "id": artifact_id,
@@ -289,20 +292,30 @@ class ArtifactStore:
                 "source": dict(meta or {}),
                 **about,
             }
-            commit = partial(blobs.commit, upload, artifact_id, codec.encode(ref))
-            if self._archived is None or about["namespace"] == _OF_MEMORY:
-                stored = await commit()
-            else:
-                stored = await self._archived.covering(
-                    artifact_entry(_session(scope), artifact_id),
-                    partial(commit, reference_ttl_ms=self._references_ms),
-                )
+            # Again behind it: a delete may have found the place empty, and unlisted it.
+            stored = await write_listed(
+                partial(self._commit, blobs, upload, ref, _session(scope)),
+                partial(self._note, place, quota),
+                doubts=(),
+                address=self._base.scripts.transport.address,
+            )
         except BaseException:
             if upload.chunks:
                 blobs.drop(upload)
             raise
-        await self._note(place, quota)
         return self._read(stored) or self._unreadable(artifact_id)
+
+    async def _commit(
+        self, blobs: Blobs, upload: Upload, ref: dict[str, Any], session_id: str
+    ) -> bytes:
+        """Commit an artifact, with its reference as a record if the archive is to have that."""
+        commit = partial(blobs.commit, upload, ref["id"], codec.encode(ref))
+        if self._archived is None or ref["namespace"] == _OF_MEMORY:
+            return await commit()
+        return await self._archived.covering(
+            artifact_entry(session_id, ref["id"]),
+            partial(commit, reference_ttl_ms=self._references_ms),
+        )
 
     async def _delete(self, place: str, artifact_id: str) -> bool:
         deleted, left = await self._blobs(place).delete(artifact_id)

@@ -95,10 +95,10 @@ class DurableRunner(AgentRunner):
         options: dict[str, Any],
     ) -> RunResult:
         run, owned = _begin(scope, agents, starting_agent, options)
-        agent = durable_form(starting_agent, agents)
         # `Agent.as_tool` hands its interruptions to the run that calls it, which pauses for all.
         waits = not scope.of_call and agents.terms.pauses is not False
         try:
+            agent = durable_form(starting_agent, agents)
             with within(run):
                 result = await self._runner.run(agent, given, **options)
                 while waits and result.interruptions:
@@ -117,7 +117,7 @@ class DurableRunner(AgentRunner):
         else:
             return result
         finally:
-            agents.left += run.unrecorded
+            run.hand_on(agents)
             if owned is not None:
                 await owned.aclose()
 
@@ -151,9 +151,14 @@ class DurableRunner(AgentRunner):
             raise InvalidField("session", "is for Runner.run in a task, and not for run_streamed")
         _check_alone(scope, agents, starting_agent.name)
         run, owned = _begin(scope, agents, starting_agent, options)
-        with within(run):
-            agent = durable_form(starting_agent, agents)
-            result = self._runner.run_streamed(agent, input, **options)
+        try:
+            with within(run):
+                agent = durable_form(starting_agent, agents)
+                result = self._runner.run_streamed(agent, input, **options)
+        except BaseException:
+            run.hand_on(agents)
+            _begin_close(agents, owned)
+            raise
         # It goes on in an asyncio task of its own, whatever becomes of its reader.
         if result.run_loop_task is not None:
             streamed = StreamedRun(run, result, scope)
@@ -182,6 +187,11 @@ def _end(
 ) -> None:
     """End a run whose end nobody here waits for."""
     streamed.hand_on(agents)
+    _begin_close(agents, owned)
+
+
+def _begin_close(agents: AgentsOfRun, owned: StepProvider | None) -> None:
+    """Close a run's own provider of models, without waiting for it."""
     if owned is not None:
         closing = asyncio.ensure_future(_close_quietly(owned))
         agents.closing.add(closing)
@@ -208,14 +218,15 @@ def _begin(
     run = AgentRun(
         AgentScope(scope.run, path), agents.terms, agent.name, steers=steers, origin=origin
     )
-    if steers:
-        run.unrecorded, agents.left = agents.left, []
     if scope.of_call and outer is not None:
         run.approvals = outer.approvals
     config, owned = _config(options.get("run_config"))
     options["run_config"] = config
     if options.get("session") is not None:
         run.history = options["session"] = history_of(options["session"], run.scope)
+    # Last: behind it the caller hands on what no model gets.
+    if steers:
+        run.unrecorded, agents.left = agents.left, []
     return run, owned
 
 

@@ -172,23 +172,37 @@ class RedisStateSession(SessionABC):
     ) -> None:
         """Take so many items away, or all, and add others: once for each name.
 
-        It is one step for each 64 items. A repetition, after a crash in between too, completes it.
-        What was added or taken away since stays so. The newest 1,000 names are known. Errors:
+        It is one step for each 64 of both. A repetition, also after a crash in between, completes
+        it. What was added or taken away since stays so. The newest 1,000 names are known. Errors:
         InvalidField for an item that is no object; SessionBusy, LeaseLost.
         """
         rows = self._rows(name, items)
         if not rows and not pops and not clears:
             return
+        pops = 0 if clears else pops
+        size = min(_MOST_ROWS, self._log.bounds.max_rows)
 
         async def change(fence: Fence) -> None:
-            taken = [] if clears or not pops else await self._newest(pops)
-            marks = [
-                (_POPPED + f"{name}:pop{number}".encode(), row_id)
-                for number, (row_id, _) in enumerate(reversed(taken))
-            ]
-            await self._change(name, [*marks, *rows], clears=clears, fence=fence)
+            # A step has the same part of the items, and takes as many away, in each repetition.
+            for start in range(0, max(pops + len(rows), 1), size):
+                marks = await self._marks(name, start, min(pops - start, size))
+                some = rows[max(start - pops, 0) : max(start - pops + size, 0)]
+                await self._change(
+                    f"{name}:{start}", [*marks, *some], clears=clears and not start, fence=fence
+                )
 
         await self._claimed(change)
+
+    async def _marks(self, name: str, start: int, count: int) -> list[tuple[bytes, bytes]]:
+        """Return the rows of a change that take so many of the newest items away.
+
+        Those that an earlier step has taken away stand no more.
+        """
+        taken = await self._newest(count) if count > 0 else []
+        return [
+            (_POPPED + f"{name}:pop{number}".encode(), row_id)
+            for number, (row_id, _) in enumerate(reversed(taken), start=start)
+        ]
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Remove the newest item and return it, or None if there is none.
@@ -200,7 +214,7 @@ class RedisStateSession(SessionABC):
     async def clear_session(self) -> None:
         """Remove all items. Errors: SessionBusy, LeaseLost."""
         name = secrets.token_urlsafe(12)
-        await self._claimed(lambda fence: self._change(name, [], clears=True, fence=fence))
+        await self._claimed(lambda fence: self._change(f"{name}:0", [], clears=True, fence=fence))
 
     async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
         """Replace all items in one step; return whether that was done.
@@ -216,9 +230,7 @@ class RedisStateSession(SessionABC):
             return False
         name = secrets.token_urlsafe(12)
         rows = self._rows(name, items)
-        await self._claimed(
-            lambda fence: self._change(name, rows, clears=True, fence=fence, step=_MOST_REPLACED)
-        )
+        await self._claimed(lambda fence: self._change(f"{name}:0", rows, clears=True, fence=fence))
         return True
 
     async def _change(
@@ -228,25 +240,22 @@ class RedisStateSession(SessionABC):
         *,
         clears: bool,
         fence: Fence,
-        step: int = _MOST_ROWS,
     ) -> None:
-        """Change the log in steps, each once for its name and number."""
+        """Change the log in one step, once for its name."""
         bounds = self._log.bounds
-        size = min(step, bounds.max_rows)
-        for start in range(0, max(len(rows), 1), size):
-            reply = await self._base.scripts.change_log(
-                self._log.keys,
-                LogLimits(bounds.max_rows, bounds.ttl_ms, announce=False),
-                changes=self._base.keys.conversation_changes(self.session_id),
-                name=f"{name}:{start}",
-                most=_MOST_CHANGES,
-                clears=clears and start == 0,
-                rows_in=[part for row in rows[start : start + size] for part in row],
-                fence=fence,
-            )
-            if reply.word is ReplyCode.LOST:
-                what = f"session {self.session_id!r}"
-                raise LeaseLost(what, epoch=fence.epoch, current=int(reply.facts[0]))
+        reply = await self._base.scripts.change_log(
+            self._log.keys,
+            LogLimits(bounds.max_rows, bounds.ttl_ms, announce=False),
+            changes=self._base.keys.conversation_changes(self.session_id),
+            name=name,
+            most=_MOST_CHANGES,
+            clears=clears,
+            rows_in=[part for row in rows for part in row],
+            fence=fence,
+        )
+        if reply.word is ReplyCode.LOST:
+            what = f"session {self.session_id!r}"
+            raise LeaseLost(what, epoch=fence.epoch, current=int(reply.facts[0]))
 
     async def _pop(self, fence: Fence) -> TResponseInputItem | None:
         for row_id, item in await self._newest(1):

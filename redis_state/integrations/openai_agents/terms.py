@@ -116,6 +116,11 @@ class AgentRun:
     # What was taken from the inbox, and is in no recorded request yet.
     unrecorded: list[TResponseInputItem] = field(default_factory=list[TResponseInputItem])
 
+    def hand_on(self, agents: AgentsOfRun) -> None:
+        """Hand on what was taken from the inbox and no model has got. May be repeated."""
+        agents.left += self.unrecorded
+        self.unrecorded = []
+
 
 @dataclass
 class StreamedRun:
@@ -140,8 +145,7 @@ class StreamedRun:
 
     def hand_on(self, agents: AgentsOfRun) -> None:
         """Hand on what it leaves to other runs. May be repeated."""
-        agents.left += self.run.unrecorded
-        self.run.unrecorded = []
+        self.run.hand_on(agents)
         self.run.approvals.hand(self.result.interruptions, self.run.origin)
 
 

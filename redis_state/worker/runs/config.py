@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
+from redis_state.errors import LeaseLost
 from redis_state.models import TaskStatus
-from redis_state.primitives.lease import Leases
+from redis_state.primitives.lease import HeldLease, Leases, Renewal
 from redis_state.worker.handler.context import TaskContext
 from redis_state.worker.handler.guards import Guard
 from redis_state.worker.observe.registry import WorkerRecord
@@ -15,6 +18,8 @@ from redis_state.worker.observe.stats import WorkerStats
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.tasks.execution.steps import StepPolicy
 from redis_state.worker.tasks.transitions import MAX_CRASHES
+
+log: logging.Logger = logging.getLogger(__name__)
 
 Handler = Callable[[TaskContext], Awaitable[Any]]
 RunOutcome = tuple[TaskStatus, Any, str | None]
@@ -49,3 +54,21 @@ class RunConfig:
     def lease_ms(self) -> int:
         """The lease, in milliseconds."""
         return round(self.lease_s * 1000)
+
+    def keep(
+        self,
+        held: HeldLease,
+        task_id: str,
+        *,
+        ends_s: float,
+        on_lost: Callable[[LeaseLost], object],
+    ) -> Renewal:
+        """Renew a run's lease from now on, until a time of the monotonic clock at most."""
+
+        def in_time() -> bool:
+            if monotonic() <= ends_s:
+                return True
+            log.warning("the lease of task %r is not renewed any more", task_id)
+            return False
+
+        return self.leases.keep(held, duration_ms=self.lease_ms, on_lost=on_lost, wanted=in_time)

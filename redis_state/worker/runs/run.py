@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from inspect import isawaitable
 from time import monotonic
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from redis_state.errors import (
     BackendError,
@@ -102,18 +102,8 @@ class TaskRun:
 
     async def run(self) -> None:
         """Run the handler and write its outcome; hand the task off if cancelled."""
-
-        def in_time() -> bool:
-            if monotonic() <= self._ends_s:
-                return True
-            log.warning("the lease of task %r is not renewed any more", self._task_id)
-            return False
-
-        with self._config.leases.keep(
-            self._started.held,
-            duration_ms=self._config.lease_ms,
-            on_lost=self._lose,
-            wanted=in_time,
+        with self._config.keep(
+            self._started.held, self._task_id, ends_s=self._ends_s, on_lost=self._lose
         ):
             try:
                 await self._prepare()
@@ -157,9 +147,7 @@ class TaskRun:
                     await shielded(self._end.take_back())
                     raise RunAgain(defer_s=random.uniform(*_UNSURE_S))
             except BackendError as error:
-                log.warning("task %r is handed back: %s", self._task_id, error)
-                await shielded(self._hand_off())
-                raise RunAgain(defer_s=AGAIN_S) from None
+                await self._hand_back_for(error)
             except asyncio.CancelledError:
                 await shielded(self._end.take_back())
                 raise
@@ -167,11 +155,7 @@ class TaskRun:
         return True
 
     async def _prepare(self) -> None:
-        """Read what the handler needs at its start. Errors: RunAgain for trouble with the server.
-
-        That does not count as a crash, so the task is handed off. If the hand-off fails too, the
-        lease expires, and that counts as one.
-        """
+        """Read what the handler needs at its start. Errors: RunAgain."""
         try:
             if self._started.steered:
                 # The record of a task that has begun again lives longer than it did.
@@ -181,13 +165,22 @@ class TaskRun:
             if self._started.parent is not None:
                 await self._follow_parent()
         except BackendError as error:
-            log.warning("task %r is handed back: %s", self._task_id, error)
-            if self._inbox.cancelled or self._end.counted(error) is None:
-                await shielded(self._hand_off())
-            else:
-                self._settled, self._failed = AGAIN, (error, AGAIN)
-                await shielded(self._leave())
-            raise RunAgain(defer_s=AGAIN_S) from None
+            await self._hand_back_for(error)
+
+    async def _hand_back_for(self, error: BackendError) -> NoReturn:
+        """Leave a task whose handler has not begun to another run. Errors: RunAgain.
+
+        Trouble with the server does not count as a crash, so the task is handed off. If the
+        hand-off fails too, the lease expires, and that counts as one. A refusal may never pass: it
+        is counted.
+        """
+        log.warning("task %r is handed back: %s", self._task_id, error)
+        if self._inbox.cancelled or self._end.counted(error) is None:
+            await shielded(self._hand_off())
+        else:
+            self._settled, self._failed = AGAIN, (error, AGAIN)
+            await shielded(self._leave())
+        raise RunAgain(defer_s=AGAIN_S) from None
 
     def _guarding(self) -> GuardChecks:
         started, state = self._started, self._started.state

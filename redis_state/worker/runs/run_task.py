@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from time import monotonic
 
 from redis_state.errors import (
     BackendError,
@@ -16,7 +17,7 @@ from redis_state.errors import (
     NoConnection,
     PayloadUnreadable,
 )
-from redis_state.primitives.lease import new_owner
+from redis_state.primitives.lease import HeldLease, Renewal, new_owner
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import JOB_FIELDS, job_in
 from redis_state.worker.observe import tracing as telemetry
@@ -107,6 +108,10 @@ async def _start(
     """
     owner, clock = new_owner(), asyncio.get_running_loop().time
     end = clock() + config.lease_s
+    ends_s = monotonic() + config.keep_s
+
+    def keep(held: HeldLease, on_lost: Callable[[LeaseLost], object]) -> Renewal:
+        return config.keep(held, job.task_id, ends_s=ends_s, on_lost=on_lost)
 
     async def start() -> StartedRun | NotStarted:
         return await transitions.start(
@@ -115,6 +120,7 @@ async def _start(
             owner=owner,
             lease_ms=config.lease_ms,
             worker=config.worker,
+            keep=keep,
             max_crashes=config.max_crashes,
             claimed=permit,
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from redis_state.models import TaskState, TaskStatus
@@ -12,6 +13,7 @@ from redis_state.models.attributes import AttributeValue
 from redis_state.primitives.lease import HeldLease
 from redis_state.primitives.record import stored
 from redis_state.serialization import codec
+from redis_state.serialization.payloads import Sealed
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.job_parts import job_of
 from redis_state.stores.sessions.task_status import TaskStatusView
@@ -20,7 +22,7 @@ from redis_state.worker.observe.tracing import carried
 from redis_state.worker.tasks.handed_back import HandedBack
 from redis_state.worker.tasks.recorded.call_order import CallOrder
 from redis_state.worker.tasks.recorded.inputs import read_input
-from redis_state.worker.tasks.recorded.journal import steps_of
+from redis_state.worker.tasks.recorded.journal import Journals, steps_of
 from redis_state.worker.tasks.recorded.replay import Replay
 from redis_state.worker.tasks.usage import UsageMeter
 
@@ -81,7 +83,47 @@ class NotStarted:
     left_ms: int = 0
 
 
-def read_started(
+async def load_started(
+    store: RedisStateStore,
+    session_id: str,
+    task_id: str,
+    held: HeldLease,
+    flat: list[Any],
+    *,
+    recorded: bool,
+    steered: bool,
+    was_dropped: bool,
+    keep: Callable[[], AbstractContextManager[object]],
+) -> StartedRun:
+    """Read what a run begins with, its journal if one is ``recorded``, and its input.
+
+    ``keep`` renews the lease from the first wait on. Where steering of its time ``was_dropped``,
+    its inbox begins at the log's beginning, which a reader is not given without a gap. Errors:
+    PayloadUnreadable, PayloadLost, PayloadStoreUnavailable; ValueError, TypeError, KeyError;
+    BackendError.
+    """
+    written: tuple[dict[str, Any], int] = ({}, 0)
+    with ExitStack() as kept:
+        if recorded:
+            kept.enter_context(keep())
+            keys = store.tasks.keys(session_id, task_id)
+            written = await Journals(store.base).read(keys, whole=True)
+        started = _read(
+            *(store, session_id, task_id, held, flat),
+            written=written,
+            steered=steered,
+            was_dropped=was_dropped,
+        )
+        if type(started.input) is not Sealed:
+            return started
+        if not recorded:
+            kept.enter_context(keep())
+        of = f"task {task_id!r}"
+        task_input = await store.base.payloads.fetch(started.input, of=of, field="input")
+        return replace(started, input=task_input)
+
+
+def _read(
     store: RedisStateStore,
     session_id: str,
     task_id: str,
@@ -90,13 +132,8 @@ def read_started(
     *,
     written: tuple[dict[str, Any], int],
     steered: bool,
-    was_dropped: bool = False,
+    was_dropped: bool,
 ) -> StartedRun:
-    """Read what a run begins with. Errors: PayloadUnreadable; ValueError, TypeError, KeyError.
-
-    Where steering of its time ``was_dropped``, its inbox begins at the log's beginning, which a
-    reader is not given without a gap.
-    """
     record = stored(flat)
     if record is None:
         raise KeyError(task_id)

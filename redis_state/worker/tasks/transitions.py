@@ -14,10 +14,10 @@ in `children`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from typing import Any, TypeAlias
 
 from redis_state.errors import (
     BackendError,
@@ -37,7 +37,6 @@ from redis_state.models import (
 from redis_state.primitives.lease import HeldLease, Leases, new_owner
 from redis_state.primitives.record import new_write_id
 from redis_state.scripts import ReplyCode, TaskKeys
-from redis_state.serialization.payloads import Sealed
 from redis_state.store import RedisStateStore
 from redis_state.stores.base import ms
 from redis_state.stores.sessions.task_status import TaskStatusView
@@ -47,7 +46,6 @@ from redis_state.worker.tasks.bookkeeping import TaskBookkeeping
 from redis_state.worker.tasks.dead_letters import record_dead
 from redis_state.worker.tasks.handed_back import MOST_UNREAD, HandedBack
 from redis_state.worker.tasks.moves import announcement, raise_refused, status_update
-from redis_state.worker.tasks.recorded.journal import Journals
 from redis_state.worker.tasks.recorded.replay import Replay
 from redis_state.worker.tasks.started import (
     UNREAD,
@@ -56,7 +54,7 @@ from redis_state.worker.tasks.started import (
     attempts_of,
     crashes_of,
     handed_back_of,
-    read_started,
+    load_started,
 )
 from redis_state.worker.tasks.task_format import format_fields, latest_read
 
@@ -67,6 +65,19 @@ MAX_CRASHES = 3
 
 _DEAD_LETTER_LEASE_MS = 10_000
 _OUTCOMES = (TaskStatus.COMPLETE, TaskStatus.FAILED)
+
+# Renews a lease in a block, and calls back once if it is lost.
+KeepLease: TypeAlias = Callable[
+    [HeldLease, Callable[[LeaseLost], object]], AbstractContextManager[object]
+]
+
+
+def _unkept(
+    held: HeldLease, on_lost: Callable[[LeaseLost], object]
+) -> AbstractContextManager[object]:
+    """Renew nothing: the lease is longer than any read."""
+    del held, on_lost
+    return nullcontext()
 
 
 class TaskTransitions:
@@ -85,14 +96,16 @@ class TaskTransitions:
         owner: str,
         lease_ms: int,
         worker: str,
+        keep: KeepLease = _unkept,
         max_crashes: int = MAX_CRASHES,
         claimed: bytes | None = None,
     ) -> StartedRun | NotStarted:
         """Take a task's lease and set it running; take it over if its holder's lease ran out.
 
         One that more than ``max_crashes`` holders in a row left that way is failed instead. With
-        ``claimed`` it is not started if that claim was retired, see `retire`. Errors:
-        PayloadUnreadable, PayloadStoreUnavailable: it is PENDING again.
+        ``claimed`` it is not started if that claim was retired, see `retire`. ``keep`` renews the
+        lease while its journal and its input are read, which may take longer than the lease lasts.
+        Errors: PayloadUnreadable, PayloadStoreUnavailable: it is PENDING again.
         """
         keys = self._store.tasks.keys(session_id, task_id)
         update = NewUpdate(
@@ -126,20 +139,15 @@ class TaskTransitions:
             await self._dead_letter(session_id, task_id, held, reason, crashes=crashes)
             return NotStarted(reason)
         self._books.record_start(session_id, task_id, flat, lease_ms=lease_ms)
-        journal: tuple[dict[str, Any], int] = ({}, 0)
+        losses: list[LeaseLost] = []
         try:
-            if recorded:
-                journal = await Journals(self._store.base).read(keys, whole=True)
-            started = read_started(
+            started = await load_started(
                 *(self._store, session_id, task_id, held, flat),
-                written=journal,
+                recorded=bool(recorded),
                 steered=bool(steered or dropped),
                 was_dropped=bool(dropped),
+                keep=partial(keep, held, losses.append),
             )
-            if type(started.input) is Sealed:
-                payloads, of = self._store.base.payloads, f"task {task_id!r}"
-                task_input = await payloads.fetch(started.input, of=of, field="input")
-                started = replace(started, input=task_input)
         except (PayloadUnreadable, PayloadStoreUnavailable):
             # Another worker may have the key, or the store.
             await self._give_back(session_id, task_id, held)
@@ -150,7 +158,7 @@ class TaskTransitions:
         except (ValueError, TypeError, KeyError) as error:
             reason = f"the task cannot be read: {type(error).__name__}"
             return await self._leave_unread(session_id, task_id, held, flat, reason)
-        return started
+        return NotStarted("held") if losses else started
 
     async def _leave_unread(
         self, session_id: str, task_id: str, held: HeldLease, flat: list[Any], reason: str

@@ -143,7 +143,7 @@ async def test_nothing_is_sent_unless_the_class_is_chosen(
     async with RedisStateStore(settings) as plain:
         monkeypatch.setattr(CallSender, "run", watched)
         ref = await put(plain, "one")
-        assert sent == ["stage_chunk", "commit_blob", "add_member"]
+        assert sent == ["stage_chunk", "add_member", "commit_blob", "add_member"]
     assert await send(live, "EXISTS", reference_of(live, ref)) == 0
     sent.clear()
     # Put where the class is chosen, it gets the reference that it lacks.

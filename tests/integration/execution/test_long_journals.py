@@ -9,13 +9,16 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
+from redis_state.errors import LeaseLost
 from redis_state.models import TaskStatus
+from redis_state.primitives.lease import Leases
 from redis_state.scripts.stores.tasks.journal import JournalScripts
+from redis_state.testing import eventually
 from redis_state.worker import TaskContext
 from redis_state.worker.tasks.recorded import journal as module
 from redis_state.worker.tasks.recorded.journal import Journals
 from tests.support.processes.pools import SESSION
-from tests.support.tasks.runs import TASK, begin_again, make, run_once
+from tests.support.tasks.runs import TASK, begin_again, make, renewed, run_once, steal
 
 STEPS = 100
 RESULT = "r" * 1000
@@ -95,3 +98,51 @@ async def test_no_part_of_a_journal_is_read_that_is_removed_meanwhile(
     replies.before_second = remove
     assert await Journals(store.base).read(keys) == ({}, 0)
     assert len(replies.sizes) == 3
+
+
+async def test_a_lease_is_renewed_while_a_long_journal_is_read(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _record(store)
+    monkeypatch.setattr(module, "JOURNAL_BYTES", 20_000)
+    replies = Replies(monkeypatch)
+
+    async def handler(ctx: TaskContext) -> int:
+        return ctx.attempt
+
+    # A slow link.
+    replies.before_second = lambda: renewed(store)
+    ended = await run_once(store, handler, lease_s=0.6)
+    assert (ended.status, ended.result) == (TaskStatus.COMPLETE, 2)
+
+
+async def test_a_run_that_loses_its_lease_while_it_reads_its_journal_does_not_begin(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _record(store)
+    monkeypatch.setattr(module, "JOURNAL_BYTES", 20_000)
+    replies, lost = Replies(monkeypatch), list[LeaseLost]()
+    real: Any = Leases.renew
+    runs: list[int] = []
+
+    async def renew(leases: Leases, *given: Any, **options: Any) -> None:
+        try:
+            await real(leases, *given, **options)
+        except LeaseLost as error:
+            lost.append(error)
+            raise
+
+    monkeypatch.setattr(Leases, "renew", renew)
+
+    async def take_over() -> None:
+        # The other run reads the journal, too.
+        replies.before_second = None
+        await steal(store, TASK)
+        await eventually(lambda: lost, "the loss is noticed")
+
+    async def handler(ctx: TaskContext) -> None:
+        runs.append(ctx.attempt)
+
+    replies.before_second = take_over
+    state = await run_once(store, handler, lease_s=0.6)
+    assert (len(lost), state.status, runs) == (1, TaskStatus.RUNNING, [])

@@ -34,6 +34,7 @@ from redis_state.integrations.openai_agents import RedisStateSession, durable, o
 from redis_state.integrations.openai_agents.history import RunHistory
 from redis_state.models import TaskStatus
 from redis_state.primitives.log import Bounds, Log
+from redis_state.scripts.primitives.logs import LogScripts
 from redis_state.testing import eventually
 from redis_state.worker import TaskContext, TaskHandedBack
 from tests.support.agents.openai_agents import QUIET, agent_of, call, scripted
@@ -112,6 +113,41 @@ class Interrupted(RedisStateSession):
     async def _change(self, name: str, rows: Any, **how: Any) -> None:
         await super()._change(name, rows[:64], **how)
         raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("steps", range(5))
+async def test_a_change_that_takes_many_items_away_is_completed_whatever_step_it_died_behind(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    real: Any = LogScripts.change_log
+    made: list[str] = []
+
+    async def change_or_die(scripts: Any, *keys: Any, **given: Any) -> Any:
+        if len(made) == steps:
+            raise asyncio.CancelledError
+        made.append(given["name"])
+        return await real(scripts, *keys, **given)
+
+    # Four steps: the third takes away and adds, and there are more to take away.
+    old, new = [
+        [said(f"{name}{n}") for n in range(count)] for name, count in (("o", 300), ("n", 70))
+    ]
+    session = RedisStateSession("s", store=store)
+    await session.add_items(old)
+    monkeypatch.setattr(LogScripts, "change_log", change_or_die)
+    with pytest.raises(asyncio.CancelledError) if steps < 4 else nullcontext():
+        await session.change_once("many", items=new, pops=130)
+    monkeypatch.undo()
+    assert len(made) == steps
+    for _ in range(2):
+        await session.change_once("many", items=new, pops=130)
+    assert await session.get_items() == [*old[:170], *new]
+    # There are fewer than it is to take away.
+    few = RedisStateSession("few", store=store)
+    await few.add_items(old[:70])
+    for _ in range(2):
+        await few.change_once("all", items=new, pops=130)
+    assert await few.get_items() == new
 
 
 async def test_a_change_of_a_name_is_made_once_and_completed_if_it_was_interrupted(

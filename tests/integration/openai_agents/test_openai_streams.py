@@ -12,8 +12,11 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("agents", reason="needs the openai-agents extra")
 
 from agents import Runner, function_tool
+from agents.memory import OpenAIConversationsSession
+from agents.sandbox import SandboxAgent
+from openai import AsyncOpenAI
 
-from redis_state import RedisStateStore
+from redis_state import InvalidField, RedisStateStore
 from redis_state.integrations.openai_agents import (
     RedisStateSession,
     current_task,
@@ -202,6 +205,56 @@ async def test_what_a_person_said_to_a_run_that_failed_reaches_the_next_one(
                     pass
             else:
                 await Runner.run(failing, ctx.input, run_config=QUIET)
+        result = await Runner.run(agent_of(second, "b"), ctx.input, run_config=QUIET)
+        return result.final_output
+
+    async with pool(store, {"clerk": durable(handler, steering=True)}) as client:
+        task = await client.submit("clerk", "go", session_id=SESSION)
+        await eventually(lambda: first.seen == [0], "the first request is made")
+        kind = SteeringEventType.USER_MESSAGE
+        await client.steer(SESSION, task, kind, {"text": "to Ann only"})
+        steered.set()
+        assert await client.result(SESSION, task, timeout_s=60) == "done"
+    assert [item.get("content") for item in second.inputs[0]] == ["go", "to Ann only"]
+
+
+@pytest.mark.parametrize("refused", ["by the SDK", "its session", "its agent", "streamed"])
+async def test_what_a_person_said_reaches_the_run_behind_one_that_could_not_begin(
+    store: RedisStateStore, refused: str
+) -> None:
+    steered = asyncio.Event()
+
+    @function_tool
+    async def look() -> str:
+        await steered.wait()
+        await current_task().inbox.catch_up()
+        return "seen"
+
+    async def before(number: int) -> None:
+        if number:
+            raise ConnectionError
+
+    first, second = scripted([call("look")], "never", before=before), scripted("done")
+    sandboxed = SandboxAgent(name="c", model=second)
+
+    async def begin(ctx: TaskContext) -> None:
+        if refused == "by the SDK":
+            wrong: Any = object()
+            Runner.run_streamed(agent_of(second, "c"), ctx.input, hooks=wrong, run_config=QUIET)
+        elif refused == "its session":
+            nowhere = AsyncOpenAI(api_key="none", base_url="http://127.0.0.1:1")
+            kept: Any = OpenAIConversationsSession(conversation_id="kept", openai_client=nowhere)
+            await Runner.run(agent_of(second, "c"), ctx.input, session=kept, run_config=QUIET)
+        elif refused == "its agent":
+            await Runner.run(sandboxed, ctx.input, run_config=QUIET)
+        else:
+            Runner.run_streamed(sandboxed, ctx.input, run_config=QUIET)
+
+    async def handler(ctx: TaskContext) -> Any:
+        with suppress(ConnectionError):
+            await Runner.run(agent_of(first, tools=[look]), ctx.input, run_config=QUIET)
+        with pytest.raises((TypeError, InvalidField)):
+            await begin(ctx)
         result = await Runner.run(agent_of(second, "b"), ctx.input, run_config=QUIET)
         return result.final_output
 

@@ -29,6 +29,7 @@ from redis_state.testing import eventually
 from redis_state.worker import TaskClient, TaskContext
 from tests.support.payloads import KEYS, dump, in_bucket, opened, s3_bucket
 from tests.support.processes.pools import SESSION, becomes, client_of, pool
+from tests.support.tasks.runs import renewed
 
 MARK = "marker-of-a-large-payload "
 LARGE = MARK * 4_000
@@ -278,6 +279,9 @@ async def test_a_folder_forgets_what_is_older_and_no_more(tmp_path: Path) -> Non
         ({"claim_check_bytes": 1}, "claim_check_bytes"),
         ({"claim_check_url": "ftp://a/b"}, "claim_check_url"),
         ({"claim_check_url": "file://host/b"}, "claim_check_url"),
+        ({"claim_check_url": "s3://bucket/b?region=eu-west-1"}, "claim_check_url: .* a query"),
+        ({"claim_check_url": "file:///a#b"}, "claim_check_url: .* a fragment"),
+        ({"claim_check_url": "s3://id:secret@bucket"}, "claim_check_url: a login"),
         ({"claim_check_store": object()}, "claim_check_store"),
         ({"payload_keys": "short"}, "payload_keys"),
         ({"payload_codec": "no.such:thing"}, "payload_codec"),
@@ -287,6 +291,32 @@ async def test_a_folder_forgets_what_is_older_and_no_more(tmp_path: Path) -> Non
 def test_settings_that_cannot_be_used_are_named(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         RedisStateStore(make_settings("redis://localhost:1", **options))
+
+
+@pytest.mark.parametrize("heartbeat", ["loop", "thread"])
+async def test_a_lease_is_renewed_while_a_large_input_is_fetched(
+    settings: Settings, folder: Path, heartbeat: str
+) -> None:
+    runs: list[int] = []
+
+    class Slow(FolderClaims):
+        async def get(self, key: str) -> bytes | None:
+            if not runs:
+                await renewed(store, "slow")
+            return await super().get(key)
+
+    async def work(ctx: TaskContext) -> int:
+        runs.append(ctx.attempt)
+        return len(ctx.input)
+
+    options: dict[str, Any] = {"claim_check_bytes": 10_000, "claim_check_store": Slow(folder)}
+    async with (
+        opened(settings, KEYS[0], **options) as store,
+        pool(store, {"work": work}, lease_s=0.6, heartbeat=heartbeat) as client,
+    ):
+        task = await client.submit("work", LARGE, session_id=SESSION, task_id="slow")
+        assert await client.result(SESSION, task, timeout_s=60) == len(LARGE)
+    assert runs == [1]
 
 
 async def test_an_s3_compatible_server_keeps_large_payloads(

@@ -9,15 +9,17 @@ from pathlib import PurePath
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
-from redis_state import CorruptState, InvalidField, RedisStateStore, Settings
+from redis_state import CorruptState, InvalidField, OutcomeUnknown, RedisStateStore, Settings
 from redis_state.models import ArtifactRetentionConfig, ArtifactScope
 from redis_state.primitives.blob import CHUNK_BYTES
+from redis_state.scripts.primitives.blobs import BlobScripts
 from redis_state.stores.artifacts import ArtifactStore
 from redis_state.testing import eventually
 from redis_state.transport.keys import artifact_place
 from tests.support.samples import STORED_STRANGE, admin, keys_of, strange
-from tests.support.servers.faults import run_processes
+from tests.support.servers.faults import Proxy, run_processes
 
 ONE = ArtifactScope(tenant_id="x", user_id="u", session_id="one", trace_id="t")
 TWO = ONE.model_copy(update={"session_id": "two"})
@@ -341,3 +343,44 @@ async def test_no_lifetime_is_too_long(store: RedisStateStore) -> None:
     assert await store.artifact_store.get(ref.id) == b"a"
     for name in await keys_of(store):
         assert await admin(store, "PTTL", name) > 0
+
+
+async def test_an_artifact_whose_writer_died_behind_the_commit_is_listed(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real: Any = BlobScripts.commit_blob
+    died: list[str] = []
+
+    async def commit_and_die(scripts: Any, *keys: Any, **given: Any) -> Any:
+        await real(scripts, *keys, **given)
+        died.append(given["blob_id"])
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(BlobScripts, "commit_blob", commit_and_die)
+    with pytest.raises(asyncio.CancelledError):
+        await store.artifact_store.put_text("kept", scope=ONE)
+    monkeypatch.undo()
+    assert [ref.id for ref in await store.artifact_store.list()] == died != []
+
+
+async def test_an_artifact_that_cannot_be_listed_behind_the_commit_is_an_unknown_outcome(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real: Any = BlobScripts.commit_blob
+    async with Proxy(settings.url.get_secret_value()) as proxy:
+
+        async def commit_and_part(scripts: Any, *keys: Any, **given: Any) -> Any:
+            reply = await real(scripts, *keys, **given)
+            proxy.refuse()
+            proxy.cut()
+            return reply
+
+        monkeypatch.setattr(BlobScripts, "commit_blob", commit_and_part)
+        changed: dict[str, Any] = {"url": SecretStr(proxy.url), "call_timeout_s": 1.0}
+        async with RedisStateStore(settings.model_copy(update=changed)) as far:
+            with pytest.raises(OutcomeUnknown, match="written, then: "):
+                await far.artifact_store.put_text("kept", scope=ONE)
+            assert proxy.refused
+    async with RedisStateStore(settings) as near:
+        [ref] = await near.artifact_store.list()
+        assert await near.artifact_store.get(ref.id) == b"kept"

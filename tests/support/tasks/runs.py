@@ -111,6 +111,17 @@ async def steal(
     return started
 
 
+async def renewed(store: RedisStateStore, task_id: str = TASK) -> None:
+    """Wait until the lease of a run has been renewed twice since now."""
+    lease, seen = store.base.keys.lease(SESSION, task_id), set[Any]()
+
+    async def twice() -> bool:
+        seen.add(await store.transport.sender.send("HGET", lease, "expires", repeatable=True))
+        return len(seen) > 2
+
+    await eventually(twice, f"the lease of {task_id} is renewed")
+
+
 async def parts_left(store: RedisStateStore, task_id: str = TASK) -> list[Any]:
     """Name the chunks that a task's journal holds."""
     journal = store.base.keys.journal(SESSION, task_id)

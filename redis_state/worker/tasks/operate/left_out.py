@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from redis_state.errors import PauseTimeout
 from redis_state.models import TaskStatus
 from redis_state.worker.tasks.recorded.journal import (
     FAILED,
@@ -18,6 +19,7 @@ from redis_state.worker.tasks.recorded.journal import (
     steps_of,
 )
 from redis_state.worker.tasks.recorded.rehearsal import is_of_failure
+from redis_state.worker.tasks.waitpoints.pause_model import pause_name
 
 _NOT_COMPLETE = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value)
 
@@ -52,14 +54,23 @@ def is_failed_end(result: Any) -> bool:
 
 
 def overdue_pauses(journal: Mapping[str, Any], error: str, *, beyond: Collection[str]) -> list[str]:
-    """Find the pauses that timed out and failed the task, with what was learned of them."""
+    """Find the pauses that timed out and failed the task, with what was learned of them.
+
+    Those behind the last recorded step, and the last of each name that the error has. An earlier
+    one of the name has the handler handled: what it did then is recorded.
+    """
     last = max((note.place for entry, note in steps_of(journal) if entry not in beyond), default=0)
-    found: list[str] = []
+    places: dict[str, dict[str, int]] = {}
     for entry, note in journal.items():
-        if not _is_timed_out(entry, note):
-            continue
-        if error.startswith("PauseTimeout") or int(note.get("place", 0)) > last:
-            found += [entry, f"decided:{entry}"]
+        if _is_timed_out(entry, note):
+            text = str(PauseTimeout(pause_name(entry, note)))
+            places.setdefault(text, {})[entry] = int(note.get("place", 0))
+    found: list[str] = []
+    for text, alike in places.items():
+        named = max(alike.values()) if text in error else None
+        for entry, place in alike.items():
+            if place > last or place == named:
+                found += [entry, f"decided:{entry}"]
     return found
 
 

@@ -119,7 +119,11 @@ class PauseDecisions:
             votes=found.votes,
         )
         if reply.word in (ReplyCode.TAKEN, ReplyCode.REFUSED) and await self._is_repeated(
-            found, decision, actor=actor, claim=claim
+            found,
+            decision,
+            actor=actor,
+            # The same vote is one vote while the pause is open, whatever its claim.
+            claim=claim if reply.word is ReplyCode.TAKEN else None,
         ):
             return Decided(found.session_id, found.task_id)
         if reply.word is ReplyCode.DENIED:
@@ -248,12 +252,12 @@ class PauseDecisions:
         )
 
     async def _is_repeated(
-        self, found: FoundPause, decision: dict[str, Any], *, actor: str, claim: str
+        self, found: FoundPause, decision: dict[str, Any], *, actor: str, claim: str | None
     ) -> bool:
         """Return whether a refused call is one that has won, sealed as another text.
 
-        The script compares what is stored. A sealed value is another text each time, so it is
-        compared here: what the token has does not change any more.
+        With a ``claim`` it is that one's. The script compares what is stored. A sealed value is
+        another text each time, so it is compared here: what the token has does not change any more.
         """
         if not self._payloads.seals:
             return False
@@ -261,7 +265,7 @@ class PauseDecisions:
         if found.votes:
             names = (f"claim:{actor}", f"vote:{actor}")
         held = await self._commands.hmget(found.key, *names)
-        if held[1] is None or (held[0] != raw(claim) and not found.votes):
+        if held[1] is None or (claim is not None and held[0] != raw(claim)):
             return False
         with suppress(codec.DecodeError):
             stored = self._payloads.as_object(held[1])

@@ -233,6 +233,11 @@ def name_of(entry: str, about: bytes | None) -> str:
     return entry_name(entry)
 
 
+def pause_name(entry: str, note: Mapping[str, Any]) -> str:
+    """Return a pause's name from its note; from its entry if that has none."""
+    return str(note.get("name", entry_name(entry)))
+
+
 def decision_of(entry: str, note: dict[str, Any], form: PauseForm | None = None) -> Decision:
     """Read a decided pause's note, and an approval's value as its form says.
 
@@ -241,7 +246,7 @@ def decision_of(entry: str, note: dict[str, Any], form: PauseForm | None = None)
     """
     policy = note.get("timed_out")
     if policy == "fail":
-        raise PauseTimeout(str(note.get("name", entry_name(entry))))
+        raise PauseTimeout(pause_name(entry, note))
 
     def typed(decided: Mapping[str, Any]) -> Any:
         fits = form is not None and decided["approved"]

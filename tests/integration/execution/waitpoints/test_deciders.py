@@ -6,10 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 pytest.importorskip("arq", reason="needs the worker extra")
 
-from redis_state import RedisStateStore
+from redis_state import RedisStateStore, Settings
 from redis_state.errors import (
     AlreadyVoted,
     InvalidDecision,
@@ -23,6 +24,7 @@ from redis_state.testing import eventually
 from redis_state.worker import Escalate, OpenPause, TaskContext
 from redis_state.worker.tasks.waitpoints.ballots import MAX_DECIDERS
 from redis_state.worker.tasks.waitpoints.pause_model import PauseRequest
+from tests.support.payloads import KEYS
 from tests.support.processes.pools import SESSION, becomes, open_token, pool, updates_of
 from tests.support.tasks.deciders import (
     HOUR,
@@ -359,3 +361,23 @@ async def test_of_an_approver_whose_name_is_no_text_nothing_is_taken(
         assert ended.result[:3] == [True, "limit 4", "ben"]
         kept = await store.list_steering(SESSION, task_id=task)
         assert ["value" in event.payload for event in kept] == [False, False]
+
+
+@pytest.mark.parametrize("seals", [False, True])
+async def test_a_vote_repeated_behind_the_decision_is_late_unless_its_call_is_named(
+    settings: Settings, *, seals: bool
+) -> None:
+    keys = {"payload_keys": SecretStr(KEYS[0])} if seals else {}
+    async with (
+        RedisStateStore(settings.model_copy(update=keys)) as store,
+        pool(store, {"ask": two_of_three}) as client,
+    ):
+        _, token = await opened(store, client)
+        for _ in range(2):
+            await client.approve(token, {"limit": 5}, actor="ann")
+        await client.approve(token, {"limit": 6}, actor="cid", idempotency_key="k")
+        await client.approve(token, {"limit": 6}, actor="cid", idempotency_key="k")
+        for actor, limit in (("ann", 5), ("cid", 6)):
+            with pytest.raises(TokenResolved) as late:
+                await client.approve(token, {"limit": limit}, actor=actor)
+            assert late.value.actor == "cid"

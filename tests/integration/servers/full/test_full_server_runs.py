@@ -213,3 +213,21 @@ async def test_what_is_refused_before_the_handler_each_time_is_a_dead_letter(
         await ask(store.base.scripts, "RENAME", rows + ":kept", rows)
         await client.retry(SESSION, task)
         assert (await client.wait(SESSION, task, timeout_s=60)).result == "done"
+
+
+async def test_a_task_whose_workers_cannot_be_read_each_time_is_a_dead_letter(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handed_back, "MOST_REFUSALS", 2)
+    monkeypatch.setattr(handed_back.HandedBack, "wait_s", 0.01)
+    await ask(store.base.scripts, "SET", store.base.keys.served(), "damaged")
+
+    async def other(ctx: TaskContext) -> None:
+        del ctx
+
+    async with pool(store, {"other": other}) as client:
+        task = await client.submit("nobody's", session_id=SESSION)
+        ended = await client.wait(SESSION, task, timeout_s=60)
+        assert str(ended.error).startswith("given up: refused 2 times in a row: CommandRefused: ")
+        assert [dead.task_id for dead in await client.dead()] == [task]
+        await ask(store.base.scripts, "DEL", store.base.keys.served())

@@ -16,6 +16,7 @@ from redis_state.errors import (
     InvalidField,
     InvalidTransition,
     OutcomeUnknown,
+    PauseTimeout,
     ReceiveTimeout,
     RetryRefused,
     TaskFailed,
@@ -270,6 +271,31 @@ async def test_a_pause_that_timed_out_is_opened_again(store: RedisStateStore) ->
         if "pause_id" in str(one.content)
     ]
     assert asked == ["first", "second", "second", "second"]
+
+
+@pytest.mark.parametrize("names", [("manager", "director"), ("same", "same")])
+async def test_a_timeout_that_the_handler_has_handled_stands_when_a_later_one_failed_the_task(
+    store: RedisStateStore, names: tuple[str, str]
+) -> None:
+    patience = timedelta(milliseconds=1)
+
+    async def ask(ctx: TaskContext) -> Any:
+        with pytest.raises(PauseTimeout):
+            await ctx.pause("first", name=names[0], key="1", timeout=patience)
+        told = await ctx.step("tell", lambda: "told")
+        second = await ctx.pause("second", name=names[1], key="2", timeout=patience)
+        return [told, second.value]
+
+    async with pool(store, {"h": ask}, lease_s=0.4) as client:
+        task = await client.submit("h", session_id=SESSION)
+        await becomes(client, task, TaskStatus.FAILED)
+        patience = timedelta(hours=1)
+        await client.retry(SESSION, task)
+        await becomes(client, task, TaskStatus.PAUSED)
+        (pause,) = await client.pauses(SESSION)
+        assert (pause.reason, pause.name) == ("second", names[1])
+        await client.approve(str(pause.token), "late")
+        assert await client.result(SESSION, task) == ["told", "late"]
 
 
 async def test_a_message_that_did_not_come_in_time_is_waited_for_again(
