@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -104,7 +105,7 @@ async def test_tasks_of_other_nodes_end_and_those_of_the_full_node_once_there_is
 ) -> None:
     store = nodes.store
 
-    async def work(ctx: TaskContext) -> str:
+    async def work(ctx: TaskContext) -> Any:
         return await ctx.step("work", lambda: ctx.input)
 
     refused = await nodes.on_full()
