@@ -38,9 +38,10 @@ class EventReader:
         self._begun = False
         self._name, self._id = "", cursor
         self._data: list[bytes] = []
+        self._data_size = 0
 
     def feed(self, chunk: bytes) -> list[ServerEvent]:
-        """Return the events that a chunk completes. Errors: ValueError for a line without end."""
+        """Return the events that a chunk completes. Errors: ValueError for one without end."""
         text = self._held + chunk
         if not self._begun:
             if len(text) < len(_BOM) and _BOM.startswith(text):
@@ -72,6 +73,10 @@ class EventReader:
         value = value.removeprefix(b" ")
         if name == b"data":
             self._data.append(value)
+            # A line has at least its end.
+            self._data_size += len(value) + 1
+            if self._data_size > _LONGEST_BYTES:
+                raise ValueError("an event has no end")
         elif name == b"event":
             self._name = value.decode(errors="replace")
         elif name == b"id" and b"\0" not in value:
@@ -82,6 +87,6 @@ class EventReader:
 
     def _dispatch(self) -> ServerEvent | None:
         self.cursor = self._id
-        data, self._data = self._data, []
+        data, self._data, self._data_size = self._data, [], 0
         name, self._name = self._name or "message", ""
         return ServerEvent(name, b"\n".join(data), self.cursor) if data else None

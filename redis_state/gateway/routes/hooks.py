@@ -54,6 +54,8 @@ async def show_hook(call: ApiCall) -> Response:
         return await _page_of(call, link, known)
     except HttpProblem as problem:
         return _refused(problem)
+    except RedisStateError as error:
+        return _refused(problem_of(error))
 
 
 async def decide_hook(call: ApiCall) -> Response:
@@ -67,14 +69,25 @@ async def decide_hook(call: ApiCall) -> Response:
         link, known = await _found(call)
     except HttpProblem as problem:
         return _refused(problem)
+    except RedisStateError as error:
+        return await _unanswered(call, error)
     return await _decide_form(call, link, known)
+
+
+async def _unanswered(call: ApiCall, error: RedisStateError) -> Response:
+    """Show what was written: whether the pause can be decided is not known now."""
+    try:
+        written = _written(await _read_form(call))
+    except HttpProblem as problem:
+        return _refused(problem)
+    return _refused(problem_of(error), written=written)
 
 
 async def _decide_form(call: ApiCall, link: HookLink, known: KnownPause) -> Response:
     written = ""
     try:
         fields = await _read_form(call)
-        written = fields.get("value", [""])[0]
+        written = _written(fields)
         approved, value = _decision_of(fields, link, await _schema(call, known))
         await _resolve(call, link, known, approved=approved, value=value)
     except (HttpProblem, RedisStateError) as error:
@@ -182,13 +195,17 @@ async def _read_form(call: ApiCall) -> dict[str, list[str]]:
         raise HttpProblem(400, "malformed", "The form has too many fields.") from None
 
 
+def _written(fields: Mapping[str, list[str]]) -> str:
+    return fields.get("value", [""])[0]
+
+
 def _decision_of(
     fields: Mapping[str, list[str]], link: HookLink, schema: dict[str, Any] | None
 ) -> tuple[bool, Any]:
     way = fields.get("decision", [""])[0]
     if way not in _WAYS:
         raise HttpProblem(422, "invalid", "Choose to approve or to reject.")
-    approved, text = _WAYS[way], fields.get("value", [""])[0].strip()
+    approved, text = _WAYS[way], _written(fields).strip()
     _check_way(link, approved=approved)
     if not (approved and schema is not None):
         return approved, text or None
@@ -246,10 +263,10 @@ def _approved(decision: Any) -> bool | None:
             return None
 
 
-def _refused(problem: HttpProblem) -> Response:
+def _refused(problem: HttpProblem, *, written: str = "") -> Response:
     expired = problem.code == "not_found"
     message = "This link is not valid, or has expired." if expired else "Try again later."
-    response = _page(problem.status, message=message)
+    response = _page(problem.status, message=message, written=written)
     response.headers.update(problem.headers)
     return response
 

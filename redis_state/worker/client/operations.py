@@ -233,7 +233,8 @@ class TaskOperations:
 
         Without a status all apply that the action can change; others are never touched. With
         ``dry_run`` nothing is changed. ``limit`` bounds how many. ``progress`` is called with each
-        outcome. With an ``idempotency_key`` a repeated call retries no task twice, and reruns and
+        outcome. If the call is cancelled, what is under way then is FAILED: it may have happened.
+        With an ``idempotency_key`` a repeated call retries no task twice, and reruns and
         forks none twice. It leaves out the copies that the calls before it made, and refuses a task
         that it has retried and that failed again. ``before`` is that of forks, ``reason`` that of
         cancels.

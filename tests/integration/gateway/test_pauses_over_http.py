@@ -14,7 +14,9 @@ pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("starlette", reason="needs the gateway extra")
 pytest.importorskip("jsonschema", reason="needs the forms extra")
 
+from redis_state.errors import BackendUnavailable
 from redis_state.gateway import GatewayLimits, create_gateway
+from redis_state.gateway.routes import hooks
 from redis_state.testing import eventually
 from tests.support.http.gateway import (
     Served,
@@ -239,12 +241,12 @@ async def test_a_form_is_filled_in_on_the_page(served: Served) -> None:
         for value, decision, words in (
             ("<no json>", "approve", "is to be JSON"),
             ('{"limit": 0}', "approve", "does not fit: "),
-            ("zwölf", "x", "Choose to approve"),
+            ("\r\nzwölf", "x", "Choose to approve"),
         ):
             wrong = await post(value, decision)
             assert (wrong.status_code, words in wrong.text) == (422, True)
-            # The form is there again, with what was written.
-            assert f">{html.escape(value)}</textarea>" in wrong.text.replace("&#34;", "&quot;")
+            # The form is there again, with what was written. A browser drops the first line break.
+            assert f">\n{html.escape(value)}</textarea>" in wrong.text.replace("&#34;", "&quot;")
         assert (await http.post(f"/v1/hooks/{link}", content=b"x")).status_code == 415
         assert (await post('{"limit": 7}')).status_code == 200
     assert (await ends(served, "s", "t")).result == {"limit": 7}
@@ -260,6 +262,33 @@ async def test_a_page_of_a_link_has_letters_of_all_alphabets(served: Served) -> 
         assert page.status_code == 200
         assert "Ольга Ü" in page.text
         assert "\\u" not in page.text
+
+
+async def test_a_page_of_a_link_stays_a_page_in_an_outage(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await served.client.submit("ask", session_id="s", task_id="t")
+    link = links.mint(await paused(served, "s", "t"), actor="bob")
+    asked: list[str] = []
+
+    async def away(*_: object, **__: object) -> None:
+        asked.append("asked")
+        raise BackendUnavailable("redis://secret.test", "it went away")
+
+    monkeypatch.setattr(hooks, "read_known", away)
+    written = {"decision": "approve", "value": "long <considered>"}
+    async with stranger(served.app) as http:
+        shown = await http.get(f"/v1/hooks/{link}")
+        sent = await http.post(f"/v1/hooks/{link}", data=written)
+        program = await http.post(f"/v1/hooks/{link}", json={"approved": True})
+    assert len(asked) == 3
+    for page in (shown, sent):
+        assert (page.status_code, page.headers["content-type"].split(";")[0]) == (503, "text/html")
+        assert "Try again later." in page.text
+        assert "secret.test" not in page.text
+    # What was typed is still there.
+    assert "long &lt;considered&gt;" in sent.text
+    assert (program.status_code, program.json()["error"]["code"]) == (503, "unavailable")
 
 
 async def test_a_link_of_one_of_several_says_what_became_of_its_vote(served: Served) -> None:

@@ -44,6 +44,19 @@ def test_a_line_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyP
     assert reader.cursor == "7-7"
 
 
+def test_lines_of_an_event_without_end_do_not_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_events, "_LONGEST_BYTES", 100)
+    reader = EventReader()
+    # Each event has its own size.
+    assert len([event for _ in range(30) for event in reader.feed(b"data: 12345678\n\n")]) == 30
+    with pytest.raises(ValueError, match="no end"):
+        reader.feed(b"data\n" * 101)
+    reader = EventReader()
+    assert reader.feed(b"data\n" * 100) == []
+
+
 def test_a_long_event_that_comes_in_many_chunks_is_searched_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

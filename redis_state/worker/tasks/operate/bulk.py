@@ -25,6 +25,7 @@ from redis_state.worker.tasks.views.summary import TaskSummary
 from redis_state.worker.tasks.views.task_filter import TaskFilter
 
 _PAGE = 100
+_CUT_OFF = "cut off: it may have happened"
 
 
 class BulkAction(StrEnum):
@@ -128,15 +129,27 @@ async def do_to_all(
                 items.append(await item)
                 if progress is not None:
                     progress(items[-1])
+        except asyncio.CancelledError:
+            told = {*items}
+            for end in await _cut_off(begun):
+                if progress is not None and end not in told:
+                    progress(end)
+            raise
         finally:
-            # A caller that is cancelled, or whose `progress` fails, changes no more of them.
-            for each in begun:
-                each.cancel()
-            await asyncio.gather(*begun, return_exceptions=True)
+            # Nor does a caller whose `progress` fails change more of them.
+            await _cut_off(begun)
         if cursor is None or len(items) >= limit:
             break
     counts = {word: sum(item.outcome is word for item in items) for word in BulkOutcome}
     return BulkReport(items, cursor is not None, counts)
+
+
+async def _cut_off(begun: Sequence[asyncio.Task[BulkItem]]) -> list[BulkItem]:
+    """Begin no more of them; return what became of those that had begun."""
+    for each in begun:
+        each.cancel()
+    ends = await asyncio.gather(*begun, return_exceptions=True)
+    return [end for end in ends if isinstance(end, BulkItem)]
 
 
 async def _one(task: TaskSummary, act: Act, gate: asyncio.Semaphore, *, dry_run: bool) -> BulkItem:
@@ -150,4 +163,7 @@ async def _one(task: TaskSummary, act: Act, gate: asyncio.Semaphore, *, dry_run:
             return replace(item, outcome=BulkOutcome.REFUSED, reason=str(refused))
         except BackendError as error:
             return replace(item, outcome=BulkOutcome.FAILED, reason=str(error))
+        except asyncio.CancelledError:
+            # An end like the others: who is cut off learns of it.
+            return replace(item, outcome=BulkOutcome.FAILED, reason=_CUT_OFF)
     return replace(item, outcome=BulkOutcome.DONE, new_task_id=made)

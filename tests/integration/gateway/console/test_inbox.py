@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ pytest.importorskip("starlette", reason="needs the gateway extra")
 
 from redis_state.gateway.answers import HttpProblem
 from redis_state.gateway.console.forms import fields_of, read_value
+from redis_state.gateway.console.rendering import render
 from tests.integration.gateway.console.conftest import LogIn
 from tests.support.http.gateway import Served, ends, paused
 
@@ -129,6 +131,23 @@ ODD: dict[str, Any] = {
     },
     "$defs": {"More": {"type": "object", "title": "More"}},
 }
+
+
+def test_a_text_of_several_lines_keeps_its_first_line_break() -> None:
+    field = replace(fields_of(ODD)[5], value="\r\nas written")
+    pause: dict[str, Any] = {"reason": "r", "session_id": "s", "task_id": "t", "pause_id": "p"}
+    pause |= {"opened_at": None, "expires_at": None, "tags": [], "payload": None, "deciders": []}
+    pause |= {"may_decide": True, "may_delegate": False, "fields": [field]}
+    shown = render(
+        "pause_card.html",
+        base="",
+        number=1,
+        form_token="",
+        form_key="",
+        pause=pause | {"written": {"value": "", "reason": "", "to": ""}},
+    )
+    # A browser drops the line break that follows the tag.
+    assert ">\n\r\nas written</textarea>" in shown
 
 
 def test_fields_are_read_as_the_types_of_the_schema() -> None:

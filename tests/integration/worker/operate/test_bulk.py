@@ -136,6 +136,36 @@ async def test_a_caller_that_leaves_changes_no_more_tasks(
         assert (await client.count())[TaskStatus.PENDING] >= 5
 
 
+async def test_who_interrupts_it_learns_what_was_under_way(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client_of(store) as client:
+        made = [await client.submit("h", session_id="s") for _ in range(4)]
+        rerun, changed, items = client.rerun, list[str](), list[BulkItem]()
+
+        async def rerun_without_an_answer(*source: str, **options: Any) -> str:
+            copy = await rerun(*source, **options)
+            if source[1] != made[0]:
+                changed.append(source[1])
+                await asyncio.Event().wait()
+            return copy
+
+        monkeypatch.setattr(client, "rerun", rerun_without_an_answer)
+        call = asyncio.create_task(
+            client.bulk("rerun", concurrency=2, progress=items.append, handler="h")
+        )
+        await eventually(lambda: len(changed) == 2, "two are under way, and one is done")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        found = {item.task_id: item for item in items}
+        assert len(items) == 3
+        assert found[made[0]].outcome is BulkOutcome.DONE
+        for task_id in changed:
+            assert found[task_id].outcome is BulkOutcome.FAILED
+            assert "may have happened" in str(found[task_id].reason)
+
+
 async def test_bad_bulk_calls_are_refused(store: RedisStateStore) -> None:
     async with client_of(store) as client:
         cases: list[tuple[str, str, dict[str, Any]]] = [
