@@ -242,7 +242,8 @@ class ArtifactStore:
             )
         )
         await asyncio.gather(*(self._delete(place, artifact_id) for artifact_id in ids))
-        if kept:
+        # A store that was cut off before its commit has listed the place of nothing.
+        if kept or not ids:
             await self._unlist(place)
 
     async def _stored(self, place: str) -> Sequence[ArtifactRef]:

@@ -384,3 +384,22 @@ async def test_an_artifact_that_cannot_be_listed_behind_the_commit_is_an_unknown
     async with RedisStateStore(settings) as near:
         [ref] = await near.artifact_store.list()
         assert await near.artifact_store.get(ref.id) == b"kept"
+
+
+async def test_a_session_whose_writer_died_before_the_commit_is_cleared(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died: list[str] = []
+
+    async def die(_: Any, *__: Any, **given: Any) -> Any:
+        died.append(given["blob_id"])
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(BlobScripts, "commit_blob", die)
+    with pytest.raises(asyncio.CancelledError):
+        await store.artifact_store.put_text("lost", scope=ONE)
+    monkeypatch.undo()
+    index = store.base.keys.artifact_sessions()
+    assert len(died) == len(await admin(store, "ZRANGE", index, 0, -1)) == 1
+    await store.artifact_store.clear("one")
+    assert await admin(store, "ZRANGE", index, 0, -1) == []
