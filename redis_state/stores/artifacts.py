@@ -301,7 +301,7 @@ class ArtifactStore:
                 address=self._base.scripts.transport.address,
             )
         except BaseException:
-            if upload.chunks:
+            if upload.begun:
                 blobs.drop(upload)
             raise
         return self._read(stored) or self._unreadable(artifact_id)

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from redis_state import CorruptState, InvalidField, OutcomeUnknown, RedisStateStore, Settings
+from redis_state import (
+    BackendUnavailable,
+    CorruptState,
+    InvalidField,
+    OutcomeUnknown,
+    RedisStateStore,
+    Settings,
+)
 from redis_state.models import ArtifactRetentionConfig, ArtifactScope
 from redis_state.primitives.blob import CHUNK_BYTES
 from redis_state.scripts.primitives.blobs import BlobScripts
@@ -403,3 +410,27 @@ async def test_a_session_whose_writer_died_before_the_commit_is_cleared(
     assert len(died) == len(await admin(store, "ZRANGE", index, 0, -1)) == 1
     await store.artifact_store.clear("one")
     assert await admin(store, "ZRANGE", index, 0, -1) == []
+
+
+async def test_a_chunk_on_its_way_is_dropped_if_its_place_cannot_be_listed(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cluster another server has the index."""
+    refused: list[str] = []
+
+    async def refuse(_: Any, key: str, **__: Any) -> Any:
+        refused.append(key)
+        raise BackendUnavailable("index", "its server is away")
+
+    monkeypatch.setattr(type(store.base.scripts), "add_member", refuse)
+    with pytest.raises(BackendUnavailable, match="its server is away"):
+        await store.artifact_store.put_text("lost", scope=ONE)
+    assert refused == [store.base.keys.artifact_sessions()]
+
+    async def is_gone() -> bool:
+        return not await keys_of(store)
+
+    # By the same connection as the chunk, so it is behind it.
+    same_slot = store.base.keys.artifacts(artifact_place("one")).blob("any")
+    await store.transport.commands.exists(same_slot)
+    await eventually(is_gone, "what was sent is dropped")
