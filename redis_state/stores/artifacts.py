@@ -327,8 +327,10 @@ class ArtifactStore:
     async def _unlist(self, place: str) -> None:
         """Take a place out of the index of places, unless it has something."""
         # A concurrent store records the place after storing: if that was just undone, what was
-        # stored is seen here.
-        await self._base.scripts.zrem(self._base.keys.artifact_sessions(), place)
+        # stored is seen here. Nothing is undone if it was not listed.
+        reply = await self._base.scripts.zrem(self._base.keys.artifact_sessions(), place)
+        if not int(reply.facts[0]):
+            return
         if await self._blobs(place).ids():
             await self._note(place, self._lasting)
         elif self._archived is not None and await self._references(place):
