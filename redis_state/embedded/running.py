@@ -22,11 +22,16 @@ async def embedded_server(
     try:
         server = await asyncio.shield(starting)
     except asyncio.CancelledError:
-        # Its thread goes on: what it starts would stay as long as this process.
-        with suppress(Exception):
-            await asyncio.to_thread((await starting).stop)
+        # Its thread goes on: what it starts would stay as long as this process. So does the stop if
+        # the block is cancelled again.
+        await asyncio.shield(_stop(starting))
         raise
     try:
         yield server
     finally:
         await asyncio.to_thread(server.stop)
+
+
+async def _stop(starting: asyncio.Task[EmbeddedServer]) -> None:
+    with suppress(Exception):
+        await asyncio.to_thread((await starting).stop)

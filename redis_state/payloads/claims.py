@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from redis_state.errors import ConfigError, InvalidField
 from redis_state.private_file import private
@@ -146,7 +146,7 @@ def open_claims(url: str) -> ClaimStore:
     The login of a bucket and its options come from the environment, as usual there. Errors:
     ConfigError, also for a URL that has them.
     """
-    parts = urlsplit(url)
+    parts = _split(url)
     if "?" in url or "#" in url or "@" in parts.netloc:
         problem = "a login, a query and a fragment are not read: the environment has a bucket's"
         raise ConfigError(f"claim_check_url: {problem} login and options")
@@ -156,6 +156,13 @@ def open_claims(url: str) -> ClaimStore:
         known = ", ".join(f"{scheme}://" for scheme in ("file", *_OBJECT_STORES))
         raise ConfigError(f"claim_check_url: needs one of {known}, and a folder or a bucket")
     return _OBJECT_STORES[parts.scheme](parts.netloc, parts.path)
+
+
+def _split(url: str) -> SplitResult:
+    """Split a URL. Errors: ConfigError, without the text of the other, which may hold a login."""
+    with suppress(ValueError):
+        return urlsplit(url)
+    raise ConfigError("claim_check_url: is no URL: its host cannot be read")
 
 
 def _package(name: str) -> Any:

@@ -70,6 +70,8 @@ class Upload:
     trace: str | None
     size: int = 0
     chunks: int = 0
+    # A chunk was sent, whatever became of it.
+    begun: bool = False
     rest: bytearray = field(default_factory=bytearray)
     sha256: Any = field(default_factory=hashlib.sha256)
 
@@ -206,7 +208,7 @@ class Blobs:
         return bool(reply.facts[0]), int(reply.facts[1])
 
     async def _send(self, upload: Upload) -> None:
-        chunk = bytes(upload.rest)
+        chunk, upload.begun = bytes(upload.rest), True
         await self._scripts.stage_chunk(
             upload.key, number=upload.chunks, data=chunk, ttl_ms=_UPLOAD_TTL_MS
         )

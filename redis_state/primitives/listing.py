@@ -31,7 +31,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from redis_state.errors import OutcomeUnknown
-from redis_state.primitives.listed import write_listed
+from redis_state.primitives.listed import behind_a_write, write_listed
 from redis_state.scripts import GraphListing, Scripts
 
 T = TypeVar("T")
@@ -80,11 +80,15 @@ class ShardedListing:
     async def remove(
         self, shard: int, entry: bytes, delete: Callable[[], Awaitable[object]]
     ) -> None:
-        """Delete a thing, and take its entry out."""
+        """Delete a thing, and take its entry out.
+
+        Errors: those of the deletion; OutcomeUnknown if the entry cannot be taken out behind it.
+        """
         found = await self._page(shard, b"[" + entry, 1)
         await delete()
         if found and found[0][0] == entry:
-            await self.leave(shard, entry, found[0][1])
+            with behind_a_write(self._scripts.transport.address):
+                await self.leave(shard, entry, found[0][1])
 
     async def leave(self, shard: int, entry: bytes, stamp: bytes) -> None:
         """Take an entry out: behind the reading of its stamp, its thing was not there."""

@@ -242,7 +242,8 @@ class ArtifactStore:
             )
         )
         await asyncio.gather(*(self._delete(place, artifact_id) for artifact_id in ids))
-        if kept:
+        # A store that was cut off before its commit has listed the place of nothing.
+        if kept or not ids:
             await self._unlist(place)
 
     async def _stored(self, place: str) -> Sequence[ArtifactRef]:
@@ -300,7 +301,7 @@ class ArtifactStore:
                 address=self._base.scripts.transport.address,
             )
         except BaseException:
-            if upload.chunks:
+            if upload.begun:
                 blobs.drop(upload)
             raise
         return self._read(stored) or self._unreadable(artifact_id)
@@ -326,8 +327,10 @@ class ArtifactStore:
     async def _unlist(self, place: str) -> None:
         """Take a place out of the index of places, unless it has something."""
         # A concurrent store records the place after storing: if that was just undone, what was
-        # stored is seen here.
-        await self._base.scripts.zrem(self._base.keys.artifact_sessions(), place)
+        # stored is seen here. Nothing is undone if it was not listed.
+        reply = await self._base.scripts.zrem(self._base.keys.artifact_sessions(), place)
+        if not int(reply.facts[0]):
+            return
         if await self._blobs(place).ids():
             await self._note(place, self._lasting)
         elif self._archived is not None and await self._references(place):

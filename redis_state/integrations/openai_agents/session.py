@@ -38,7 +38,7 @@ from redis_state.stores.base import ms
 T = TypeVar("T")
 
 MOST_ITEMS = 10_000
-# Of a change's step, and of one that replaces all.
+# Of a change's step, and of one that takes away or replaces.
 _MOST_ROWS, _MOST_REPLACED = 64, 1_000
 _MOST_CHANGES = 1_000
 # Older releases cleared with a row.
@@ -172,24 +172,30 @@ class RedisStateSession(SessionABC):
     ) -> None:
         """Take so many items away, or all, and add others: once for each name.
 
-        It is one step for each 64 of both. A repetition, also after a crash in between, completes
-        it. What was added or taken away since stays so. The newest 1,000 names are known. Errors:
-        InvalidField for an item that is no object; SessionBusy, LeaseLost.
+        One step takes away up to 1,000, and one adds up to 64. A repetition, also after a crash in
+        between, completes it. What was added or taken away since stays so, unless more than 1,000
+        are to be taken away. The newest 1,000 names are known. Errors: InvalidField for an item
+        that is no object; SessionBusy, LeaseLost.
         """
         rows = self._rows(name, items)
         if not rows and not pops and not clears:
             return
         pops = 0 if clears else pops
-        size = min(_MOST_ROWS, self._log.bounds.max_rows)
+        most = self._log.bounds.max_rows
 
         async def change(fence: Fence) -> None:
-            # A step has the same part of the items, and takes as many away, in each repetition.
-            for start in range(0, max(pops + len(rows), 1), size):
-                marks = await self._marks(name, start, min(pops - start, size))
-                some = rows[max(start - pops, 0) : max(start - pops + size, 0)]
+            # A step has the same part of the items, and takes as many away, in each repetition. One
+            # takes all of these away if it can: the next would take what others added meanwhile.
+            start, end = 0, max(pops + len(rows), 1)
+            while start < end:
+                left = pops - start
+                size = min(max(_MOST_ROWS, min(left, _MOST_REPLACED)), most)
+                marks = await self._marks(name, start, min(left, size))
+                some = rows[max(-left, 0) : max(size - left, 0)]
                 await self._change(
                     f"{name}:{start}", [*marks, *some], clears=clears and not start, fence=fence
                 )
+                start += size
 
         await self._claimed(change)
 

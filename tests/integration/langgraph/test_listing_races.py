@@ -165,3 +165,15 @@ async def test_a_write_that_cannot_be_entered_behind_it_is_not_said_not_to_have_
     ):
         await put_item(stores[0])
     assert await items(store) == [THREAD]
+
+
+async def test_a_deletion_whose_entry_cannot_be_taken_out_is_not_said_not_to_have_happened(
+    store: RedisStateStore, stores: list[RedisStateStore], proxies: list[CommandProxy]
+) -> None:
+    await put_item(store)
+    with (
+        proxies[0].answer("leave_listing", times=None),
+        pytest.raises(OutcomeUnknown, match="written, then: "),
+    ):
+        await delete_item(stores[0])
+    assert await items(store) == []

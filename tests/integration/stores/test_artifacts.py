@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from redis_state import CorruptState, InvalidField, OutcomeUnknown, RedisStateStore, Settings
+from redis_state import (
+    BackendUnavailable,
+    CorruptState,
+    InvalidField,
+    OutcomeUnknown,
+    RedisStateStore,
+    Settings,
+)
 from redis_state.models import ArtifactRetentionConfig, ArtifactScope
 from redis_state.primitives.blob import CHUNK_BYTES
 from redis_state.scripts.primitives.blobs import BlobScripts
@@ -384,3 +391,46 @@ async def test_an_artifact_that_cannot_be_listed_behind_the_commit_is_an_unknown
     async with RedisStateStore(settings) as near:
         [ref] = await near.artifact_store.list()
         assert await near.artifact_store.get(ref.id) == b"kept"
+
+
+async def test_a_session_whose_writer_died_before_the_commit_is_cleared(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died: list[str] = []
+
+    async def die(_: Any, *__: Any, **given: Any) -> Any:
+        died.append(given["blob_id"])
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(BlobScripts, "commit_blob", die)
+    with pytest.raises(asyncio.CancelledError):
+        await store.artifact_store.put_text("lost", scope=ONE)
+    monkeypatch.undo()
+    index = store.base.keys.artifact_sessions()
+    assert len(died) == len(await admin(store, "ZRANGE", index, 0, -1)) == 1
+    await store.artifact_store.clear("one")
+    assert await admin(store, "ZRANGE", index, 0, -1) == []
+
+
+async def test_a_chunk_on_its_way_is_dropped_if_its_place_cannot_be_listed(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cluster another server has the index."""
+    refused: list[str] = []
+
+    async def refuse(_: Any, key: str, **__: Any) -> Any:
+        refused.append(key)
+        raise BackendUnavailable("index", "its server is away")
+
+    monkeypatch.setattr(type(store.base.scripts), "add_member", refuse)
+    with pytest.raises(BackendUnavailable, match="its server is away"):
+        await store.artifact_store.put_text("lost", scope=ONE)
+    assert refused == [store.base.keys.artifact_sessions()]
+
+    async def is_gone() -> bool:
+        return not await keys_of(store)
+
+    # By the same connection as the chunk, so it is behind it.
+    same_slot = store.base.keys.artifacts(artifact_place("one")).blob("any")
+    await store.transport.commands.exists(same_slot)
+    await eventually(is_gone, "what was sent is dropped")

@@ -79,8 +79,9 @@ async def open_pool(request: pytest.FixtureRequest) -> AsyncIterator[OpenPool]:
         await asyncio.to_thread(server.stop)
 
 
+@pytest.mark.parametrize("times", [1, 2])
 async def test_a_pool_that_is_cancelled_while_its_server_starts_leaves_none(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     tmp_path_factory.getbasetemp()  # where it belongs, before the temporary root changes
     with short_directory() as root:
@@ -91,9 +92,15 @@ async def test_a_pool_that_is_cancelled_while_its_server_starts_leaves_none(
         monkeypatch.setattr(tempfile, "tempdir", str(root))
         entering = asyncio.create_task(Pool({}).__aenter__())
         await eventually(left, "the server of the pool is being started")
-        entering.cancel()
+        for _ in range(times):
+            assert not entering.done()
+            entering.cancel()
+            await asyncio.sleep(0)
         with pytest.raises(asyncio.CancelledError):
             await entering
+        if times > 1:
+            # Who is cancelled again waits no more.
+            await eventually(lambda: not left(), "the server is stopped")
         assert processes_with(str(root)) == []
         assert left() == []
 
