@@ -8,15 +8,14 @@
 -- Returns
 --   {'OK', moved}  1 if it waited
 -- @include now_ms
+-- @include line_move
 -- @once
 
 local owner = redis.call('HGET', keys.owners, id)
 if owner then
   local key, place = string.match(owner, '^(.-)%z(.*)$')
   local moved = string.format('%018.4f', place - earlier_ms)
-  redis.call('ZREM', keys.keyed, owner .. '\0' .. id)
-  redis.call('ZADD', keys.keyed, 0, key .. '\0' .. moved .. '\0' .. id)
-  redis.call('HSET', keys.owners, id, key .. '\0' .. moved)
+  line_move(keys, id, owner, key .. '\0' .. moved)
   return keep_reply({ 'OK', 1 })
 end
 -- What is put off is not due any earlier for it, nor any later.

@@ -110,13 +110,15 @@ def plan_next(job: CronJob, now: datetime) -> None:
     then = None if due is None else due.astimezone()
     if due is None or then is None or then.utcoffset() == now.utcoffset():
         return
-    # One that comes each hour comes in both passes of a repeated hour.
+    wall = due.replace(tzinfo=None)
+    moved = wall.astimezone()
+    moments = [moved] if moved.replace(tzinfo=None) == wall else []
+    # One that comes each hour comes in both passes of a repeated hour. A time that is skipped comes
+    # right after the change.
     job.calculate_next(then - timedelta(seconds=1))
-    if job.next_run != then:
-        wall = due.replace(tzinfo=None)
-        moved = wall.astimezone()
-        # A time that is skipped comes right after the change.
-        job.next_run = moved if moved.replace(tzinfo=None) == wall else then
+    if job.next_run == then or not moments:
+        moments.append(then)
+    job.next_run = min(moments)
 
 
 class CronRunner:

@@ -103,11 +103,12 @@ async def _start(
 ) -> StartedRun | NotStarted:
     """Start a task. While the server is unreachable, retry for the length of a lease.
 
+    It counts from the first time: what is read at a start may take longer than that.
     Each retry has the same name. So a start whose reply was lost is found again, and is not
     mistaken for the run of a dead worker. One that is cancelled is taken back.
     """
     owner, clock = new_owner(), asyncio.get_running_loop().time
-    end = clock() + config.lease_s
+    end: float | None = None
     ends_s = monotonic() + config.keep_s
 
     def keep(held: HeldLease, on_lost: Callable[[LeaseLost], object]) -> Renewal:
@@ -140,6 +141,7 @@ async def _start(
                 await _check_readable(store, job)
                 return await start()
             except NoConnection:
+                end = end or clock() + config.lease_s
                 if clock() + AGAIN_S > end:
                     raise
                 await asyncio.sleep(AGAIN_S)

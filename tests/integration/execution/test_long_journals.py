@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 
 from redis_state import RedisStateStore
-from redis_state.errors import LeaseLost
+from redis_state.errors import BackendUnavailable, LeaseLost
 from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases
 from redis_state.scripts.stores.tasks.journal import JournalScripts
@@ -146,3 +146,25 @@ async def test_a_run_that_loses_its_lease_while_it_reads_its_journal_does_not_be
     replies.before_second = take_over
     state = await run_once(store, handler, lease_s=0.6)
     assert (len(lost), state.status, runs) == (1, TaskStatus.RUNNING, [])
+
+
+async def test_a_run_whose_link_breaks_late_in_a_long_journal_reads_it_again(
+    store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _record(store)
+    monkeypatch.setattr(module, "JOURNAL_BYTES", 20_000)
+    replies, broken = Replies(monkeypatch), list[str]()
+
+    async def breaks() -> None:
+        replies.before_second = None
+        await renewed(store)
+        broken.append("link")
+        raise BackendUnavailable("test", "the link is broken")
+
+    async def handler(ctx: TaskContext) -> int:
+        return ctx.attempt
+
+    replies.before_second = breaks
+    # The server is asked again for the length of a lease, of which most had passed.
+    ended = await run_once(store, handler, lease_s=1.8)
+    assert (broken, ended.status, ended.result) == (["link"], TaskStatus.COMPLETE, 2)

@@ -553,6 +553,20 @@ async def test_a_rate_that_nobody_gives_any_more_is_forgotten_after_its_period(
     assert await ask(scripts, "ZCARD", rates) == 1 + 1
 
 
+async def test_a_rate_is_not_forgotten_while_what_was_taken_by_it_is_not_there_again(
+    scripts: Scripts, keys: Keys
+) -> None:
+    # Its last take was longer ago than its period, but the place of that has just come.
+    now, slow = await clock_ms(scripts), f"2 {HOUR}"
+    taken = b"r\0%b\0%d.000:%d" % (slow.encode(), now + HOUR - 1000, now - HOUR - 1000)
+    for member in (b"r", taken):
+        await ask(scripts, "ZADD", keys.rates(), now + HOUR - 1000, member)
+    take = rate_of(scripts, keys, "1000 1000")
+    for _ in range(3):
+        await take()
+    assert HOUR // 4 < (await take(rate=slow))[0] <= HOUR // 2
+
+
 async def test_the_permit_of_a_dead_worker_is_free_once_its_task_is_queued_again_or_has_ended(
     scripts: Scripts, keys: Keys
 ) -> None:

@@ -257,3 +257,20 @@ async def test_a_job_is_moved_while_it_waits(scripts: Scripts, keys: Keys) -> No
         assert await put_off == ok(0)
     assert await scripts.move_job(queue, id=moved, earlier_ms=-2 * HOUR, at_ms=1) == ok(1)
     assert await waiting(scripts, keys) == ["a:0", "b:0"]
+
+
+async def test_the_only_job_of_a_list_is_moved_and_the_list_still_has_a_lifetime(
+    scripts: Scripts, keys: Keys
+) -> None:
+    now, queue = await clock_ms(scripts), keys.queue("q")
+    await put(scripts, keys, "t", key="k:acme")
+    for earlier_ms in (HOUR, 0, -2 * HOUR):
+        job = queued_job(keys, "t").id
+        assert await scripts.move_job(queue, id=job, earlier_ms=earlier_ms) == ok(1)
+        assert (await lives(scripts, queue.keyed))[0] > HOUR // 2
+    # It goes forward, and a later place leaves it there.
+    for since_ms in (now - HOUR, now):
+        await put(scripts, keys, "t", key="k:acme", since_ms=since_ms)
+        assert (await lives(scripts, queue.keyed))[0] > HOUR // 2
+    claimed = await scripts.claim_jobs(queue, limit=1, life_ms=HOUR)
+    assert int(float(claimed.facts[4])) == now - HOUR - 2

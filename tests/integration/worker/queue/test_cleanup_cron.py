@@ -152,7 +152,7 @@ async def test_a_worker_that_does_not_know_a_cron_job_goes_on(
 def test_workers_that_began_before_and_after_a_change_of_the_clocks_mean_one_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def due(began: str, *, hour: int | None = None) -> datetime | None:
+    def due(began: str, *, hour: int | set[int] | None = None) -> datetime | None:
         job = cron(_nothing, name="cron:it", hour=hour, minute=0, second=0, microsecond=0)
         plan_next(job, read(began).astimezone())
         return job.next_run
@@ -171,6 +171,9 @@ def test_workers_that_began_before_and_after_a_change_of_the_clocks_mean_one_mom
         for began in ("2026-03-28T09:00+01:00", "2026-03-29T01:30+01:00"):
             for hour in (2, 3):
                 assert due(began, hour=hour) == read("2026-03-29T03:00+02:00")
+        # By the clocks of before, 3 is when it is 4 by those of then.
+        for began in ("2026-03-29T01:30+01:00", "2026-03-29T01:59+01:00"):
+            assert due(began, hour={3, 4}) == read("2026-03-29T03:00+02:00")
     finally:
         monkeypatch.undo()
         time.tzset()
