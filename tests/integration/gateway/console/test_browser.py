@@ -214,7 +214,8 @@ async def test_who_was_offline_catches_up_without_a_gap_or_a_repeat(
         await people.go(rita, "/session", session="s")
         await people.sees(rita, _ends("before"))
         await people.run(rita.context.set_offline(True))
-        # Offline, a browser keeps what is open already.
+        # Offline, a browser keeps what is open already, or is being opened.
+        network.refuse()
         assert network.cut() > 0
         await people.sees(rita, _BROKEN)
         for number in range(10):
@@ -223,6 +224,7 @@ async def test_who_was_offline_catches_up_without_a_gap_or_a_repeat(
         # As long as is promised.
         await asyncio.sleep(offline_s)
         assert "meanwhile" not in str(await people.run(rita.evaluate(_ROWS)))
+        network.refuse(refusing=False)
         await people.run(rita.context.set_offline(False))
         await console.client.submit("echo", session_id="s", task_id="after")
         await people.sees(rita, _ends("after"))
