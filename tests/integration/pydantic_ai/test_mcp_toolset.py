@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("arq", reason="needs the worker extra")
-pytest.importorskip("pydantic_ai.mcp", reason="needs pydantic-ai with its mcp extra")
+pytest.importorskip(
+    "pydantic_ai.mcp", reason="needs pydantic-ai with its mcp extra", exc_type=ImportError
+)
 pytest.importorskip("mcp.server.mcpserver", reason="needs the mcp extra")
 
 from mcp.server.mcpserver import MCPServer
