@@ -21,6 +21,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from tools.unpacking import unpack
+
 _RUNS = 15
 _IMPORTS = ("redis_state", "redis_state.store", "redis_state.worker")
 _TREES = ("redis_state", "lua", "examples", "tests")
@@ -106,7 +108,7 @@ def _count_revision(folder: Path, revision: str) -> None:
     archive = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
     with tempfile.TemporaryDirectory() as name:
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-            files.extractall(name, filter="data")
+            unpack(files, name)
         main(Path(name))
 
 

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tools.unpacking import unpack
 from tools.upstream.host import Host
 
 FOLDER = Path(__file__).parents[2] / "build" / "upstream"
@@ -63,7 +64,7 @@ def _unpacked(package: str, release: str, scratch: Path) -> Path:
     _run(*downloading, "--no-binary", package, "-d", str(scratch), f"{package}=={release}")
     for archive in scratch.glob("*.tar.gz"):
         with tarfile.open(archive) as opened:
-            opened.extractall(scratch / "sdist", filter="data")
+            unpack(opened, scratch / "sdist")
     return next((scratch / "sdist").glob("*"), scratch)
 
 
