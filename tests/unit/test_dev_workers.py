@@ -180,7 +180,7 @@ def test_workers_on_a_server_of_their_own_take_no_jobs_of_another_servers_queue(
         settings = make_settings("embedded:///kept", **own)
         assert (settings.queue_url, settings.password_file) == (None, None)
         assert (settings.guarantee, settings.namespace) == ("fast", "mine")
-        # An archive counts beside a server that somebody has named.
+        # An archive counts beside a server that was named.
         assert settings.archive_url == kept
         left = variables_of_workers(own)
         assert not left & {f"REDIS_STATE_{name.upper()}" for name in own}

@@ -126,7 +126,7 @@ def submit(
         made, result = run(do())
     except typer.Exit as ended:
         if named and ended.exit_code in (ExitCode.INTERRUPTED, ExitCode.UNAVAILABLE):
-            complain(f"submitted as task {named[0]!r} of session {session!r}, which goes on")
+            complain(f"submitted as task {named[0]!r} of session {session!r}, which continues")
         raise
     if as_json:
         print_json({"session_id": session, "task_id": made} | ({"result": result} if wait else {}))

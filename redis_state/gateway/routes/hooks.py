@@ -43,7 +43,7 @@ from redis_state.worker import OpenPause
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
 _MOST_FIELDS = 20
 _WAYS = {"approve": True, "reject": False}
-# Whoever decided, or nobody can any more: the form is of no use then.
+# The pause is decided, or gone: the form is of no use then.
 _OVER = (404, 409)
 
 

@@ -16,10 +16,10 @@ pytest.importorskip("langgraph")
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.store.base import GetOp, PutOp
 
-from redis_state import RedisStateStore, Settings
+from redis_state import Settings
 from redis_state.integrations.langgraph import RedisSaver, RedisStore
 from tests.support.payloads import KEYS
-from tests.support.servers.faults import Proxy, certificate, tls_server_context
+from tests.support.servers.dying_links import over_tls, while_links_die
 
 CALLERS, STEPS = 40, 6
 
@@ -50,22 +50,8 @@ async def call(saver: RedisSaver, items: RedisStore, number: int) -> None:
 async def test_40_callers_get_their_own_threads_though_their_links_die(
     settings: Settings, tmp_path: Path
 ) -> None:
-    cert, key = certificate(tmp_path, "IP:127.0.0.1")
-    tls = tls_server_context(cert, key)
-    async with Proxy(settings.url.get_secret_value(), tls=tls) as proxy:
-        proxy.dribble(700)
-        url = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_certs={cert}"
-        # Three dead links may come one after the other, each found by its own deadline.
-        changed: dict[str, Any] = {"url": SecretStr(url), "payload_keys": SecretStr(KEYS[0])}
-        changed["call_timeout_s"] = 20.0
-        async with RedisStateStore(settings.model_copy(update=changed)) as store:
-            # Before it is connected, calls have the shorter deadline of connecting.
-            assert await store.load_memory_state("first") is None
-            saver, items = RedisSaver(store), RedisStore(store)
-            callers = [asyncio.create_task(call(saver, items, n)) for n in range(CALLERS)]
-            cut = 0
-            while cut < 3 and not all(each.done() for each in callers):
-                await asyncio.wait(callers, timeout=0.1)
-                cut += proxy.half_open()
-            await asyncio.gather(*callers)
-        assert cut
+    sealed = {"payload_keys": SecretStr(KEYS[0])}
+    async with over_tls(settings, tmp_path, dribbled=700, **sealed) as (store, proxy):
+        saver, items = RedisSaver(store), RedisStore(store)
+        callers = [asyncio.create_task(call(saver, items, n)) for n in range(CALLERS)]
+        await while_links_die(proxy, callers)

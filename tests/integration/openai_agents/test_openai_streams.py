@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("arq", reason="needs the worker extra")
 pytest.importorskip("agents", reason="needs the openai-agents extra")
 
-from agents import Runner, function_tool
+from agents import Runner, Tool, function_tool
 from agents.memory import OpenAIConversationsSession
 from agents.sandbox import SandboxAgent
 from openai import AsyncOpenAI
@@ -30,6 +30,24 @@ from tests.support.agents.openai_agents import QUIET, Turn, agent_of, call, scri
 from tests.support.processes.pools import SESSION, becomes, pool, updates_of
 
 pytestmark = pytest.mark.worker
+
+
+def looking(steered: asyncio.Event) -> Tool:
+    """Make a tool that ends once its task has been steered."""
+
+    @function_tool
+    async def look() -> str:
+        await steered.wait()
+        await current_task().inbox.catch_up()
+        return "seen"
+
+    return look
+
+
+async def fail_later(number: int) -> None:
+    """Fail each request of a model but the first."""
+    if number:
+        raise ConnectionError
 
 
 async def test_text_and_tools_are_published_once_whatever_the_runs(
@@ -118,11 +136,7 @@ async def test_what_a_person_says_reaches_the_model_once_and_stays_in_the_sessio
             failed.append(number)
             raise ConnectionError
 
-    @function_tool
-    async def look() -> str:
-        await steered.wait()
-        await current_task().inbox.catch_up()
-        return "seen"
+    look = looking(steered)
 
     @function_tool(needs_approval=True)
     def pay() -> str:
@@ -154,12 +168,7 @@ async def test_a_conversation_that_the_server_keeps_gets_what_a_person_says_once
     store: RedisStateStore,
 ) -> None:
     steered = asyncio.Event()
-
-    @function_tool
-    async def look() -> str:
-        await steered.wait()
-        await current_task().inbox.catch_up()
-        return "seen"
+    look = looking(steered)
 
     asked: list[Turn] = [[call("look", call_id="1")], [call("look", call_id="2")], "done"]
     turns = iter(asked)
@@ -183,18 +192,9 @@ async def test_what_a_person_said_to_a_run_that_failed_reaches_the_next_one(
     store: RedisStateStore, *, streams: bool
 ) -> None:
     steered = asyncio.Event()
+    look = looking(steered)
 
-    @function_tool
-    async def look() -> str:
-        await steered.wait()
-        await current_task().inbox.catch_up()
-        return "seen"
-
-    async def before(number: int) -> None:
-        if number:
-            raise ConnectionError
-
-    first, second = scripted([call("look")], "never", before=before), scripted("done")
+    first, second = scripted([call("look")], "never", before=fail_later), scripted("done")
 
     async def handler(ctx: TaskContext) -> Any:
         failing = agent_of(first, tools=[look])
@@ -223,18 +223,9 @@ async def test_what_a_person_said_reaches_the_run_behind_one_that_could_not_begi
     store: RedisStateStore, refused: str
 ) -> None:
     steered = asyncio.Event()
+    look = looking(steered)
 
-    @function_tool
-    async def look() -> str:
-        await steered.wait()
-        await current_task().inbox.catch_up()
-        return "seen"
-
-    async def before(number: int) -> None:
-        if number:
-            raise ConnectionError
-
-    first, second = scripted([call("look")], "never", before=before), scripted("done")
+    first, second = scripted([call("look")], "never", before=fail_later), scripted("done")
     sandboxed = SandboxAgent(name="c", model=second)
 
     async def begin(ctx: TaskContext) -> None:

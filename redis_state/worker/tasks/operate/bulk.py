@@ -130,9 +130,9 @@ async def do_to_all(
                 if progress is not None:
                     progress(items[-1])
         except asyncio.CancelledError:
-            told = {*items}
+            reported = {*items}
             for end in await _cut_off(begun):
-                if progress is not None and end not in told:
+                if progress is not None and end not in reported:
                     progress(end)
             raise
         finally:

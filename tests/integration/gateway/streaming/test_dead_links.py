@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 pytest.importorskip("starlette", reason="needs the gateway extra")
 
@@ -15,7 +13,7 @@ from redis_state import RedisStateStore, Settings
 from redis_state.gateway.streaming.hub import Hub
 from redis_state.models import StateUpdate, UpdateType
 from tests.support.http.event_streams import Events
-from tests.support.servers.faults import Proxy, certificate, tls_server_context
+from tests.support.servers.dying_links import over_tls, while_links_die
 
 CLIENTS, ROWS = 40, 60
 
@@ -54,20 +52,7 @@ async def read(hub: Hub, client: int) -> None:
 async def test_40_clients_miss_and_repeat_nothing_though_the_links_die(
     settings: Settings, store: RedisStateStore, tmp_path: Path
 ) -> None:
-    cert, key = certificate(tmp_path, "IP:127.0.0.1")
-    tls = tls_server_context(cert, key)
-    async with Proxy(settings.url.get_secret_value(), tls=tls) as proxy:
-        url = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_certs={cert}"
-        # Three dead links may come one after the other, each found by its own deadline.
-        changed: dict[str, Any] = {"url": SecretStr(url), "call_timeout_s": 20.0}
-        async with RedisStateStore(settings.model_copy(update=changed)) as over, Hub(over) as hub:
-            # Before it is connected, calls have the shorter deadline of connecting.
-            assert await over.load_memory_state("first") is None
-            readers = [asyncio.create_task(read(hub, client)) for client in range(CLIENTS)]
-            writers = [asyncio.create_task(write(store, session_of(client))) for client in range(8)]
-            cut = 0
-            while cut < 4 and not all(each.done() for each in readers):
-                await asyncio.wait(readers, timeout=0.1)
-                cut += proxy.half_open()
-            await asyncio.gather(*writers, *readers)
-        assert cut
+    async with over_tls(settings, tmp_path) as (over, proxy), Hub(over) as hub:
+        readers = [asyncio.create_task(read(hub, client)) for client in range(CLIENTS)]
+        writers = [asyncio.create_task(write(store, session_of(client))) for client in range(8)]
+        await while_links_die(proxy, [*readers, *writers], most=4)

@@ -282,9 +282,9 @@ async def test_a_timeout_that_the_handler_has_handled_stands_when_a_later_one_fa
     async def ask(ctx: TaskContext) -> Any:
         with pytest.raises(PauseTimeout):
             await ctx.pause("first", name=names[0], key="1", timeout=patience)
-        told = await ctx.step("tell", lambda: "told")
+        early = await ctx.step("remind", lambda: "early")
         second = await ctx.pause("second", name=names[1], key="2", timeout=patience)
-        return [told, second.value]
+        return [early, second.value]
 
     async with pool(store, {"h": ask}, lease_s=0.4) as client:
         task = await client.submit("h", session_id=SESSION)
@@ -295,7 +295,7 @@ async def test_a_timeout_that_the_handler_has_handled_stands_when_a_later_one_fa
         (pause,) = await client.pauses(SESSION)
         assert (pause.reason, pause.name) == ("second", names[1])
         await client.approve(str(pause.token), "late")
-        assert await client.result(SESSION, task) == ["told", "late"]
+        assert await client.result(SESSION, task) == ["early", "late"]
 
 
 async def test_a_message_that_did_not_come_in_time_is_waited_for_again(
