@@ -343,7 +343,7 @@ async def threads(ctx):
     await asyncio.to_thread(threading.Event().wait)
 
 async def holds(ctx):
-    await ctx.progress("begun")
+    open("held", "w").close()
     time.sleep(600)
 
 async def prints(ctx):
@@ -417,6 +417,8 @@ async def test_a_worker_whose_handler_holds_its_loop_ends_with_its_input(
 ) -> None:
     async with _endless(settings, tmp_path, grace_s=0) as (process, client, _):
         await _runs(client, "holds")
+        # Until then it ends by itself.
+        await eventually((tmp_path / "held").exists, "the handler holds its loop", timeout_s=40)
         assert process.stdin is not None
         process.stdin.close()
         async with asyncio.timeout(40):
