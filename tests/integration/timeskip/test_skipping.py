@@ -100,7 +100,9 @@ async def test_a_pool_that_is_cancelled_while_its_server_starts_leaves_none(
             await entering
         if times > 1:
             # Who is cancelled again waits no more.
-            await eventually(lambda: not left(), "the server is stopped")
+            await eventually(
+                lambda: not left() and not processes_with(str(root)), "the server is stopped"
+            )
         assert processes_with(str(root)) == []
         assert left() == []
 
