@@ -6,8 +6,9 @@
 -- ARGV limit    int: entries at most, and a quarter more that were found ended
 -- ARGV hold_ms  int: until an entry is due again, unless it is taken out or put off
 -- Returns
---   {'OK', mark, entry, was, stamp, ...}  the time that they have now; what was due, the longest due first
---                    and then those found ended, each with the time that it had and, of tasks, what the index knows of it
+--   {'OK', mark, entry, was, stamp, ...}  the time that they have now; what was due, the longest due first, and of more
+--                    than the limit half the latest ones; then those found ended, each with the time that it had and, of
+--                    tasks, what the index knows of it
 -- @include now_ms
 -- @include watch_clock
 -- @include watch_ended
@@ -22,8 +23,15 @@ if tonumber(redis.call('GET', clock) or 0) > now then
   watch_live(watch)
   watch_clock(watch, clock, now)
 end
-local due = redis.call('ZRANGEBYSCORE', watch, '-inf', string.format('%.0f', now), 'WITHSCORES',
-  'LIMIT', 0, limit)
+local until_now = string.format('%.0f', now)
+local due = redis.call('ZRANGEBYSCORE', watch, '-inf', until_now, 'WITHSCORES', 'LIMIT', 0, limit + 1)
+if #due > 2 * limit then
+  -- A lease that has just run out does not wait behind all that a pool which was away has to inspect.
+  local latest = math.floor(limit / 2)
+  local others = redis.call('ZREVRANGEBYSCORE', watch, until_now, '-inf', 'WITHSCORES', 'LIMIT', 0, latest)
+  for i = 1, #others do due[2 * (limit - latest) + i] = others[i] end
+  for i = #due, 2 * limit + 1, -1 do due[i] = nil end
+end
 -- What was found ended has the room that the others leave, and some in any case: its entries must go too.
 local from, room = watch_ended(), math.max(limit - #due / 2, math.ceil(limit / 4))
 local ended = redis.call('ZRANGEBYSCORE', watch, string.format('%.0f', from), string.format('%.0f', from + now),

@@ -11,7 +11,9 @@ after the end of the thing, by a claim before or by the process that ended it: a
 mark also has the end. (Two rollbacks within that second can defeat it.)
 
 A marked entry has a time far ahead. So a repair does not wait behind things that have ended,
-however many: these are claimed with what room the others leave, and a quarter more.
+however many: these are claimed with what room the others leave, and a quarter more. Nor does it
+wait behind things that only have to be looked at, of which a pool that was away finds thousands: a
+claim takes from both ends of what is due.
 """
 
 from __future__ import annotations
@@ -212,7 +214,8 @@ class WatchList:
     async def claim_due(self, *, limit: int = 100, hold_ms: int = 30_000) -> list[WatchClaim]:
         """Claim entries that are due, ``limit`` of each shard, for ``hold_ms``.
 
-        Entries found ended come last, and may be a quarter more.
+        If more are due, half of them are those that became due last. Entries found ended come last,
+        and may be a quarter more.
 
         One caller gets each entry. After ``hold_ms`` it is due again unless it is settled, so a
         sweeper that dies loses nothing. All shards are read in one write.

@@ -17,6 +17,7 @@ from redis_state.errors import BackendUnavailable
 from redis_state.models import TaskStatus
 from redis_state.primitives.watchlist import WatchList
 from redis_state.testing import eventually
+from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import Handler, TaskContext
 from redis_state.worker.queue.queue import Queue
 from redis_state.worker.recovery.report import SweepReport
@@ -107,6 +108,29 @@ async def test_a_dead_workers_task_does_not_wait_behind_tasks_that_ended(
     assert sweeper.totals.dropped == len(ended)
     # Each was inspected once.
     assert sweeper.totals.looked == len(ended) + 1
+
+
+async def test_a_dead_workers_task_does_not_wait_behind_tasks_that_wait(
+    store: RedisStateStore,
+) -> None:
+    """A pool that was away has to inspect all that became due meanwhile."""
+    waiting = [await submitted(store) for _ in range(200)]
+    for task in waiting:
+        await make_due(store, watch_entry(SESSION, task))
+    orphan = await orphaned(store)
+    for shard in range(WATCH_SHARDS):
+        # Since later than all others.
+        key, entry = store.base.keys.watch(shard), watch_entry(SESSION, orphan)
+        await send(store, "ZADD", key, "XX", 2, entry)
+    sweeper = sweeper_of(store, limit=4)
+    report = await sweeper.run_once()
+    assert report.taken_over == 1
+    assert report.looked <= 64
+    assert [each for each in await queued(store) if orphan in each]
+    while report.looked:
+        report = await sweeper.run_once()
+    # Those that wait have their turn too, each once.
+    assert sweeper.totals.looked == len(waiting) + 1
 
 
 async def test_with_the_queue_away_the_rest_is_swept_and_nothing_is_lost(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.replies import HOUR, ask, clock_ms, ok
@@ -27,9 +29,11 @@ async def test_what_is_due_is_given_once_the_longest_due_first(
     assert await claim(10, HOUR) == []
     for when, entry in ((now - 1, "b"), (now - 2, "a"), (now, "c"), (now + HOUR, "later")):
         await ask(scripts, "ZADD", watch, when, entry)
+    assert await claim(3, HOUR) == [b"a", b"b", b"c"]
+    for when, entry in ((now - 1, "b"), (now - 2, "a")):
+        await ask(scripts, "ZADD", watch, when, entry)
+    assert await claim(2, 0) == [b"a", b"b"]
     assert await claim(2, HOUR) == [b"a", b"b"]
-    assert await claim(2, 0) == [b"c"]
-    assert await claim(2, HOUR) == [b"c"]
     assert await claim(2, HOUR) == []
     assert float(await ask(scripts, "ZSCORE", watch, "a")) >= now + HOUR - 1
 
@@ -40,3 +44,21 @@ async def test_thousands_can_be_due(scripts: Scripts, keys: Keys) -> None:
         scripts.transport.sender.send("ZADD", watch, 1, str(number), repeatable=True)
     reply = await scripts.claim_due(watch, limit=20_000, hold_ms=HOUR)
     assert len(reply.facts) == 30_001
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 8])
+async def test_of_more_than_the_limit_half_is_what_became_due_last(
+    scripts: Scripts, keys: Keys, limit: int
+) -> None:
+    watch, due = keys.watch(0), [b"%03d" % number for number in range(100)]
+    for number, entry in enumerate(due):
+        await ask(scripts, "ZADD", watch, number + 1, entry)
+    left = list(due)
+    while left:
+        reply = await scripts.claim_due(watch, limit=limit, hold_ms=HOUR)
+        latest = limit // 2 if len(left) > limit else 0
+        oldest = min(limit - latest, len(left))
+        expected = left[:oldest] + left[::-1][:latest]
+        assert reply.facts[1::3] == expected
+        left = left[oldest : len(left) - latest]
+    assert (await scripts.claim_due(watch, limit=limit, hold_ms=HOUR)).facts[1:] == []
