@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """One finding. ``ratio`` is ours over the peer's; ``ok`` is None where there is no bar.
+    """One finding of a part. ``ratio`` is ours over the peer's; ``ok`` is None without a bar.
 
     ``unit`` is "not measured" where something could not be had; ``note`` says why.
     """
@@ -25,6 +25,7 @@ class Row:
     stretch: str = ""
     ok: bool | None = None
     note: str = ""
+    part: str = ""
 
 
 def row(
@@ -90,8 +91,7 @@ def write(
     document: dict[str, Any] = {"about": dict(about), "rows": [asdict(found) for found in rows]}
     if parts and path.is_file():
         before: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        measured = {found.measure for found in rows}
-        kept = [found for found in before["rows"] if found["measure"] not in measured]
+        kept = [found for found in before["rows"] if found["part"] not in parts]
         document = {
             "about": before["about"],
             "parts": {**before.get("parts", {}), **{name: dict(about) for name in parts}},
