@@ -7,7 +7,7 @@
 -- ARGV hold_ms  int: until an entry is due again, unless it is taken out or put off
 -- Returns
 --   {'OK', mark, entry, was, stamp, ...}  the time that they have now; what was due, the longest due first, and of more
---                    than the limit half the latest ones; then those found ended, each with the time that it had and, of
+--                    than the limit three quarters the latest ones; then those found ended, each with the time that it had and, of
 --                    tasks, what the index knows of it
 -- @include now_ms
 -- @include watch_clock
@@ -26,8 +26,9 @@ end
 local until_now = string.format('%.0f', now)
 local due = redis.call('ZRANGEBYSCORE', watch, '-inf', until_now, 'WITHSCORES', 'LIMIT', 0, limit + 1)
 if #due > 2 * limit then
-  -- A lease that has just run out does not wait behind all that a pool which was away has to inspect.
-  local latest = math.floor(limit / 2)
+  -- A lease that has just run out does not wait behind all that a pool which was away has to inspect. So what
+  -- becomes due meanwhile must not be more than these.
+  local latest = math.floor(limit * 3 / 4)
   local others = redis.call('ZREVRANGEBYSCORE', watch, until_now, '-inf', 'WITHSCORES', 'LIMIT', 0, latest)
   for i = 1, #others do due[2 * (limit - latest) + i] = others[i] end
   for i = #due, 2 * limit + 1, -1 do due[i] = nil end

@@ -214,8 +214,8 @@ class WatchList:
     async def claim_due(self, *, limit: int = 100, hold_ms: int = 30_000) -> list[WatchClaim]:
         """Claim entries that are due, ``limit`` of each shard, for ``hold_ms``.
 
-        If more are due, half of them are those that became due last. Entries found ended come last,
-        and may be a quarter more.
+        If more are due, three quarters are those that became due last. Entries found ended come
+        last, and may be a quarter more.
 
         One caller gets each entry. After ``hold_ms`` it is due again unless it is settled, so a
         sweeper that dies loses nothing. All shards are read in one write.
