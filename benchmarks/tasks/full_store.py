@@ -30,6 +30,7 @@ from benchmarks.tasks.takeover import kill_workers
 from benchmarks.tasks.throughput import Drained, drain_once, ratio, start_engine
 from redis_state import RedisStateStore, Settings
 from redis_state.models import TaskStatus
+from redis_state.primitives.watchlist import check_after
 from redis_state.scripts import IndexedTask
 from redis_state.settings import make_settings
 from redis_state.stores.task_index import TaskIndex, indexed_record
@@ -147,7 +148,10 @@ async def _fill(server: BenchServer, paused: int, queued: int) -> None:
                 numbers = range(first, min(first + _AT_A_TIME, count))
                 tasks = (_numbered(one, prefix, number) for number in numbers)
                 await asyncio.gather(
-                    *(index.announce(task, delay_ms=_due_in_ms(paused)) for task in tasks)
+                    *(
+                        index.announce(task, delay_ms=check_after(_due_in_ms(paused)))
+                        for task in tasks
+                    )
                 )
     await asyncio.to_thread(_postpone, server, paused)
 
@@ -185,9 +189,9 @@ def _postpone(server: BenchServer, paused: int) -> None:
     keys = Keys(NAMESPACE)
     for shard in range(WATCH_SHARDS):
         key = keys.watch(shard)
-        due = server.redis.zrangebyscore(key, "-inf", now_ms)
+        due = server.redis.zrangebyscore(key, check_after(0), check_after(now_ms))
         if due:
-            server.redis.zadd(key, {each: now_ms + _due_in_ms(paused) for each in due})
+            server.redis.zadd(key, {each: check_after(now_ms + _due_in_ms(paused)) for each in due})
 
 
 def _aged(template: Template) -> Template:

@@ -3,15 +3,15 @@
 -- KEYS clock    string: when the list was last written, in ms
 -- KEYS about    hash: id -> what the index of tasks knows; another key for a list of other things
 -- ARGV indexed  flag: of tasks
--- ARGV limit    int: entries at most, and a quarter more that were found ended
+-- ARGV limit    int: entries at most; more by a quarter of what is checked only, and by one of what was found ended
 -- ARGV hold_ms  int: until an entry is due again, unless it is taken out or put off
 -- Returns
---   {'OK', mark, entry, was, stamp, ...}  the time that they have now; what was due, the longest due first, and of more
---                    than the limit three quarters the latest ones; then those found ended, each with the time that it had and, of
---                    tasks, what the index knows of it
+--   {'OK', mark, entry, was, stamp, ...}  the time that they have now; what was due, the longest due first,
+--                    then those that are checked only, and then those found ended, each with the time that it had and,
+--                    of tasks, what the index knows of it
 -- @include now_ms
 -- @include watch_clock
--- @include watch_ended
+-- @include watch_band
 -- @include watch_live
 -- @include index_id
 -- @include index_doc
@@ -23,21 +23,14 @@ if tonumber(redis.call('GET', clock) or 0) > now then
   watch_live(watch)
   watch_clock(watch, clock, now)
 end
-local until_now = string.format('%.0f', now)
-local due = redis.call('ZRANGEBYSCORE', watch, '-inf', until_now, 'WITHSCORES', 'LIMIT', 0, limit + 1)
-if #due > 2 * limit then
-  -- A lease that has just run out does not wait behind all that a pool which was away has to inspect. So what
-  -- becomes due meanwhile must not be more than these.
-  local latest = math.floor(limit * 3 / 4)
-  local others = redis.call('ZREVRANGEBYSCORE', watch, until_now, '-inf', 'WITHSCORES', 'LIMIT', 0, latest)
-  for i = 1, #others do due[2 * (limit - latest) + i] = others[i] end
-  for i = #due, 2 * limit + 1, -1 do due[i] = nil end
+local due = {}
+for band = 0, 2 do
+  -- Each has the room that those before leave, and some in any case: its entries must have their turn too.
+  local from, room = band * watch_band(), math.max(limit - #due / 2, math.ceil(limit / 4))
+  local found = redis.call('ZRANGEBYSCORE', watch, band == 0 and '-inf' or string.format('%.0f', from),
+    string.format('%.0f', from + now), 'WITHSCORES', 'LIMIT', 0, room)
+  for i = 1, #found do due[#due + 1] = found[i] end
 end
--- What was found ended has the room that the others leave, and some in any case: its entries must go too.
-local from, room = watch_ended(), math.max(limit - #due / 2, math.ceil(limit / 4))
-local ended = redis.call('ZRANGEBYSCORE', watch, string.format('%.0f', from), string.format('%.0f', from + now),
-  'WITHSCORES', 'LIMIT', 0, room)
-for i = 1, #ended do due[#due + 1] = ended[i] end
 -- Half a millisecond off every time that is put: an entry that has this time is this claim's still,
 -- and nobody has put it anew since.
 local mark = string.format('%.1f', now + hold_ms - 0.5)

@@ -10,10 +10,10 @@ a claim that finds the thing ended and the entry marked as ended for a second. T
 after the end of the thing, by a claim before or by the process that ended it: a server that has the
 mark also has the end. (Two rollbacks within that second can defeat it.)
 
-A marked entry has a time far ahead. So a repair does not wait behind things that have ended,
-however many: these are claimed with what room the others leave, and a quarter more. Nor does it
-wait behind things that only have to be looked at, of which a pool that was away finds thousands: a
-claim takes from both ends of what is due.
+Entries are in three bands of time: what may need a repair, what is only checked from time to time,
+and what is marked as ended. The later ones have times far ahead. So a repair does not wait behind
+the many things that need none, as a pool finds them that was away. Each band is claimed with what
+room those before it leave, and a quarter more.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
+from operator import itemgetter
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -40,8 +41,10 @@ log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# What an entry whose thing was found ended has on top of its time: `watch_ended` of the scripts.
-MARK_MS = 10_000_000_000_000
+# What an entry of the second band has on top of its time: `watch_band` of the scripts.
+BAND_MS = 5_000_000_000_000
+# What one has whose thing was found ended.
+MARK_MS: int = 2 * BAND_MS
 # The delay of such an entry, a second with the mark.
 ENDED_MS: int = MARK_MS + 1_000
 # So many entries begin to be judged at once, then there is a pause: the tasks of a worker that
@@ -78,6 +81,16 @@ Judge = Callable[[WatchClaim], Coroutine[Any, Any, int | Fate]]
 def found_ended(score: bytes | float) -> bool:
     """Return whether an entry's time says that its thing was found ended before."""
     return float(score) >= MARK_MS
+
+
+def time_of(score: bytes | float) -> float:
+    """Return when an entry is due, in ms, whatever its band."""
+    return float(score) % BAND_MS
+
+
+def check_after(delay_ms: int) -> int:
+    """Return the delay of an entry that is only checked then: what may need a repair goes first."""
+    return BAND_MS + delay_ms
 
 
 def read_entry(entry: bytes) -> object:
@@ -155,7 +168,10 @@ class WatchList:
         return await commands.zscore(self._shard(entry), entry) is not None
 
     async def overdue_s(self) -> float:
-        """Return for how long the first entry is due, in seconds. One read for each shard."""
+        """Return for how long the first entry that may need a repair is due, in seconds.
+
+        One read for each shard.
+        """
         commands = self._scripts.transport.commands
         firsts, now = await asyncio.gather(
             asyncio.gather(
@@ -169,7 +185,8 @@ class WatchList:
     async def count_overdue(self, *, by_ms: int, most: int) -> int:
         """Count the entries that are due for longer than ``by_ms``, up to ``most`` of each shard.
 
-        One read for each. Not by ZCOUNT: users made by an earlier version may not call it.
+        Those that are checked only are not counted. One read for each. Not by ZCOUNT: users made by
+        an earlier version may not call it.
         """
         commands = self._scripts.transport.commands
         before = ms_of(await commands.time()) - by_ms
@@ -214,8 +231,8 @@ class WatchList:
     async def claim_due(self, *, limit: int = 100, hold_ms: int = 30_000) -> list[WatchClaim]:
         """Claim entries that are due, ``limit`` of each shard, for ``hold_ms``.
 
-        If more are due, three quarters are those that became due last. Entries found ended come
-        last, and may be a quarter more.
+        Those that are checked only come behind the others, and those found ended last. Of both
+        there may be a quarter more.
 
         One caller gets each entry. After ``hold_ms`` it is due again unless it is settled, so a
         sweeper that dies loses nothing. All shards are read in one write.
@@ -232,15 +249,20 @@ class WatchList:
                 for shard in range(self._shards)
             )
         )
-        claims: list[WatchClaim] = []
+        claims: list[tuple[float, WatchClaim]] = []
         for mark, *due in (reply.facts for reply in replies):
             found = zip(due[::3], due[1::3], due[2::3], strict=True)
             claims += [
-                WatchClaim(entry, mark, found_ended(was), stamp.decode("utf-8", "surrogatepass"))
+                (
+                    float(was) // BAND_MS,
+                    WatchClaim(
+                        entry, mark, found_ended(was), stamp.decode("utf-8", "surrogatepass")
+                    ),
+                )
                 for entry, was, stamp in found
             ]
-        claims.sort(key=lambda claim: claim.again)
-        return claims
+        claims.sort(key=itemgetter(0))
+        return [claim for _, claim in claims]
 
     async def inspect(self, claims: Sequence[WatchClaim], judge: Judge, *, trouble_ms: int) -> int:
         """Judge claimed entries, and settle them; return how many were removed.

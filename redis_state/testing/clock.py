@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import found_ended
+from redis_state.primitives.watchlist import found_ended, time_of
 from redis_state.serialization import codec
 from redis_state.settings import Settings
 from redis_state.store import RedisStateStore
@@ -76,7 +76,12 @@ class Agenda:
         for schedule, due_ms in _scored(schedules):
             moment.at(due_ms, f"schedule {schedule!r}")
         # Nothing happens to what was found ended.
-        watched = [each for shard in shards for each in _scored(shard) if not found_ended(each[1])]
+        watched = [
+            (entry, time_of(score))
+            for shard in shards
+            for entry, score in _scored(shard)
+            if not found_ended(score)
+        ]
         await asyncio.gather(*(self._take_in(moment, *entry) for entry in watched))
         for name in sorted(self._queues):
             await self._read_queue(moment, name)

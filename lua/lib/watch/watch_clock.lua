@@ -2,16 +2,20 @@
 -- due soon, in their order: only an inspection shows which leases and deadlines hold by the new time. Not
 -- at once: the writer of an entry has still to write the thing itself. What was found ended must be found
 -- so again.
--- @include watch_ended
+-- @include watch_band
 local function watch_clock(watch, clock, now)
   local last, soon = tonumber(redis.call('GET', clock) or now), 1000
   for first = 0, last > now and redis.call('ZCARD', watch) - 1 or -1, 1000 do
     local moved, slice = {}, redis.call('ZRANGE', watch, first, first + 999, 'WITHSCORES')
     for i = 1, #slice, 2 do
-      local left = slice[i + 1] - last
-      if left > watch_ended() / 2 then left = soon end
+      local left, band = slice[i + 1] - last, 0
+      if left > 1.5 * watch_band() then
+        left = soon
+      elseif left > 0.5 * watch_band() then
+        left, band = left - watch_band(), watch_band()
+      end
       if left > soon then left = soon + left / 1000 end
-      moved[i], moved[i + 1] = string.format('%.0f', now + left), slice[i]
+      moved[i], moved[i + 1] = string.format('%.0f', now + band + left), slice[i]
     end
     redis.call('ZADD', watch, unpack(moved))
   end

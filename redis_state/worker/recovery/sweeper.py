@@ -31,7 +31,7 @@ from typing import Any
 
 from redis_state.errors import BackendError, RedisStateError, StoreFull
 from redis_state.models import TaskStatus
-from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList
+from redis_state.primitives.watchlist import Fate, WatchClaim, WatchList, check_after
 from redis_state.serialization import codec
 from redis_state.store import RedisStateStore
 from redis_state.stores.sessions.task_status import TaskStatusView
@@ -290,7 +290,10 @@ class Sweeper:
                 await self._pauses.settle(status_view)
                 age_ms = _claimed_ms(claim) - status_view.order // 1000
                 longest_ms = max(_LONGEST_PAUSE_MS, min(age_ms // 2, _LONGEST_DELAY_MS))
-                return min(left_ms or longest_ms, longest_ms), status_view
+                if left_ms is not None and left_ms <= longest_ms:
+                    return left_ms, status_view
+                # Well before its deadline: behind others it may be late.
+                return check_after(min((left_ms or 2 * longest_ms) // 2, longest_ms)), status_view
             report.expired += not for_child
         elif (
             status_view is not None
@@ -373,15 +376,15 @@ class Sweeper:
         task, claimed_ms = waiting.task, _claimed_ms(waiting.claim)
         if how in (QueueState.CLAIMED, QueueState.HELD):
             return self._patience_ms
+        rests, was_there = self._may_rest(waiting), how is QueueState.WAITS
+        longest_ms = _LONGEST_DELAY_MS if rests else self._longest_ms
+        delay_ms = min((claimed_ms - task.order // 1000) // 2, longest_ms)
         if task.due_ms > claimed_ms and not task.attempts:
-            return max(self._waiting_ms, min(task.due_ms - claimed_ms, _LONGEST_DELAY_MS))
-        age_ms = claimed_ms - task.order // 1000
-        longest_ms = self._longest_ms
-        if self._may_rest(waiting):
-            if how is not QueueState.WAITS:
-                return self._waiting_ms
-            longest_ms = _LONGEST_DELAY_MS
-        return max(self._waiting_ms, min(age_ms // 2, longest_ms))
+            delay_ms = min(task.due_ms - claimed_ms, _LONGEST_DELAY_MS)
+        elif rests and not was_there:
+            return self._waiting_ms
+        delay_ms = max(self._waiting_ms, delay_ms)
+        return check_after(delay_ms) if rests and was_there else delay_ms
 
     def _may_rest(self, waiting: _Queueable) -> bool:
         """Return whether only a lost history of the queues can still keep a task from being run.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from pydantic import SecretStr
@@ -20,6 +21,7 @@ from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS
 from redis_state.worker import Handler, TaskContext
 from redis_state.worker.queue.queue import Queue
+from redis_state.worker.recovery.queue_history import QueueHistory
 from redis_state.worker.recovery.report import SweepReport
 from redis_state.worker.recovery.sweep_loop import sweep_regularly
 from redis_state.worker.recovery.sweeper import Sweeper
@@ -37,6 +39,7 @@ from tests.support.processes.pools import (
     queued,
     watched,
 )
+from tests.support.scripts.replies import HOUR
 from tests.support.servers.faults import Proxy, needs_arqs_runner, run_processes
 from tests.support.servers.nodes import primaries
 from tests.support.sizes import sizes
@@ -47,6 +50,7 @@ from tests.support.tasks.crash_states import (
     handed_over,
     make_due,
     orphaned,
+    paused,
     send,
     started,
     submitted,
@@ -98,7 +102,8 @@ async def test_a_dead_workers_task_does_not_wait_behind_tasks_that_ended(
     orphan = await orphaned(store)
     for task in (*ended, orphan):
         await make_due(store, watch_entry(SESSION, task))
-    sweeper = sweeper_of(store, limit=1)
+    # What was taken over is not due again while the test runs.
+    sweeper = sweeper_of(store, limit=1, lease_ms=400_000)
     report = await sweeper.run_once()
     assert report.taken_over == 1
     assert 0 < report.dropped <= 16
@@ -110,27 +115,57 @@ async def test_a_dead_workers_task_does_not_wait_behind_tasks_that_ended(
     assert sweeper.totals.looked == len(ended) + 1
 
 
+async def _seldom_checked(store: RedisStateStore, sweeper: Sweeper) -> list[str]:
+    """Have tasks wait that were found where they should be, and are due to be looked at again."""
+    waiting = [(await paused(store))[0] for _ in range(100)]
+    waiting += [await submitted(store) for _ in range(100)]
+    # The first time half of them is queued.
+    for _ in range(2):
+        await _all_due(store, waiting)
+        while (await sweeper.run_once()).looked:
+            pass
+    assert sweeper.totals.requeued == 100
+    await _all_due(store, waiting)
+    return waiting
+
+
+async def _all_due(store: RedisStateStore, tasks: Sequence[str]) -> None:
+    for task in tasks:
+        await make_due(store, watch_entry(SESSION, task))
+
+
 async def test_a_dead_workers_task_does_not_wait_behind_tasks_that_wait(
     store: RedisStateStore,
 ) -> None:
-    """A pool that was away has to inspect all that became due meanwhile."""
-    waiting = [await submitted(store) for _ in range(200)]
-    for task in waiting:
-        await make_due(store, watch_entry(SESSION, task))
+    """A pool that was away has to look at all that became due meanwhile."""
+    queue = Queue(store, name=queue_of(store.settings))
+    history = QueueHistory(store, queue)
+    while await history.run_once():
+        pass
+    sweeper = sweeper_of(store, limit=1, history=history)
+    waiting = await _seldom_checked(store, sweeper)
     orphan = await orphaned(store)
     for shard in range(WATCH_SHARDS):
         # Since later than all others.
         key, entry = store.base.keys.watch(shard), watch_entry(SESSION, orphan)
         await send(store, "ZADD", key, "XX", 2, entry)
-    sweeper = sweeper_of(store, limit=4)
     report = await sweeper.run_once()
     assert report.taken_over == 1
-    assert report.looked <= 64
+    assert 0 < report.looked - 1 <= 16
     assert [each for each in await queued(store) if orphan in each]
-    while report.looked:
-        report = await sweeper.run_once()
-    # Those that wait have their turn too, each once.
-    assert sweeper.totals.looked == len(waiting) + 1
+    # Those that wait have their turn too, whatever else is due.
+    keys = [store.base.keys.watch(shard) for shard in range(WATCH_SHARDS)]
+    for number in range(len(waiting)):
+        for key in keys:
+            await send(store, "ZADD", key, 1, b"urgent %d" % number)
+    for _ in waiting:
+        await sweeper.run_once()
+    for task in waiting:
+        in_ms = await entry_in_ms(store, watch_entry(SESSION, task))
+        assert in_ms is not None
+        # It was due since 1970.
+        assert in_ms > -HOUR
+    await queue.aclose()
 
 
 async def test_with_the_queue_away_the_rest_is_swept_and_nothing_is_lost(

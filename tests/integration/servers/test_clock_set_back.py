@@ -17,7 +17,7 @@ pytest.importorskip("arq", reason="needs the worker extra")
 from redis_state import RedisStateStore
 from redis_state.models import TaskStatus
 from redis_state.primitives.lease import Leases
-from redis_state.primitives.watchlist import WatchList
+from redis_state.primitives.watchlist import WatchList, check_after
 from redis_state.scripts import Reply, ReplyCode, Scripts
 from redis_state.testing import eventually
 from redis_state.transport.keys import WATCH_SHARDS, Keys
@@ -124,6 +124,23 @@ async def test_an_entry_of_the_watch_list_is_due_after_its_delay_or_soon(
     latest = await ask(scripts, "ZRANGE", keys.watch(0), -1, -1, "WITHSCORES")
     # What was put for longer is looked at soon: only a look tells what is true by the new time.
     assert float(latest[1]) - await clock_ms(scripts) < 1_000 + HOUR / 1_000
+
+
+async def test_what_is_checked_from_time_to_time_is_checked_soon(
+    scripts: Scripts, keys: Keys
+) -> None:
+    watch = WatchList(scripts, keys)
+    await watch.put(b"e", delay_ms=check_after(HOUR), sooner=True)
+    await set_back(scripts)
+    await watch.put(b"other", delay_ms=HOUR)
+    shards = [keys.watch(shard) for shard in range(WATCH_SHARDS)]
+    await asyncio.gather(*(scripts.claim_due(key, limit=1, hold_ms=1) for key in shards))
+    (due_ms,) = [
+        float(score)
+        for score in [await ask(scripts, "ZSCORE", key, b"e") for key in shards]
+        if score is not None
+    ]
+    assert 0 < due_ms - check_after(await clock_ms(scripts)) <= 1_000 + HOUR / 1_000
 
 
 async def test_an_entry_put_again_does_not_wait_for_the_time_of_before(

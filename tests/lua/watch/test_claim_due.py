@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from redis_state.primitives.watchlist import BAND_MS, MARK_MS
 from redis_state.scripts import Scripts
 from redis_state.transport.keys import Keys
 from tests.support.scripts.replies import HOUR, ask, clock_ms, ok
@@ -29,11 +30,9 @@ async def test_what_is_due_is_given_once_the_longest_due_first(
     assert await claim(10, HOUR) == []
     for when, entry in ((now - 1, "b"), (now - 2, "a"), (now, "c"), (now + HOUR, "later")):
         await ask(scripts, "ZADD", watch, when, entry)
-    assert await claim(3, HOUR) == [b"a", b"b", b"c"]
-    for when, entry in ((now - 1, "b"), (now - 2, "a")):
-        await ask(scripts, "ZADD", watch, when, entry)
-    assert await claim(2, 0) == [b"a", b"b"]
     assert await claim(2, HOUR) == [b"a", b"b"]
+    assert await claim(2, 0) == [b"c"]
+    assert await claim(2, HOUR) == [b"c"]
     assert await claim(2, HOUR) == []
     assert float(await ask(scripts, "ZSCORE", watch, "a")) >= now + HOUR - 1
 
@@ -47,18 +46,26 @@ async def test_thousands_can_be_due(scripts: Scripts, keys: Keys) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 8])
-async def test_of_more_than_the_limit_most_is_what_became_due_last(
+async def test_each_band_has_the_room_that_is_left_and_a_quarter(
     scripts: Scripts, keys: Keys, limit: int
 ) -> None:
-    watch, due = keys.watch(0), [b"%03d" % number for number in range(100)]
-    for number, entry in enumerate(due):
-        await ask(scripts, "ZADD", watch, number + 1, entry)
-    left = list(due)
-    while left:
+    """The later bands have been due for longer."""
+    watch = keys.watch(0)
+    now = await clock_ms(scripts)
+    bands = {b"repair": now - 50, b"check": BAND_MS + 1, b"ended": MARK_MS + 1}
+    left = {band: [b"%s %02d" % (band, number) for number in range(40)] for band in bands}
+    for band, first in bands.items():
+        for number, entry in enumerate(left[band]):
+            await ask(scripts, "ZADD", watch, first + number, entry)
+    later = [BAND_MS + now + HOUR, MARK_MS + now + HOUR, now + HOUR]
+    for when in later:
+        await ask(scripts, "ZADD", watch, when, b"later %d" % when)
+    while any(left.values()):
+        expected: list[bytes] = []
+        for band in bands:
+            room = max(limit - len(expected), -(-limit // 4))
+            expected += left[band][:room]
+            left[band] = left[band][room:]
         reply = await scripts.claim_due(watch, limit=limit, hold_ms=HOUR)
-        latest = limit * 3 // 4 if len(left) > limit else 0
-        oldest = min(limit - latest, len(left))
-        expected = left[:oldest] + left[::-1][:latest]
         assert reply.facts[1::3] == expected
-        left = left[oldest : len(left) - latest]
     assert (await scripts.claim_due(watch, limit=limit, hold_ms=HOUR)).facts[1:] == []

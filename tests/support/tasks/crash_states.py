@@ -53,8 +53,8 @@ async def send(store: RedisStateStore, *command: str | bytes | int) -> Any:
 
 
 def due_at_once(score: bytes) -> int:
-    """Return the time of an entry that is due now. A mark stays."""
-    return 1 + watchlist.MARK_MS * watchlist.found_ended(score)
+    """Return the time of an entry that is due now. It stays in its band."""
+    return 1 + int(float(score) - watchlist.time_of(score))
 
 
 async def make_due(store: RedisStateStore, entry: bytes) -> None:
@@ -84,7 +84,7 @@ async def entry_in_ms(store: RedisStateStore, entry: bytes) -> float | None:
     for shard in range(WATCH_SHARDS):
         when = await send(store, "ZSCORE", store.base.keys.watch(shard), entry)
         if when is not None:
-            return float(when) % watchlist.MARK_MS - now
+            return watchlist.time_of(when) - now
     return None
 
 
