@@ -67,7 +67,7 @@ class QueueHistory:
         # The store's server, if the queues have another one.
         self._apart = queue.transport is not store.transport
         self._history = ""
-        self._store_history = ""
+        self._store_history: str = ""
         self._walks: dict[int, _Walk] = {}
         self._compare_at_s = 0.0
         self.watches: bool = False
@@ -85,9 +85,9 @@ class QueueHistory:
         """
         self.watches = False
         history, picking = await self._queue.history(picking=self._picking)
-        stores = await self._of_store()
-        self.watches = bool(history) and stores is not None and not picking
-        if not history or stores is None:
+        stores = await self._of_store() if self._apart else ""
+        self.watches = bool(history and (stores or not self._apart)) and not picking
+        if not history:
             return False
         found = history, stores
         is_other = found != (self._history, self._store_history)
@@ -105,16 +105,12 @@ class QueueHistory:
                 del self._walks[shard]
         return bool(self._walks)
 
-    async def _of_store(self) -> str | None:
-        """Return the history of the store's server, "" if it has the queues too; None if it does
-        not say.
-        """
-        if not self._apart:
-            return ""
+    async def _of_store(self) -> str:
+        """Return the history of the store's server, "" if it does not say."""
         reply = await self._scripts.know_history(
             self._keys.queue_history(), id=new_write_id(), picking=False
         )
-        return reply.text(0) or None
+        return reply.text(0)
 
     async def _compared_with(self, shard: int) -> tuple[str, str]:
         key = f"{self._keys.watch(shard)}:history"
