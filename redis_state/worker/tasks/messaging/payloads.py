@@ -6,7 +6,6 @@ of errors name the places of a payload and what is wrong there, and never quote 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from redis_state.errors import InvalidField, InvalidMessage
 from redis_state.scripts import raw
 from redis_state.serialization import codec
+from redis_state.serialization.fields import dumped
 from redis_state.serialization.typed import read_as
 
 # Of JSON, for a message, a reply or a value.
@@ -34,7 +34,7 @@ def write_payload(field: str, value: Any, expected: Any = None) -> bytes:
     if expected is not None:
         value = _as_type(field, value, expected)
     elif isinstance(value, BaseModel):
-        value = _dumped(field, partial(value.model_dump, mode="json"))
+        value = dumped(field, partial(value.model_dump, mode="json"))
     data = codec.encode(value)
     if len(data) > MAX_PAYLOAD_BYTES:
         problem = f"has {len(data)} bytes as JSON, and may have {MAX_PAYLOAD_BYTES}"
@@ -72,24 +72,13 @@ def check_name(field: str, name: object) -> str:
 
 def _as_type(field: str, value: Any, expected: Any) -> Any:
     adapter = _adapter(expected)
-    problems: list[str] = []
     try:
         checked = adapter.validate_python(value)
+        # Without computed fields: its own type may refuse them.
+        return dumped(field, partial(adapter.dump_python, checked, mode="json", round_trip=True))
     except ValidationError as error:
         problems = _problems(error)
-    if problems:
-        raise InvalidField(field, "; ".join(problems))
-    # Without computed fields: its own type may refuse them.
-    return _dumped(field, partial(adapter.dump_python, checked, mode="json", round_trip=True))
-
-
-def _dumped(field: str, dump: Callable[[], Any]) -> Any:
-    try:
-        return dump()
-    except ValueError as error:  # a value of the type that JSON cannot hold
-        problem = type(error).__name__
-    # Outside of the handler, as above.
-    raise InvalidField(field, problem)
+    raise InvalidField(field, "; ".join(problems))
 
 
 def _adapter(expected: Any) -> TypeAdapter[Any]:
